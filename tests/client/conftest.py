@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from polonaise.client.log import Log
-from rigs.clients import World
+from rigs.clients import Memo, World
 
 
 @pytest.fixture
@@ -25,6 +25,11 @@ async def client(world: World) -> Log:
 @pytest.fixture
 async def ready_client(world: World) -> Log:
     return await world.ready_client()
+
+
+@pytest.fixture
+def view() -> Memo:
+    return Memo()
 
 
 @pytest.fixture

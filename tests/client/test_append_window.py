@@ -59,7 +59,8 @@ async def test_what_the_window_has_no_room_for_waits_and_goes_out_in_order(world
     heard = world.server.heard.appends
     await wait_until(lambda: heard)
     while len(world.log.bodies()) < 20:
-        await time_passes(0.01)
+        await wait_until(lambda: world.server.held)
+        await time_passes(0.01)  # for more to come, if it may
         undecided = sum(inbox_bytes(appends.size) for _, _, appends in world.server.held)
         assert 0 < undecided <= 6_000
         world.server.release(hold=True)

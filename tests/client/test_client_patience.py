@@ -102,8 +102,7 @@ async def test_a_receipt_whose_append_is_not_decided(world: World) -> None:
     await receipt.applied(5)
 
 
-async def test_a_receipt_whose_transaction_the_view_has_not_applied(world: World) -> None:
-    view = Memo()
+async def test_a_receipt_whose_transaction_the_view_has_not_applied(world: World, view: Memo) -> None:
     view.gate = asyncio.Event()
     client = await world.client(view=view)
     receipt = await client.append(b"paid")

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from polonaise.client.log import Log
+from polonaise.client.producer import Producer
 from polonaise.client.protocol.locks import Lock
 from polonaise.errors import (
     AppendUnknown,
@@ -26,24 +27,26 @@ from rigs.fakeserver import FakeLog, FakeMount
 from rigs.waiting import time_passes, wait_until
 
 
-async def test_numbers_are_appended_in_order(world: World, client: Log) -> None:
-    producer = await client.producer("billing")
+@pytest.fixture
+async def producer(client: Log) -> Producer:
+    return await client.producer("billing")
+
+
+async def test_numbers_are_appended_in_order(world: World, producer: Producer) -> None:
     assert (producer.epoch, producer.last_sequence) == (1, -1)
     assert [await producer.append(number, b"%d" % number) for number in range(3)] == [1, 2, 3]
     assert producer.last_sequence == 2
     assert world.log.bodies() == [b"0", b"1", b"2"]
 
 
-async def test_a_repetition_is_answered_with_the_first_id_and_appends_nothing(world: World, client: Log) -> None:
-    producer = await client.producer("billing")
+async def test_a_repetition_is_answered_with_the_first_id_and_appends_nothing(world: World, producer: Producer) -> None:
     first = await producer.append(0, b"0")
     await producer.append(1, b"1")
     assert await producer.append(0, b"0") == first
     assert world.log.bodies() == [b"0", b"1"]
 
 
-async def test_another_body_under_the_same_number_is_told(world: World, client: Log) -> None:
-    producer = await client.producer("billing")
+async def test_another_body_under_the_same_number_is_told(world: World, producer: Producer) -> None:
     first = await producer.append(0, b"pay 5")
     with pytest.raises(ProducerDiffers, match="another body or header") as raised:
         await producer.append(0, b"pay 6")
@@ -80,8 +83,7 @@ async def test_a_second_opener_fences_the_first(world: World) -> None:
     assert b"old" not in world.log.bodies()
 
 
-async def test_a_producers_append_carries_locks(client: Log) -> None:
-    producer = await client.producer("billing")
+async def test_a_producers_append_carries_locks(client: Log, producer: Producer) -> None:
     id = await producer.append(0, b"0", locks=[Lock("account", 1)])
     with pytest.raises(LockConflict):
         await client.append(b"stale", high_water_mark=id - 1, locks=[Lock("account", 1)])
@@ -150,8 +152,7 @@ async def test_opening_has_a_deadline(world: World, client: Log) -> None:
         await client.producer("billing", timeout=0.05)
 
 
-async def test_numbers_after_one_that_failed_wait_until_it_was_sent_again(world: World, client: Log) -> None:
-    producer = await client.producer("billing")
+async def test_numbers_after_one_that_failed_wait_until_it_was_sent_again(world: World, producer: Producer) -> None:
 
     def session_ends(mount: FakeMount, log: FakeLog, message: Append) -> bool:
         world.server.on_append = None

@@ -61,9 +61,8 @@ async def test_an_empty_partition_reads_as_nothing(client: Log) -> None:
     assert await ids(client.read()) == []
 
 
-async def test_reading_a_range_gives_no_batch_beyond_it(world: World) -> None:
+async def test_reading_a_range_gives_no_batch_beyond_it(world: World, client: Log) -> None:
     filled(world)
-    client = await world.client()
     batches = [batch async for batch in client.read_batches(after=14, until=37)]
     assert [(batch.first, batch.last) for batch in batches] == [(10, 19), (20, 29), (30, 39)]
 
@@ -77,9 +76,8 @@ async def test_batches_come_whole_and_verified(world: World) -> None:
     assert [bytes(batch.view) for batch in batches] == [bytes(b.view) for b in world.log.batches[1 : 1 + len(batches)]]
 
 
-async def test_batches_can_be_read_without_their_bodies(world: World) -> None:
+async def test_batches_can_be_read_without_their_bodies(world: World, client: Log) -> None:
     filled(world)
-    client = await world.client()
     batches = [batch async for batch in client.read_batches(with_data=False)]
     assert sum(batch.count for batch in batches) == 100
     assert not any(batch.has_data for batch in batches)
@@ -193,36 +191,32 @@ async def test_a_read_goes_on_over_broken_connections_and_moves(world: World) ->
     assert read == list(range(100))
 
 
-async def test_a_damaged_batch_is_not_yielded(world: World) -> None:
+async def test_a_damaged_batch_is_not_yielded(world: World, client: Log) -> None:
     filled(world)
     world.server.damage = lambda raw: raw[:-1] + bytes([raw[-1] ^ 1])
-    client = await world.client()
     with pytest.raises(BatchDamaged):
         await ids(client.read())
 
 
-async def test_a_gap_is_not_passed_over(world: World) -> None:
+async def test_a_gap_is_not_passed_over(world: World, client: Log) -> None:
     filled(world)
     del world.log.batches[4]
-    client = await world.client()
     with pytest.raises(OutOfOrder):
         await ids(client.read())
 
 
-async def test_a_batch_of_another_log_is_a_fork(world: World) -> None:
+async def test_a_batch_of_another_log_is_a_fork(world: World, client: Log) -> None:
     filled(world, 3)
     world.log.batches[1].crc ^= 1
     world.log.batches[2:] = []
     filled(world, 1)
-    client = await world.client()
     world.log.batches[1].crc ^= 1
     with pytest.raises(LogForked):
         await ids(client.read())
 
 
-async def test_reading_from_a_time(world: World) -> None:
+async def test_reading_from_a_time(world: World, client: Log) -> None:
     filled(world)
-    client = await world.client()
     since = world.log.batches[4].commit_time_us
     assert await ids(client.read_time(since=since)) == list(range(40, 100))
     assert await ids(client.read_time(since=since + 1)) == list(range(50, 100))
@@ -236,10 +230,9 @@ async def test_a_time_without_a_zone_is_refused(client: Log) -> None:
         client.read_time(since=datetime(2024, 1, 1))  # noqa: DTZ001 - the point
 
 
-async def test_single_transactions_marks_registers_and_health(world: World) -> None:
+async def test_single_transactions_marks_registers_and_health(world: World, client: Log) -> None:
     filled(world)
     world.log.registers[b"k"] = b"v"
-    client = await world.client()
     tx = await client.transaction(42)
     assert isinstance(tx, Transaction)
     assert (tx.id, tx.data) == (42, b"42")
@@ -275,24 +268,21 @@ async def test_registers_are_listed_as_each_of_them_is_told(world: World, monkey
         RegistersListed(0, 0, b"no registers"),
     ],
 )
-async def test_a_listing_that_nobody_asked_for_is_refused(world: World, listed: RegistersListed) -> None:
+async def test_a_listing_that_nobody_asked_for_is_refused(world: World, listed: RegistersListed, client: Log) -> None:
     world.server.listed = listed
-    client = await world.client()
     with pytest.raises(ProtocolError):
         await client.list_registers(b"seat/", timeout=1)
 
 
-async def test_a_listing_that_never_ends_has_a_deadline(world: World) -> None:
+async def test_a_listing_that_never_ends_has_a_deadline(world: World, client: Log) -> None:
     world.server.listed = RegistersListed(0, 1, registers.encode([(b"\xff" * 1_024, b"again and again")]))
-    client = await world.client()
     with pytest.raises((DeadlineExceeded, ProtocolError)):
         await client.list_registers(timeout=0.05)
 
 
 @pytest.mark.parametrize("beyond", [-1, 100, 10**12])
-async def test_a_transaction_beyond_the_log_is_said_to_be(world: World, beyond: int) -> None:
+async def test_a_transaction_beyond_the_log_is_said_to_be(world: World, beyond: int, client: Log) -> None:
     filled(world)
-    client = await world.client()
     with pytest.raises(BeyondLog):
         await client.transaction(beyond)
 
@@ -357,9 +347,8 @@ async def test_a_closed_client_reads_nothing(client: Log) -> None:
         await client.high_water_mark()
 
 
-async def test_marks_of_several_partitions_are_asked_for_at_the_same_time(world: World) -> None:
+async def test_marks_of_several_partitions_are_asked_for_at_the_same_time(world: World, client: Log) -> None:
     filled(world)
-    client = await world.client()
     assert await client.high_water_marks([0]) == {0: 99}
     assert await client.high_water_marks([]) == {}
     with pytest.raises(UnknownPartition):

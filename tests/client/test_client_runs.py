@@ -52,14 +52,18 @@ class Runs:
         self.closed += 1
 
 
+@pytest.fixture
+def view() -> Runs:
+    return Runs()
+
+
 def numbered(count: int, width: int = 1) -> list[bytes]:
     return [b"%d" % number * width for number in range(count)]
 
 
-async def test_what_queued_up_comes_in_runs_within_the_bounds(world: World) -> None:
+async def test_what_queued_up_comes_in_runs_within_the_bounds(world: World, view: Runs) -> None:
     world.log.fill(*numbered(10))
     world.log.fill(*numbered(5), each=True)
-    view = Runs()
     view.gate = asyncio.Event()
     client = await world.ready_client(view=view, settings={"run_count_max": 4})
     view.gate.set()
@@ -68,9 +72,8 @@ async def test_what_queued_up_comes_in_runs_within_the_bounds(world: World) -> N
     assert view.bodies == world.log.bodies()
 
 
-async def test_a_run_is_bounded_in_bytes_and_holds_one_at_least(world: World) -> None:
+async def test_a_run_is_bounded_in_bytes_and_holds_one_at_least(world: World, view: Runs) -> None:
     world.log.fill(b"x" * 100, b"x" * 30, b"x" * 30, b"x" * 30, each=True)
-    view = Runs()
     view.gate = asyncio.Event()
     client = await world.ready_client(view=view, settings={"run_bytes_max": 64})
     view.gate.set()
@@ -78,27 +81,24 @@ async def test_a_run_is_bounded_in_bytes_and_holds_one_at_least(world: World) ->
     assert view.runs == [[0], [1, 2], [3]]
 
 
-async def test_while_the_view_keeps_up_each_comes_alone(world: World) -> None:
-    view = Runs()
+async def test_while_the_view_keeps_up_each_comes_alone(world: World, view: Runs) -> None:
     client = await world.client(view=view)
     for body in numbered(4):
         await (await client.append(body)).applied()
     assert view.runs == [[0], [1], [2], [3]]
 
 
-async def test_credit_comes_back_as_runs_are_applied(world: World) -> None:
+async def test_credit_comes_back_as_runs_are_applied(world: World, view: Runs) -> None:
     world.log.fill(*[b"x" * 300] * 60, each=True)
-    view = Runs()
     client = await world.client(view=view, settings={"credit_bytes": 4_000, "run_bytes_max": 1_000})
     await client.wait_applied(59, timeout=2)
     assert max(map(len, view.runs)) <= 3
     assert len(view.bodies) == 60
 
 
-async def test_only_the_poison_one_of_a_run_stays_and_it_is_named(world: World) -> None:
+async def test_only_the_poison_one_of_a_run_stays_and_it_is_named(world: World, view: Runs) -> None:
     world.log.fill(*numbered(6))
     world.log.fill(*numbered(3))
-    view = Runs()
     view.poison = {3}
     client = await world.client(view=view)
     await wait_until(lambda: len(view.failures) >= 2)
@@ -138,9 +138,8 @@ async def test_a_run_answered_with_no_mark_has_failed(world: World, answer: obje
     assert client.failure is None
 
 
-async def test_after_a_failed_run_is_passed_runs_are_long_again(world: World) -> None:
+async def test_after_a_failed_run_is_passed_runs_are_long_again(world: World, view: Runs) -> None:
     world.log.fill(*numbered(3))
-    view = Runs()
     view.troubles = [RuntimeError("once")]
     client = await world.client(view=view)
     await client.wait_applied(2)
@@ -151,9 +150,8 @@ async def test_after_a_failed_run_is_passed_runs_are_long_again(world: World) ->
     assert not view.failures
 
 
-async def test_a_store_that_is_away_is_waited_for_and_no_transaction_is_blamed(world: World) -> None:
+async def test_a_store_that_is_away_is_waited_for_and_no_transaction_is_blamed(world: World, view: Runs) -> None:
     world.log.fill(*numbered(3))
-    view = Runs()
     seen: list[object] = []
     view.troubles = [ViewUnavailable("the database is down") for _ in range(4)]
     client = await world.client(view=view)
@@ -246,16 +244,14 @@ async def test_a_store_that_went_back_is_fed_from_there_again(world: World) -> N
     assert world.server.heard.mounts[-1].client_high_water_mark == 1
 
 
-async def test_lazy_bodies_come_with_their_run(world: World) -> None:
+async def test_lazy_bodies_come_with_their_run(world: World, view: Runs) -> None:
     world.log.fill(*numbered(12), each=True)
-    view = Runs()
     client = await world.client(view=view, bodies=BodyForm.LAZY)
     await client.wait_applied(11)
     assert view.bodies == world.log.bodies()
 
 
-async def test_a_view_is_told_once_that_its_client_has_ended(world: World) -> None:
-    view = Runs()
+async def test_a_view_is_told_once_that_its_client_has_ended(world: World, view: Runs) -> None:
     client = await world.ready_client(view=view)
     assert not view.closed
     await client.close()

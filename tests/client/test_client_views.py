@@ -25,8 +25,7 @@ async def test_a_view_is_given_everything_after_its_mark(world: World) -> None:
     assert [tx.id for tx in view.applied] == [2, 3, 4]
 
 
-async def test_a_receipt_can_be_awaited_until_applied(world: World) -> None:
-    view = Memo()
+async def test_a_receipt_can_be_awaited_until_applied(world: World, view: Memo) -> None:
     client = await world.client(view=view)
     receipt = client.append(b"paid")
     await receipt.applied()
@@ -52,8 +51,7 @@ async def test_plain_and_coroutine_views_are_both_taken(world: World) -> None:
     assert view.seen == [b"paid"]
 
 
-async def test_what_a_view_refuses_is_reported_and_delivered_again(world: World) -> None:
-    view = Memo()
+async def test_what_a_view_refuses_is_reported_and_delivered_again(world: World, view: Memo) -> None:
     view.fail_on = {1: 3}
     world.log.fill(b"0", b"1", b"2")
     client = await world.client(view=view)
@@ -89,8 +87,7 @@ async def test_a_view_that_fails_stops_only_its_own_partition(two_partitions: Wo
     assert view.views[0].failures
 
 
-async def test_a_slow_views_feed_is_held_by_credit_and_everything_arrives(world: World) -> None:
-    view = Memo()
+async def test_a_slow_views_feed_is_held_by_credit_and_everything_arrives(world: World, view: Memo) -> None:
     view.gate = asyncio.Event()
     client = await world.client(view=view, settings={"credit_bytes": 4_000})
     for number in range(60):
@@ -108,10 +105,9 @@ async def test_a_slow_views_feed_is_held_by_credit_and_everything_arrives(world:
     assert len(view.applied) == 60
 
 
-async def test_a_mount_waits_for_a_slow_view_without_being_given_up(world: World) -> None:
+async def test_a_mount_waits_for_a_slow_view_without_being_given_up(world: World, view: Memo) -> None:
     for number in range(30):
         world.log.fill(b"x" * 300 + b"%d" % number)
-    view = Memo()
     view.gate = asyncio.Event()
     client = await world.client(view=view, settings={"credit_bytes": 2_000})
     await nothing_happens_for(0.3)
@@ -120,8 +116,7 @@ async def test_a_mount_waits_for_a_slow_view_without_being_given_up(world: World
     await client.ready(timeout=2)
 
 
-async def test_what_was_received_and_not_applied_survives_a_broken_connection(world: World) -> None:
-    view = Memo()
+async def test_what_was_received_and_not_applied_survives_a_broken_connection(world: World, view: Memo) -> None:
     view.gate = asyncio.Event()
     world.log.fill(b"0", b"1")
     client = await world.ready_client(view=view)
@@ -134,8 +129,7 @@ async def test_what_was_received_and_not_applied_survives_a_broken_connection(wo
     assert view.bodies == [b"0", b"1", b"2"]
 
 
-async def test_a_view_that_another_process_has_moved_on_is_not_given_it_again(world: World) -> None:
-    view = Memo()
+async def test_a_view_that_another_process_has_moved_on_is_not_given_it_again(world: World, view: Memo) -> None:
     view.fail_on = {1: 1}
     seen: list[int] = []
 
@@ -201,9 +195,8 @@ async def test_a_log_that_is_behind_what_it_has_fed_is_client_ahead_too(world: W
     await wait_until(lambda: client.trouble(0) is not None and isinstance(client.trouble(0), ClientAhead))
 
 
-async def test_a_damaged_feed_is_dropped_and_asked_for_again(world: World) -> None:
+async def test_a_damaged_feed_is_dropped_and_asked_for_again(world: World, view: Memo) -> None:
     world.log.fill(b"0" * 50)
-    view = Memo()
 
     def flip(raw: bytes) -> bytes:
         world.server.damage = None
@@ -216,9 +209,8 @@ async def test_a_damaged_feed_is_dropped_and_asked_for_again(world: World) -> No
     assert len(world.server.heard.mounts) == 2
 
 
-async def test_a_fork_in_the_feed_stops_the_partition_loudly(world: World) -> None:
+async def test_a_fork_in_the_feed_stops_the_partition_loudly(world: World, view: Memo) -> None:
     world.log.fill(b"0")
-    view = Memo()
     client = await world.client(view=view)
     await client.wait_applied(0)
     world.log.batches[-1].crc ^= 1
@@ -231,29 +223,26 @@ async def test_a_fork_in_the_feed_stops_the_partition_loudly(world: World) -> No
 # ------------------------------------------------------------------ bodies on demand
 
 
-async def test_lazy_bodies_are_fetched_for_the_headers_that_are_wanted(world: World) -> None:
+async def test_lazy_bodies_are_fetched_for_the_headers_that_are_wanted(world: World, view: Memo) -> None:
     for number in range(12):
         world.log.fill(b"body %d" % number, header=number % 3)
-    view = Memo()
     client = await world.client(view=view, bodies=BodyForm.LAZY, wants=lambda header: header == 1)
     await client.wait_applied(11)
     assert view.bodies == [b"body %d" % n if n % 3 == 1 else b"" for n in range(12)]
     assert sorted(id for ids in world.server.heard.fetches for id in ids) == [1, 4, 7, 10]
 
 
-async def test_without_a_choice_all_lazy_bodies_are_fetched_in_bounded_requests(world: World) -> None:
+async def test_without_a_choice_all_lazy_bodies_are_fetched_in_bounded_requests(world: World, view: Memo) -> None:
     world.log.fill(*[b"x" * 100 + b"%d" % number for number in range(30)])
-    view = Memo()
     client = await world.client(view=view, bodies=BodyForm.LAZY, settings={"fetch_bytes": 500})
     await client.wait_applied(29)
     assert view.bodies == world.log.bodies()
     assert max(map(len, world.server.heard.fetches)) <= 5
 
 
-async def test_filtered_bodies_come_with_the_feed_and_the_others_only_if_wanted(world: World) -> None:
+async def test_filtered_bodies_come_with_the_feed_and_the_others_only_if_wanted(world: World, view: Memo) -> None:
     for number in range(6):
         world.log.fill(b"body %d" % number, header=number)
-    view = Memo()
     client = await world.client(
         view=view, bodies=BodyForm.FILTERED, header_filter=(1, 1), wants=lambda header: header == 4
     )
@@ -292,10 +281,9 @@ async def test_a_choice_that_fails_stops_its_partition_and_no_other(two_partitio
     assert len(world.server.heard.mounts) == 2
 
 
-async def test_a_damaged_body_is_never_applied(world: World) -> None:
+async def test_a_damaged_body_is_never_applied(world: World, view: Memo) -> None:
     world.log.fill(b"paid")
     world.server.damage_bodies = True
-    view = Memo()
     client = await world.client(view=view, bodies=BodyForm.LAZY)
     await wait_until(lambda: isinstance(client.trouble(0), DataDamaged))
     assert not view.applied

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -66,24 +66,27 @@ async def given_up_often(reading: Any, chance: random.Random) -> tuple[list[int]
             return found, cancelled
 
 
+def batches(chance: random.Random) -> Iterator[list[bytes]]:
+    """The bodies of all transactions, in batches of any sizes."""
+    left = COUNT
+    while left:
+        size = min(left, chance.randrange(1, 50))
+        yield [b"x"] * size
+        left -= size
+
+
 @asynccontextmanager
 async def in_memory(world: World, chance: random.Random) -> AsyncIterator[polonaise.Log]:
     async with testing.log() as log:
-        left = COUNT
-        while left:
-            size = min(left, chance.randrange(1, 50))
-            await log.append_group(Group.of([b"x"] * size))
-            left -= size
+        for bodies in batches(chance):
+            await log.append_group(Group.of(bodies))
         yield log
 
 
 @asynccontextmanager
 async def of_a_server(world: World, chance: random.Random) -> AsyncIterator[polonaise.Log]:
-    left = COUNT
-    while left:
-        size = min(left, chance.randrange(1, 50))
-        world.log.fill(*[b"x"] * size)
-        left -= size
+    for bodies in batches(chance):
+        world.log.fill(*bodies)
     yield await world.client(settings={"read_bytes": chance.choice([1, 5_000]), "reads_ahead": chance.randrange(1, 4)})
 
 

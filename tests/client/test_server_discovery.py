@@ -258,12 +258,12 @@ async def test_a_wait_while_all_servers_are_gone_names_each_with_its_reason(life
 
 @asking_servers
 async def test_a_client_is_told_that_a_partition_has_no_owner(life: Life) -> None:
-    coordinator = life.town.cluster.service.client(life.host, is_alive=lambda: True)
+    entry = life.town.cluster.service.snapshot()[ASSIGNMENT]
     for node in life.town.cluster.servers:
         node.hold_down()
-    current = await coordinator.assignment()
-    learnt = Assignment({partition: owner for partition, owner in current.value.owners.items() if partition})
-    life.log._routes._learn(Versioned(current.version + 100, learnt))
+    known = Assignment.decode(entry.contents).owners
+    learnt = Assignment({partition: owner for partition, owner in known.items() if partition})
+    life.log._routes._learn(Versioned(entry.version + 100, learnt))
     with pytest.raises(DeadlineExceeded, match="none does, so start one"):
         await life.log.high_water_mark(0, timeout=1)
 
@@ -523,12 +523,12 @@ async def connected(life: Life) -> Connection:
 @asking_servers
 async def test_what_a_client_waits_for_ends_with_its_connection(life: Life) -> None:
     server = life.town.cluster.owners["server-0"]._cluster
-    connection, before = await connected(life), len(server._waiting)
+    connection, before = await connected(life), len(server._changed._waiting)
     asking = [asyncio.ensure_future(connection.request(GetAssignment(10**6, 30_000), deadline_s=60)) for _ in range(10)]
-    await wait_until(lambda: len(server._waiting) == before + 10)
+    await wait_until(lambda: len(server._changed._waiting) == before + 10)
     connection.close()
     await asyncio.gather(*asking, return_exceptions=True)
-    await wait_until(lambda: len(server._waiting) == before, within_s=1)
+    await wait_until(lambda: len(server._changed._waiting) == before, within_s=1)
 
 
 @asking_servers

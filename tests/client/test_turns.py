@@ -25,6 +25,11 @@ READ, WRITE, APPEND = LockMode
 ME, B, C = 1, 2, 3
 
 
+@pytest.fixture
+def turns() -> Turns:
+    return Turns(ME)
+
+
 def locks(*names: str, mode: LockMode = WRITE) -> dict[bytes, bool]:
     return checked(polonaise.Lock(name, 1, mode) for name in names)
 
@@ -32,8 +37,7 @@ def locks(*names: str, mode: LockMode = WRITE) -> dict[bytes, bool]:
 # ------------------------------------------------------------------ within a client
 
 
-def test_who_wants_the_same_goes_one_after_the_other_first_come_first_served() -> None:
-    turns = Turns(ME)
+def test_who_wants_the_same_goes_one_after_the_other_first_come_first_served(turns: Turns) -> None:
     first, second, third = (turns.join(locks("a")) for _ in range(3))
     assert [turn.granted for turn in (first, second, third)] == [True, False, False]
     assert turns.leave(first) == [second]
@@ -42,14 +46,12 @@ def test_who_wants_the_same_goes_one_after_the_other_first_come_first_served() -
     assert not turns.watching, "nothing is left of it"
 
 
-def test_who_wants_something_else_does_not_wait() -> None:
-    turns = Turns(ME)
+def test_who_wants_something_else_does_not_wait(turns: Turns) -> None:
     assert turns.join(locks("a")).granted
     assert turns.join(locks("b")).granted
 
 
-def test_a_turn_needs_all_of_its_locks() -> None:
-    turns = Turns(ME)
+def test_a_turn_needs_all_of_its_locks(turns: Turns) -> None:
     a, b = turns.join(locks("a")), turns.join(locks("b"))
     both = turns.join(locks("a", "b"))
     assert not both.granted
@@ -57,8 +59,7 @@ def test_a_turn_needs_all_of_its_locks() -> None:
     assert turns.leave(a) == [both]
 
 
-def test_readers_of_a_lock_run_together_and_not_past_a_waiting_writer() -> None:
-    turns = Turns(ME)
+def test_readers_of_a_lock_run_together_and_not_past_a_waiting_writer(turns: Turns) -> None:
     readers = [turns.join(locks("a", mode=READ)) for _ in range(2)]
     writer = turns.join(locks("a"))
     late = turns.join(locks("a", mode=READ))
@@ -68,8 +69,7 @@ def test_readers_of_a_lock_run_together_and_not_past_a_waiting_writer() -> None:
     assert turns.leave(writer) == [late]
 
 
-def test_a_context_that_gives_up_its_turn_lets_those_behind_it_go() -> None:
-    turns = Turns(ME)
+def test_a_context_that_gives_up_its_turn_lets_those_behind_it_go(turns: Turns) -> None:
     reader = turns.join(locks("a", mode=READ))
     writer = turns.join(locks("a"))
     late = turns.join(locks("a", mode=READ))

@@ -13,8 +13,7 @@ from polonaise.errors import Closed, DirectoryInUse, DiskFailed, NotADirectory, 
 from polonaise.host import Disk, Host
 from polonaise.host.real import RealHost
 from polonaise.simulator import World
-from rigs.log import life
-from rigs.scenarios import runs_tests_on
+from rigs.scenarios import run_alone, runs_tests_on
 
 Given = Callable[[Disk, str], Awaitable[None]]
 
@@ -29,13 +28,11 @@ def syncing_in_the_loop(given: Given, directory: Path) -> None:
 
 
 def simulated(given: Given, _: Path) -> None:
-    world = World(1)
-
     async def main(host: Host) -> None:
         await host.disk.make_directory("data")
         await given(host.disk, "data")
 
-    world.run(life(world.machine("a"), main))
+    run_alone(World(1), main)
 
 
 on_every_disk = runs_tests_on(on_the_machine, syncing_in_the_loop, simulated)

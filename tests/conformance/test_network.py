@@ -16,8 +16,7 @@ from polonaise.host import Host, Network
 from polonaise.host.real import RealHost
 from polonaise.host.tls import TlsIdentity
 from polonaise.simulator import World
-from rigs.log import life
-from rigs.scenarios import runs_tests_on
+from rigs.scenarios import run_alone, runs_tests_on
 from rigs.tls import Authority
 from rigs.waiting import wait_until
 
@@ -62,12 +61,10 @@ def _really(
 
 
 def simulated(given: Given, directory: Path) -> None:
-    world = World(1)
-
     async def main(host: Host) -> None:
         await given(Here(host.network, "a:0", "a:1", f"unix:{directory}/s"))
 
-    world.run(life(world.machine("a"), main))
+    run_alone(World(1), main)
 
 
 on_every_network = runs_tests_on(on_asyncio, on_uvloop, simulated, on_asyncio_with_tls, on_uvloop_with_tls)
@@ -128,6 +125,7 @@ class Accepting:
 
 
 async def connected(here: Here, *, stays: bool = False) -> tuple[Peer, Peer]:
+    """Connect two peers. Their connection has to outlive its listener, which is closed."""
     accepting = Accepting(stays=stays)
     listener = await here.network.listen(here.tcp, accepting)
     _, near = await here.network.connect(listener.address, Peer)
@@ -135,6 +133,13 @@ async def connected(here: Here, *, stays: bool = False) -> tuple[Peer, Peer]:
     far = await accepting.first()
     await listener.close()
     return near, far
+
+
+async def closed(peer: Peer, other: Peer) -> None:
+    """Close a connection at the side of `peer`, and wait until both sides know."""
+    peer.transport.close()
+    await peer.happens("lost")
+    await other.happens("lost")
 
 
 @on_every_network
@@ -148,9 +153,7 @@ async def test_bytes_arrive_in_order_both_ways(here: Here) -> None:
     assert far.received == expected
     far.transport.write(b"answer")
     await wait_until(lambda: near.received == b"answer")
-    near.transport.close()
-    await far.happens("lost")
-    await near.happens("lost")
+    await closed(near, far)
 
 
 @on_every_network
@@ -189,8 +192,7 @@ async def test_a_half_closed_connection_still_carries_the_other_way(here: Here) 
     assert "lost" not in far.happened
     far.transport.write(b"answer")
     await wait_until(lambda: near.received == b"answer")
-    far.transport.close()
-    await near.happens("lost")
+    await closed(far, near)
 
 
 @on_every_network
@@ -210,9 +212,7 @@ async def test_a_writer_is_paused_until_its_peer_reads(here: Here) -> None:
     await near.happens("resume")
     await wait_until(lambda: len(far.received) == written)
     assert near.transport.get_write_buffer_size() == 0
-    near.transport.close()
-    await near.happens("lost")
-    await far.happens("lost")
+    await closed(near, far)
 
 
 @on_every_network
@@ -226,9 +226,7 @@ async def test_a_paused_reader_gets_nothing_until_it_resumes(here: Here) -> None
     assert far.received == b""
     far.transport.resume_reading()
     await wait_until(lambda: far.received == b"held back")
-    far.transport.close()
-    await near.happens("lost")
-    await far.happens("lost")
+    await closed(far, near)
 
 
 @on_every_network
@@ -265,15 +263,6 @@ async def test_a_closed_listener_accepts_no_more_and_frees_its_address(here: Her
 
 
 @on_every_network
-async def test_a_connection_outlives_its_listener(here: Here) -> None:
-    near, far = await connected(here)
-    near.transport.write(b"still here")
-    await wait_until(lambda: far.received == b"still here")
-    near.transport.close()
-    await far.happens("lost")
-
-
-@on_every_network
 async def test_unix_sockets_carry_too(here: Here) -> None:
     accepting = Accepting()
     listener = await here.network.listen(here.unix, accepting)
@@ -283,9 +272,7 @@ async def test_unix_sockets_carry_too(here: Here) -> None:
     near.transport.write(b"hello")
     far = await accepting.first()
     await wait_until(lambda: far.received == b"hello")
-    near.transport.close()
-    await far.happens("lost")
-    await near.happens("lost")
+    await closed(near, far)
     await listener.close()
 
 

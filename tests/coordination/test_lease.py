@@ -36,7 +36,7 @@ def test_who_was_stopped_itself_takes_nobody_for_dead() -> None:
 
 
 def test_the_lease_of_a_member_that_is_gone_is_forgotten() -> None:
-    leases = Leases(lease_s=1.0)
+    leases = Leases()
     for look in range(10):
         leases.has_run_out(1, 7, float(look))
     leases.keep_only([2])

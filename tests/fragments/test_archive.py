@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +300,16 @@ async def test_what_batches_can_t_be_made_of_again_is_not_stored(
     assert await store.list("0/") == []
 
 
+async def noticed(log: Log, then: Callable[[], Awaitable[None]]) -> AsyncIterator[Batch]:
+    """The batches of the log; before each that is no part of the first fragment of 2,000 bytes, `then` is awaited."""
+    size = 0
+    async for batch in log.read_batches(0):
+        if size >= 2_000:
+            await then()
+        size += batch.length
+        yield batch
+
+
 async def test_the_next_fragment_is_made_while_one_is_stored(
     log: Log, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,16 +326,11 @@ async def test_the_next_fragment_is_made_while_one_is_stored(
 
     monkeypatch.setattr(store, "put_if_absent", slow)
 
-    async def noted() -> AsyncIterator[Batch]:
-        size = 0
-        async for batch in log.read_batches(0):
-            if size >= 2_000:
-                read_on.set()
-            size += batch.length
-            yield batch
+    async def goes_on() -> None:
+        read_on.set()
 
     before = asyncio.all_tasks()
-    writing = write_fragments(store, log.cluster_key, noted(), fragment_bytes=2_000)
+    writing = write_fragments(store, log.cluster_key, noticed(log, goes_on), fragment_bytes=2_000)
     first = asyncio.ensure_future(anext(writing))
     await asyncio.wait_for(begun.wait(), 10)
     await asyncio.wait_for(read_on.wait(), 10)
@@ -349,18 +354,13 @@ async def test_what_was_whole_before_a_place_that_can_t_be_read_is_stored(
 
     monkeypatch.setattr(store, "put_if_absent", slow)
 
-    async def damaged() -> AsyncIterator[Batch]:
-        size = 0
-        async for batch in log.read_batches(0):
-            if size >= 2_000:
-                raise BatchDamaged("here")
-            size += batch.length
-            yield batch
+    async def damaged() -> None:
+        raise BatchDamaged("here")
 
     told: list[ArchivedFragment] = []
 
     async def tell() -> None:
-        async for each in write_fragments(store, log.cluster_key, damaged(), fragment_bytes=2_000):
+        async for each in write_fragments(store, log.cluster_key, noticed(log, damaged), fragment_bytes=2_000):
             told.append(each)
 
     with pytest.raises(BatchDamaged, match="here"):
@@ -382,18 +382,13 @@ async def test_a_store_that_fails_ends_it_before_another_fragment_is_read(
     monkeypatch.setattr(store, "put_if_absent", full)
     given = 0
 
-    async def noted() -> AsyncIterator[Batch]:
+    async def waits() -> None:
         nonlocal given
-        size = 0
-        async for batch in log.read_batches(0):
-            if size >= 2_000:
-                await failed.wait()
-                given += 1
-            size += batch.length
-            yield batch
+        await failed.wait()
+        given += 1
 
     with pytest.raises(StoreUnavailable, match="full"):
-        [each async for each in write_fragments(store, log.cluster_key, noted(), fragment_bytes=2_000)]
+        [each async for each in write_fragments(store, log.cluster_key, noticed(log, waits), fragment_bytes=2_000)]
     assert given <= 2
 
 

@@ -18,7 +18,7 @@ from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.protocol.scrubschedule import DAMAGES_MAX, FragmentScrub, ListStore, Pause, Verify
 from polonaise.fragments.store import ObstoreStore
 from polonaise.node.condition import Condition
-from rigs import trimmed
+from rigs import storagefiles, trimmed
 from rigs.fragments import MoodyStore, moody_store
 from rigs.health import condition_when
 from rigs.trimmed import Cluster, archived, contents, fill
@@ -180,8 +180,7 @@ async def log(cluster: Cluster, store: MoodyStore, monkeypatch: pytest.MonkeyPat
     )
     monkeypatch.setattr(trimmed, "SETTINGS", quick)
     monkeypatch.setattr(decisions, "_ROUND_S_MIN", 0.05)
-    await cluster.start_server(store)
-    async with polonaise.connect(cluster.address) as log:
+    async with cluster.served(store) as log:
         await fill(log, 200)
         await archived(log, store)
         yield log
@@ -196,11 +195,9 @@ def place_of(store: ObstoreStore, name: FragmentName) -> Path:
     return store._directory / name.path
 
 
-def flip(store: ObstoreStore, name: FragmentName, offset: int = 40) -> Path:
+def flip(store: ObstoreStore, name: FragmentName) -> Path:
     path = place_of(store, name)
-    raw = bytearray(path.read_bytes())
-    raw[offset] ^= 4
-    path.write_bytes(raw)
+    storagefiles.flip(path, 40)
     return path
 
 

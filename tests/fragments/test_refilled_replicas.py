@@ -26,9 +26,7 @@ def used_bytes(cluster: Cluster, number: int) -> int:
 
 async def wipe_and_await(cluster: Cluster, log: polonaise.Log, number: int, engaged: int) -> int:
     """Give a node a new disk, and wait until it takes part: the most that it held on the way there."""
-    await cluster.stop_node(number)
-    cluster.wipe(number)
-    await cluster.start_node(number)
+    await cluster.restart_node(number, wiped=True)
     most = 0
 
     async def takes_part() -> bool:
@@ -55,39 +53,35 @@ async def test_a_wiped_replica_holds_no_more_than_the_others_once_it_is_filled_a
 ) -> None:
     """A disk may be large enough for what is left of the log, and not for all of its history."""
     monkeypatch.setattr(trimmed, "SETTINGS", replace(trimmed.SETTINGS, copy_bytes=1_500))
-    async with running(tmp_path, storage=3) as cluster:
-        await cluster.start_server(store)
-        async with polonaise.connect(cluster.address) as log:
-            await fill(log, 500)
-            await archived(log, store)
-            # On a busy machine one of them may be late, and hold and trim less than the others until it has caught up.
-            before, whole = await contents(log), max(used_bytes(cluster, node) for node in range(3))
-            await trim(log, store, 0)
-            others = await wait_until(lambda: trimmed_to(cluster, whole / 5))
-            most = await wipe_and_await(cluster, log, 1, engaged=3)
-            segment = 4_000  # as they get here, with the batch that fills them
-            assert used_bytes(cluster, 1) <= others + segment
-            assert most <= others + 3 * segment
-            assert 0 <= cluster.first_held(0) - cluster.first_held(1) < 150
-            assert await contents(log) == before
-            await fill(log, 10)
-            await archived(log, store)
-            await trim(log, store, 0)
+    async with running(tmp_path, storage=3) as cluster, cluster.served(store) as log:
+        await fill(log, 500)
+        await archived(log, store)
+        # On a busy machine one of them may be late, and hold and trim less than the others until it has caught up.
+        before, whole = await contents(log), max(used_bytes(cluster, node) for node in range(3))
+        await trim(log, store, 0)
+        others = await wait_until(lambda: trimmed_to(cluster, whole / 5))
+        most = await wipe_and_await(cluster, log, 1, engaged=3)
+        segment = 4_000  # as they get here, with the batch that fills them
+        assert used_bytes(cluster, 1) <= others + segment
+        assert most <= others + 3 * segment
+        assert 0 <= cluster.first_held(0) - cluster.first_held(1) < 150
+        assert await contents(log) == before
+        await fill(log, 10)
+        await archived(log, store)
+        await trim(log, store, 0)
 
 
 async def test_a_replica_that_a_session_needs_is_filled_within_the_same_bound(
     tmp_path: Path, store: ObstoreStore
 ) -> None:
-    async with running(tmp_path, storage=3) as cluster:
-        await cluster.start_server(store)
-        async with polonaise.connect(cluster.address) as log:
-            await fill(log, 300)
-            await archived(log, store)
-            await trim(log, store, 0)
-            await cluster.stop_node(2)
-            await fill(log, 20)
-            before = await contents(log)
-            await wipe_and_await(cluster, log, 1, engaged=2)
-            assert used_bytes(cluster, 1) <= used_bytes(cluster, 0) + 4_000
-            assert cluster.first_held(1) > 100
-            assert await contents(log) == before
+    async with running(tmp_path, storage=3) as cluster, cluster.served(store) as log:
+        await fill(log, 300)
+        await archived(log, store)
+        await trim(log, store, 0)
+        await cluster.stop_node(2)
+        await fill(log, 20)
+        before = await contents(log)
+        await wipe_and_await(cluster, log, 1, engaged=2)
+        assert used_bytes(cluster, 1) <= used_bytes(cluster, 0) + 4_000
+        assert cluster.first_held(1) > 100
+        assert await contents(log) == before

@@ -46,6 +46,13 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "restored"
 
 
+@pytest.fixture
+async def small(log: polonaise.Log, store: ObstoreStore) -> polonaise.Log:
+    """The log with twenty transactions, all of which are archived."""
+    await filled_and_archived(log, store, 20)
+    return log
+
+
 async def restored(store: ObstoreStore, target: Path, **how: Any) -> Restored:
     return await restore(store, str(target), HowToRestore(**how))
 
@@ -163,15 +170,14 @@ async def test_partitions_without_fragments_begin_empty(log: polonaise.Log, stor
 
 
 async def test_numbers_that_the_archived_log_gave_out_are_not_given_out_again(
-    log: polonaise.Log, store: ObstoreStore, target: Path
+    small: polonaise.Log, store: ObstoreStore, target: Path
 ) -> None:
-    await filled_and_archived(log, store, 20)
     await restored(store, target)
-    await fill(log, 10)  # the archived log goes on, and the store does not know of it
+    await fill(small, 10)  # the archived log goes on, and the store does not know of it
     async with polonaise.connect(f"embedded:{target}") as copy:
         await copy.append(b"x", 0)
         new = Batch.parse((await contents(copy)).batches[-1])
-    old = [Batch.parse(raw) for raw in (await contents(log)).batches]
+    old = [Batch.parse(raw) for raw in (await contents(small)).batches]
     assert min(new.client_ids) > max(max(batch.client_ids) for batch in old)
     assert new.generation > max(batch.generation for batch in old)
     assert new.session > max(batch.session for batch in old) + 2**31
@@ -194,9 +200,8 @@ async def test_overlapping_fragments_are_each_taken_once(
 
 
 async def test_what_leaves_something_out_says_which_log_it_is_to_be(
-    log: polonaise.Log, store: ObstoreStore, target: Path
+    small: polonaise.Log, store: ObstoreStore, target: Path
 ) -> None:
-    await filled_and_archived(log, store, 20)
     for limit in ({"until": {0: 9}}, {"until_time_us": 1}):
         with pytest.raises(BadOption, match="--new-key"):
             await restored(store, target, **limit)
@@ -204,20 +209,19 @@ async def test_what_leaves_something_out_says_which_log_it_is_to_be(
     same = await restored(store, target / "same", until={0: 9}, key=Key.SAME)
     new = await restored(store, target / "new", until={0: 9}, key=Key.NEW)
     all_of_it = await restored(store, target / "all", until={0: 19})
-    assert same.cluster_key == all_of_it.cluster_key == log.cluster_key != new.cluster_key
+    assert same.cluster_key == all_of_it.cluster_key == small.cluster_key != new.cluster_key
 
 
 async def test_a_log_with_a_new_key_is_refused_by_the_archived_ones_store(
-    log: polonaise.Log, store: ObstoreStore, target: Path
+    small: polonaise.Log, store: ObstoreStore, target: Path
 ) -> None:
-    await filled_and_archived(log, store, 20)
     await restored(store, target, key=Key.NEW)
     view = Sum()
     async with polonaise.connect(f"embedded:{target}", view=view) as copy:
         with pytest.raises(WrongClusterKey):
             await archived(copy, store)
         await copy.append(b"x", 0)
-        assert view.cluster_key == copy.cluster_key != log.cluster_key
+        assert view.cluster_key == copy.cluster_key != small.cluster_key
 
 
 @pytest.mark.parametrize(("more", "fault"), [(30, LogForked), (20, LogForked), (10, FragmentsAhead)])
@@ -253,9 +257,8 @@ async def test_a_store_with_a_hole_is_refused_and_the_ids_are_named(
 
 
 async def test_ids_that_the_store_does_not_hold_cannot_be_restored(
-    log: polonaise.Log, store: ObstoreStore, target: Path
+    small: polonaise.Log, store: ObstoreStore, target: Path
 ) -> None:
-    await filled_and_archived(log, store, 20)
     with pytest.raises(HistoryIncomplete, match="up to 19: it can't be restored up to 20"):
         await restored(store, target, until={0: 20})
     with pytest.raises(BadOption, match="give an id for each"):
@@ -268,9 +271,8 @@ async def test_an_empty_store_is_no_log(store: ObstoreStore, target: Path) -> No
 
 
 async def test_fragments_of_two_logs_are_refused(
-    log: polonaise.Log, store: ObstoreStore, target: Path, tmp_path: Path
+    small: polonaise.Log, store: ObstoreStore, target: Path, tmp_path: Path
 ) -> None:
-    await filled_and_archived(log, store, 20)
     other = open_store(str(tmp_path / "other"))
     async with polonaise.connect(f"embedded:{tmp_path / 'another'}?partitions=2") as another:
         await fill(another, 20, 1)
@@ -338,9 +340,8 @@ async def test_a_store_that_fails_on_the_way_leaves_no_log(
 
 
 async def test_directories_that_are_not_empty_are_refused_and_left_alone(
-    log: polonaise.Log, store: ObstoreStore, tmp_path: Path
+    small: polonaise.Log, store: ObstoreStore, tmp_path: Path
 ) -> None:
-    await filled_and_archived(log, store, 20)
     with pytest.raises(AlreadyInitialized):
         await restored(store, tmp_path / "log")
     (tmp_path / "mine").mkdir()
@@ -357,9 +358,8 @@ async def test_directories_that_are_not_empty_are_refused_and_left_alone(
 
 
 async def test_two_restores_into_one_directory_do_not_meet(
-    log: polonaise.Log, store: ObstoreStore, target: Path
+    small: polonaise.Log, store: ObstoreStore, target: Path
 ) -> None:
-    await filled_and_archived(log, store, 20)
     target.mkdir()
     lock = try_lock(str(target / "host.lock"))
     with pytest.raises(DirectoryInUse):
@@ -378,19 +378,17 @@ async def test_two_restores_into_one_directory_do_not_meet(
     ],
 )
 async def test_invalid_arguments(
-    log: polonaise.Log, store: ObstoreStore, target: Path, how: dict[str, Any], said: str
+    small: polonaise.Log, store: ObstoreStore, target: Path, how: dict[str, Any], said: str
 ) -> None:
-    await filled_and_archived(log, store, 10)
     with pytest.raises(BadOption, match=said):
         await restored(store, target, **how)
     assert not target.exists()
 
 
 async def test_a_cluster_that_lacks_only_the_end_of_its_restore_is_not_made_again(
-    log: polonaise.Log, store: ObstoreStore, target: Path, tmp_path: Path
+    small: polonaise.Log, store: ObstoreStore, target: Path, tmp_path: Path
 ) -> None:
     """Killed between the coordinator's last file and the end: its nodes may have been started, and written, since."""
-    await filled_and_archived(log, store, 10)
     nodes = {"a": f"unix:{tmp_path}/node"}
     await restored(store, target, nodes=nodes)
     (target / RESTORING).write_bytes(b"cluster: such a log")
@@ -403,9 +401,8 @@ async def test_a_cluster_that_lacks_only_the_end_of_its_restore_is_not_made_agai
 
 
 async def test_an_embedded_log_that_lacks_only_the_end_of_its_restore_is_not_made_again(
-    log: polonaise.Log, store: ObstoreStore, target: Path
+    small: polonaise.Log, store: ObstoreStore, target: Path
 ) -> None:
-    await filled_and_archived(log, store, 10)
     await restored(store, target)
     (target / RESTORING).write_bytes(b"embedded: such a log")
     with pytest.raises(AlreadyInitialized, match="lacked only its last step"):
@@ -413,7 +410,7 @@ async def test_an_embedded_log_that_lacks_only_the_end_of_its_restore_is_not_mad
     assert not (target / RESTORING).exists()
     with pytest.raises(AlreadyInitialized, match="holds a log already"):
         await restored(store, target)
-    assert await contents_of(target) == await contents(log)
+    assert await contents_of(target) == await contents(small)
 
 
 # ------------------------------------------------------------------ processes
@@ -515,8 +512,7 @@ async def test_killed_at_any_time_it_leaves_no_log_or_the_whole_one(
     assert await contents_of(target) == await contents(log)
 
 
-async def test_the_command(log: polonaise.Log, store: ObstoreStore, target: Path) -> None:
-    await filled_and_archived(log, store, 20)
+async def test_the_command(small: polonaise.Log, store: ObstoreStore, target: Path) -> None:
     refused = run_polonaise("archive", "restore", store, target, "--new-key", "--same-key")
     assert (refused.returncode, "choose one of them" in refused.stderr) == (1, True)
     ended = run_polonaise("archive", "restore", store, target, "--until", "0=19", "--json")

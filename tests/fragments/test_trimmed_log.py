@@ -32,6 +32,7 @@ from polonaise.log.batch import Batch, split
 from polonaise.wire.messages import Batches, Read
 from rigs.fragments import batches_of, flip, moody_store, named_fragment
 from rigs.health import until_engaged, until_waits_for
+from rigs.restoring import Sum
 from rigs.trimmed import Cluster, archived, contents, fill, running
 
 pytestmark = pytest.mark.slow
@@ -52,8 +53,7 @@ class Trimmed:
 @pytest.fixture
 async def log(cluster: Cluster, store: ObstoreStore) -> AsyncIterator[polonaise.Log]:
     """A log of a hundred transactions, whose server knows the store."""
-    await cluster.start_server(store)
-    async with polonaise.connect(cluster.address) as log:
+    async with cluster.served(store) as log:
         await fill(log, 100)
         yield log
 
@@ -123,8 +123,7 @@ async def test_a_trimmed_log_goes_on_and_more_can_be_trimmed(trimmed: Trimmed) -
     assert first > 250
     assert await contents(trimmed.log) == before
     await trimmed.cluster.stop_server()
-    await trimmed.cluster.stop_node(0)
-    await trimmed.cluster.start_node(0)
+    await trimmed.cluster.restart_node(0)
     await trimmed.cluster.start_server(trimmed.store)
     assert await contents(trimmed.log) == before
 
@@ -141,26 +140,10 @@ async def test_a_trimmed_log_is_read_by_time_from_the_first_of_that_time_whereve
 
 
 async def test_a_view_that_is_behind_the_trim_is_fed_through_the_fragments(trimmed: Trimmed) -> None:
-    view = Collected()
+    view = Sum()
     async with polonaise.connect(trimmed.cluster.address, view=view) as log:
         await log.wait_applied(199, 0, timeout=20)
     assert view.ids == list(range(200))
-
-
-class Collected:
-    """A view that notes what it is given."""
-
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-
-    def high_water_mark(self, partition: int) -> int:
-        return self.ids[-1] if self.ids else -1
-
-    async def apply(self, tx: polonaise.Transaction) -> None:
-        self.ids.append(tx.id)
-
-    def failed(self, partition: int, id: int, error: Exception) -> None:
-        raise AssertionError(error)
 
 
 async def test_without_a_store_the_range_and_what_to_do_are_named_at_once(trimmed: Trimmed) -> None:
@@ -170,7 +153,7 @@ async def test_without_a_store_the_range_and_what_to_do_are_named_at_once(trimme
             await contents(trimmed.log)
         tail = [tx.id async for tx in trimmed.log.read(0, after=trimmed.first - 1)]
         assert tail == list(range(trimmed.first, 200))
-        async with polonaise.connect(trimmed.cluster.address, view=Collected()) as log:
+        async with polonaise.connect(trimmed.cluster.address, view=Sum()) as log:
             with pytest.raises(HistoryTrimmed, match="--fragments"):
                 await log.wait_applied(199, 0)
 
@@ -244,8 +227,7 @@ async def test_what_is_not_archived_is_not_trimmed(cluster: Cluster, log: polona
 async def test_the_server_has_to_know_the_store_and_find_there_what_was_verified(
     cluster: Cluster, store: ObstoreStore, tmp_path: Path
 ) -> None:
-    await cluster.start_server(None)
-    async with polonaise.connect(cluster.address) as log:
+    async with cluster.served(None) as log:
         await fill(log, 100)
         await archived(log, store)
         with pytest.raises(NotArchived, match="without --fragments"):
@@ -319,25 +301,21 @@ async def forged(log: polonaise.Log, store: ObstoreStore, *, last: int = 99) -> 
 
 
 async def test_a_wiped_replica_is_filled_from_the_fragments(tmp_path: Path, store: ObstoreStore) -> None:
-    async with running(tmp_path, storage=3) as cluster:
-        await cluster.start_server(store)
-        async with polonaise.connect(cluster.address) as log:
-            await fill(log, 200)
-            await archived(log, store)
-            before = await contents(log)
-            await trim(log, store, 0, before=150)
-            assert all(cluster.first_held(number) > 100 for number in range(3))
-            await cluster.stop_node(1)
-            cluster.wipe(1)
-            await cluster.start_node(1)
-            await fill(log, 10)
-            await until_engaged(log, 3)
-            assert 0 < cluster.first_held(1) <= cluster.first_held(0), "what no other holds is dropped again"
-            assert (await contents(log))[: len(before)] == before
-            # It takes part in the next trim as before.
-            await archived(log, store)
-            await trim(log, store, 0, before=150)
-            assert cluster.first_held(1) > 100
+    async with running(tmp_path, storage=3) as cluster, cluster.served(store) as log:
+        await fill(log, 200)
+        await archived(log, store)
+        before = await contents(log)
+        await trim(log, store, 0, before=150)
+        assert all(cluster.first_held(number) > 100 for number in range(3))
+        await cluster.restart_node(1, wiped=True)
+        await fill(log, 10)
+        await until_engaged(log, 3)
+        assert 0 < cluster.first_held(1) <= cluster.first_held(0), "what no other holds is dropped again"
+        assert (await contents(log))[: len(before)] == before
+        # It takes part in the next trim as before.
+        await archived(log, store)
+        await trim(log, store, 0, before=150)
+        assert cluster.first_held(1) > 100
 
 
 # ------------------------------------------------------------------ fragments that are ahead
@@ -400,8 +378,7 @@ async def test_while_the_store_can_t_be_read_nothing_is_appended_and_health_says
 ) -> None:
     away = moody_store(tmp_path / "store")
     away.away = True
-    await cluster.start_server(away)
-    async with polonaise.connect(cluster.address) as log:
+    async with cluster.served(away) as log:
         with pytest.raises(DeadlineExceeded):
             await log.ready(0, timeout=0.5)
         assert "how far it reaches" in await until_waits_for(log, "store_unavailable")
@@ -409,8 +386,7 @@ async def test_while_the_store_can_t_be_read_nothing_is_appended_and_health_says
         await log.append(b"now", 0)
         # Later sessions of the same owner remember what is committed, and need no store.
         away.away = True
-        await cluster.stop_node(0)
-        await cluster.start_node(0)
+        await cluster.restart_node(0)
         await log.append(b"and now", 0)
 
 
@@ -419,8 +395,7 @@ async def test_a_store_of_another_cluster_is_told_as_such(cluster: Cluster, stor
         cluster_key = bytes(16)
 
     await forged(Other(), store, last=9)  # type: ignore[arg-type]
-    await cluster.start_server(store)
-    async with polonaise.connect(cluster.address) as log:
+    async with cluster.served(store) as log:
         with pytest.raises(DeadlineExceeded):
             await log.ready(0, timeout=0.5)
         assert WrongClusterKey.code in await until_waits_for(log, WrongClusterKey.code)

@@ -210,10 +210,10 @@ async def test_a_node_of_another_role_is_told_nothing_not_even_the_cluster_key(o
 def test_with_tls_a_peer_without_a_certificate_is_not_believed(certificate: dict[str, Any] | None) -> None:
     extra = {"sslcontext": object(), "peercert": certificate}
     transport = asyncio.Transport(extra)
-    fault = vouching.certificate_refused(transport, ROLE_CLIENT, RealClock())
+    fault = vouching.certificate_refused(transport, [ROLE_CLIENT], RealClock())
     assert isinstance(fault, CertificateRefused)
     assert "shows no certificate" in str(fault)
-    assert vouching.certificate_refused(asyncio.Transport({}), ROLE_CLIENT, RealClock()) is None
+    assert vouching.certificate_refused(asyncio.Transport({}), [ROLE_CLIENT], RealClock()) is None
 
 
 @on_both_loops

@@ -16,7 +16,7 @@ from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segment import DamageFound
 from polonaise.log.segmentreader import SegmentCache
 from polonaise.simulator.world import Machine
-from rigs.log import Maker, Open, crcs, segment_path, simulate, simulated
+from rigs.log import Maker, Open, crcs, in_one_life, opened_on, segment_path, simulate, simulated
 
 pytestmark = pytest.mark.slow
 
@@ -218,10 +218,8 @@ async def test_a_segment_that_grows_while_its_index_is_asked_for_is_read_to_its_
     machine: Machine,
 ) -> None:
     """A search by time lists the segments, and comes to the last one when that is sealed, longer, and closed."""
-
-    async def main(host: Host) -> None:
-        made = made_batches(40)
-        opened = await Open.on(host, SMALL, cache=SegmentCache(1))
+    made = made_batches(40)
+    async with opened_on(machine, SMALL, SegmentCache(1)) as opened:
         await opened.append_each(made[:7])
         growing = opened.log.segments[-1]
         await opened.log.read(0, 0, 1)  # no room in the cache for another one
@@ -236,41 +234,34 @@ async def test_a_segment_that_grows_while_its_index_is_asked_for_is_read_to_its_
         held = await opened.log.read(sealed.first, sealed.last, 1 << 20)
         assert (held[0].first, held[-1].last) == (sealed.first, sealed.last)
 
-    await machine.start(main).ended()
 
-
-@simulated
-async def test_damage_that_is_examined_while_the_segment_is_sealed_hides_nothing_that_follows(machine: Machine) -> None:
-    async def main(host: Host) -> None:
-        made = made_batches(40)
-        opened = await Open.on(host, SMALL)
-        await opened.append_each(made[:7])
-        growing = opened.log.segments[-1]
-        path = segment_path(growing.first)
-        machine.disk.flip_bit(path, growing.header.data_start + 40)
-        machine.disk.slow(0.2)
-        asked = asyncio.create_task(opened.log.read(growing.first, EVERYTHING, 1 << 20))
-        await asyncio.sleep(0.25)  # the bad bytes are read, and are looked at again
-        machine.disk.slow(0.0)
-        machine.disk.flip_bit(path, growing.header.data_start + 40)  # they were wrong on their way only
-        await opened.append_each(made[7:16])
-        sealed = next(each for each in opened.log.segments if each.first == growing.first)
-        assert sealed.last > growing.last
-        try:
-            assert (await asked)[0].first == growing.first
-        except DamageFound:
-            pytest.fail("the bytes are good")
-        held = await opened.log.read(sealed.first, sealed.last, 1 << 20)
-        assert (held[0].first, held[-1].last) == (sealed.first, sealed.last)
-
-    await machine.start(main).ended()
+@in_one_life(settings=SMALL)
+async def test_damage_that_is_examined_while_the_segment_is_sealed_hides_nothing_that_follows(
+    machine: Machine, opened: Open
+) -> None:
+    made = made_batches(40)
+    await opened.append_each(made[:7])
+    growing = opened.log.segments[-1]
+    path = segment_path(growing.first)
+    machine.disk.flip_bit(path, growing.header.data_start + 40)
+    machine.disk.slow(0.2)
+    asked = asyncio.create_task(opened.log.read(growing.first, EVERYTHING, 1 << 20))
+    await asyncio.sleep(0.25)  # the bad bytes are read, and are looked at again
+    machine.disk.slow(0.0)
+    machine.disk.flip_bit(path, growing.header.data_start + 40)  # they were wrong on their way only
+    await opened.append_each(made[7:16])
+    sealed = next(each for each in opened.log.segments if each.first == growing.first)
+    assert sealed.last > growing.last
+    try:
+        assert (await asked)[0].first == growing.first
+    except DamageFound:
+        pytest.fail("the bytes are good")
+    held = await opened.log.read(sealed.first, sealed.last, 1 << 20)
+    assert (held[0].first, held[-1].last) == (sealed.first, sealed.last)
 
 
 @simulated
 async def test_logs_that_are_given_one_cache_share_it(machine: Machine) -> None:
-    async def main(host: Host) -> None:
-        cache = SegmentCache(0)
-        await Open.on(host, SMALL, cache=cache)
+    cache = SegmentCache(0)
+    async with opened_on(machine, SMALL, cache):
         assert len(cache) == 1
-
-    await machine.start(main).ended()

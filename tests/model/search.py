@@ -98,11 +98,11 @@ class Search:
         self._heads: _Numbers[Head] = _Numbers()
         self._columns: _Numbers[Column] = _Numbers()
         self._seen: _Numbers[Seen] = _Numbers()
-        self._local: dict[tuple[int, int], list[_Local]] = {}
-        self._settled: dict[tuple[int, int], tuple[int, frozenset[int]]] = {}
         self._checked: dict[tuple[str, int], int] = {}
         self._fine: set[tuple[Hashable, ...]] = set()
         self._all = list(range(bounds.sessions))
+        self._steps_of_one = cache(self._work_out_steps)
+        self._settled = cache(self._settle_one)
         self._ended_head = cache(self._end)
         self._ended_column = cache(self._end_one)
         self._came_from: dict[int, int] = {}
@@ -200,16 +200,13 @@ class Search:
             after = self._numbered(step.head, step.columns)
             yield _Move(step.words, None, *(self._settle(*after) if step.settles else after))
 
-    def _steps_of_one(self, head: int, column: int) -> list[_Local]:
-        key = (head, column)
-        if (known := self._local.get(key)) is None:
-            known = self._local[key] = [
-                (step.words, self._heads[step.head], self._columns[step.column], step.stores, step.settles)
-                for step in attempts.steps(
-                    self._asked, self._nodes, self._bounds, self._heads.values[head], self._columns.values[column]
-                )
-            ]
-        return known
+    def _work_out_steps(self, head: int, column: int) -> list[_Local]:
+        return [
+            (step.words, self._heads[step.head], self._columns[step.column], step.stores, step.settles)
+            for step in attempts.steps(
+                self._asked, self._nodes, self._bounds, self._heads.values[head], self._columns.values[column]
+            )
+        ]
 
     def _publish(self, head: int, columns: list[int], session: int, words: str, place: int) -> int:
         values = [self._columns.values[number] for number in columns]
@@ -226,7 +223,7 @@ class Search:
         settled: list[int] = []
         over = self._all[: len(self._heads.values[head].attempts)]
         for number in columns:
-            after, able = self._settle_one(head, number)
+            after, able = self._settled(head, number)
             settled.append(after)
             over = [session for session in over if session not in able]
         if not over:
@@ -241,11 +238,8 @@ class Search:
         return self._columns[settling.end_one(self._columns.values[column], sessions)]
 
     def _settle_one(self, head: int, column: int) -> tuple[int, frozenset[int]]:
-        key = (head, column)
-        if (known := self._settled.get(key)) is None:
-            value, able = settling.settle_one(self._heads.values[head], self._columns.values[column])
-            known = self._settled[key] = self._columns[value], able
-        return known
+        value, able = settling.settle_one(self._heads.values[head], self._columns.values[column])
+        return self._columns[value], able
 
     # ------------------------------------------------------------------ promises
 

@@ -53,10 +53,6 @@ def in_log(address: str, partition: int) -> list[bytes]:
         return [bytes(batch.view) for batch in log.read_batches(partition)]
 
 
-def ends_of(batches: list[bytes]) -> list[int]:
-    return [polonaise.Batch.parse(raw).last for raw in batches]
-
-
 async def test_all_that_is_committed_is_archived_byte_for_byte_by_many_tasks(
     spark: SparkSession, address: str, tmp_path: Path
 ) -> None:

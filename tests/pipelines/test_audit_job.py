@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import polonaise
-from polonaise.admin import archive as archives
 from polonaise.errors import BadOption, ClientAhead, NotFound, ViewUnfit
 from polonaise.fragments.store import open_store
 from polonaise.pipelines.audit import audit_table
@@ -24,6 +23,7 @@ from polonaise.pipelines.source import Until
 from polonaise.pipelines.views import update
 from rigs.databases import execute
 from rigs.fragments import batches_of, named_fragment
+from rigs.restoring import archived
 from rigs.storagefiles import flip
 from rigs.tableviews import COUNT, balances, bank_log, changes, expected_balances, more
 
@@ -216,11 +216,8 @@ def copied(log: Log, address: str, directory: Path, tmp_path: Path) -> Path:
     """A store with the whole log in several fragments."""
 
     async def write() -> None:
-        store = open_store(str(tmp_path / "store"))
         async with polonaise.connect(address) as reading:
-            for partition in (0, 1):
-                async for _ in archives.archive(reading, store, partition, fragment_bytes=2_000, rest=True):
-                    pass
+            await archived(reading, open_store(str(tmp_path / "store")), fragment_bytes=2_000)
 
     asyncio.run(write())
     return tmp_path / "store"

@@ -183,21 +183,21 @@ class SimulatedCluster:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._service = SimulatedCoordinator(world.random("coordinator"), leases=True)
+        self._service = SimulatedCoordinator(world.random("coordinator"), world.faults, leases=True)
         self._processes: dict[int, Process] = {}
 
     async def process(self) -> Coordinator:
-        process = self._start()
-        client = self._service.client(process.host, is_alive=lambda: process.alive)
-        self._processes[id(client)] = process
-        return client
+        backend, process = self._start()
+        coordinator = Coordinator(backend, process.host.clock)
+        self._processes[id(coordinator)] = process
+        return coordinator
 
     async def backend(self) -> Backend:
-        process = self._start()
-        return SimulatedBackend(self._service, lambda: process.alive, lambda: True)
+        return self._start()[0]
 
-    def _start(self) -> Process:
-        return self._world.machine("m").start(idle)
+    def _start(self) -> tuple[SimulatedBackend, Process]:
+        process = self._world.machine("m").start(idle)
+        return SimulatedBackend(self._service, lambda: process.alive, lambda: True), process
 
     async def pass_s(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

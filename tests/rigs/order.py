@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import Any
 from zlib import crc32
 
 from polonaise.log import registers
@@ -111,6 +112,12 @@ class Log:
     @property
     def bodies(self) -> list[bytes]:
         return [tx.data for batch in self.batches for tx in batch.transactions()]
+
+
+def logged_order_of(*, last_crc: int = 0, **how: Any) -> tuple[Order, Log]:
+    """Return an order as `order_of` makes it, and the log that its batches go to."""
+    order = order_of(last_crc=last_crc, **how)
+    return order, Log.after(order, last_crc)
 
 
 CLIENT = 7

@@ -74,14 +74,17 @@ READY = """
     answer x: ready at -1
 """
 """The transcript's beginning: a session in which the client x may append."""
-COMMITTED = f"""{READY}
+SENT = f"""{READY}
     > x appends 1
     send 2: 0..0
+"""
+"""The same with one append that was sent to the replicas."""
+COMMITTED = f"""{SENT}
     > A B store 2
     feed x: 0..0
     mark 0
 """
-"""The same with one append that A and B have synced, and C has not."""
+"""The same when A and B have synced it, and C has not."""
 CLIENTS = {"x": 1, "y": 2, "z": 3}
 MEMBERS = ("A", "B", "C")
 ZONES = {"A": "north", "B": "north", "C": "south"}

@@ -14,9 +14,9 @@ STRICT = ("-X", "dev", "-W", "error")
 
 
 def run_program(
-    *command: object, within_s: float = 60.0, environment: Mapping[str, str] | None = None, **how: Any
+    *command: object, within_s: float | None = 60.0, environment: Mapping[str, str] | None = None, **how: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end; `environment` is added to this process's own."""
+    """Run a program to its end, however long that takes if `within_s` is None; `environment` is added to this one's."""
     options = {"capture_output": True, "env": {**os.environ, **(environment or {})}, **how}
     return subprocess.run([str(word) for word in command], text=True, timeout=within_s, check=False, **options)
 

@@ -16,9 +16,18 @@ from polonaise.host import Host
 from polonaise.simulator import Configuration, World
 
 
-async def idle(_: Host) -> None:
-    """What a simulated process does whose host is used by a test."""
+async def idle(host: Host) -> None:
+    """What a process runs that does nothing by itself."""
     await asyncio.Event().wait()
+
+
+def run_alone(world: World, main: Callable[[Host], Coroutine[Any, Any, None]]) -> None:
+    """Run `main` as the one process of a world, until it has ended."""
+
+    async def scenario() -> None:
+        await world.machine("a").start(main).ended()
+
+    world.run(scenario())
 
 
 def runs_tests(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -282,6 +282,12 @@ async def connected(host: Host, machine: str = "storage", key: bytes = KEY) -> O
     return await Owner.connected(host, machine, key)
 
 
+async def fenced(host: Host, session: int) -> tuple[Owner, SessionInfo]:
+    """Return an owner who has fenced the sessions before, and what the node told it."""
+    owner = await connected(host)
+    return owner, await owner.fence(session)
+
+
 async def opened(host: Host, session: int = 1) -> Owner:
     """Return an owner whose session has begun."""
     owner = await connected(host)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -89,11 +90,19 @@ class Cluster:
         assert found is not None
         return found[0].trimmed.first
 
-    def wipe(self, number: int) -> None:
-        """Give a stopped node an empty disk."""
-        directory = self.directory / f"storage-{number}"
-        for path in sorted(directory.rglob("*"), reverse=True):
-            path.unlink() if path.is_file() else path.rmdir()
+    async def restart_node(self, number: int, *, wiped: bool = False) -> None:
+        """Stop a node and start it again, with an empty disk if `wiped`."""
+        await self.stop_node(number)
+        if wiped:
+            shutil.rmtree(self.directory / f"storage-{number}")
+        await self.start_node(number)
+
+    @asynccontextmanager
+    async def served(self, store: ObjectStore | None) -> AsyncIterator[polonaise.Log]:
+        """Start a server, which knows the store, and yield a client."""
+        await self.start_server(store)
+        async with polonaise.connect(self.address) as log:
+            yield log
 
 
 @asynccontextmanager

@@ -39,9 +39,9 @@ def test_a_copy_that_is_added_comes_in_beside_a_member_that_falls_behind_for_eve
     async def main(host: Host) -> None:
         connected = SimpleNamespace(session=1, bulk=1)
         reader: Any = SimpleNamespace(owner=owner, ask=None)
-        links: Any = {"c": connected, "d": connected}
-        turns: Any = None
-        await CatchUp(host, ServerSettings(), links, reader, session, readmit, 0.0, turns).run()
+        links = {"c": connected, "d": connected}
+        shared: Any = SimpleNamespace(host=host, settings=ServerSettings(), links=links, copies=None)
+        await CatchUp(shared, reader, session, readmit, 0.0).run()
 
     async def scenario() -> None:
         process = world.machine("m").start(main)

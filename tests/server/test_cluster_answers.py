@@ -66,7 +66,7 @@ async def test_a_thousand_clients_that_wait_are_told_one_encoded_assignment() ->
     messages = await asyncio.gather(*waiting)
     assert {message.version for message in messages} == {2}
     assert len({id(message.payload[0]) for message in messages}) == 1
-    assert not told._waiting
+    assert not told._changed._waiting
 
 
 async def test_a_client_that_was_slow_to_take_its_turn_gets_the_newest_only() -> None:
@@ -121,7 +121,7 @@ async def test_who_waits_at_a_server_that_loses_its_coordinator_is_told_so_soon(
     answer = await asyncio.wait_for(waiting, 20)
     assert (answer.version, answer.trouble) == (1, "no answer from there")
     assert (await asyncio.wait_for(answered(told, GetAssignment(1, MINUTE_MS)), 20)).trouble
-    assert not told._waiting
+    assert not told._changed._waiting
 
 
 async def test_a_hiccup_of_the_coordinator_ends_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,10 +140,10 @@ async def test_a_request_that_is_given_up_is_forgotten() -> None:
     told.learn(assigned(1))
     waiting = asyncio.ensure_future(answered(told, GetAssignment(1, MINUTE_MS)))
     await time_passes(0)
-    assert told._waiting
+    assert told._changed._waiting
     waiting.cancel()
     await asyncio.wait([waiting])
-    assert not told._waiting
+    assert not told._changed._waiting
     told.learn(assigned(2))
 
 

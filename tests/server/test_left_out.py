@@ -11,7 +11,6 @@ import pytest
 from polonaise.coordination.values import Engagement, PartitionValue
 from polonaise.server.protocol import recovery
 from polonaise.server.protocol.recovery import Decided, ReplicaAnswer
-from polonaise.server.requirements import Requirements
 from polonaise.server.sessionstart import SessionStart
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import NO_SESSION, NO_TRANSACTION
@@ -48,10 +47,12 @@ class Replica:
     ],
 )
 async def test_a_replica_that_was_found_empty_is_not_called_slow(late: ReplicaAnswer, told: str) -> None:
+    shared: Any = SimpleNamespace(
+        host=MemoryHost(), coordinator=None, settings=ServerSettings(gather_s=0.01), history=None
+    )
     start = SessionStart(
-        MemoryHost(), SimpleNamespace(), {}, ServerSettings(gather_s=0.01), partition=0, generation=1,  # type: ignore[arg-type]
-        known=recovery.NOTHING_KNOWN, first=False, report=lambda _: None, history=None, answered=lambda _, __: None,
-        requirements=Requirements(SimpleNamespace()), insufficient=lambda _: None,  # type: ignore[arg-type]
+        shared, partition=0, generation=1, known=recovery.NOTHING_KNOWN, first=False, report=lambda _: None,
+        answered=lambda _, __: None, insufficient=lambda _: None,
     )  # fmt: skip
     good = ReplicaAnswer(7, NO_TRANSACTION, NO_TRANSACTION, CLOSING, CRC, None)
     replicas = {"A": Replica(True), "B": Replica(True), "C": Replica(False)}

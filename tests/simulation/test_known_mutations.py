@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 
 import pytest
 
 from polonaise.simulator.mutations import MUTATIONS
+from rigs.programs import run_python
 
 BUDGET = 500
 """Seeds, from 0, within which each mutation has to be found."""
@@ -115,9 +115,8 @@ up and emptied while a deposed owner still counts on them.
 
 def search(mutation: str, first: int, seeds: int) -> int | None:
     """A seed that finds the mutation."""
-    command = [sys.executable, "-m", "polonaise.simulator", "--first", "--mutation", mutation]
-    command += ["--start", str(first), "--seeds", str(seeds)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    which = ("--first", "--mutation", mutation, "--start", first, "--seeds", seeds)
+    done = run_python("-m", "polonaise.simulator", *which, within_s=None)
     assert "Traceback" not in done.stderr, done.stderr
     found = re.search(r"FAILED seeds: (\d+)", done.stdout)
     assert (done.returncode == 1) == (found is not None)
@@ -139,8 +138,7 @@ def test_a_mutation_is_found(mutation: str) -> None:
 def test_a_mutation_is_found_by_a_test(mutation: str) -> None:
     def run(first: str) -> subprocess.CompletedProcess[str]:
         source = f"{first}; import pytest; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', sys.argv[1]]))"
-        command = [sys.executable, "-c", f"import sys; {source}", FOUND_BY_TESTS[mutation]]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        return run_python("-c", f"import sys; {source}", FOUND_BY_TESTS[mutation], within_s=None)
 
     assert run("pass").returncode == 0
     done = run(f"from polonaise.simulator import mutations; mutations.put_in({mutation!r})")
@@ -149,13 +147,12 @@ def test_a_mutation_is_found_by_a_test(mutation: str) -> None:
 
 
 def test_a_mutation_that_the_code_has_outgrown_is_an_error() -> None:
-    command = [sys.executable, "-c", ""]
-    command[2] = (
+    source = (
         "from polonaise.simulator import mutations; "
         "mutations.MUTATIONS['x'] = mutations.Mutation('polonaise.log.tail', 'no such line', '', ''); "
         "mutations.put_in('x'); import polonaise.log.tail"
     )
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_python("-c", source)
     assert done.returncode != 0
     assert "MutationDoesNotApply" in done.stderr
 
@@ -169,5 +166,5 @@ def test_every_mutation_applies() -> None:
         "    for module in [m for m in sys.modules if m.startswith('polonaise.') and 'simulator' not in m]:\n"
         "        del sys.modules[module]\n"
     )
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    done = run_python("-c", source, within_s=None)
     assert done.returncode == 0, done.stderr

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 from simulation_seeds import fresh, kept
 
 from polonaise.simulator.schedule import run
+from rigs.programs import output_of, run_python
 
 FRESH_QUICK = 5
 FRESH_SLOW = 40
@@ -44,29 +42,15 @@ def test_a_few_fresh_seeds_hold(number: int) -> None:
 
 @pytest.mark.slow
 def test_many_fresh_seeds_hold_and_meet_every_fault() -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "polonaise.simulator",
-        "--seeds",
-        str(FRESH_SLOW),
-        "--start",
-        str(fresh() + FRESH_QUICK),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    which = ("--seeds", FRESH_SLOW, "--start", fresh() + FRESH_QUICK)
+    done = run_python("-m", "polonaise.simulator", *which, within_s=None)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
 
 @pytest.mark.slow
 def test_a_seed_is_one_history_whatever_the_hash_seed_of_python() -> None:
     histories = [
-        subprocess.run(
-            [sys.executable, "-c", PRINT_FINGERPRINTS],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        output_of(run_python("-c", PRINT_FINGERPRINTS, environment={"PYTHONHASHSEED": hash_seed}, within_s=None))
         for hash_seed in ("1", "2")
     ]
     assert histories[0] == histories[1]

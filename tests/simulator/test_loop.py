@@ -11,20 +11,14 @@ import pytest
 from polonaise.host import Host
 from polonaise.simulator import Configuration, Deadlock, ProcessFailed, StepsExceeded, World
 from polonaise.simulator.loop import START_S
-from rigs.scenarios import in_a_world
+from rigs.scenarios import in_a_world, run_alone
 
 
-def test_an_idle_day_costs_nothing_and_time_does_not_start_at_zero() -> None:
-    world = World(1)
-
-    async def scenario() -> float:
-        loop = asyncio.get_running_loop()
-        start = loop.time()
-        await asyncio.sleep(86_400)
-        return loop.time() - start
-
-    assert START_S > 0
-    assert world.run(scenario()) == 86_400
+@in_a_world
+async def test_an_idle_day_costs_nothing_and_time_does_not_start_at_zero(world: World) -> None:
+    assert asyncio.get_running_loop().time() == START_S > 0
+    await asyncio.sleep(86_400)
+    assert asyncio.get_running_loop().time() == START_S + 86_400
     assert world.loop.steps < 10
 
 
@@ -40,35 +34,28 @@ async def test_timers_run_by_time_and_then_in_order_of_setting(world: World) -> 
     assert order == ["a", "b", "c"]
 
 
-def test_asyncio_s_own_tools_work_on_it() -> None:
-    world = World(1)
+@in_a_world
+async def test_asyncio_s_own_tools_work_on_it(world: World) -> None:
+    queue: asyncio.Queue[int] = asyncio.Queue(1)
+    event = asyncio.Event()
 
-    async def scenario() -> list[object]:
-        queue: asyncio.Queue[int] = asyncio.Queue(1)
-        event = asyncio.Event()
+    async def produce() -> None:
+        for number in range(3):
+            await queue.put(number)
+        event.set()
 
-        async def produce() -> None:
-            for number in range(3):
-                await queue.put(number)
-            event.set()
-
-        got: list[object] = []
-        async with asyncio.TaskGroup() as group:
-            group.create_task(produce())
-            for _ in range(3):
-                got.append(await queue.get())
-        await event.wait()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(5):
-                await asyncio.Event().wait()
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(asyncio.Event().wait(), 5)
-        done, _ = await asyncio.wait([asyncio.create_task(asyncio.sleep(1, "slept"))])
-        got += [task.result() for task in done]
-        got += await asyncio.gather(asyncio.sleep(1, "gathered"), asyncio.sleep(2, "too"))
-        return got
-
-    assert world.run(scenario()) == [0, 1, 2, "slept", "gathered", "too"]
+    async with asyncio.TaskGroup() as group:
+        group.create_task(produce())
+        assert [await queue.get() for _ in range(3)] == [0, 1, 2]
+    await event.wait()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(5):
+            await asyncio.Event().wait()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.Event().wait(), 5)
+    done, _ = await asyncio.wait([asyncio.create_task(asyncio.sleep(1, "slept"))])
+    assert [task.result() for task in done] == ["slept"]
+    assert await asyncio.gather(asyncio.sleep(1, "gathered"), asyncio.sleep(2, "too")) == ["gathered", "too"]
     assert world.now == pytest.approx(START_S + 13)
 
 
@@ -99,31 +86,21 @@ async def test_a_task_group_cancels_in_order_of_birth(world: World) -> None:
     assert order == list(range(50))
 
 
-def test_waiting_for_futures_returns_them_in_order_of_birth() -> None:
-    world = World(1)
-
-    async def scenario() -> list[int]:
-        loop = asyncio.get_running_loop()
-        futures = [loop.create_future() for _ in range(50)]
-        for number, future in enumerate(futures):
-            loop.call_later(1, future.set_result, number)
-        done, _ = await asyncio.wait(futures)
-        return [future.result() for future in done]
-
-    assert world.run(scenario()) == list(range(50))
+@in_a_world
+async def test_waiting_for_futures_returns_them_in_order_of_birth(world: World) -> None:
+    futures = [world.loop.create_future() for _ in range(50)]
+    for number, future in enumerate(futures):
+        world.loop.call_later(1, future.set_result, number)
+    done, _ = await asyncio.wait(futures)
+    assert [future.result() for future in done] == list(range(50))
 
 
 def test_a_schedule_with_nothing_left_to_do_is_a_deadlock_that_names_who_waits() -> None:
-    world = World(1)
-
     async def waits_in_vain(host: Host) -> None:
         await asyncio.Event().wait()
 
-    async def scenario() -> None:
-        await world.machine("a").start(waits_in_vain).ended()
-
     with pytest.raises(Deadlock, match=r"a/1: main in .*waits_in_vain"):
-        world.run(scenario())
+        run_alone(World(1), waits_in_vain)
 
 
 def test_a_loop_without_delay_is_found() -> None:
@@ -156,23 +133,16 @@ def test_steps_that_were_granted_are_taken_and_no_more() -> None:
 
 
 def test_a_failing_callback_fails_the_schedule_under_the_name_of_its_process() -> None:
-    world = World(7)
-
     async def main(host: Host) -> None:
         asyncio.get_running_loop().call_later(1, int, "no number")
         await asyncio.sleep(10)
 
-    async def scenario() -> None:
-        await world.machine("a").start(main).ended()
-
     with pytest.raises(ProcessFailed, match="seed 7: a/1 failed: ValueError") as failure:
-        world.run(scenario())
+        run_alone(World(7), main)
     assert failure.value.process == "a/1"
 
 
 def test_a_task_whose_failure_nobody_asks_for_fails_the_schedule() -> None:
-    world = World(1)
-
     async def fails() -> None:
         raise ValueError("unheard")
 
@@ -181,11 +151,8 @@ def test_a_task_whose_failure_nobody_asks_for_fails_the_schedule() -> None:
         await asyncio.sleep(1)
         del task
 
-    async def scenario() -> None:
-        await world.machine("a").start(main).ended()
-
     with pytest.raises(ProcessFailed, match="unheard"):
-        world.run(scenario())
+        run_alone(World(1), main)
 
 
 def test_what_the_scenario_raises_comes_out() -> None:
@@ -196,29 +163,21 @@ def test_what_the_scenario_raises_comes_out() -> None:
         World(1).run(scenario())
 
 
-def test_computing_in_a_thread_is_done_in_the_schedule() -> None:
-    async def scenario() -> tuple[int, bool, type[BaseException] | None]:
-        began_s = asyncio.get_running_loop().time()
-        found = await asyncio.to_thread(int, "7")
-        took = asyncio.get_running_loop().time() > began_s
-        try:
-            await asyncio.to_thread(int, "seven")
-        except ValueError as error:
-            return found, took, type(error)
-        return found, took, None
-
-    assert World(1).run(scenario()) == (7, True, ValueError)
+@in_a_world
+async def test_computing_in_a_thread_is_done_in_the_schedule(world: World) -> None:
+    assert await asyncio.to_thread(int, "7") == 7
+    assert world.now > START_S
+    with pytest.raises(ValueError, match="seven"):
+        await asyncio.to_thread(int, "seven")
 
 
-def test_who_gives_up_on_a_thread_is_not_told_of_its_end() -> None:
-    async def scenario() -> None:
-        task = asyncio.get_running_loop().create_task(asyncio.to_thread(int, "7"))
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.sleep(1.0)
-        assert task.cancelled()
-
-    World(1).run(scenario())
+@in_a_world
+async def test_who_gives_up_on_a_thread_is_not_told_of_its_end(world: World) -> None:
+    task = world.loop.create_task(asyncio.to_thread(int, "7"))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(1.0)
+    assert task.cancelled()
 
 
 @in_a_world

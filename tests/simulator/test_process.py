@@ -9,12 +9,30 @@ import pytest
 
 from polonaise.errors import DiskFailed, InvariantViolated
 from polonaise.host import Host
-from polonaise.simulator import ClockConfiguration, Configuration, Process, ProcessFailed, World
+from polonaise.simulator import ClockConfiguration, Configuration, ProcessFailed, World
 from rigs.scenarios import in_a_world
 
 
 async def for_ever(host: Host) -> None:
     await asyncio.sleep(1e9)
+
+
+class Listening:
+    """A machine's process that listens, and what it was sent, with the times."""
+
+    def __init__(self, world: World) -> None:
+        self.got: list[tuple[float, bytes]] = []
+        got = self.got
+
+        class Listen(asyncio.Protocol):
+            def data_received(self, data: bytes) -> None:
+                got.append((world.now, data))
+
+        async def main(host: Host) -> None:
+            await host.network.listen("peer:1", Listen)
+            await for_ever(host)
+
+        self.process = world.machine("peer").start(main)
 
 
 @in_a_world
@@ -41,15 +59,6 @@ async def test_a_process_ends_with_its_main_coroutine_and_takes_its_tasks_along(
 @in_a_world
 async def test_what_finally_blocks_of_a_crashed_process_do_has_no_effect(world: World) -> None:
     reached: list[str] = []
-    got = bytearray()
-
-    class Listen(asyncio.Protocol):
-        def data_received(self, data: bytes) -> None:
-            got.extend(data)
-
-    async def peer(host: Host) -> None:
-        await host.network.listen("peer:1", Listen)
-        await for_ever(host)
 
     async def main(host: Host) -> None:
         file = await host.disk.open("log", create=True)
@@ -66,14 +75,14 @@ async def test_what_finally_blocks_of_a_crashed_process_do_has_no_effect(world: 
             await file.write(0, [b"from beyond"], sync=True)
             reached.append("never")
 
-    world.machine("peer").start(peer)
+    peer = Listening(world)
     await asyncio.sleep(1)
     process = world.machine("a").start(main)
     await asyncio.sleep(1)
     process.crash()
     assert reached == ["innermost", "outer"]
     await asyncio.sleep(100)
-    assert got == b""
+    assert peer.got == []
     assert world.machine("a").disk.contents("log") == b""
     assert world.faults["crash"] == 1
 
@@ -116,8 +125,8 @@ async def test_coroutines_of_a_dead_process_close_eldest_first_however_they_resi
     assert closed == [*range(1, 20), 99]
 
 
-def test_a_process_may_crash_itself_in_the_middle_of_a_call() -> None:
-    world = World(1)
+@in_a_world
+async def test_a_process_may_crash_itself_in_the_middle_of_a_call(world: World) -> None:
     after: list[str] = []
 
     async def main(host: Host) -> None:
@@ -125,16 +134,11 @@ def test_a_process_may_crash_itself_in_the_middle_of_a_call() -> None:
         await file.write(0, [b"x"])
         after.append("alive")
 
-    async def scenario() -> list[int]:
-        calls = []
-        for number in range(1, 4):
-            process = world.machine("a").start(main)
-            process.crash_on_call = number
-            await process.ended()
-            calls.append(process.calls)
-        return calls
-
-    assert world.run(scenario()) == [1, 2, 2]
+    for number, calls in ((1, 1), (2, 2), (3, 2)):
+        process = world.machine("a").start(main)
+        process.crash_on_call = number
+        await process.ended()
+        assert process.calls == calls
     assert after == ["alive"]
 
 
@@ -142,11 +146,6 @@ def test_a_process_may_crash_itself_in_the_middle_of_a_call() -> None:
 async def test_a_paused_process_does_nothing_and_then_everything_in_order(world: World) -> None:
     third = asyncio.Event()
     ticks: list[float] = []
-    got: list[tuple[float, bytes]] = []
-
-    class Listen(asyncio.Protocol):
-        def data_received(self, data: bytes) -> None:
-            got.append((world.now, data))
 
     async def main(host: Host) -> None:
         transport, _ = await host.network.connect("peer:1", asyncio.Protocol)
@@ -157,11 +156,7 @@ async def test_a_paused_process_does_nothing_and_then_everything_in_order(world:
                 third.set()
             await asyncio.sleep(1)
 
-    async def peer(host: Host) -> None:
-        await host.network.listen("peer:1", Listen)
-        await for_ever(host)
-
-    world.machine("peer").start(peer)
+    peer = Listening(world)
     process = world.machine("a").start(main)
     await asyncio.sleep(0.5)
     await third.wait()
@@ -170,8 +165,8 @@ async def test_a_paused_process_does_nothing_and_then_everything_in_order(world:
     assert process.paused
     await asyncio.sleep(60)
     assert len(ticks) == 3
-    assert len(got) == 3  # what had left before the pause arrived
-    assert got[-1][0] > paused_at
+    assert len(peer.got) == 3  # what had left before the pause arrived
+    assert peer.got[-1][0] > paused_at
     process.resume()
     await asyncio.sleep(0.5)
     assert len(ticks) == 4
@@ -181,27 +176,17 @@ async def test_a_paused_process_does_nothing_and_then_everything_in_order(world:
 
 @in_a_world
 async def test_what_comes_for_a_paused_process_waits_for_it(world: World) -> None:
-    got: list[float] = []
-
-    class Listen(asyncio.Protocol):
-        def data_received(self, data: bytes) -> None:
-            got.append(world.now)
-
-    async def peer(host: Host) -> None:
-        await host.network.listen("peer:1", Listen)
-        await for_ever(host)
-
     async def main(host: Host) -> None:
         transport, _ = await host.network.connect("peer:1", asyncio.Protocol)
         transport.write(b"to a sleeper")
         await for_ever(host)
 
-    process = world.machine("peer").start(peer)
+    peer = Listening(world)
     await asyncio.sleep(1)
-    process.pause(30)
+    peer.process.pause(30)
     world.machine("a").start(main)  # the kernel of a paused process still accepts
     await asyncio.sleep(60)
-    assert got[0] == pytest.approx(10_031, abs=0.01)
+    assert peer.got[0][0] == pytest.approx(10_031, abs=0.01)
 
 
 @in_a_world
@@ -261,9 +246,8 @@ def test_a_failure_of_a_node_is_a_failure_of_the_schedule(way: str) -> None:
     assert "ids are dense" in repr(failure.value.error)
 
 
-def test_a_failure_that_the_scenario_allows_ends_only_the_process() -> None:
-    world = World(1)
-
+@in_a_world
+async def test_a_failure_that_the_scenario_allows_ends_only_the_process(world: World) -> None:
     async def main(host: Host) -> None:
         file = await host.disk.open("a", create=True)
         try:
@@ -272,14 +256,11 @@ def test_a_failure_that_the_scenario_allows_ends_only_the_process() -> None:
             host.fail(error)
             raise AssertionError("fail does not return") from None
 
-    async def scenario() -> Process:
-        machine = world.machine("a")
-        machine.disk.fail_syncs()
-        process = machine.start(main, may_fail=(DiskFailed,))
-        await process.ended()
-        return process
-
-    assert isinstance(world.run(scenario()).failure, DiskFailed)
+    machine = world.machine("a")
+    machine.disk.fail_syncs()
+    process = machine.start(main, may_fail=(DiskFailed,))
+    await process.ended()
+    assert isinstance(process.failure, DiskFailed)
 
 
 @in_a_world(configuration=Configuration(clock=ClockConfiguration(offset_s_max=10, drift_max=0.01)))

@@ -1,12 +1,9 @@
-"""What goes wrong on the way to the simulated coordinator, and that the census tells the truth of it."""
+"""What goes wrong on the way to the simulated coordinator, and that the census of faults tells the truth of it."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Coroutine
 from dataclasses import replace
-from typing import Any, TypeVar
 
 import pytest
 
@@ -14,48 +11,38 @@ from polonaise.coordination import Coordinator
 from polonaise.coordination.lease import LEASE_S, RENEW_S
 from polonaise.coordination.values import Assignment, ClusterDescription, PartitionValue, Registration, Versioned
 from polonaise.errors import CoordinatorUnavailable
-from polonaise.host import Host
 from polonaise.simulator.coordinator import (
-    LOST_RESULT,
-    ORPHANED,
-    UNAVAILABLE,
-    UNREACHABLE,
     CoordinatorConfiguration,
+    SimulatedBackend,
     SimulatedCoordinator,
 )
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import World
-from rigs.scenarios import runs_tests_in
-
-T = TypeVar("T")
+from rigs.scenarios import idle, runs_tests_in
 
 DESCRIPTION = ClusterDescription(bytes(16), 2, ("a:1", "b:1", "c:1"))
 INITIAL = PartitionValue.initial(DESCRIPTION.storage)
 
 
 class Scene:
-    """A world with a service in it; partitions between processes and service are the set `cut_off`."""
+    """A world with a service in it that has a cluster; what is cut off from the service is in the set `cut_off`."""
 
     def __init__(self, seed: int = 1, **configuration: float) -> None:
         self.world = World(seed)
-        self.service = SimulatedCoordinator(self.world.random("coordinator"), CoordinatorConfiguration(**configuration))
+        self.faults = self.world.faults
+        self.service = SimulatedCoordinator(
+            self.world.random("coordinator"), self.faults, CoordinatorConfiguration(**configuration)
+        )
+        self.service.initialize(DESCRIPTION)
         self.cut_off: set[str] = set()
 
-    def run(self, scenario: Coroutine[Any, Any, T]) -> T:
-        return self.world.run(scenario)
+    def process(self, name: str) -> tuple[Process, Coordinator]:
+        process = self.world.machine(name).start(idle)
+        backend = SimulatedBackend(self.service, lambda: process.alive, lambda: name not in self.cut_off)
+        return process, Coordinator(backend, process.host.clock)
 
-    async def process(self, name: str) -> tuple[Process, Coordinator]:
-        ready: asyncio.Future[Coordinator] = asyncio.get_running_loop().create_future()
-
-        async def main(host: Host) -> None:
-            ready.set_result(self.service.client(host, is_reachable=lambda: name not in self.cut_off))
-            await asyncio.Event().wait()
-
-        process = self.world.machine(name).start(main)
-        return process, await ready
-
-    async def client(self, name: str = "m") -> Coordinator:
-        return (await self.process(name))[1]
+    def client(self, name: str = "m") -> Coordinator:
+        return self.process(name)[1]
 
 
 in_a_scene = runs_tests_in(Scene)
@@ -63,8 +50,9 @@ in_a_scene = runs_tests_in(Scene)
 
 @in_a_scene
 async def test_a_lost_result_is_unavailable_to_the_caller_and_made_all_the_same(scene: Scene) -> None:
+    scene.service.restore({})
     scene.service.configuration = CoordinatorConfiguration(lost_result_chance=1.0)
-    client = await scene.client()
+    client = scene.client()
     with pytest.raises(CoordinatorUnavailable):
         await client.initialize(DESCRIPTION)
     scene.service.configuration = CoordinatorConfiguration()
@@ -81,37 +69,34 @@ async def test_a_lost_result_is_unavailable_to_the_caller_and_made_all_the_same(
     with pytest.raises(CoordinatorUnavailable):
         await client.unique_id()
     assert scene.service.snapshot()["unique-id"].version == 2
-    assert scene.service.census[LOST_RESULT] == 4
-    assert scene.service.census[UNAVAILABLE] == 0
+    assert scene.faults["coordinator_lost_result"] == 4
+    assert scene.faults["coordinator_unavailable"] == 0
 
 
 @in_a_scene(unavailable_chance=1.0)
 async def test_an_unavailable_coordinator_changes_nothing(scene: Scene) -> None:
-    scene.service.initialize(DESCRIPTION)
-    client = await scene.client()
+    client = scene.client()
     with pytest.raises(CoordinatorUnavailable):
         await client.unique_id()
     assert scene.service.snapshot()["unique-id"].version == 0
-    assert scene.service.census == {UNAVAILABLE: 1, UNREACHABLE: 0, LOST_RESULT: 0, ORPHANED: 0}
+    assert scene.faults.injected() == {"coordinator_unavailable": 1}
 
 
 @in_a_scene
 async def test_a_partition_cuts_off_one_process_and_not_the_other(scene: Scene) -> None:
-    scene.service.initialize(DESCRIPTION)
-    client, other = await scene.client("m"), await scene.client("n")
+    client, other = scene.client("m"), scene.client("n")
     scene.cut_off.add("m")
     with pytest.raises(CoordinatorUnavailable):
         await client.unique_id()
     assert await other.unique_id() == 1
     scene.cut_off.clear()
     assert await client.unique_id() == 2
-    assert scene.service.census[UNREACHABLE] == 1
+    assert scene.faults["coordinator_unreachable"] == 1
 
 
 @in_a_scene(latency_s=0.01, jitter_s=0.0)
 async def test_a_partition_between_request_and_answer_loses_the_result(scene: Scene) -> None:
-    scene.service.initialize(DESCRIPTION)
-    client = await scene.client()
+    client = scene.client()
     await client.describe()
     asking = asyncio.ensure_future(client.unique_id())
     await asyncio.sleep(0.015)
@@ -119,44 +104,36 @@ async def test_a_partition_between_request_and_answer_loses_the_result(scene: Sc
     with pytest.raises(CoordinatorUnavailable):
         await asking
     assert scene.service.snapshot()["unique-id"].version == 1
-    assert scene.service.census[LOST_RESULT] == 1
+    assert scene.faults["coordinator_lost_result"] == 1
 
 
 @in_a_scene(latency_s=0.01)
 async def test_a_request_outlives_the_process_that_sent_it_and_its_registration_does_not(scene: Scene) -> None:
-    scene.service.initialize(DESCRIPTION)
-    observer = await scene.client("n")
-    process, client = await scene.process("m")
+    observer = scene.client("n")
+    process, client = scene.process("m")
     await client.register(Registration(1, "s:1"))
-    change = functools.partial(client.set_partition, 0, replace(INITIAL, session=9), 0)
     await client.partition(0)
-    process.supervise(_ignoring(change()), "change")
+    process.supervise(client.set_partition(0, replace(INITIAL, session=9), 0), "change")  # type: ignore[arg-type]
     await asyncio.sleep(0.005)
     process.crash()
     assert await observer.members() == []
     await asyncio.sleep(0.1)
     assert (await observer.partition(0)).value.session == 9
-    assert scene.service.census[ORPHANED] == 1
-
-
-async def _ignoring(change: Coroutine[Any, Any, object]) -> None:
-    await change
+    assert scene.faults["coordinator_orphaned"] == 1
 
 
 @in_a_scene
 async def test_a_paused_process_keeps_its_registration(scene: Scene) -> None:
-    scene.service.initialize(DESCRIPTION)
-    process, client = await scene.process("m")
+    process, client = scene.process("m")
     await client.register(Registration(1, "s:1"))
     process.pause()
     await asyncio.sleep(60)
-    assert await (await scene.client("n")).members() == [Registration(1, "s:1")]
+    assert await scene.client("n").members() == [Registration(1, "s:1")]
 
 
 @in_a_scene
 async def test_a_watch_that_is_cut_off_ends_with_unavailable(scene: Scene) -> None:
-    scene.service.initialize(DESCRIPTION)
-    client, other = await scene.client("m"), await scene.client("n")
+    client, other = scene.client("m"), scene.client("n")
     waiting = asyncio.ensure_future(client.assignment_after(0))
     await asyncio.sleep(1)
     scene.cut_off.add("m")
@@ -179,12 +156,11 @@ def troubled_counting(seed: int) -> tuple[dict[str, int], int, float]:
                 continue
 
     async def scenario() -> int:
-        scene.service.initialize(DESCRIPTION)
-        await asyncio.gather(*[count(await scene.client(f"m{number}")) for number in range(3)])
+        await asyncio.gather(*[count(scene.client(f"m{number}")) for number in range(3)])
         return scene.service.snapshot()["partition-0"].version
 
-    version = scene.run(scenario())
-    return scene.service.census, version, scene.world.now
+    version = scene.world.run(scenario())
+    return scene.faults, version, scene.world.now
 
 
 def test_a_schedule_is_a_function_of_its_seed() -> None:
@@ -193,16 +169,15 @@ def test_a_schedule_is_a_function_of_its_seed() -> None:
 
 
 def test_every_change_is_an_answered_or_a_lost_one() -> None:
-    census, version, _ = troubled_counting(3)
-    assert census[LOST_RESULT] > 0
-    assert census[UNAVAILABLE] > 0
-    assert version == 30 + census[LOST_RESULT]
+    faults, version, _ = troubled_counting(3)
+    assert faults["coordinator_lost_result"] > 0
+    assert faults["coordinator_unavailable"] > 0
+    assert version == 30 + faults["coordinator_lost_result"]
 
 
 @in_a_scene
 async def test_without_leases_a_member_that_renews_nothing_stays_a_member(scene: Scene) -> None:
-    works, looks = await scene.client("works"), await scene.client("looks")
-    scene.service.initialize(DESCRIPTION)
+    works, looks = scene.client("works"), scene.client("looks")
     await works.register(Registration(1, "a:1"))
     for _ in range(int(2 * LEASE_S / RENEW_S)):
         assert len(await looks.members()) == 1
@@ -211,8 +186,7 @@ async def test_without_leases_a_member_that_renews_nothing_stays_a_member(scene:
 
 @in_a_scene
 async def test_a_cancelled_wait_leaves_nothing_at_the_service(scene: Scene) -> None:
-    scene.service.initialize(DESCRIPTION)
-    client = await scene.client()
+    client = scene.client()
     waiting = asyncio.ensure_future(client.assignment_after(0))
     await asyncio.sleep(1)
     assert len(scene.service._watching) == 1
@@ -223,8 +197,7 @@ async def test_a_cancelled_wait_leaves_nothing_at_the_service(scene: Scene) -> N
 
 @in_a_scene(jitter_s=0.05)
 async def test_answers_that_overtake_each_other_are_no_value_that_went_back(scene: Scene) -> None:
-    scene.service.initialize(DESCRIPTION)
-    reader, writer = await scene.client("m"), await scene.client("n")
+    reader, writer = scene.client("m"), scene.client("n")
     overtaken = 0
     for version in range(30):
         reads = [asyncio.ensure_future(reader.assignment()) for _ in range(8)]

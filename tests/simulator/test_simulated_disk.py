@@ -11,7 +11,7 @@ from polonaise.errors import DirectoryInUse, DiskFailed, DiskFull, NotFound
 from polonaise.host import Disk, File, Host
 from polonaise.simulator import Configuration, DiskConfiguration, World
 from polonaise.simulator.disk import SimulatedDisk
-from rigs.scenarios import in_a_world
+from rigs.scenarios import in_a_world, run_alone
 
 Work = Callable[[Host], Awaitable[None]]
 
@@ -47,17 +47,17 @@ def contents(world: World) -> dict[str, bytes]:
     return {path: disk.contents(path) for path in disk.paths()}
 
 
-async def durable_file(host: Host, name: str, data: bytes) -> File:
-    file = await host.disk.open(name, create=True)
+async def durable_file(disk: Disk, name: str, data: bytes) -> File:
+    file = await disk.open(name, create=True)
     await file.write(0, [data], sync=True)
-    await host.disk.sync_directory("")
+    await disk.sync_directory("")
     return file
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_was_synced_survives_a_power_loss(seed: int) -> None:
     async def work(host: Host) -> None:
-        file = await durable_file(host, "a", b"first")
+        file = await durable_file(host.disk, "a", b"first")
         await file.write(5, [b"second"])
         await file.sync()
 
@@ -66,7 +66,7 @@ def test_what_was_synced_survives_a_power_loss(seed: int) -> None:
 
 def test_what_was_not_synced_survives_a_crash_but_not_every_power_loss() -> None:
     async def work(host: Host) -> None:
-        file = await durable_file(host, "a", b"first")
+        file = await durable_file(host.disk, "a", b"first")
         await file.write(5, [b"second"])
 
     assert all(contents(after("crash", work, seed)) == {"a": b"firstsecond"} for seed in range(5))
@@ -79,7 +79,7 @@ def test_what_was_not_synced_survives_a_crash_but_not_every_power_loss() -> None
 
 def test_a_large_write_tears_at_sectors_and_at_bytes() -> None:
     async def work(host: Host) -> None:
-        file = await durable_file(host, "a", bytes(8192))
+        file = await durable_file(host.disk, "a", bytes(8192))
         await file.write(0, [b"x" * 8192])
 
     worlds = [after("power", work, seed) for seed in SEEDS]
@@ -92,7 +92,7 @@ def test_a_large_write_tears_at_sectors_and_at_bytes() -> None:
 
 def test_writes_of_two_files_and_of_one_are_lost_in_any_order() -> None:
     async def work(host: Host) -> None:
-        files = [await durable_file(host, name, b"--") for name in ("a", "b")]
+        files = [await durable_file(host.disk, name, b"--") for name in ("a", "b")]
         for file in files:
             await file.write(0, [b"1"])
             await file.write(1, [b"2"])
@@ -105,7 +105,7 @@ def test_writes_of_two_files_and_of_one_are_lost_in_any_order() -> None:
 
 def test_a_sync_covers_what_was_written_when_it_began() -> None:
     async def work(host: Host) -> None:
-        file = await durable_file(host, "a", b"....")
+        file = await durable_file(host.disk, "a", b"....")
         await file.write(0, [b"1"])
         syncing = asyncio.create_task(file.sync())
         await asyncio.sleep(0.0004)  # the call has begun, the disk is at work
@@ -129,8 +129,8 @@ def test_a_name_that_was_not_synced_may_be_lost_with_its_file() -> None:
 
 def test_an_unsynced_rename_happened_whole_or_not_at_all() -> None:
     async def work(host: Host) -> None:
-        await durable_file(host, "new", b"new")
-        await durable_file(host, "old", b"old")
+        await durable_file(host.disk, "new", b"new")
+        await durable_file(host.disk, "old", b"old")
         await host.disk.rename("new", "old")
 
     found = [contents(after("power", work, seed)) for seed in SEEDS]
@@ -141,7 +141,7 @@ def test_an_unsynced_rename_happened_whole_or_not_at_all() -> None:
 
 def test_an_unsynced_removal_may_come_undone() -> None:
     async def work(host: Host) -> None:
-        await durable_file(host, "a", b"x")
+        await durable_file(host.disk, "a", b"x")
         await host.disk.remove("a")
 
     assert {len(contents(after("power", work, seed))) for seed in SEEDS} == {0, 1}
@@ -164,10 +164,10 @@ def test_a_directory_whose_name_was_not_synced_may_be_lost_with_all_in_it() -> N
 
 
 def test_a_failed_sync_loses_some_of_what_still_reads_back() -> None:
-    async def work(host: Host) -> None:
-        file = await durable_file(host, "a", b"--")
+    async def work(disk: Disk, machine: SimulatedDisk) -> None:
+        file = await durable_file(disk, "a", b"--")
         await file.write(0, [b"1"])
-        disk.fail_syncs()
+        machine.fail_syncs()
         with pytest.raises(DiskFailed):
             await file.sync()
         assert await file.read(0, 2) == b"1-"
@@ -176,25 +176,10 @@ def test_a_failed_sync_loses_some_of_what_still_reads_back() -> None:
 
     found = set()
     for seed in range(30):
-        world = World(seed)
-        disk = world.machine("a").disk
-
-        async def scenario(world: World = world) -> None:
-            machine = world.machine("a")
-
-            async def main(host: Host) -> None:
-                await work(host)
-                done.set()
-                await asyncio.Event().wait()
-
-            done = asyncio.Event()
-            machine.start(main)
-            await done.wait()
-            machine.power_loss()
-
-        world.run(scenario())
+        world = running(work, seed)
+        world.machine("a").power_loss()
         assert world.faults["failed_sync"] == 1
-        found.add(disk.contents("a"))
+        found.add(contents(world)["a"])
     assert found == {b"12", b"-2"}
 
 
@@ -205,10 +190,7 @@ def running(work: Callable[[Disk, SimulatedDisk], Awaitable[None]], seed: int = 
     async def main(host: Host) -> None:
         await work(host.disk, world.machine("a").disk)
 
-    async def scenario() -> None:
-        await world.machine("a").start(main).ended()
-
-    world.run(scenario())
+    run_alone(world, main)
     return world
 
 
@@ -263,7 +245,7 @@ def test_a_full_disk_takes_a_part_at_most_and_lets_old_bytes_be_overwritten() ->
 
 def test_a_slow_disk_is_counted() -> None:
     async def work(host: Host) -> None:
-        await durable_file(host, "a", b"x")
+        await durable_file(host.disk, "a", b"x")
 
     world = after("crash", work, 1, DiskConfiguration(spike_chance=1.0, spike_s=10))
     assert world.faults["delay"] >= 4
@@ -272,7 +254,7 @@ def test_a_slow_disk_is_counted() -> None:
 
 def test_a_write_under_way_at_a_crash_happened_or_not_or_in_part() -> None:
     async def work(host: Host) -> None:
-        file = await durable_file(host, "a", b"")
+        file = await durable_file(host.disk, "a", b"")
         pending.append(asyncio.create_task(file.write(0, [b"x" * 10])))
         await asyncio.sleep(0)
 
@@ -308,7 +290,7 @@ def test_nothing_under_way_happens_after_a_power_loss() -> None:
     answers: list[str] = []
 
     async def doomed(host: Host) -> None:
-        file = await durable_file(host, "a", b"old")
+        file = await durable_file(host.disk, "a", b"old")
         late.append(asyncio.create_task(file.write(0, [b"new"])))
         late.append(asyncio.create_task(host.disk.lock("lock")))
         await asyncio.sleep(0)
@@ -339,12 +321,9 @@ def stored(world: World, data: bytes) -> SimulatedDisk:
     """The disk of machine a with a file of this data, and nobody running."""
 
     async def main(host: Host) -> None:
-        await durable_file(host, "a", data)
+        await durable_file(host.disk, "a", data)
 
-    async def scenario() -> None:
-        await world.machine("a").start(main).ended()
-
-    world.run(scenario())
+    run_alone(world, main)
     return world.machine("a").disk
 
 

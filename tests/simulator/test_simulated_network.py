@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from polonaise.errors import ConnectionLost
 from polonaise.host import Host
 from polonaise.simulator import Configuration, NetworkConfiguration, World
-from rigs.scenarios import runs_tests_in
+from rigs.scenarios import runs_tests, runs_tests_in
 
 FAITHFUL = NetworkConfiguration(partition_reset_chance=0.0)
 """A partition ends no connection."""
@@ -82,9 +83,20 @@ class Pair:
 with_a_pair = runs_tests_in(Pair)
 
 
-@with_a_pair(network=NetworkConfiguration(split_chance=0.3))
+@runs_tests
+def with_a_connection(test: Callable[[Pair], Awaitable[None]], **how: Any) -> None:
+    """Run a test of a pair that is connected."""
+    pair = Pair(**how)
+
+    async def scenario() -> None:
+        await pair.connect()
+        await test(pair)
+
+    pair.world.run(scenario())
+
+
+@with_a_connection(network=NetworkConfiguration(split_chance=0.3))
 async def test_bytes_come_split_and_merged_but_in_order(pair: Pair) -> None:
-    await pair.connect()
     for number in range(1000):
         pair.act(pair.near.transport.write, b"%04d" % number)
         if number % 10 == 0:
@@ -94,9 +106,8 @@ async def test_bytes_come_split_and_merged_but_in_order(pair: Pair) -> None:
     assert 100 < pair.far.chunks != 1000
 
 
-@with_a_pair
+@with_a_connection
 async def test_a_two_way_partition_holds_bytes_back_until_it_heals(pair: Pair) -> None:
-    await pair.connect()
     pair.world.network.partition("a", "b")
     pair.act(pair.near.transport.write, b"held")
     pair.world.loop.enter(pair.b, pair.far.transport.write, b"back")
@@ -110,9 +121,8 @@ async def test_a_two_way_partition_holds_bytes_back_until_it_heals(pair: Pair) -
     assert pair.world.faults.injected() == {"partition_two_way": 1}
 
 
-@with_a_pair
+@with_a_connection
 async def test_a_one_way_partition_holds_back_one_way(pair: Pair) -> None:
-    await pair.connect()
     pair.world.network.partition("a", ["b"], both=False)
     pair.act(pair.near.transport.write, b"there")
     pair.world.loop.enter(pair.b, pair.far.transport.write, b"back")
@@ -125,9 +135,8 @@ async def test_a_one_way_partition_holds_back_one_way(pair: Pair) -> None:
     assert pair.world.faults.injected() == {"partition_one_way": 1}
 
 
-@with_a_pair
+@with_a_connection
 async def test_a_partition_that_holds_nothing_back_is_not_counted(pair: Pair) -> None:
-    await pair.connect()
     pair.world.network.partition("a", "b")
     await asyncio.sleep(10)
     pair.world.network.heal()
@@ -206,9 +215,8 @@ def test_what_a_process_sent_arrives_after_its_death_and_then_the_end() -> None:
     assert ends == {type(None), ConnectionResetError}
 
 
-@with_a_pair
+@with_a_connection
 async def test_a_machine_without_power_is_silent_and_refuses_when_it_is_back(pair: Pair) -> None:
-    await pair.connect()
     pair.world.machine("b").power_loss()
     pair.act(pair.near.transport.write, b"into the void")
     await asyncio.sleep(600)
@@ -243,9 +251,8 @@ async def test_a_dead_process_s_port_refuses_and_its_successor_accepts(pair: Pai
     assert outcomes == ["refused", "connected"]
 
 
-@with_a_pair
+@with_a_connection
 async def test_a_reset_is_heard_on_both_sides(pair: Pair) -> None:
-    await pair.connect()
     pair.act(pair.near.transport.write, b"lost, perhaps")
     assert pair.world.network.reset("a", "b") == 1
     await asyncio.sleep(1)
@@ -256,9 +263,8 @@ async def test_a_reset_is_heard_on_both_sides(pair: Pair) -> None:
     assert not pair.world.network.connections.standing
 
 
-@with_a_pair
+@with_a_connection
 async def test_a_lost_transport_refuses_to_write(pair: Pair) -> None:
-    await pair.connect()
     pair.world.network.reset("a", "b")
     await asyncio.sleep(1)
     assert pair.near.transport.is_closing()
@@ -266,9 +272,8 @@ async def test_a_lost_transport_refuses_to_write(pair: Pair) -> None:
         pair.near.transport.write(b"x")
 
 
-@with_a_pair
+@with_a_connection
 async def test_a_flipped_byte_is_one_wrong_bit(pair: Pair) -> None:
-    await pair.connect()
     pair.world.network.flip_byte("a", "b")
     pair.act(pair.near.transport.write, bytes(1000))
     await asyncio.sleep(1)
@@ -279,9 +284,8 @@ async def test_a_flipped_byte_is_one_wrong_bit(pair: Pair) -> None:
     assert pair.world.faults.injected() == {"byte_flip": 1}
 
 
-@with_a_pair
+@with_a_connection
 async def test_a_delayed_link_is_slow(pair: Pair) -> None:
-    await pair.connect()
     pair.world.network.delay("a", "b", 5.0)
     sent = pair.world.now
     pair.act(pair.near.transport.write, b"slow")
@@ -295,9 +299,8 @@ async def test_a_delayed_link_is_slow(pair: Pair) -> None:
     assert pair.world.faults["delay"] > 0
 
 
-@with_a_pair(network=NetworkConfiguration(window_bytes=10_000, partition_reset_chance=0.0, split_chance=0.0))
+@with_a_connection(network=NetworkConfiguration(window_bytes=10_000, partition_reset_chance=0.0, split_chance=0.0))
 async def test_unread_bytes_pause_the_writer_and_a_partition_keeps_it_paused(pair: Pair) -> None:
-    await pair.connect()
     pair.world.loop.enter(pair.b, pair.far.transport.pause_reading)
     pair.act(pair.near.transport.write, b"x" * 25_000)
     await asyncio.sleep(1)
@@ -312,9 +315,8 @@ async def test_unread_bytes_pause_the_writer_and_a_partition_keeps_it_paused(pai
     assert len(pair.far.received) == 25_000
 
 
-@with_a_pair(network=NetworkConfiguration(reset_chance=0.02, flip_chance=0.05, delay_chance=0.1))
+@with_a_connection(network=NetworkConfiguration(reset_chance=0.02, flip_chance=0.05, delay_chance=0.1))
 async def test_faults_strike_by_chance_when_configured(pair: Pair) -> None:
-    await pair.connect()
     for _ in range(300):
         if not pair.near.transport.is_closing():
             pair.act(pair.near.transport.write, b"x" * 100)

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from polonaise.errors import JavaMissing
+from polonaise.host.environment import variables
 from polonaise.spark import java
-from polonaise.spark.java import find_java, variables
+from polonaise.spark.java import find_java
 from rigs.programs import output_of, run_program
 
 GOOD = """\

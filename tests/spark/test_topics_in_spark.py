@@ -28,7 +28,7 @@ from polonaise.spark.publishing import Publication, RealPublicationPort
 from polonaise.spark.sink import BatchSink, Sink
 from rigs.cluster import running
 from rigs.spark import columns, forget, stream_reader, table
-from rigs.waiting import wait_until
+from rigs.waiting import block_until
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +86,7 @@ def test_a_stream_reads_partitions_that_a_topic_gets(cluster: LocalCluster, monk
         start = reader.initialOffset()
         assert reader.latestOffset(start, ALL) == start
         change(cluster, add_partitions, "payments", 1)
-        _until(lambda: log.partition_count == 2)
+        block_until(lambda: log.partition_count == 2)
         log.append(b"b", 1).wait()
         ended = threading.Event()
         latest: dict[str, Any] = {}
@@ -97,7 +97,7 @@ def test_a_stream_reads_partitions_that_a_topic_gets(cluster: LocalCluster, monk
 
         polling = threading.Thread(target=poll)
         polling.start()
-        _until(lambda: latest.get("1") == 1)
+        block_until(lambda: latest.get("1") == 1)
         ended.set()
         polling.join()
         found = table(reader, list(reader.partitions(start, latest)))
@@ -130,7 +130,7 @@ def test_a_half_published_batch_of_a_topic_that_grows_is_neither_lost_nor_double
     store = clusters.store_at(str(tmp_path / "staging"), make=True)
     log.call(lambda open: Publication(RealPublicationPort(open, store, 10.0), plans[0], 2, 10.0).run())
     change(cluster, add_partitions, "payments", 1)
-    _until(lambda: log.partition_count == 3)
+    block_until(lambda: log.partition_count == 3)
 
     again = BatchSink(opened())
     again.commit([again.write(rows())])
@@ -146,7 +146,3 @@ def test_a_half_published_batch_of_a_topic_that_grows_is_neither_lost_nor_double
         )  # fmt: skip
         following.commit([following.write(rows())])
         assert reader.high_water_mark(2) >= 0, "the next batch goes to all partitions"
-
-
-def _until(holds: Any) -> None:
-    asyncio.run(wait_until(holds))

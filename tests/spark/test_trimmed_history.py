@@ -53,8 +53,7 @@ async def trimmed(tmp_path: Path) -> AsyncIterator[Trimmed]:
     """Its server knows of the fragments."""
     store = open_store(str(tmp_path / "store"))
     async with running(tmp_path) as cluster:
-        await cluster.start_server(store)
-        async with polonaise.connect(cluster.address) as log:
+        async with cluster.served(store) as log:
             await fill(log, 200)
             times_us = [tx.commit_time_us async for tx in log.read(0)]
             await archived(log, store)

@@ -89,7 +89,8 @@ async def test_an_operator_of_another_cluster_is_refused(host: Host, node: Node)
 # ------------------------------------------------------------------ copies that are not needed any more
 
 
-async def emptied(connection: Connection, session: int) -> int:
+async def emptied(host: Host, session: int, role: int = ROLE_SERVER) -> int:
+    connection = await operator(host, role=role)
     answer = await connection.request(EmptyCopy(session), partition=PARTITION, deadline_s=DEADLINE_S)
     assert isinstance(answer, CopyEmptied)
     return answer.bytes
@@ -102,11 +103,10 @@ async def test_an_emptied_copy_frees_its_segments_and_is_filled_again_in_a_later
     made = Maker().batches(30, size=100, count=2)
     await filled(host, made)
     assert len(node.segments()) > 2
-    asking = await operator(host, role=ROLE_SERVER)
-    freed = await emptied(asking, 5)
+    freed = await emptied(host, 5)
     assert freed > 30 * 200
     assert len(node.segments()) == 1
-    assert await emptied(asking, 5) == 0, "once more: nothing is left"
+    assert await emptied(host, 5) == 0, "once more: nothing is left"
     for power_loss in (False, True):
         await node.restart(power_loss=power_loss)
         owner = await connected(host)
@@ -118,17 +118,16 @@ async def test_an_emptied_copy_frees_its_segments_and_is_filled_again_in_a_later
 
 @simulated(cluster_key=KEY)
 async def test_a_copy_that_was_never_there_is_not_made(host: Host, node: Node) -> None:
-    asking = await operator(host, role=ROLE_SERVER)
     with pytest.raises(UnknownPartition, match="never on this node"):
-        await emptied(asking, 5)
-    assert (await health(asking))["partitions"] == 0
+        await emptied(host, 5)
+    assert (await health(await operator(host, role=ROLE_SERVER)))["partitions"] == 0
 
 
 @simulated(cluster_key=KEY)
 async def test_an_operator_empties_no_copy_that_a_later_session_has_asked(host: Host, node: Node) -> None:
     owner = await opened(host, 5)
     with pytest.raises(Fenced):
-        await emptied(await operator(host, role=ROLE_SERVER), 4)
+        await emptied(host, 4)
     assert (await owner.ask(LastSessionInfo(5), SessionInfo)).joined == 5
 
 
@@ -136,7 +135,7 @@ async def test_an_operator_empties_no_copy_that_a_later_session_has_asked(host: 
 async def test_an_operator_may_not_have_copies_emptied(host: Host, node: Node) -> None:
     owner = await opened(host)
     with pytest.raises(ConnectionLost, match="health only"):
-        await emptied(await operator(host), 9)
+        await emptied(host, 9, ROLE_OPERATOR)
     assert (await owner.fence(2)).fence == 2
 
 
@@ -149,8 +148,7 @@ async def test_an_emptied_copy_of_a_trimmed_log_begins_anew_and_is_filled_from_t
     await owner.confirm(59)
     while not (await owner.ask(Trim(1, 30), Trimmed)).done:
         pass
-    asking = await operator(host, role=ROLE_SERVER)
-    assert await emptied(asking, 5) > 0
+    assert await emptied(host, 5) > 0
     await node.restart(power_loss=True)
     owner = await connected(host)
     assert await owner.fence(6) == SessionInfo(6, NO_SESSION, NO_TRANSACTION, NO_TRANSACTION, -1, 0, UNRESOLVED)
@@ -164,9 +162,9 @@ def test_emptying_that_failed_half_way_is_repeated(kind: str, number: int) -> No
         await filled(host, Maker().batches(30, size=100, count=2))
         node.fail_at(kind, number)
         with contextlib.suppress(PolonaiseError):
-            await emptied(await operator(host, role=ROLE_SERVER), 5)
+            await emptied(host, 5)
         node.mend()
-        await emptied(await operator(host, role=ROLE_SERVER), 5)
+        await emptied(host, 5)
         assert len(node.segments()) == 1
 
     scenario()

@@ -17,7 +17,7 @@ from polonaise.log.batch import Batch
 from polonaise.simulator import Configuration, World
 from polonaise.terms import NO_SESSION, UNRESOLVED
 from rigs.log import Maker, crcs
-from rigs.storage import Node, Owner, connected, opened, serve, simulate
+from rigs.storage import Node, Owner, connected, fenced, opened, serve, simulate
 
 pytestmark = pytest.mark.slow
 
@@ -273,8 +273,7 @@ def test_batches_that_read_back_after_their_sync_failed_unheard_are_durable_befo
         told = await (await connected(host)).fence(2)
         assert told.max_synced >= 0
         await node.restart(power_loss=True)
-        later = await connected(host)
-        info = await later.fence(3)
+        later, info = await fenced(host, 3)
         assert (info.max_synced, info.last_crc, info.lost_above) == (told.max_synced, told.last_crc, UNRESOLVED)
         assert crcs(await later.read_all()) == crcs(made[: info.max_synced + 1])
 

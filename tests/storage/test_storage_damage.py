@@ -30,17 +30,17 @@ from polonaise.log.promises import SECTOR_BYTES
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader
 from polonaise.terms import UNRESOLVED
 from rigs.log import CONTROL, KEY, PARTITION, Maker, crcs, remove_entry
-from rigs.storage import Node, Owner, connected, filled, simulate, simulated
+from rigs.storage import Node, Owner, connected, fenced, filled, simulate, simulated
 
 pytestmark = pytest.mark.slow
 
 COPIES = SECTOR_BYTES + PARTITION * 3 * SECTOR_BYTES
 
 
-async def mended(owner: Owner, batches: list[Batch]) -> None:
-    """A session makes the damaged copy whole again: cut at the loss, copied to, joined."""
+async def mended(owner: Owner, batches: list[Batch], *, lost_above: int) -> None:
+    """A session makes the copy with this loss whole again: cut at the loss, copied to, joined."""
     info = await owner.fence(50)
-    assert info.lost_above != UNRESOLVED
+    assert info.lost_above == lost_above
     assert info.max_synced <= info.lost_above
     held = info.max_synced + 1
     assert info.last_crc == (batches[held - 1].crc if held else 0)
@@ -81,15 +81,12 @@ def test_a_bit_that_flipped_below_the_evidence_makes_the_copy_say_that_it_may_ha
         node.machine.power_loss() if power_loss else node.process.crash()
         node.disk.flip_bit(node.segment(), flipped)
         node.start()
-        owner = await connected(host)
-        info = await owner.fence(2)
+        owner, info = await fenced(host, 2)
         assert (info.lost_above, info.max_synced) == (place - 1, place - 1)
         with pytest.raises(PartitionUnavailable):
             await owner.copy(made[place:])
         await node.restart(power_loss=True)
-        owner = await connected(host)
-        assert (await owner.fence(3)).lost_above == place - 1, "also after another restart"
-        await mended(owner, made)
+        await mended(await connected(host), made, lost_above=place - 1)
         await node.restart(power_loss=True)
         assert (await (await connected(host)).fence(51)).max_synced == 5
 
@@ -109,10 +106,8 @@ def test_the_end_of_the_log_that_is_gone_is_missed() -> None:
         node.process.crash()
         node.disk.truncate(node.segment(), length)
         node.start()
-        owner = await connected(host)
         held = sum(start <= length for start in starts[1:])
-        assert (await owner.fence(2)).lost_above == held - 1
-        await mended(owner, made)
+        await mended(await connected(host), made, lost_above=held - 1)
 
     for length in range(HEADER_BYTES, starts[-1], 61):
         simulate(script, seed=length)
@@ -144,8 +139,7 @@ async def test_bytes_above_all_evidence_are_a_torn_tail_and_cut(
     end = padded(len(node.disk.contents(path).rstrip(b"\0")))  # behind it may be zeros that are set aside
     node.disk.file(path).write(end, rubbish)
     node.start()
-    owner = await connected(host)
-    info = await owner.fence(2)
+    owner, info = await fenced(host, 2)
     assert (info.lost_above, info.max_synced) == (UNRESOLVED, 5)
     assert len(node.disk.contents(path)) == end, "cut, so that nothing of it is ever read"
     await owner.join(5, made[5].crc)
@@ -169,9 +163,7 @@ async def test_a_segment_that_is_gone_or_has_no_header_is_missed(
     else:
         remove_entry(node.disk, path)
     node.start(segment_bytes_max=1_000)
-    owner = await connected(host)
-    assert (await owner.fence(2)).lost_above == int(path[-24:-4]) - 1
-    await mended(owner, made)
+    await mended(await connected(host), made, lost_above=int(path[-24:-4]) - 1)
 
 
 # ------------------------------------------------------------------ found by a read
@@ -187,9 +179,7 @@ async def test_damage_that_a_read_meets_is_recorded_before_it_is_told(host: Host
     with pytest.raises(SegmentDamaged):
         await owner.read(made[place].first, made[place].last)
     await node.restart(power_loss=True, segment_bytes_max=2_000)
-    owner = await connected(host)
-    assert (await owner.fence(2)).lost_above == place - 1
-    await mended(owner, made)
+    await mended(await connected(host), made, lost_above=place - 1)
 
 
 def place_of(node: Node, batch: Batch) -> tuple[str, int]:
@@ -213,7 +203,7 @@ async def test_a_copy_that_met_damage_acknowledges_nothing_more_in_its_session(h
         with pytest.raises((PartitionUnavailable, SegmentDamaged, NotJoined)):
             await owner.settled(9)
         owner.refusals.clear()
-    await mended(owner, made)
+    await mended(owner, made, lost_above=2)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -236,9 +226,7 @@ def test_damage_that_a_read_meets_while_appends_are_under_way_takes_its_turn(see
         assert owner.refusals or owner.acknowledged == 40
         acknowledged = owner.acknowledged
         await node.restart(power_loss=True, segment_bytes_max=2_000)
-        later = await connected(host)
-        assert (await later.fence(2)).lost_above == seed % 10 - 1
-        await mended(later, made[: max(acknowledged, 10)])
+        await mended(await connected(host), made[: max(acknowledged, 10)], lost_above=seed % 10 - 1)
 
     simulate(script, seed=seed, segment_bytes_max=2_000)
 
@@ -258,8 +246,7 @@ async def test_a_cut_that_meets_damage_records_it_and_the_next_attempt_goes_on(
     await owner.fence(2)
     with pytest.raises(SegmentDamaged):
         await owner.truncate(13)
-    assert (await owner.fence(2)).lost_above == (11 if what == "a batch" else first - 1)
-    await mended(owner, made)
+    await mended(owner, made, lost_above=11 if what == "a batch" else first - 1)
 
 
 @simulated
@@ -276,8 +263,7 @@ async def test_a_cut_in_the_last_segment_below_damaged_registers_is_no_mistake_o
     assert node.process.alive
     with pytest.raises(PartitionUnavailable):
         await owner.join(-1, 0)
-    assert (await owner.fence(2)).lost_above == 1
-    await mended(owner, made)
+    await mended(owner, made, lost_above=1)
 
 
 @pytest.mark.parametrize("kind", ["sync", "write"])
@@ -288,8 +274,7 @@ async def test_a_cut_that_the_disk_did_not_carry_out_is_made_again(
 ) -> None:
     made = Maker().batches(30, size=200)
     await filled(host, made)
-    owner = await connected(host)
-    await owner.fence(2)
+    owner, _ = await fenced(host, 2)
     node.fail_at(kind, failing)
     with contextlib.suppress(PolonaiseError):
         await owner.truncate(4)
@@ -350,8 +335,7 @@ async def test_both_copies_damaged_refuse_the_partition_and_not_the_node(host: H
 
 
 async def _read_all(host: Host) -> list[Batch]:
-    owner = await connected(host)
-    await owner.fence(60)
+    owner, _ = await fenced(host, 60)
     return await owner.read_all()
 
 

@@ -15,7 +15,7 @@ from polonaise.host import Host
 from polonaise.terms import UNRESOLVED
 from polonaise.wire.messages import SessionInfo
 from rigs.log import Maker, crcs
-from rigs.storage import Node, connected, filled, simulate, simulated
+from rigs.storage import Node, connected, fenced, filled, simulate, simulated
 
 pytestmark = pytest.mark.slow
 
@@ -43,8 +43,7 @@ def test_a_copy_tells_what_it_had_synced_and_takes_the_next_session_by_itself(th
         instead = Maker(made[-1].last, made[-1].crc).batches(1, session=2, size=200, salt=1)
         await owner.store(1, *instead)
         await node.restart(power_loss=True)
-        owner = await connected(host)
-        info = await owner.fence(3)
+        owner, info = await fenced(host, 3)
         assert (info.max_synced, info.lost_above) == (5, UNRESOLVED)
         assert crcs(await owner.read_all()) == crcs([*made, *instead])
 
@@ -57,15 +56,13 @@ async def test_a_copy_from_another_replica_that_could_not_be_synced_is_no_loss_e
     host: Host, node: Node, *, then: str
 ) -> None:
     made = Maker().batches(8, size=200)
-    owner = await connected(host)
-    await owner.fence(1)
+    owner, _ = await fenced(host, 1)
     await owner.copy(made[:4])
     node.disk.fail_syncs(1)
     with pytest.raises(DiskFailed):
         await owner.copy(made[4:])
     await _end_its_life(node, then)
-    owner = await connected(host)
-    info = await owner.fence(2)
+    owner, info = await fenced(host, 2)
     assert (info.max_synced, info.lost_above) == (3, UNRESOLVED)
     assert (await owner.copy(made[4:])).last == 7
     await owner.join(7, made[-1].crc)

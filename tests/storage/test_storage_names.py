@@ -140,15 +140,13 @@ async def test_a_node_that_is_started_under_another_name_than_its_directorys_doe
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "a" * (NAME_BYTES_MAX + 1)], ids=["empty", "two lines", "long"])
-def test_a_name_that_no_file_can_hold_ends_the_connection(name: str) -> None:
-    async def script(host: Host, node: Node) -> None:
-        owner = await connected(host)
-        with pytest.raises(PolonaiseError, match="invalid name"):
-            await owner.identify(name)
-        assert isinstance(owner.link.closed, ProtocolError)
-        assert node.node.name is None
-
-    simulate(script, cluster_key=KEY)
+@simulated(cluster_key=KEY)
+async def test_a_name_that_no_file_can_hold_ends_the_connection(host: Host, node: Node, *, name: str) -> None:
+    owner = await connected(host)
+    with pytest.raises(PolonaiseError, match="invalid name"):
+        await owner.identify(name)
+    assert isinstance(owner.link.closed, ProtocolError)
+    assert node.node.name is None
 
 
 def test_the_file_is_read_in_one_form_only() -> None:

@@ -23,7 +23,7 @@ from polonaise.node.condition import storage_troubles
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED
 from polonaise.wire.messages import Batches, Copy, Done, Flush, ReadBatches, SessionInfo, Store, Stored
 from rigs.log import KEY, Maker, crcs
-from rigs.storage import Node, Owner, connected, filled, opened, simulate, simulated
+from rigs.storage import Node, Owner, connected, fenced, filled, opened, simulate, simulated
 
 OTHER_KEY = bytes(range(1, 17))
 
@@ -32,8 +32,7 @@ OTHER_KEY = bytes(range(1, 17))
 async def test_a_session_from_the_fence_to_the_last_acknowledgement(host: Host, node: Node) -> None:
     maker = Maker()
     made = maker.batches(30, size=100, count=2)
-    owner = await connected(host)
-    info = await owner.fence(1)
+    owner, info = await fenced(host, 1)
     assert info == SessionInfo(1, NO_SESSION, NO_TRANSACTION, NO_TRANSACTION, NO_TRANSACTION, 0, UNRESOLVED)
     assert await owner.join(-1, 0) == Done(-1, 0)
     for number, batch in enumerate(made, 1):
@@ -58,8 +57,7 @@ async def test_a_late_copy_is_cut_copied_to_and_joins(host: Host, node: Node) ->
     owner = await opened(host)
     await owner.store(1, *good[:5], *dirty)
     await owner.confirm(3)
-    later = await connected(host)
-    info = await later.fence(2)
+    later, info = await fenced(host, 2)
     assert (info.joined, info.max_synced, info.confirmed) == (1, 8, 3)
     assert await later.truncate(4) == Done(4, good[4].crc)
     assert await later.copy(good[5:8]) == Done(7, good[7].crc)
@@ -111,8 +109,7 @@ def test_the_answer_to_a_fence_comes_after_every_append_of_an_older_session_that
 @simulated
 async def test_only_what_ends_exactly_at_the_mark_joins(host: Host, node: Node) -> None:
     made = Maker().batches(4)
-    owner = await connected(host)
-    await owner.fence(1)
+    owner, _ = await fenced(host, 1)
     await owner.copy(made[:3])
     for last, crc in ((1, made[1].crc), (3, made[3].crc), (2, made[2].crc ^ 1), (-1, 0)):
         with pytest.raises(OutOfOrder):

@@ -12,7 +12,7 @@ from polonaise.host import Host
 from polonaise.simulator.diskimages import DirectoryImage
 from polonaise.terms import UNRESOLVED
 from rigs.log import CONTROL, PARTITION, Maker, crcs, remove_entry
-from rigs.storage import DIRECTORY, Node, Owner, connected, filled, opened, simulate, simulated
+from rigs.storage import DIRECTORY, Node, Owner, fenced, filled, opened, simulate, simulated
 
 NOTICED_S = 3.0
 
@@ -61,8 +61,7 @@ async def test_a_node_whose_directory_was_removed_comes_back_as_a_new_one(host: 
     remove_entry(node.disk, DIRECTORY)
     await asyncio.sleep(NOTICED_S)
     await node.restart()
-    owner = await connected(host)
-    info = await owner.fence(2)
+    owner, info = await fenced(host, 2)
     assert (info.max_synced, info.fence) == (-1, 2)
     await owner.bring_up(made)
 
@@ -80,8 +79,7 @@ async def test_a_removed_file_that_is_written_is_a_loss_and_is_copied_anew(
         await owner.store(5, made[4])
     assert refused.value.code in ("partition_unavailable", "not_found")
     assert PARTITION in node.node._partitions
-    owner = await connected(host)
-    info = await owner.fence(2)
+    owner, info = await fenced(host, 2)
     assert info.lost_above == -1 == info.max_synced
     await owner.truncate(-1)
     await owner.copy(made)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Annotated, Any, Final, TypeVar
 
 from typer import Option
 
+from polonaise.host.environment import variables
 from polonaise.host.tls import VARIABLES, files_of
 
 T = TypeVar("T")
@@ -53,20 +53,7 @@ def with_tls(command: Callable[..., T]) -> Callable[..., T]:
     return run
 
 
-@contextmanager
-def _in_environment(given: dict[str, str | None]) -> Iterator[None]:
-    """Name the files in the environment during the block. Raises `BadOption` if some of the three are missing."""
+def _in_environment(given: dict[str, str | None]) -> AbstractContextManager[None]:
+    """Return a block in which the environment names the files. Raises `BadOption` if some of the three are missing."""
     files = files_of(given)
-    if files is None:
-        yield
-        return
-    before = {variable: os.environ.get(variable) for variable in VARIABLES.values()}
-    os.environ.update({variable: getattr(files, file) for file, variable in VARIABLES.items()})
-    try:
-        yield
-    finally:
-        for variable, value in before.items():
-            if value is None:
-                os.environ.pop(variable, None)
-            else:
-                os.environ[variable] = value
+    return variables({} if files is None else {variable: getattr(files, file) for file, variable in VARIABLES.items()})

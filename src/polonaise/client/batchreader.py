@@ -269,11 +269,6 @@ class BatchReader:
         return _PartRequest(first, last, answer)
 
 
-def first_batch(answer: Batches) -> Batch | None:
-    """Return the first batch of an answer, verified; None if the answer is empty. Raises `BatchDamaged`."""
-    return Batch.parse(answer.payload[0]) if answer.payload else None
-
-
 class TransactionReader:
     """Yields the transactions of one partition in order, each body checked against its CRC; returned by `Log.read`
     and `Log.read_time`.

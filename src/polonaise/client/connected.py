@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from functools import partial
-from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeAlias
 
 from polonaise.client.appends import PartitionAppends
@@ -15,14 +14,14 @@ from polonaise.client.discovery import Discovery
 from polonaise.client.links import Links
 from polonaise.client.mounting import Form, Mounting
 from polonaise.client.proofrequests import ProofRequests
-from polonaise.client.protocol.arguments import checked_seconds, where_of, wrong
+from polonaise.client.protocol.arguments import checked_seconds, wrong
 from polonaise.client.receipt import Receipt
 from polonaise.client.requests import Requests
 from polonaise.client.routes import Routes
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View, close_view, takes_own, tell_log
 from polonaise.client.waiting import check_loop, own_loop
-from polonaise.coordination.topics import log_key_of
+from polonaise.coordination.topics import log_key_of, where_of
 from polonaise.errors import BadOption, Closed, PolonaiseError, UnknownPartition, fresh
 from polonaise.host import Host
 from polonaise.terms import ClientId, PartitionId
@@ -194,9 +193,7 @@ class Connected:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # ------------------------------------------------------------------ partitions
@@ -214,9 +211,7 @@ class Connected:
             return self._partitions[partition].appends
         except (KeyError, TypeError):
             pass  # not used yet, or no partition number at all: checked below, off the hot path
-        self._check_partition(partition)
-        if self._fault is not None:
-            raise fresh(self._fault)
+        self._usable(partition)
         id = self._routes.id_of(partition)
         appends = PartitionAppends(partition, self.client_id, self._settings, id)
         appends.proofs = ProofRequests(self._host, partition, partial(self._requests.prove, partition))
@@ -281,7 +276,7 @@ class Connected:
                 f"partition {partition}; {where_of(self.topic)} has partitions 0 to {self.partition_count - 1}"
             )
 
-    def _readable(self, partition: PartitionId | None) -> PartitionId:
+    def _usable(self, partition: PartitionId | None) -> PartitionId:
         if partition is None:
             partition = self._choose(())
         self._check_partition(partition)

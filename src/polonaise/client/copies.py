@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Generator
+from collections.abc import Generator
 
 from polonaise.client.condition import PartitionCondition
 from polonaise.client.receipt import Receipt
@@ -46,11 +46,8 @@ class CopiedReceipt(Receipt):
             yield from self._prove().__await__()
         return self
 
-    def wait(self, deadline_s: float | None) -> Awaitable[None]:
+    async def wait(self, deadline_s: float | None) -> None:
         """Wait until the receipt is settled (`done`). As `Receipt.wait`; raises `CopiesUnproved` as well."""
-        return self._wait(deadline_s)
-
-    async def _wait(self, deadline_s: float | None) -> None:
         async with asyncio.timeout_at(deadline_s):
             await super().wait(None)
             if self.failure is None:

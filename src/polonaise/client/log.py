@@ -409,7 +409,7 @@ class Log(ReadableLog):
         The owner proves it after the request arrived, so it is never older than this call. Raises `DeadlineExceeded`
         after `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
-        return await self._requests.high_water_mark(self._readable(partition), self._answer_s(timeout))
+        return await self._requests.high_water_mark(self._usable(partition), self._answer_s(timeout))
 
     async def high_water_marks(
         self, partitions: Iterable[PartitionId], *, timeout: float | None = None
@@ -458,7 +458,7 @@ class Log(ReadableLog):
             first=checked_id("id", after) + 1, bytes_max=1, wait_ms=int(wait_s * 1000), with_data=0, after_time_us=0
         )
         timeout = wait_s + self._settings.answer_s_max
-        answer = await self._requests.ask(self._readable(partition), request, Batches, timeout, wait_s=wait_s)
+        answer = await self._requests.ask(self._usable(partition), request, Batches, timeout, wait_s=wait_s)
         return answer.committed
 
     async def register(
@@ -469,7 +469,7 @@ class Log(ReadableLog):
         The owner proves it after the request arrived, so it is never older than this call. Raises `BadOption` for an
         invalid key, and `DeadlineExceeded` after `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
-        return await self._requests.register(self._readable(partition), checked_key(key), self._answer_s(timeout))
+        return await self._requests.register(self._usable(partition), checked_key(key), self._answer_s(timeout))
 
     async def list_registers(
         self, prefix: bytes = b"", partition: PartitionId | None = None, *, timeout: float | None = None
@@ -483,7 +483,7 @@ class Log(ReadableLog):
         an invalid prefix, and `DeadlineExceeded` after `timeout` seconds over all pages (default
         `ClientSettings.answer_s_max`).
         """
-        readable, checked = self._readable(partition), checked_key(prefix)
+        readable, checked = self._usable(partition), checked_key(prefix)
         return await self._requests.registers(readable, checked, self._answer_s(timeout))
 
     async def health(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> Any:
@@ -491,7 +491,7 @@ class Log(ReadableLog):
 
         Raises `DeadlineExceeded` after `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
-        answer = await self._requests.ask(self._readable(partition), Health(), HealthIs, self._answer_s(timeout))
+        answer = await self._requests.ask(self._usable(partition), Health(), HealthIs, self._answer_s(timeout))
         return json.loads(answer.document)
 
     async def trim(
@@ -506,7 +506,7 @@ class Log(ReadableLog):
         `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
         request, timeout_s = TrimLog(before, fragments), self._answer_s(timeout)
-        answer = await self._requests.ask(self._readable(partition), request, LogTrimmed, timeout_s)
+        answer = await self._requests.ask(self._usable(partition), request, LogTrimmed, timeout_s)
         return answer.first, bool(answer.done)
 
     def trouble(self, partition: PartitionId) -> PolonaiseError | None:

@@ -18,7 +18,6 @@ from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.subscription import MountVerdict, Subscription
 from polonaise.client.routes import Routes
 from polonaise.client.settings import ClientSettings
-from polonaise.client.waiting import own_loop
 from polonaise.coordination.values import Assignment, Owner
 from polonaise.errors import (
     BatchDamaged,
@@ -156,7 +155,7 @@ class Mounting:
         settings: ClientSettings,
     ) -> None:
         self._host = host
-        self._loop = own_loop()
+        self._loop = appends.loop
         self._partition = appends.partition
         self._id = appends.id
         self._appends = appends

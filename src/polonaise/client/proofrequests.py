@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from polonaise.client.waiting import fail_all
+from polonaise.client.waiting import fail_all, wake
 from polonaise.errors import BeyondLog, PolonaiseError, fresh
 from polonaise.host import Host
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
@@ -65,9 +65,7 @@ class ProofRequests:
                 fail_all(kind.taken(), error)
                 break
             kind.proved = max(kind.proved, proved)
-            for future in kind.taken(proved):
-                if not future.done():
-                    future.set_result(None)
+            wake(kind.taken(proved))
         kind.task = None
 
     def stop(self, error: PolonaiseError) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from polonaise.client.batchreader import BatchReader, TransactionReader, first_batch
+from polonaise.client.batchreader import BatchReader, TransactionReader
 from polonaise.client.connected import Connected
 from polonaise.client.protocol.arguments import INT64_MAX, checked_id, wrong
 from polonaise.errors import BadOption, BeyondLog, OwnTransaction
+from polonaise.log.batch import Batch
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.wire.messages import Batches, Read
 
@@ -69,7 +70,7 @@ class ReadableLog(Connected):
         return BatchReader(
             self._requests,
             self._settings,
-            self._readable(partition),
+            self._usable(partition),
             after=after,
             until=until,
             follow=follow,
@@ -94,7 +95,7 @@ class ReadableLog(Connected):
         reader = BatchReader(
             self._requests,
             self._settings,
-            self._readable(partition),
+            self._usable(partition),
             follow=follow,
             since_us=since_us,
             timeout=self._answer_s(timeout),
@@ -111,7 +112,7 @@ class ReadableLog(Connected):
         `read`; `BatchDamaged` or `DataDamaged` for bytes that do not fit their CRC; and `DeadlineExceeded` after
         `timeout` seconds (default `ClientSettings.answer_s_max`).
         """
-        partition = self._readable(partition)
+        partition = self._usable(partition)
         if not isinstance(id, int):
             raise wrong("id", id, "a transaction's id is an integer")
         timeout_s = self._answer_s(timeout)
@@ -119,7 +120,7 @@ class ReadableLog(Connected):
             raise BeyondLog(f"transaction {id} of partition {partition} is not in the log: ids are 0 to 2**63 - 1")
         request = Read(first=id, bytes_max=1, wait_ms=0, with_data=1, after_time_us=0)
         answer = await self._requests.ask(partition, request, Batches, timeout_s)
-        batch = first_batch(answer)
+        batch = Batch.parse(answer.payload[0]) if answer.payload else None
         if batch is not None and batch.partition == self._requests.id_of(partition) and batch.first <= id <= batch.last:
             batch.partition = partition
             tx = next(batch.transactions(id - 1, own=True))

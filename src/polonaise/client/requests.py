@@ -65,17 +65,26 @@ class Requests:
         answers; `report` is called with each error after which the request is sent again. Nothing is sent to servers
         whose protocol does not reach `version`: that raises `UnsupportedVersion`.
         """
+        backoff = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
         trouble: PolonaiseError | None = None
-
-        def note(error: PolonaiseError) -> None:
-            nonlocal trouble
-            trouble = error
-            if report is not None:
-                report(error)
-
         try:
             async with asyncio.timeout(timeout):
-                return await self._ask_until_answered(partition, request, answer, wait_s, version, note)
+                while True:
+                    try:
+                        return await self._ask_once(partition, request, answer, wait_s, version)
+                    except BeyondLog as error:
+                        # The caller's to judge: the log may get there.
+                        raise self._routes.explained(error, partition) from None
+                    except PolonaiseError as error:
+                        if error.retry not in (Retry.AGAIN, Retry.ELSEWHERE):
+                            raise self._routes.explained(error, partition) from error.__cause__
+                        _log.info("partition %d: %s is sent again: %s", partition, type(request).__name__, error)
+                        trouble = error
+                        if report is not None:
+                            report(error)
+                        if error.retry is Retry.ELSEWHERE:
+                            await self._routes.reread()
+                    await asyncio.sleep(backoff.pause_s(self._host.random.random()))
         except TimeoutError:
             because = f" (the last trouble: {trouble})" if trouble else ""
             raise DeadlineExceeded(
@@ -83,39 +92,21 @@ class Requests:
                 f"it waited for {self._routes.waits_for(partition)}{because}"
             ) from trouble
 
-    async def _ask_until_answered(
-        self,
-        partition: PartitionId,
-        request: Message,
-        answer: type[M],
-        wait_s: float,
-        version: int,
-        note: Callable[[PolonaiseError], None],
+    async def _ask_once(
+        self, partition: PartitionId, request: Message, answer: type[M], wait_s: float, version: int
     ) -> M:
-        backoff = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
-        while True:
-            try:
-                owner = await self._routes.owner(partition)
-                connection = await self._links.bulk(owner.address, partial(self._routes.route, partition, owner))
-                check_knows(connection, version, type(request).__name__)
-                received = await connection.request(
-                    request, partition=self._routes.id_of(partition), deadline_s=self._settings.request_s_max + wait_s
-                )
-                if isinstance(received, answer):
-                    return received
-                raise ProtocolError(
-                    f"{owner.address} sent {type(received).__name__}, which is no answer to {type(request).__name__}"
-                )
-            except BeyondLog as error:
-                raise self._routes.explained(error, partition) from None  # the caller's to judge: the log may get there
-            except PolonaiseError as error:
-                if error.retry not in (Retry.AGAIN, Retry.ELSEWHERE):
-                    raise self._routes.explained(error, partition) from error.__cause__
-                _log.info("partition %d: %s is sent again: %s", partition, type(request).__name__, error)
-                note(error)
-                if error.retry is Retry.ELSEWHERE:
-                    await self._routes.reread()
-            await asyncio.sleep(backoff.pause_s(self._host.random.random()))
+        """Send a request to whichever server is the owner now, and return the answer."""
+        owner = await self._routes.owner(partition)
+        connection = await self._links.bulk(owner.address, partial(self._routes.route, partition, owner))
+        check_knows(connection, version, type(request).__name__)
+        received = await connection.request(
+            request, partition=self._routes.id_of(partition), deadline_s=self._settings.request_s_max + wait_s
+        )
+        if isinstance(received, answer):
+            return received
+        raise ProtocolError(
+            f"{owner.address} sent {type(received).__name__}, which is no answer to {type(request).__name__}"
+        )
 
     async def high_water_mark(
         self, partition: PartitionId, timeout: float | None, report: Callable[[PolonaiseError], None] | None = None

@@ -69,9 +69,7 @@ class TurnTaking:
 
     def leave(self, turn: Turn) -> None:
         """Give up a turn, and wake the contexts whose turns are granted by that."""
-        for ready in self.turns.leave(turn):
-            if ready.waiter is not None and not ready.waiter.done():
-                ready.waiter.set_result(None)
+        wake(ready.waiter for ready in self.turns.leave(turn) if ready.waiter is not None)
 
     def leave_once_applied(self, turn: Turn, transaction: TransactionId, began_s: float) -> None:
         """Give up a turn whose append is committed, once this client has applied it.

@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import posixpath
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Final, TypeAlias, TypeVar
 
 from polonaise.checksum import crc32
@@ -41,6 +42,8 @@ MEMBERS_LOCK: Final = "members.lock"
 _MAGIC: Final = "polonaise-coordinator"
 _TOGETHER_MAX: Final = 64
 """The largest number of changes under one hold of the lock, because other processes wait for it meanwhile."""
+_PUTS_MAX: Final = 32
+"""How many files of a new cluster are written at the same time."""
 _PAUSE_MIN_S: Final = 0.001
 _PAUSE_MAX_S: Final = 0.05
 """The first and the longest pause, in seconds, before a lock that another process holds is tried again: nothing tells
@@ -146,7 +149,8 @@ class ValueDirectory:
         self._requests: dict[str, deque[_Request]] = {CHANGE_LOCK: deque(), MEMBERS_LOCK: deque()}
         self._serving: set[str] = set()
         """The locks whose requests are being served."""
-        self._sync = SharedSync(lambda: self.disk.sync_directory(self._path))
+        self.sync = SharedSync(lambda: self.disk.sync_directory(self._path))
+        """Makes every name in the directory durable as it is now, when it is called."""
         self._running: list[asyncio.Task[None]] = []
         self._abandoned: list[asyncio.Future[Any]] = []
 
@@ -198,16 +202,17 @@ class ValueDirectory:
             await file.write(0, [contents], sync=True)
         await self.disk.rename(unfinished, self.path(name))
 
-    async def put_all(self, contents: Mapping[str, bytes]) -> None:
-        """Put several files in place at the same time, as `put` does; none is under way when this returns or raises."""
-        results = await asyncio.gather(*(self.put(*item) for item in contents.items()), return_exceptions=True)
-        for error in results:
-            if error is not None:
-                raise error
+    async def put_all(self, contents: Iterable[tuple[str, bytes]]) -> None:
+        """Put files in place by their names, as `put` does, `_PUTS_MAX` of them at the same time.
 
-    async def sync(self) -> None:
-        """Make every name in the directory durable as it is now."""
-        await self._sync()
+        None is under way when this returns or raises.
+        """
+        left = iter(contents)
+        while part := list(islice(left, _PUTS_MAX)):
+            results = await asyncio.gather(*(self.put(*item) for item in part), return_exceptions=True)
+            for error in results:
+                if error is not None:
+                    raise error
 
     async def alone(self, lock: str, work: Callable[[], Coroutine[Any, Any, T]], changes: str = "") -> T:
         """Do `work` while no other process does anything under this lock.

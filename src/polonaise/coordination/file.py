@@ -25,7 +25,6 @@ import contextlib
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from math import inf
 from typing import Final, NamedTuple
 
@@ -61,8 +60,6 @@ _SYNC_TRIES: Final = 3
 _BEAT: Final = ".beat"
 _POLL_S: Final = 0.05
 """The seconds between two reads that tell whether an entry has changed."""
-_PUTS_MAX: Final = 32
-"""How many files of a new cluster are written at the same time."""
 
 
 def coordinator_in(host: Host, directory: str, *, lock_wait_s: float = 10.0, alone: bool = False) -> Coordinator:
@@ -143,8 +140,7 @@ class FileBackend:
         await self._values.sync()
         await self._remove_values()
         others = ((key, seal(key, *entry)) for key, entry in entries.items() if key != DESCRIPTION)
-        while part := dict(islice(others, _PUTS_MAX)):
-            await self._values.put_all(part)
+        await self._values.put_all(others)
         await self._values.sync()
         await self._replace(DESCRIPTION, description)
         await self._disk.remove(self._values.path(INITIALIZING))
@@ -183,8 +179,7 @@ class FileBackend:
         async def put_missing() -> None:
             there = {*await self._values.names()}
             new = ((key, seal(key, *entry)) for key, entry in entries.items() if key not in there)
-            while part := dict(islice(new, _PUTS_MAX)):
-                await self._values.put_all(part)
+            await self._values.put_all(new)
             await self._values.sync()
 
         with translated_errors(f"adding to {self}"):

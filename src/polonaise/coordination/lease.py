@@ -34,8 +34,7 @@ class Leases:
     for dead at once. So of the time since its last look no more than `RENEW_S` seconds count.
     """
 
-    def __init__(self, lease_s: float = LEASE_S) -> None:
-        self._lease_s = lease_s
+    def __init__(self) -> None:
         self._seen: dict[ServerId, _Seen] = {}
 
     def has_run_out(self, server: ServerId, beat: int, now_s: float) -> bool:
@@ -49,7 +48,7 @@ class Leases:
             return False
         same_s = seen.same_s + min(now_s - seen.looked_s, RENEW_S)
         self._seen[server] = _Seen(beat, now_s, same_s)
-        return same_s >= self._lease_s
+        return same_s >= LEASE_S
 
     def keep_only(self, servers: Collection[ServerId]) -> None:
         """Forget the beats of all members but these."""

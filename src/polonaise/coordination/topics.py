@@ -21,6 +21,11 @@ def check_topic_name(name: str) -> str:
     return name
 
 
+def where_of(topic: str) -> str:
+    """Return what the partitions are of, for messages: this topic, or the cluster, whose own are in no topic."""
+    return f"topic {topic}" if topic else "this cluster"
+
+
 def log_key_of(cluster_key: bytes, topic: str) -> bytes:
     """Return the key, 16 bytes, of a topic of this cluster: no other topic or cluster has it.
 
@@ -45,15 +50,10 @@ class TopicPartitions(NamedTuple):
     name: str = ""
     """The topic's name; empty for the log's own partitions, which are in no topic: their numbers are their ids."""
 
-    @property
-    def where(self) -> str:
-        """What has these partitions, in words, for messages."""
-        return f"topic {self.name}" if self.name else "this cluster"
-
     def id_of(self, number: PartitionId) -> PartitionId:
         """Return the id of a partition of the topic. Raises `UnknownPartition`."""
         if not 0 <= number < len(self.ids):
-            raise UnknownPartition(f"partition {number}; {self.where} has partitions 0 to {len(self.ids) - 1}")
+            raise UnknownPartition(f"partition {number}; {where_of(self.name)} has partitions 0 to {len(self.ids) - 1}")
         return self.ids[number]
 
     def goes_on_from(self, before: TopicPartitions) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,6 +19,7 @@ from obstore.store import LocalStore, from_url
 
 from polonaise.errors import AccessDenied, BadOption, DiskFull, NotFound, PolonaiseError, StoreUnavailable
 from polonaise.fragments.ranges import Range, RangeFile
+from polonaise.host.files import sync_path
 from polonaise.redaction import redacted
 
 T = TypeVar("T")
@@ -346,14 +346,10 @@ def _make_durable(directory: Path, path: str) -> None:
     for name in (file, *file.parents):
         above = name != directory and directory.is_relative_to(name)
         try:
-            descriptor = os.open(name, os.O_RDONLY)
+            sync_path(name)
         except PermissionError:
             if not above:
                 raise
             continue  # whoever made a directory there had rights that this process does not have
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
         if (above or name == directory) and name.is_mount():
             return  # a mount point was there before what was made in it

@@ -8,6 +8,7 @@
   opened for one use, or written whole.
 - `tlssockets.py`: the network with TLS; `tls.py`: a process's certificate and key, read again when they change;
   `certificates.py`: what a peer's says; `tlsfaults.py`: what went wrong, in words.
+- `stopsignals.py`: how signals end a program; `environment.py`: variables that are set for a while.
 
 Node code is ordinary asyncio and reaches the machine only through these ports, so that the same code runs on a real
 machine and in the simulator, where time is virtual, links fail, disks lose what was not synced and processes die at any

@@ -115,7 +115,7 @@ class RealDisk:
         await self._hop(path, lambda: os.remove(path))
 
     async def sync_directory(self, path: str) -> None:
-        await self._hop(path, lambda: _sync_directory(path))
+        await self._hop(path, lambda: sync_path(path, os.O_DIRECTORY))
 
     async def lock(self, path: str) -> DirectoryLock:
         return await self._threads.obtain(
@@ -165,8 +165,9 @@ def _make_directories(path: str) -> None:
         raise DiskFailed(f"{path!r} can't be made: its file system takes no directories there") from error
 
 
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def sync_path(path: str | Path, flags: int = 0) -> None:
+    """Make a file, or the names in a directory, durable. Blocks, and raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY | flags)
     try:
         os.fsync(descriptor)
     finally:

@@ -51,7 +51,8 @@ class RealHost:
         With `tls` every TCP connection has TLS; without it none has.
         """
         self._threads = DiskThreads(disk_threads)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        """The tasks of this host that have not ended."""
         self.clock: Clock = RealClock()
         self._files = RealDisk(self._threads, SyncsInLoop() if syncs_in_loop else None)
         self.disk: Disk = self._files
@@ -61,7 +62,7 @@ class RealHost:
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run the coroutine as a supervised task; see `Host.spawn`."""
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
-        self._tasks.add(task)
+        self.tasks.add(task)
         task.add_done_callback(self._done)
         return task
 
@@ -86,7 +87,7 @@ class RealHost:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         """Stop the process if the task died of an error."""
-        self._tasks.discard(task)
+        self.tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fail(error)
 

@@ -31,11 +31,15 @@ class RealNetwork:
             if isinstance(parsed, UnixPath):
                 return _RealListener([_bind_unix(parsed.path)], parsed, factory)
             sockets = await bind_port(parsed)
-            return _RealListener(sockets, HostPort(parsed.host, sockets[0].getsockname()[1]), factory)
+            return self._listener(sockets, HostPort(parsed.host, sockets[0].getsockname()[1]), factory)
         except OSError as error:
-            raise not_listening(address, error) from error
+            raise _not_listening(address, error) from error
         except ValueError as error:
             raise BadOption(f"cannot listen on {address!r}: {error}") from error
+
+    def _listener(self, sockets: list[socket.socket], address: HostPort, factory: ProtocolFactory) -> Listener:
+        """Return the listener of these listening sockets at one TCP address."""
+        return _RealListener(sockets, address, factory)
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
         """Open a connection; see `Network.connect`."""
@@ -57,7 +61,7 @@ class RealNetwork:
             raise BadOption(f"cannot connect to {address!r}: {error}") from error
 
 
-def not_listening(address: str, error: OSError) -> PolonaiseError:
+def _not_listening(address: str, error: OSError) -> PolonaiseError:
     """Return the fault for what kept this process from listening at the address."""
     exhausted = too_many_open(error, f"cannot listen on {address!r}")
     if exhausted is not None:

@@ -80,8 +80,7 @@ def _path(name: str, value: object) -> str:
 
 def files_in(environment: Mapping[str, str]) -> TlsFiles | None:
     """Return the TLS files that an environment names; None if it names none. Raises `BadOption` if some are missing."""
-    given = {name: environment.get(variable, "") for name, variable in VARIABLES.items()}
-    return files_of(given)
+    return files_of({name: environment.get(variable, "") for name, variable in VARIABLES.items()})
 
 
 def files_of(given: Mapping[str, str | None]) -> TlsFiles | None:
@@ -234,9 +233,7 @@ def tls_identity(role: str, files: TlsFiles | None = None) -> TlsIdentity | None
     `role`.
     """
     files = files_in(os.environ) if files is None else files
-    if files is None:
-        return None
-    return TlsIdentity(files, role)
+    return None if files is None else TlsIdentity(files, role)
 
 
 # ---------------------------------------------------------------------- reading

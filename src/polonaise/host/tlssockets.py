@@ -14,9 +14,9 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from polonaise.errors import BadOption, PolonaiseError, TlsRequired
 from polonaise.host import Listener, Network, ProtocolFactory
-from polonaise.host.acceptor import Acceptor, bind_port
+from polonaise.host.acceptor import Acceptor
 from polonaise.host.address import HostPort, parse_address
-from polonaise.host.sockets import RealNetwork, not_connected, not_listening
+from polonaise.host.sockets import RealNetwork, not_connected
 from polonaise.host.tls import TlsIdentity, failures
 from polonaise.host.tlsfaults import OPTIONS, handshake_fault, refusal_in, why_untrusted
 from polonaise.host.tlsflow import TlsFlow
@@ -60,18 +60,9 @@ class TlsNetwork(RealNetwork):
         """The same network without TLS. See `plain_network`."""
         return RealNetwork()
 
-    async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
-        """Accept connections; see `Network.listen`. A peer without TLS is refused by `BarringProtocol.bar`."""
-        parsed = parse_address(address)
-        if not isinstance(parsed, HostPort):
-            return await super().listen(address, factory)
-        try:
-            sockets = await bind_port(parsed)
-        except OSError as error:
-            raise not_listening(address, error) from error
-        except ValueError as error:
-            raise BadOption(f"cannot listen on {address!r}: {error}") from error
-        return _TlsListener(self._identity, sockets, parsed.host, factory)
+    def _listener(self, sockets: list[socket.socket], address: HostPort, factory: ProtocolFactory) -> Listener:
+        """Return a listener that refuses a peer without TLS by `BarringProtocol.bar`."""
+        return _TlsListener(self._identity, sockets, str(address), factory)
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
         """Open a connection; see `Network.connect`.
@@ -107,11 +98,11 @@ class _TlsListener:
     """The listening sockets of one address, and the connections whose handshake is under way."""
 
     def __init__(
-        self, identity: TlsIdentity, sockets: list[socket.socket], host: str, factory: ProtocolFactory
+        self, identity: TlsIdentity, sockets: list[socket.socket], address: str, factory: ProtocolFactory
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._identity = identity
-        self._address = str(HostPort(host, sockets[0].getsockname()[1]))
+        self._address = address
         self._factory = factory
         self._arriving: dict[asyncio.Task[None], bool] = {}
         """The tasks that accept connections, each with whether the node's protocol has its connection already."""

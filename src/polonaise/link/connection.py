@@ -27,7 +27,7 @@ from polonaise.errors import (
 from polonaise.host import Buffer, Host
 from polonaise.host.tlsfaults import refusal_in
 from polonaise.link.budget import Budget
-from polonaise.link.vouching import ROLE_NAMES, certificate_refused, dialled_wrongly, tls_met
+from polonaise.link.vouching import ROLE_NAMES, certificate_refused, tls_met
 from polonaise.wire import codec
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import FRAME_BYTES_MAX, NO_PARTITION, Frame, Frames
@@ -283,10 +283,10 @@ class Connection(asyncio.Protocol):
         """
         self.send(Refused(detail=detail, code=error.code, text=error.text), request=request, partition=partition)
 
-    def _next_request(self) -> int:
-        """Return a fresh request number, from the upper half: a session numbers its messages itself, in the lower."""
-        self._last_request = (self._last_request + 1) & 0x7FFF_FFFF
-        return OWN_REQUESTS | self._last_request
+    def turn_away(self, error: PolonaiseError) -> None:
+        """Tell the peer why it is refused, and close."""
+        self.refuse(error)
+        self.close(error)
 
     async def request(self, message: Message, *, partition: int = NO_PARTITION, deadline_s: float) -> Message:
         """Send a request and return the answer to it.
@@ -297,7 +297,9 @@ class Connection(asyncio.Protocol):
         """
         if self.closed:
             raise self._lost(self.closed)
-        number = self._next_request()
+        # From the upper half: a session numbers its messages itself, in the lower.
+        self._last_request = (self._last_request + 1) & 0x7FFF_FFFF
+        number = OWN_REQUESTS | self._last_request
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._requests[number] = answer
         try:
@@ -355,8 +357,7 @@ class Connection(asyncio.Protocol):
                 self._held_bytes -= len(frame.head) + len(frame.payload)
                 self._receive(frame)
         except ProtocolError as error:
-            self.refuse(error)
-            self.close(error)
+            self.turn_away(error)
         if self._reading_paused or self.closed or not self._transport:
             return
         if self._held:
@@ -430,7 +431,8 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=self._settings.unsent_bytes_high)
         self._heard_s = self._sent_s = self._frame_began_s = self._host.clock.monotonic_s()
         if not self._accepted:
-            if (refused := dialled_wrongly(self._transport, self._peer_roles, self._host.clock)) is not None:
+            # Before this side's hello, which has the cluster key in it.
+            if (refused := certificate_refused(self._transport, self._peer_roles, self._host.clock)) is not None:
                 self.close(refused)
                 return
             self.send(self._hello)
@@ -481,15 +483,13 @@ class Connection(asyncio.Protocol):
                         turn_left -= 1
                         self._receive(frame)
                 # A hello raises the limit of a frame's size, so what followed it in the same bytes is looked at again.
-                frames = self._frames.feed(b"") if self._frames.unfinished else []
+                frames = self._frames.feed(b"") if self._frames.kept_bytes else []
         except ProtocolError as error:
-            fault = (self.peer is None and tls_met(error, data, self._host.clock)) or error
-            self.refuse(fault)
-            self.close(fault)
+            self.turn_away((self.peer is None and tls_met(error, data, self._host.clock)) or error)
             return
         # Before the hello `_frame_began_s` is when the connection was made: single bytes, sent slowly, buy no time.
         if self.peer is not None:
-            if not self._frames.unfinished:
+            if not self._frames.kept_bytes:
                 self._frame_began_s = None
             elif received or self._frame_began_s is None:
                 self._frame_began_s = now
@@ -558,7 +558,7 @@ class Connection(asyncio.Protocol):
         if not isinstance(message, Hello):
             raise ProtocolError(f"the peer sent {type(message).__name__} before its hello")
         if self._barred is not None:
-            self._turn_away(self._barred)
+            self.turn_away(self._barred)
             return
         mine = self._hello
         if message.version_min > mine.version_max or message.version_max < mine.version_min:
@@ -571,14 +571,14 @@ class Connection(asyncio.Protocol):
                 f"the peer is a {ROLE_NAMES.get(message.role, 'stranger')}, not a "
                 f"{' or '.join(ROLE_NAMES[role] for role in self._peer_roles)}: check the address"
             )
-        if (refused := certificate_refused(self._transport, message.role, self._host.clock)) is not None:
-            self._turn_away(refused)
+        if (refused := certificate_refused(self._transport, (message.role,), self._host.clock)) is not None:
+            self.turn_away(refused)
             return
         self.peer_role = message.role
         self.peer_name = printable(message.name, 100) or f"a {ROLE_NAMES[message.role]}"
         if not self._belongs(message.cluster_key):
             text = _OTHERS.get(mine.role, "the peer belongs to another cluster: check the address, or the directory")
-            self._turn_away(WrongClusterKey(text))
+            self.turn_away(WrongClusterKey(text))
             return
         self.peer = message
         # Strangers get room for a hello only; from here on frames may be large.
@@ -592,11 +592,6 @@ class Connection(asyncio.Protocol):
         # After this side's hello, which has to be the first message that the peer gets.
         if self._on_greeted:
             self._on_greeted(self)
-
-    def _turn_away(self, error: PolonaiseError) -> None:
-        """Tell the peer why it is refused, and close."""
-        self.refuse(error)
-        self.close(error)
 
     def _belongs(self, key: bytes) -> bool:
         """Whether a peer with this cluster key may be talked to: the same cluster, or a side that knows none yet."""

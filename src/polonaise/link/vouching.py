@@ -31,35 +31,24 @@ _WARNING_S: Final = 10.0
 _warned_s = float("-inf")
 
 
-def dialled_wrongly(
-    transport: asyncio.BaseTransport, roles: Collection[int], clock: Clock
+def certificate_refused(
+    transport: asyncio.BaseTransport | None, roles: Collection[int], clock: Clock
 ) -> CertificateRefused | None:
-    """Return the fault, and log it, if a dialled peer's certificate is for none of these roles; None otherwise.
-
-    To be called before this side sends its hello, which has the cluster key in it.
-    """
-    faults = [_refusal(transport, role) for role in roles]
-    first = faults[0] if faults and all(faults) else None
-    if first is not None:
-        _warn(first, clock, transport.get_extra_info("peername"))
-    return first
-
-
-def certificate_refused(transport: asyncio.BaseTransport | None, role: int, clock: Clock) -> CertificateRefused | None:
-    """Return the fault, and log it, if the peer's certificate is not for the role in its hello; None otherwise.
+    """Return the fault, and log it, if the peer's certificate is for none of these roles; None otherwise.
 
     Without TLS there is no certificate, and the hello is believed; with TLS, a peer without a certificate is refused.
     """
-    fault = _refusal(transport, role)
-    if fault is not None and transport is not None:
+    if transport is None or transport.get_extra_info("sslcontext") is None:
+        return None
+    faults = [_refusal(transport, role) for role in roles]
+    fault = faults[0] if all(faults) else None
+    if fault is not None:
         _warn(fault, clock, transport.get_extra_info("peername"))
     return fault
 
 
-def _refusal(transport: asyncio.BaseTransport | None, role: int) -> CertificateRefused | None:
-    """Return the fault if the connection has TLS and the peer's certificate is not for this role; None otherwise."""
-    if transport is None or transport.get_extra_info("sslcontext") is None:
-        return None
+def _refusal(transport: asyncio.BaseTransport, role: int) -> CertificateRefused | None:
+    """Return the fault if the certificate that the peer shows over TLS is not for this role; None otherwise."""
     certificate = transport.get_extra_info("peercert")
     if not certificate:
         return CertificateRefused(f"a {ROLE_NAMES[role]} shows no certificate: give it one with {OPTIONS}")

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import posixpath
 import struct
+from collections.abc import Awaitable
 from typing import Final
 
 from polonaise.checksum import crc32
@@ -228,7 +229,7 @@ class ControlFile:
         self.directory = directory
         self.cluster_key = cluster_key
         # Shared, because thousands of partitions may be opened at the same time.
-        self._sync = SharedSync(self._sync_or_fail)
+        self._sync = SharedSync(lambda: self._or_fail(file.sync()))
         self._sync_names = SharedSync(lambda: host.disk.sync_directory(directory))
         self._noted: dict[PartitionId, ControlSlot] = {}
         self._wake = asyncio.Event()
@@ -339,20 +340,17 @@ class ControlFile:
 
         A failure stops the process, except that the file was closed.
         """
-        try:
-            await self._file.write(offset_of(partition) + position * SECTOR_BYTES, [sector])
-        except Closed:
-            raise  # closed by this process, on its way out: nothing has failed
-        except PolonaiseError as error:
-            self._host.fail(error)
-            raise
+        await self._or_fail(self._file.write(offset_of(partition) + position * SECTOR_BYTES, [sector]))
         if sync:
             await self._sync()
 
-    async def _sync_or_fail(self) -> None:
-        """Sync the file. A failure stops the process: a later sync would not tell what this one has lost."""
+    async def _or_fail(self, work: Awaitable[None]) -> None:
+        """Await a write or a sync of the file. A failure stops the process, except that the file was closed.
+
+        Also that of a sync: a later one would not tell what this one has lost.
+        """
         try:
-            await self._file.sync()
+            await work
         except Closed:
             raise  # closed by this process, on its way out: nothing has failed
         except PolonaiseError as error:

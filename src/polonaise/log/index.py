@@ -25,6 +25,9 @@ _HEADER: Final = struct.Struct("<4sHH16sIqQQqII")
 _MAGIC: Final = b"PLNX"
 _CRC_OFFSET: Final = HEADER_BYTES - 4
 
+SegmentIdentity = tuple[bytes, PartitionId, TransactionId]
+"""The cluster key, the partition and the first id of a segment: no other segment has the same three."""
+
 
 class Index:
     """The batches of one segment, in order.
@@ -120,8 +123,8 @@ class Checkpoint(NamedTuple):
 class IndexFile:
     """The writer of one segment's index file."""
 
-    def __init__(self, cluster_key: bytes, partition: PartitionId, first: TransactionId) -> None:
-        self._identity = (cluster_key, partition, first)
+    def __init__(self, identity: SegmentIdentity) -> None:
+        self._identity = identity
         self.batches = 0
         """How many entries of the file are right; the next checkpoint writes those after them. 0: it writes all."""
         self._crc = 0
@@ -145,16 +148,10 @@ class IndexFile:
         self.batches, self._crc = len(index), crc
 
 
-async def load(file: File, cluster_key: bytes, partition: PartitionId, first: TransactionId) -> (
-    tuple[Checkpoint, Index] | None
-):  # fmt: skip
+async def load(file: File, identity: SegmentIdentity) -> tuple[Checkpoint, Index] | None:
     """Return the last checkpoint in an index file of this segment, with its entries; None unless it is whole."""
     checkpoint = Checkpoint.decode(await file.read(0, HEADER_BYTES))
-    if checkpoint is None or (checkpoint.cluster_key, checkpoint.partition, checkpoint.first) != (
-        cluster_key,
-        partition,
-        first,
-    ):
+    if checkpoint is None or (checkpoint.cluster_key, checkpoint.partition, checkpoint.first) != identity:
         return None
     length = ENTRY_BYTES * checkpoint.batches
     if length > await file.size() - HEADER_BYTES:

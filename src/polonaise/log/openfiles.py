@@ -132,13 +132,8 @@ class OpenFiles:
             self.freed()
             raise
 
-    @property
-    def has_waiting(self) -> bool:
-        """Whether calls wait for a file that is not in use."""
-        return bool(self._waiting)
-
     def freed(self) -> None:
-        """Let the next waiting call try to open its file.
+        """Let the next waiting call, if there is one, try to open its file.
 
         A file is not in use any more, an attempt to open one has failed, or a waiting call was cancelled.
         """
@@ -206,8 +201,7 @@ class _KeptFile:
             return await call(file)
         finally:
             self.users -= 1
-            if self._files.has_waiting:
-                self._files.freed()
+            self._files.freed()
 
     async def _reopen(self) -> File:
         """Return the file, opened again. Raises `Closed` when it was closed for good meanwhile."""

@@ -27,7 +27,7 @@ from polonaise.errors import (
     RegistersFull,
     SegmentDamaged,
 )
-from polonaise.host import Disk, File, Host
+from polonaise.host import Disk, Host
 from polonaise.log import registers, segment
 from polonaise.log.batch import Batch
 from polonaise.log.control import ControlSlot
@@ -310,15 +310,7 @@ class PartitionLog:
     async def _create(self, header: SegmentHeader, preamble: bytes) -> Tail:
         """Make the segment durable, and return it as a tail."""
         file = await segment.create(self._disk, self._directory, header, preamble)
-        return await self._tail_of(header, file)
-
-    async def _tail_of(self, header: SegmentHeader, file: File, limit: TransactionId | None = None) -> Tail:
-        """Load the segment in the open file as a tail. The file is closed if that fails."""
-        try:
-            return await Tail.load(self._disk, self._directory, header, file, limit)
-        except BaseException:  # also when cancelled: only this call can close the file
-            await file.close()
-            raise
+        return await Tail.load(self._disk, self._directory, header, file)
 
     def _adopt(self, tail: Tail) -> None:
         """Make this the tail of the log, and give readers its file and its growing index."""
@@ -446,7 +438,7 @@ class PartitionLog:
         except NotFound as error:
             raise removed(path, chosen.first) from error
         try:
-            tail = await self._tail_of(chosen.header, file, limit=last)
+            tail = await Tail.load(self._disk, self._directory, chosen.header, file, limit=last)
         except SegmentDamaged as error:
             raise DamageFound(error.text, chosen.first - 1) from error
         if tail.scanned.last != last:

@@ -60,10 +60,7 @@ async def recover(disk: Disk, directory: str, slot: ControlSlot) -> Recovered:
         file = await disk.open(_path(directory, header.first))
         try:
             tail = await Tail.load(disk, directory, header, file, limit)
-        except BaseException as error:  # also when cancelled: only this call can close the file
-            await file.close()
-            if not isinstance(error, SegmentDamaged):
-                raise
+        except SegmentDamaged as error:
             damage = error.text
             chain.pop()
             continue

@@ -33,7 +33,7 @@ from polonaise.host.wholefiles import write_whole
 from polonaise.log import registers
 from polonaise.log.batch import HEADER_BYTES as BATCH_HEADER_BYTES
 from polonaise.log.batch import Batch, padded
-from polonaise.log.index import Index
+from polonaise.log.index import Index, SegmentIdentity
 from polonaise.terms import PartitionId, TransactionId
 
 FORMAT_VERSION: Final = 1
@@ -135,13 +135,18 @@ class SegmentHeader(NamedTuple):
         return HEADER_BYTES + padded(self.preamble_bytes)
 
     @property
+    def identity(self) -> SegmentIdentity:
+        """The cluster key, the partition and the first id, by which the index file knows the segment."""
+        return self.cluster_key, self.partition, self.first
+
+    @property
     def seed(self) -> int:
-        """The identity of this file, from which the CRC of each of its frames starts."""
-        return seed_of(self.cluster_key, self.partition, self.first)
+        """The number made of the identity, from which the CRC of each frame of this file starts."""
+        return seed_of(*self.identity)
 
 
 def seed_of(cluster_key: bytes, partition: PartitionId, first: TransactionId) -> int:
-    """Return the identity of a segment file, from which the CRC of each of its frames starts. Needs no header."""
+    """Return the number from which the CRC of each frame of a segment file starts. Needs no header."""
     return crc32(_IDENTITY.pack(cluster_key, partition, first))
 
 

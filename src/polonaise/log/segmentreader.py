@@ -205,7 +205,7 @@ class Reader:
     async def _write_index(self, segment: Segment, scanned: Scan) -> None:
         """Write the index that was just made, so that it need not be made again. A failure harms nothing."""
         header = segment.header
-        writer = IndexFile(header.cluster_key, header.partition, header.first)
+        writer = IndexFile(header.identity)
         with suppress(PolonaiseError):
             async with opened_file(self._disk, f"{self._directory}/{name(header.first, 'idx')}", create=True) as file:
                 await writer.write(

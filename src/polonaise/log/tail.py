@@ -57,7 +57,7 @@ class Tail:
     def __init__(self, disk: Disk, directory: str, header: SegmentHeader, file: File, scanned: Scan) -> None:
         self._disk = disk
         self._index_path = f"{directory}/{name(header.first, 'idx')}"
-        self._index_file = IndexFile(header.cluster_key, header.partition, header.first)
+        self._index_file = IndexFile(header.identity)
         self._seed = header.seed
         self._checkpoint_end = header.data_start
         """The offset up to which the last checkpoint of the index covers the segment."""
@@ -76,13 +76,18 @@ class Tail:
     ) -> Tail:
         """Read the segment back up to `limit` or the first bad bytes, from its last checkpoint where possible.
 
-        `scanned` tells how the scan went. Raises `SegmentDamaged` when the preamble can't be read.
+        `scanned` tells how the scan went. Raises `SegmentDamaged` when the preamble can't be read. The file is closed
+        when this fails.
         """
-        preamble = await read_preamble(file, header)
-        loaded = await load_index(disk, directory, header)
-        scanned = empty_scan(header, preamble)
-        resumed = loaded is not None and await _resume(file, header, scanned, loaded, limit)
-        await scan(file, header, scanned, await file.size(), limit)
+        try:
+            preamble = await read_preamble(file, header)
+            loaded = await load_index(disk, directory, header)
+            scanned = empty_scan(header, preamble)
+            resumed = loaded is not None and await _resume(file, header, scanned, loaded, limit)
+            await scan(file, header, scanned, await file.size(), limit)
+        except BaseException:  # also when cancelled: only this call can close the file
+            await file.close()
+            raise
         tail = cls(disk, directory, header, file, scanned)
         if loaded is not None:
             checkpoint, _ = loaded
@@ -248,7 +253,7 @@ async def load_index(disk: Disk, directory: str, header: SegmentHeader) -> tuple
     """Return the last checkpoint of a segment's index; None when no usable one exists."""
     try:
         async with opened_file(disk, f"{directory}/{name(header.first, 'idx')}") as file:
-            return await index_files.load(file, header.cluster_key, header.partition, header.first)
+            return await index_files.load(file, header.identity)
     except NotFound:
         return None
 

@@ -146,10 +146,8 @@ class HostElection:
                 if host.failure is not None:
                     _end_all_tasks(runner.get_loop())
         except OSError as error:
-            exhausted = too_many_open(error, _LOOP)
-            if exhausted is not None:
-                raise exhausted from error
-            raise HostFailed(f"this process can't have another event loop: {error}") from error
+            failed = HostFailed(f"this process can't have another event loop: {error}")
+            raise too_many_open(error, _LOOP) or failed from error
         finally:
             host.close()
         if host.failure is not None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from pyspark.errors import AnalysisException
 
 from polonaise.errors import ViewUnfit
-from polonaise.host.files import try_lock
+from polonaise.host.files import sync_path, try_lock
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import check_same, is_same, kept_in
 from polonaise.pipelines.source import Marks
@@ -155,18 +155,18 @@ class ParquetTarget(DirectoryTarget):
         for directory in (making / LETTERS, making):
             for file in directory.iterdir() if directory.is_dir() else ():
                 if file.is_dir() or file.stat().st_nlink == 1:  # others are an older version's, synced with it
-                    _sync(file)
+                    sync_path(file)
         # Everything durable before it gets its name, and the name before the link: after a crash the link never points
         # to a version that is not whole.
-        _sync(making)
+        sync_path(making)
         version = making.with_name(making.name.removesuffix(_MAKING))
         making.rename(version)
-        _sync(self._versions)
+        sync_path(self._versions)
         link = self._directory / f".{CURRENT}"
         link.unlink(missing_ok=True)
         link.symlink_to(Path(self._versions.name) / version.name)
         link.replace(self._directory / CURRENT)
-        _sync(self._directory)
+        sync_path(self._directory)
 
     def _sweep(self, current: Path | None) -> None:
         """Remove what a dead writer has left, and versions that were replaced more than `keep_s` seconds ago."""
@@ -214,11 +214,3 @@ def _link_parts(version: Path, making: Path) -> None:
     for file in version.iterdir():
         if not file.name.startswith(("_", "._")):
             os.link(file, making / file.name)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

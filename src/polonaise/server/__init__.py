@@ -2,7 +2,8 @@
 
 `protocol/` has the decisions, without clock or I/O; begin there, with `owner.py`. Around it, `node.py` is the process:
 it follows the assignment (its rule is `assignment.py`) while `servermembership.py` keeps the server registered, and
-takes connections. `servedpartition.py` is one partition's shell, which carries out what the owner decides.
+takes connections. `servedpartition.py` is one partition's shell, which carries out what the owner decides; what all
+partitions of a server are given is in `sharedparts.py`.
 `sessionstart.py` carries out the start of a session (partitions take turns: `startturns.py`), `catchup.py` brings late
 replicas up to date (in turns and throttled: `copyturns.py`), `storagelinks.py` keeps the connections to storage nodes,
 and `clients.py` translates between messages and events. Reads of history are `partitionreader.py` and

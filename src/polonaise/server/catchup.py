@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from polonaise.errors import PolonaiseError, ProtocolError
-from polonaise.host import Host
 from polonaise.server.archivedhistory import ToCopy, copy_on, read_to_copy
-from polonaise.server.copyturns import CopyTurns
 from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol import headreset, recovery
 from polonaise.server.protocol.session import Session
 from polonaise.server.sessionstart import answer_of, cut_of
-from polonaise.server.settings import ServerSettings
-from polonaise.server.storagelinks import StorageLink, expect
+from polonaise.server.sharedparts import SharedParts
+from polonaise.server.storagelinks import expect
 from polonaise.terms import StorageId, TransactionId
 from polonaise.wire.messages import (
     Confirm,
@@ -40,29 +38,26 @@ class CatchUp:
 
     def __init__(
         self,
-        host: Host,
-        settings: ServerSettings,
-        links: Mapping[StorageId, StorageLink],
+        shared: SharedParts,
         reader: PartitionReader,
         session: Session,
         readmit: Callable[[StorageId], None],
         readmitted_s: float,
-        copies: CopyTurns,
     ) -> None:
         """Prepare the catch-up within `session`.
 
         `readmit` ends the session to let a replica back in; it was last called at `readmitted_s` (monotonic seconds).
-        The partitions of a server take turns in copying (`copies`): a node that comes back is late in all of them.
+        The partitions of a server take turns in copying: a node that comes back is late in all of them.
         """
-        self._host = host
-        self._settings = settings
-        self._links = links
+        self._host = shared.host
+        self._settings = shared.settings
+        self._links = shared.links
         self._reader = reader
         self._owner = reader.owner
         self._session = session
         self._readmit = readmit
         self._readmitted_s = readmitted_s
-        self._copies = copies
+        self._copies = shared.copies
 
     async def run(self) -> None:
         """Bring late replicas up to date until the session ends, each beside the others.

@@ -12,7 +12,9 @@ from polonaise.coordination import Coordinator
 from polonaise.coordination.values import Assignment, ClusterDescription, Versioned
 from polonaise.errors import CoordinatorUnavailable, Overloaded, PolonaiseError, UnknownTopic, error_of
 from polonaise.host import Host
+from polonaise.server.coordinatortrouble import answered_within
 from polonaise.server.settings import ServerSettings
+from polonaise.server.waiters import Waiters
 from polonaise.terms import ServerId
 from polonaise.wire.assignments import AssignedPartition, encode_assignment
 from polonaise.wire.codec import Message
@@ -79,8 +81,8 @@ class ClusterAnswers:
         self._trouble_s = 0.0
         """When that trouble began, in the event loop's seconds."""
         self._ids = _Pace(settings.unique_ids_per_s, settings.coordinator_s_max)
-        self._waiting: dict[asyncio.Future[None], None] = {}
-        """The futures of waiting requests, which are done when the assignment changes, or trouble begins or ends."""
+        self._changed = Waiters()
+        """The waiting requests, which are woken when the assignment changes, or trouble begins or ends."""
 
     def learn(self, read: Versioned[Assignment]) -> None:
         """Take note of an assignment that was just read or written. If it is newer, answer the waiting requests."""
@@ -90,26 +92,24 @@ class ClusterAnswers:
             self._assignment, self._encoded = read, None
             changed = True
         if changed:
-            self._wake()
+            self._changed.wake()
 
     async def read_description(self) -> ClusterDescription:
         """Read the description from the coordinator, and return the newest one.
 
         Calls at the same time share their results. Raises `CoordinatorUnavailable`, and `CoordinatorDamaged`.
         """
-        begun_before = self._descriptions
-        try:
-            async with asyncio.timeout(self._settings.coordinator_s_max), self._describing:
-                if self._described_by <= begun_before or self.described is None:
-                    self._descriptions += 1
-                    number, read = self._descriptions, await self._coordinator.description()
-                    self.learn_description(read)
-                    self._described_by = number
-        except TimeoutError:
-            raise CoordinatorUnavailable(
-                f"the coordinator did not tell server {self.server} the cluster's description within "
-                f"{self._settings.coordinator_s_max:g} s: another server may reach it"
-            ) from None
+        begun_before, limit_s = self._descriptions, self._settings.coordinator_s_max
+        silence = (
+            f"the coordinator did not tell server {self.server} the cluster's description within {limit_s:g} s: "
+            "another server may reach it"
+        )
+        async with answered_within(limit_s, silence), self._describing:
+            if self._described_by <= begun_before or self.described is None:
+                self._descriptions += 1
+                number, read = self._descriptions, await self._coordinator.description()
+                self.learn_description(read)
+                self._described_by = number
         assert self.described is not None
         return self.described.value
 
@@ -124,14 +124,7 @@ class ClusterAnswers:
         begins, self._trouble = not self._trouble, trouble
         if begins:
             self._trouble_s = asyncio.get_running_loop().time()
-            self._wake()
-
-    def _wake(self) -> None:
-        """Wake all waiting requests, so that they check again what to wait for."""
-        waiting, self._waiting = self._waiting, {}
-        for woken in waiting:
-            if not woken.done():
-                woken.set_result(None)
+            self._changed.wake()
 
     def answering(self, message: Message, *, stranger: bool = False) -> Answering | None:
         """Return the coroutines that answer a request about the cluster; None for any other message.
@@ -244,20 +237,15 @@ class ClusterAnswers:
         """
         if not request.wait_ms:
             return
-        loop = asyncio.get_running_loop()
-        begun_s = loop.time()
+        begun_s = asyncio.get_running_loop().time()
         ends_s = begun_s + min(request.wait_ms / 1000, self._settings.read_wait_s_max)
         while self._version <= request.version_known:
             told_s = max(begun_s, self._trouble_s) + _TROUBLE_S if self._trouble else ends_s
-            woken: asyncio.Future[None] = loop.create_future()
-            self._waiting[woken] = None
             try:
                 async with asyncio.timeout_at(min(told_s, ends_s)):
-                    await woken
+                    await self._changed.woken()
             except TimeoutError:
                 return
-            finally:
-                self._waiting.pop(woken, None)
 
     @property
     def _version(self) -> int:

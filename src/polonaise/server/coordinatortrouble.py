@@ -1,12 +1,34 @@
-"""A server's operations at the coordinator that fail at present, for health and metrics."""
+"""A server's operations at the coordinator that take too long, or fail at present."""
 
 from __future__ import annotations
 
-from polonaise.errors import PolonaiseError
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from polonaise.errors import CoordinatorUnavailable, PolonaiseError
+
+
+@contextlib.asynccontextmanager
+async def answered_within(limit_s: float, silence: str = "") -> AsyncIterator[None]:
+    """Raise `CoordinatorUnavailable` when the `async with` block takes longer than `limit_s` seconds.
+
+    `silence` is the text of that error, if it has to tell more than that no answer came.
+    """
+    try:
+        async with asyncio.timeout(limit_s):
+            yield
+    except TimeoutError:
+        # With a text in any case: it becomes the reason why a partition is not ready, and no reason would mean that it
+        # is.
+        raise CoordinatorUnavailable(silence or f"the coordinator gave no answer within {limit_s:g} s") from None
 
 
 class CoordinatorTrouble:
-    """A record of which of a server's operations at the coordinator fail at present, each with its error."""
+    """A record of which of a server's operations at the coordinator fail at present, each with its error.
+
+    It is for health and metrics.
+    """
 
     def __init__(self) -> None:
         self._failing: dict[str, str] = {}

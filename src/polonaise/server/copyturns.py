@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
 from polonaise.histogram import Histogram
@@ -56,11 +56,6 @@ class CopyTurns:
         """The number of copies that wait for their turn, or for the throttle."""
 
     @property
-    def copied_bytes(self) -> int:
-        """The bytes of batches that were copied to late replicas in the background, in all."""
-        return self._throttle.copied_bytes
-
-    @property
     def bytes_per_s(self) -> float:
         """The bytes per second that may be copied at present."""
         return self._throttle.bytes_per_s
@@ -68,7 +63,7 @@ class CopyTurns:
     def health(self) -> dict[str, Any]:
         """Return what is copied, for the server's health."""
         return {
-            "bytes": self.copied_bytes,
+            "bytes": self._throttle.copied_bytes,
             "under_way": self._throttle.under_way,
             "waiting": self.waiting,
             "bytes_per_s": round(self.bytes_per_s),
@@ -77,23 +72,15 @@ class CopyTurns:
     @asynccontextmanager
     async def turn(self, name: StorageId) -> AsyncIterator[None]:
         """Wait until a partition may talk to the late replica on this storage node, for the `async with` block."""
-        self.waiting += 1
-        try:
-            # The node's first: those that wait for a slow node must not take the server's turns from other nodes.
-            node = self._of_node[name]
-            await node.acquire()
+        async with AsyncExitStack() as held:
+            self.waiting += 1
             try:
-                await self._all.acquire()
-            except BaseException:
-                node.release()
-                raise
-        finally:
-            self.waiting -= 1
-        try:
+                # The node's first: those that wait for a slow node must not take the server's turns from other nodes.
+                await held.enter_async_context(self._of_node[name])
+                await held.enter_async_context(self._all)
+            finally:
+                self.waiting -= 1
             yield
-        finally:
-            self._all.release()
-            node.release()
 
     @asynccontextmanager
     async def copy(self, name: StorageId) -> AsyncIterator[OneCopy]:

@@ -96,7 +96,7 @@ class FragmentScrubbing:
             await self._history.check(name, step.size, self._pause)
         except FragmentDamaged as error:
             scrub.damaged(self._clock.wall_us(), name, error.text)
-            _log.warning("scrub of %s: %s", self._history, error.text, extra=_fields(name))
+            self._warn(name, error.text)
             await self._mend(reader, step)
         except NotFound:
             scrub.gone(self._clock.wall_us(), name)
@@ -117,9 +117,7 @@ class FragmentScrubbing:
             self._unreachable(error)
             return
         self._scrub.unreadable(clock.monotonic_s(), clock.wall_us(), step, str(error))
-        _log.warning(
-            "scrub of %s: %s can't be read: %s", self._history, step.name.path, error, extra=_fields(step.name)
-        )
+        self._warn(step.name, f"{step.name.path} can't be read: {error}")
 
     async def _mend(self, reader: PartitionReader, step: Verify) -> None:
         """Write a damaged fragment again from the log, and read it back: only that proves the repair."""
@@ -134,17 +132,13 @@ class FragmentScrubbing:
             self._not_mended(step, str(error), passing=error.retry in (Retry.AGAIN, Retry.ELSEWHERE))
         else:
             self._scrub.good(self._clock.wall_us(), name)
-            _log.warning(
-                "scrub of %s: %s was written again from the log", self._history, name.path, extra=_fields(name)
-            )
+            self._warn(name, f"{name.path} was written again from the log")
 
     def _not_mended(self, step: Verify, why: str, *, passing: bool) -> None:
         """Note that a fragment could not be repaired; `passing`: another try may succeed."""
         clock = self._clock
         self._scrub.not_repaired(clock.monotonic_s(), clock.wall_us(), step, why, passing=passing)
-        _log.warning(
-            "scrub of %s: %s is not repaired: %s", self._history, step.name.path, why, extra=_fields(step.name)
-        )
+        self._warn(step.name, f"{step.name.path} is not repaired: {why}")
 
     async def _batches(self, reader: PartitionReader, name: FragmentName) -> AsyncIterator[Batch]:
         """Yield the log's batches with a fragment's ids: from the replicas or, if trimmed, from other fragments."""
@@ -168,13 +162,12 @@ class FragmentScrubbing:
         """Sleep so that reading stays within the scrub's bytes per second."""
         await asyncio.sleep(self._scrub.pace(self._clock.monotonic_s(), bytes_read))
 
+    def _warn(self, name: FragmentName, what: str) -> None:
+        """Write a line about a fragment to the server's log."""
+        _log.warning("scrub of %s: %s", self._history, what, extra={"partition": name.partition})
+
     def _unreachable(self, error: PolonaiseError) -> None:
         """Note that the store can't be read; warn once for each new reason."""
         if self._scrub.scrubbed.trouble != str(error):
             _log.warning("scrub of %s: %s", self._history, error)
         self._scrub.unreachable(self._clock.monotonic_s(), str(error))
-
-
-def _fields(name: FragmentName) -> dict[str, int]:
-    """Return the fields of a line in the log (`node.logformat`)."""
-    return {"partition": name.partition}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -11,19 +10,11 @@ from polonaise.histogram import Histogram
 from polonaise.terms import StorageId
 
 
-def add_totals(sums: Counter[str], totals: Mapping[str, int]) -> None:
-    """Add a partition's totals to `sums`, in a fraction of the time that `Counter.update` takes."""
-    for name, count in totals.items():
-        sums[name] += count
-
-
 class ServerMeasures(NamedTuple):
     """Measurements of a server as a whole at one moment. Totals count from the server's start, and never fall."""
 
     cluster: ClusterDescription | None
     """The description of the server's cluster; None before the server has read it."""
-    totals: Mapping[str, int]
-    """The sums of `ServedPartition.totals` over all partitions that the server has owned since its start."""
     latencies: Histogram
     """The times from the receipt of an append to its commit: for each batch, that of the oldest append in it."""
     refused: Mapping[str, int]

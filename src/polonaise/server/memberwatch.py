@@ -7,9 +7,9 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from polonaise.errors import CoordinatorUnavailable, PolonaiseError
+from polonaise.errors import PolonaiseError
 from polonaise.host import Clock
-from polonaise.server.coordinatortrouble import CoordinatorTrouble
+from polonaise.server.coordinatortrouble import CoordinatorTrouble, answered_within
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storageaddresses import StorageAddresses
@@ -81,18 +81,13 @@ class MemberWatch:
 
     async def _look(self, served: ServedPartition) -> bool | None:
         """Look at one partition; return whether it could be read, or None if it was not tried."""
-        limit_s = self._settings.coordinator_s_max
-        error: PolonaiseError
         try:
-            async with asyncio.timeout(limit_s):
+            async with answered_within(self._settings.coordinator_s_max):
                 return True if await served.look() else None
-        except TimeoutError:
-            error = CoordinatorUnavailable(f"the coordinator gave no answer within {limit_s:g} s")
-        except PolonaiseError as failed:
-            error = failed
-        self._trouble.failed(_MEMBERS, error)
-        _log.warning("partition %d: %s: %s", served.partition, _MEMBERS, error)
-        return False
+        except PolonaiseError as error:
+            self._trouble.failed(_MEMBERS, error)
+            _log.warning("partition %d: %s: %s", served.partition, _MEMBERS, error)
+            return False
 
     def _drop_links(self) -> None:
         """Close the links to nodes that are no storage nodes of the cluster any more, once no partition uses them.

@@ -36,7 +36,7 @@ from polonaise.server.coordinatortrouble import CoordinatorTrouble
 from polonaise.server.copyturns import CopyTurns
 from polonaise.server.fragmentscrub import FragmentScrubbing
 from polonaise.server.healthwarnings import HealthWarnings
-from polonaise.server.measures import ServerMeasures, add_totals
+from polonaise.server.measures import ServerMeasures
 from polonaise.server.memberwatch import MemberWatch
 from polonaise.server.protocol.ownerhealth import health_of
 from polonaise.server.protocol.ticks import Ticks
@@ -44,6 +44,7 @@ from polonaise.server.requirements import Requirements
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.servermembership import ServerMembership
 from polonaise.server.settings import ServerSettings
+from polonaise.server.sharedparts import SharedParts
 from polonaise.server.startturns import StartTurns
 from polonaise.server.storageaddresses import StorageAddresses
 from polonaise.server.storagehealth import StorageHealth
@@ -95,6 +96,8 @@ class Server:
         """Where the storage nodes are reached; unset before `start`."""
         self._links = StorageLinks(self._link)
         self._storage_health = StorageHealth(host, self._links)
+        self._shared: SharedParts
+        """What each partition is given; from `start` on."""
         self.partitions: dict[PartitionId, ServedPartition] = {}
         """The partitions that this server owns."""
         self._past: Counter[str] = Counter()
@@ -142,6 +145,10 @@ class Server:
         self._addresses = StorageAddresses(self._host, self._coordinator, self._description)
         if self._open_history is not None:
             self._history = self._open_history(self._description.key)
+        self._shared = SharedParts(
+            self._host, self._coordinator, self._settings, self._links, self._starts, self._copies, self._ticks,
+            self._history, self._latencies, self._requirements,
+        )  # fmt: skip
         self.id = await self._coordinator.unique_id()
         self._cluster.server, self._cluster.partitions = self.id, self._description.partitions
         self._listener = await self._host.network.listen(self._settings.listen, self._accept)
@@ -360,12 +367,7 @@ class Server:
                 self._past.update(served.totals())
         for partition, owned in sorted(mine.items(), key=itemgetter(0)):
             if partition not in self.partitions:
-                served = ServedPartition(
-                    self._host, self._coordinator, self._links, self._settings, partition, owned.generation,
-                    self._starts, self._copies, self._ticks.busy, self._history, self._latencies,
-                    self._requirements,
-                )  # fmt: skip
-                self.partitions[partition] = served
+                served = self.partitions[partition] = ServedPartition(self._shared, partition, owned.generation)
                 served.start()
 
     def _follow_requirement(self) -> None:
@@ -557,18 +559,10 @@ class Server:
         """The totals of the partitions that it does not own any more, summed up: a copy."""
         return Counter(self._past)
 
-    def measures(self, totals: Mapping[str, int] | None = None) -> ServerMeasures:
-        """Return what can be measured of this server as a whole; more of each partition is in `partitions`.
-
-        With thousands of partitions it takes long to sum up their totals, which the caller may therefore have done.
-        """
-        if totals is None:
-            totals = self.past_totals
-            for served in self.partitions.values():
-                add_totals(totals, served.totals())
+    def measures(self) -> ServerMeasures:
+        """Return what can be measured of this server as a whole; more of each partition is in `partitions`."""
         return ServerMeasures(
             cluster=None if self._cluster.described is None else self._cluster.described.value,
-            totals=totals,
             latencies=self._latencies,
             refused=self._refused,
             connections=len(self._connections),

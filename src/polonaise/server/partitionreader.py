@@ -19,6 +19,7 @@ from polonaise.server.archivedhistory import ArchivedHistory, required
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLink, expect
+from polonaise.server.waiters import Waiters
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, StorageId, TransactionId
 from polonaise.wire.codec import Message
 from polonaise.wire.fetches import encode_bodies, parse_fetch
@@ -49,19 +50,11 @@ class PartitionReader:
         self._links = links
         self._settings = settings
         self._on_damage = on_damage
-        self._waiting: dict[asyncio.Future[None], None] = {}
-        """One future for each read that waits. Not an `asyncio.Event`, which stays bound to one event loop: a log in
-        memory uses its partitions in one loop after the other."""
+        self.moved = Waiters()
+        """The reads that wait. To be woken when more may be committed, or this owner will commit nothing any more."""
         self._next_source = 0
 
     # ------------------------------------------------------------------ waiting
-
-    def mark_moved(self) -> None:
-        """Wake all reads that wait: more may be committed, or this owner will commit nothing any more."""
-        waiting, self._waiting = self._waiting, {}
-        for moved in waiting:
-            if not moved.done():
-                moved.set_result(None)
 
     async def wait(self, request: Read) -> None:
         """Wait, if the request asks for that, until its first id is committed. Holds no answer in memory meanwhile.
@@ -75,18 +68,9 @@ class PartitionReader:
             try:
                 async with asyncio.timeout(min(request.wait_ms / 1000, self._settings.read_wait_s_max)):
                     while self.owner.committed < request.first and self.owner.stopped is None:
-                        await self._moved()
+                        await self.moved.woken()
             except TimeoutError:
                 pass
-
-    async def _moved(self) -> None:
-        """Wait for the next `mark_moved`."""
-        moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[moved] = None
-        try:
-            await moved
-        finally:
-            self._waiting.pop(moved, None)
 
     # ------------------------------------------------------------------ ranges and bodies
 

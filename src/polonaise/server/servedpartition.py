@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final, cast
 
-from polonaise.coordination import Coordinator
 from polonaise.errors import (
     BatchDamaged,
     BeyondLog,
@@ -20,14 +19,10 @@ from polonaise.errors import (
     PartitionNotReady,
     PolonaiseError,
 )
-from polonaise.histogram import Histogram
-from polonaise.host import Host
 from polonaise.link.connection import Connection
 from polonaise.log.batch import Batch
-from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.catchup import CatchUp
 from polonaise.server.clients import connection_of, receive, send
-from polonaise.server.copyturns import CopyTurns
 from polonaise.server.effectqueue import EffectQueue
 from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol.effects import (
@@ -47,11 +42,8 @@ from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.recovery import participants
 from polonaise.server.protocol.session import StartedSession
 from polonaise.server.protocol.tailcache import Committed
-from polonaise.server.requirements import Requirements
 from polonaise.server.sessionstart import SessionStart
-from polonaise.server.settings import ServerSettings
-from polonaise.server.startturns import StartTurns
-from polonaise.server.storagelinks import StorageLink
+from polonaise.server.sharedparts import SharedParts
 from polonaise.terms import FailureReason, Generation, PartitionId, StorageId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import Confirm, Store
@@ -68,43 +60,19 @@ _FAILED: Final = tuple((reason, f"failed_{reason.name.lower()}") for reason in F
 class ServedPartition:
     """Brings every event to a `PartitionOwner`, and carries out the effects in their order. It decides nothing."""
 
-    def __init__(
-        self,
-        host: Host,
-        coordinator: Coordinator,
-        links: Mapping[StorageId, StorageLink],
-        settings: ServerSettings,
-        partition: PartitionId,
-        generation: Generation,
-        starts: StartTurns,
-        copies: CopyTurns,
-        busy: Callable[[PartitionId], None],
-        history: ArchivedHistory | None,
-        latencies: Histogram,
-        requirements: Requirements,
-    ) -> None:
-        """Make a partition that is not started.
-
-        `starts` gives the partitions their turns to start a session, `copies` those to copy to late replicas. `busy` is
-        called when something with a deadline begins. `history` is the fragments of the log, if the server was told of
-        any. `latencies` takes the time that each batch needs to be committed. `requirements` says which replicas
-        commits need beside a quorum.
-        """
-        self._host = host
-        self._coordinator = coordinator
-        self._links = links
-        self._settings = settings
+    def __init__(self, shared: SharedParts, partition: PartitionId, generation: Generation) -> None:
+        """Make a partition that is not started."""
+        self._shared = shared
+        self._host = shared.host
+        self._links = shared.links
+        self._settings = shared.settings
+        self._busy = shared.ticks.busy
         self.partition = partition
         self.generation = generation
-        self.owner = PartitionOwner(partition, generation, settings, latencies)
+        self.owner = PartitionOwner(partition, generation, shared.settings, shared.latencies)
         self.failures_told = [0] * (max(FailureReason) + 1)
         """How many failed appends clients were told of, by the number of the reason."""
-        self.reader = PartitionReader(self.owner, links, settings, history, self._on_damage)
-        self._starts = starts
-        self._copies = copies
-        self._busy = busy
-        self._history = history
-        self._requirements = requirements
+        self.reader = PartitionReader(self.owner, shared.links, shared.settings, shared.history, self._on_damage)
         self._engaged: Mapping[StorageId, Connection] = {}
         self._ended: asyncio.Future[str] | None = None
         self._sessions: asyncio.Task[None] | None = None
@@ -191,12 +159,13 @@ class ServedPartition:
         while True:
             try:
                 start = SessionStart(
-                    self._host, self._coordinator, self._links, self._settings,
-                    partition=self.partition, generation=self.generation, first=first, report=self._report,
-                    known=self.owner.known, history=self._history, answered=self.owner.readiness.replica_answered,
-                    requirements=self._requirements, insufficient=self._on_insufficient,
+                    self._shared, partition=self.partition, generation=self.generation, first=first,
+                    report=self._report, known=self.owner.known, answered=self.owner.readiness.replica_answered,
+                    insufficient=self._on_insufficient,
                 )  # fmt: skip
-                async with self._starts.turn(self, wanted=self.owner.wanted, report=self.owner.readiness.attempt_waits):
+                async with self._shared.starts.turn(
+                    self, wanted=self.owner.wanted, report=self.owner.readiness.attempt_waits
+                ):
                     started = await start.run()
             except NotOwner as error:
                 self.close(error)
@@ -262,10 +231,7 @@ class ServedPartition:
         self._stop_catching_up()
         session = self.owner.session
         if session is not None and len(session.engaged) < len(participants(session.value)):
-            catching_up = CatchUp(
-                self._host, self._settings, self._links, self.reader, session, self._readmit, self._readmitted_s,
-                self._copies,
-            )  # fmt: skip
+            catching_up = CatchUp(self._shared, self.reader, session, self._readmit, self._readmitted_s)
             self._catching_up = self._host.spawn(catching_up.run(), f"catch-up of partition {self.partition}")
 
     def _stop_catching_up(self) -> None:
@@ -293,7 +259,7 @@ class ServedPartition:
         session = self.owner.session
         if session is None:
             return False
-        value = (await self._coordinator.partition(self.partition)).value
+        value = (await self._shared.coordinator.partition(self.partition)).value
         # Read for another session: its start has seen the pending change, or the next look will.
         if self.owner.session is not session or value.session != session.id:
             return True
@@ -307,10 +273,10 @@ class ServedPartition:
 
     def follow_requirement(self) -> None:
         """End the session if it acts by another requirement of copies, or other zones, than were read by now."""
-        session, required = self.owner.session, self._requirements.of(self.partition)
+        session, required = self.owner.session, self._shared.requirements.of(self.partition)
         if session is not None and session.value.required != required:
             self._carry_out(self.owner.end_session("other copies are required of commits now", self._now))
-        elif session is not None and session.zones != self._requirements.zones:
+        elif session is not None and session.zones != self._shared.requirements.zones:
             self._carry_out(self.owner.end_session("storage nodes are in other zones now", self._now))
 
     def _on_insufficient(self, why: str) -> None:
@@ -355,7 +321,7 @@ class ServedPartition:
             case Replicate():
                 self._replicate(effect)
             case MarkMoved():
-                self.reader.mark_moved()
+                self.reader.moved.wake()
             case AwaitTurn():
                 asyncio.get_running_loop().call_soon(self._turn)
             case AwaitRoom(mount):

@@ -11,9 +11,9 @@ from typing import Final
 from polonaise.coordination import Coordinator, Membership
 from polonaise.coordination.lease import RENEW_S, Tenure, renew_every_s
 from polonaise.coordination.values import Registration
-from polonaise.errors import Closed, CoordinatorUnavailable, PolonaiseError
+from polonaise.errors import Closed, PolonaiseError
 from polonaise.host import Host
-from polonaise.server.coordinatortrouble import CoordinatorTrouble
+from polonaise.server.coordinatortrouble import CoordinatorTrouble, answered_within
 
 _log = logging.getLogger(__name__)
 _LEASE: Final = "the lease can't be renewed"
@@ -86,13 +86,11 @@ class ServerMembership:
         """
         self.check()
         if not self._renewed.is_set():
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._renewed.wait()
-            except TimeoutError:
-                raise CoordinatorUnavailable(
-                    f"the registration of server {self._registration.server} could not be renewed within {seconds:g} s"
-                ) from None
+            silence = (
+                f"the registration of server {self._registration.server} could not be renewed within {seconds:g} s"
+            )
+            async with answered_within(seconds, silence):
+                await self._renewed.wait()
         return self.stretch
 
     def check(self) -> None:

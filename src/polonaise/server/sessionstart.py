@@ -7,13 +7,11 @@ the engagement is written, but for what health tells: it returns a `StartedSessi
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from polonaise.coordination import Coordinator
 from polonaise.coordination.values import HeadReset, PartitionValue, Versioned
 from polonaise.errors import (
     ConnectionLost,
@@ -29,18 +27,17 @@ from polonaise.errors import (
     SegmentDamaged,
     fresh,
 )
-from polonaise.host import Host
 from polonaise.link.connection import Connection
 from polonaise.log import registers
 from polonaise.log.batch import Batch
-from polonaise.server.archivedhistory import ArchivedHistory, ToCopy, check_not_ahead, copy_on, read_to_copy
+from polonaise.server.archivedhistory import ToCopy, check_not_ahead, copy_on, read_to_copy
+from polonaise.server.coordinatortrouble import answered_within
 from polonaise.server.protocol import headreset, recovery
 from polonaise.server.protocol.headreset import CarryOut, Withheld
 from polonaise.server.protocol.recovery import Contradiction, Decided, ReplicaAnswer, Undecided
 from polonaise.server.protocol.session import StartedSession
-from polonaise.server.requirements import Requirements
-from polonaise.server.settings import ServerSettings
-from polonaise.server.storagelinks import StorageLink, expect
+from polonaise.server.sharedparts import SharedParts
+from polonaise.server.storagelinks import expect
 from polonaise.terms import (
     NO_SESSION,
     NO_TRANSACTION,
@@ -89,40 +86,32 @@ class SessionStart:
 
     def __init__(
         self,
-        host: Host,
-        coordinator: Coordinator,
-        links: Mapping[StorageId, StorageLink],
-        settings: ServerSettings,
+        shared: SharedParts,
         *,
         partition: PartitionId,
         generation: Generation,
         known: recovery.Known,
         first: bool,
         report: Callable[[str], None],
-        history: ArchivedHistory | None,
         answered: Callable[[StorageId, ReplicaAnswer], None],
-        requirements: Requirements,
         insufficient: Callable[[str], None],
     ) -> None:
         """Prepare an attempt.
 
         `known` is the last commit that this owner has seen, and `first` says that it has had no session yet. `report`
-        is called with what the attempt waits for, and `answered` with what each replica proves. `history` is the
-        fragments of the log, if the server was told of any. `requirements` says which replicas commits need beside a
-        quorum, and `insufficient` is called when these can't be had at present.
+        is called with what the attempt waits for, and `answered` with what each replica proves. `insufficient` is
+        called when the replicas that commits need beside a quorum can't be had at present.
         """
-        self._host = host
-        self._coordinator = coordinator
-        self._links = links
-        self._settings = settings
+        self._shared = shared
+        self._host = shared.host
+        self._coordinator = shared.coordinator
+        self._settings = shared.settings
         self._partition = partition
         self._generation = generation
         self._known = known
         self._first = first
         self._report = report
-        self._history = history
         self._on_answer = answered
-        self._requirements = requirements
         self._on_insufficient = insufficient
         self._session: SessionId = 0
         self._version = 0
@@ -143,8 +132,8 @@ class SessionStart:
         """
         # The number first: fencing with a number that another owner may have got as well would fence nobody out.
         claimed = await self._claim()
-        async with self._coordinating():
-            required = await self._requirements.for_session(self._partition, claimed.value)
+        async with answered_within(self._settings.coordinator_s_max):
+            required = await self._shared.requirements.for_session(self._partition, claimed.value)
         claimed = replace(claimed, value=replace(claimed.value, required=required))
         self._session, self._version = claimed.value.session, claimed.version
         try:
@@ -154,9 +143,10 @@ class SessionStart:
             raise
         # Before any replica is cut, and while the partition can still stop without having given out an id twice. Once
         # is enough: later sessions rest on what this owner has seen committed.
-        if self._first and self._history is not None:
-            self._report(f"waiting for the fragment store {self._history} to tell how far it reaches")
-            await check_not_ahead(self._history, self._partition, decided.closing)
+        history = self._shared.history
+        if self._first and history is not None:
+            self._report(f"waiting for the fragment store {history} to tell how far it reaches")
+            await check_not_ahead(history, self._partition, decided.closing)
         if self._carrying is not None:
             claimed = await self._begin_reset(claimed)
         clean = await self._clean(claimed.value, decided)
@@ -174,7 +164,7 @@ class SessionStart:
         # The connections on which the replicas were fenced and joined: a message on an older one may have been lost
         # without anybody noticing on a new one.
         engaged = {name: self._connections[name] for name in value.members if name in clean}
-        zones = {} if self._requirements is None else self._requirements.zones
+        zones = self._shared.requirements.zones
         return StartedSession(value, decided.closing, decided.last_crc, time_us, values, engaged, zones)
 
     # ------------------------------------------------------------------ 1 claim
@@ -184,7 +174,7 @@ class SessionStart:
 
         Raises `NotOwner` if a later generation owns the partition, and `PartitionNotReady` if another owner was faster.
         """
-        async with self._coordinating():
+        async with answered_within(self._settings.coordinator_s_max):
             current = await self._coordinator.partition(self._partition)
             claimed = recovery.claim(current.value, self._generation)
             if claimed is None:
@@ -203,7 +193,7 @@ class SessionStart:
         Without such a claim, the coordinator was restored from an older state. It would give out session numbers a
         second time, and two owners could write in one session.
         """
-        async with self._coordinating():
+        async with answered_within(self._settings.coordinator_s_max):
             current = await self._coordinator.partition(self._partition)
         if current.value.session == self._session:
             raise ConsistencyLost(
@@ -211,17 +201,6 @@ class SessionStart:
                 f"{self._session} ({fenced.text}): the coordinator was restored from an older state, and would give "
                 "out session numbers a second time: restore its latest state, then start the servers again"
             )
-
-    @contextlib.asynccontextmanager
-    async def _coordinating(self) -> AsyncIterator[None]:
-        """Raise `CoordinatorUnavailable` when the requests to the coordinator in this block take too long."""
-        limit_s = self._settings.coordinator_s_max
-        try:
-            async with asyncio.timeout(limit_s):
-                yield
-        except TimeoutError:
-            # With a text: it becomes the reason why the partition is not ready, and no reason would mean that it is.
-            raise CoordinatorUnavailable(f"the coordinator gave no answer within {limit_s:g} s") from None
 
     # ------------------------------------------------------------------ 2-4 fence, doubt, decide
 
@@ -320,10 +299,10 @@ class SessionStart:
 
         If the coordinator gives no answer, the attempt goes on.
         """
-        if self._requirements.of(self._partition) != value.required:
+        if self._shared.requirements.of(self._partition) != value.required:
             raise PartitionNotReady("another number of copies is required now")
         try:
-            async with self._coordinating():
+            async with answered_within(self._settings.coordinator_s_max):
                 current = await self._coordinator.partition(self._partition)
         except CoordinatorUnavailable:
             return
@@ -340,7 +319,7 @@ class SessionStart:
         until_s = clock.monotonic_s() + self._settings.gather_s
         while (left_s := until_s - clock.monotonic_s()) > 0:
             missing = [name for name in names if name not in self._answers]
-            if not missing or not (self._first or any(self._links[name].session for name in missing)):
+            if not missing or not (self._first or any(self._shared.links[name].session for name in missing)):
                 return
             self._answered.clear()
             try:
@@ -356,7 +335,7 @@ class SessionStart:
         """
         pause_s = self._settings.retry_s_min
         while True:
-            connection = await self._links[name].connected()
+            connection = await self._shared.links[name].connected()
             try:
                 answer = await connection.request(
                     LastSessionInfo(self._session), partition=self._partition, deadline_s=self._settings.replica_s_max
@@ -380,7 +359,7 @@ class SessionStart:
 
         Raises `PartitionNotReady` if the value has changed, for instance because an operator has replaced the reset.
         """
-        async with self._coordinating():
+        async with answered_within(self._settings.coordinator_s_max):
             current = await self._coordinator.partition(self._partition)
             begun = headreset.begun(current.value, self._certain) if current.version == claimed.version else None
             written = await self._coordinator.set_partition(self._partition, begun, claimed.version) if begun else None
@@ -509,7 +488,7 @@ class SessionStart:
         request = ReadBatches(self._session, first, last, self._settings.copy_bytes, 1, 0)
         others = [source for source in sources if source != reader]
         no_source = SegmentDamaged("no other replica holds the log's end")
-        return await read_to_copy(self._ask, others, request, self._partition, self._history, no_source)
+        return await read_to_copy(self._ask, others, request, self._partition, self._shared.history, no_source)
 
     # ------------------------------------------------------------------ what the session starts from
 
@@ -551,7 +530,7 @@ class SessionStart:
         pause_s = self._settings.retry_s_min
         while True:
             try:
-                async with self._coordinating():
+                async with answered_within(self._settings.coordinator_s_max):
                     if await self._coordinator.set_partition(self._partition, value, version) is not None:
                         return
                     current = await self._coordinator.partition(self._partition)

@@ -10,6 +10,7 @@ from polonaise.errors import BadOption, ConnectionLost, PolonaiseError, Protocol
 from polonaise.host import Host
 from polonaise.link.connection import OWN_REQUESTS, Connection, connect, fault_in, hello
 from polonaise.server.settings import ServerSettings
+from polonaise.server.storageaddresses import StorageAddresses
 from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import NAMES_VERSION, ROLE_SERVER, ROLE_STORAGE, Identified, Identify, Refused, Stored
@@ -34,16 +35,6 @@ class ReplicaListener(Protocol):
     def on_stored(self, name: StorageId, connection: Connection, session: int, number: int) -> None: ...
 
     def on_replica_failed(self, name: StorageId, connection: Connection, error: PolonaiseError) -> None: ...
-
-
-class Addresses(Protocol):
-    """Tells at which addresses storage nodes are reached. They may change at any time."""
-
-    def of(self, name: StorageId) -> str:
-        """Return the present address of a storage node."""
-
-    def look_again(self) -> None:
-        """Note that a node was not reached at its address: it may have another one by now. Returns at once."""
 
 
 class StorageLinks(dict[StorageId, "StorageLink"]):
@@ -74,7 +65,7 @@ class StorageLink:
         cluster_key: bytes,
         settings: ServerSettings,
         others: Mapping[StorageId, StorageLink],
-        addresses: Addresses,
+        addresses: StorageAddresses,
     ) -> None:
         """Make a link that is not started. `others` are all links of the server, this one included."""
         self._host = host

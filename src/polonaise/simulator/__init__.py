@@ -22,24 +22,19 @@ from polonaise.simulator.configuration import (
     NetworkConfiguration,
 )
 from polonaise.simulator.environment import ProcessFailed
-from polonaise.simulator.faultcounts import FAULTS, FaultCounts
-from polonaise.simulator.loop import Deadlock, Killed, ScheduleFailed, StepsExceeded
+from polonaise.simulator.loop import Deadlock, StepsExceeded
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import Machine, World
 
 __all__ = [
-    "FAULTS",
     "ClockConfiguration",
     "Configuration",
     "Deadlock",
     "DiskConfiguration",
-    "FaultCounts",
-    "Killed",
     "Machine",
     "NetworkConfiguration",
     "Process",
     "ProcessFailed",
-    "ScheduleFailed",
     "StepsExceeded",
     "World",
 ]

@@ -5,7 +5,6 @@ Few schedules have an archive, and only those load Parquet.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,12 +13,10 @@ from polonaise.fragments.format import FragmentWriter, batches_in
 from polonaise.fragments.mark import MARK, mark_of
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName
-from polonaise.host import Host
 from polonaise.log.batch import Batch, Columns, seal
 from polonaise.server.settings import ServerSettings
 from polonaise.simulator.archivist import Archivist
-from polonaise.simulator.checkers import check_trims
-from polonaise.simulator.cluster import CLUSTER_KEY, DIRECTORY, Cluster, Node
+from polonaise.simulator.cluster import CLUSTER_KEY, Cluster, Node
 from polonaise.simulator.diskaudit import FinalLog
 from polonaise.simulator.nemesis import Nemesis
 from polonaise.simulator.object_store import SimulatedStore
@@ -45,17 +42,13 @@ class Archiving:
 
     def __init__(self, cluster: Cluster, nemesis: Nemesis, history: History) -> None:
         self._cluster = cluster
-        self.store = cluster.store = SimulatedStore(cluster.world)
+        self.store = SimulatedStore(cluster.world)
         self.store.put_now(MARK, mark_of(CLUSTER_KEY))
         self.archivist = Archivist(cluster, self.store, history)
         cluster.open_history = self.archivist.open_history
         cluster.knobs = replace(cluster.knobs, server=_scrubbing(cluster))
-        cluster.others.append(Node(cluster, "archivist-0", self._run))
-        nemesis.trouble_store()
-
-    async def _run(self, node: Node, host: Host) -> None:
-        await self.archivist.run(node, host)
-        await asyncio.get_running_loop().create_future()
+        cluster.others.append(Node(cluster, "archivist-0", self.archivist.run))
+        nemesis.trouble_store(self.store)
 
     @property
     def scrub_s(self) -> float:
@@ -76,12 +69,25 @@ class Archiving:
     # ------------------------------------------------------------------ the verdict
 
     def check_trims(self) -> Iterator[Violation]:
-        """Check P1 now, as `checkers.check_trims` does, on every storage node's disk and for every partition."""
+        """Check P1: no replica has dropped an id that is not archived, or one that is not below its confirmed mark.
+
+        A session may begin right after that mark, and never lower, so a replica keeps the transaction at the mark.
+        """
         fragments = self.store.fragments()
         for partition in range(self._cluster.knobs.partitions):
             archived = archived_up_to([name for name in fragments if name.partition == partition])
-            disks = {node.name: node.machine.disk for node in self._cluster.storage}
-            yield from check_trims(disks, DIRECTORY, partition, archived)
+            for node in self._cluster.storage:
+                copy = node.promised(partition)
+                if copy is None or not copy.trimmed.first:
+                    continue
+                first, confirmed = copy.trimmed.first, copy.promises.confirmed
+                seen = f"{node.name} has dropped everything below {first} of partition {partition}"
+                if first > archived + 1:
+                    expected = f"nothing to be trimmed above {archived}, where the archive ends"
+                    yield Violation("P1 durability", expected, seen)
+                if first > confirmed:
+                    expected = f"nothing to be trimmed from {confirmed} on, the confirmed mark"
+                    yield Violation("P1 durability", expected, seen)
 
     def batches_below(self, partition: PartitionId, first: TransactionId) -> list[Batch]:
         """Return the batches below `first`, which replicas have trimmed, from the fragments.

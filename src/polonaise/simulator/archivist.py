@@ -7,8 +7,8 @@ of its trims may ask for more than is archived, as an operator does who mistakes
 from __future__ import annotations
 
 import asyncio
-import enum
 import random
+from collections.abc import Awaitable, Callable
 
 from polonaise.admin.archive import archive
 from polonaise.admin.trimming import trim
@@ -36,15 +36,6 @@ def history_settings(source: random.Random) -> HistorySettings:
     )
 
 
-class ArchivistTask(enum.Enum):
-    """What the archivist has to do at present."""
-
-    WORK = "archives and trims, or asks for too much, now and then"
-    TRIM_ALL = "trims all it can"
-    READ_ALL = "reads everything"
-    REST = "nothing"
-
-
 class Archivist:
     """The archivist, over all lives of its process."""
 
@@ -54,9 +45,10 @@ class Archivist:
         self._history = history
         self._random: random.Random = cluster.world.random("archivist")
         self._history_settings = history_settings(self._random)
-        self._task = ArchivistTask.WORK
+        self._task: Callable[[Log, PartitionId], Awaitable[None]] | None = None
+        """What has to be done for each partition, once; None while it archives and trims now and then."""
         self._done: set[PartitionId] = set()
-        """The partitions for which the present task is done."""
+        """The partitions for which the task is done."""
         self.trims = 0
         """The number of calls of `trim` that ended without an error, whether they dropped anything or not."""
 
@@ -79,9 +71,10 @@ class Archivist:
                     continue
 
     async def _step(self, log: Log, partition: PartitionId) -> None:
-        if self._task is not ArchivistTask.WORK:
+        if self._task is not None:
             if partition not in self._done:
-                await self._do(log, partition)
+                await self._task(log, partition)
+                self._done.add(partition)
         elif self._random.random() < 0.5:
             size = self._random.choice((200, 1_000, 5_000))
             async for _ in archive(log, self._store, partition, fragment_bytes=size, rest=self._random.random() < 0.7):
@@ -107,32 +100,22 @@ class Archivist:
 
     def begin_to_trim(self) -> None:
         """From now on, archive and trim each partition as far as possible, once."""
-        self._task, self._done = ArchivistTask.TRIM_ALL, set()
+        self._task, self._done = self._trim_all, set()
 
     def begin_to_read(self) -> None:
         """From now on, read each partition from its beginning to its end, once."""
-        self._task, self._done = ArchivistTask.READ_ALL, set()
-
-    def rest(self) -> None:
-        """From now on, do nothing."""
-        self._task = ArchivistTask.REST
+        self._task, self._done = self._read_all, set()
 
     @property
     def done(self) -> bool:
         return len(self._done) == self._cluster.knobs.partitions
 
-    async def _do(self, log: Log, partition: PartitionId) -> None:
-        if self._task is ArchivistTask.TRIM_ALL:
-            async for _ in archive(log, self._store, partition, rest=True):
-                pass
-            if self._history.told[partition] >= 0:
-                await trim(log, self._store, partition)
-                self.trims += 1
-        elif self._task is ArchivistTask.READ_ALL:
-            await self._read_all(log, partition)
-        else:
-            return
-        self._done.add(partition)
+    async def _trim_all(self, log: Log, partition: PartitionId) -> None:
+        async for _ in archive(log, self._store, partition, rest=True):
+            pass
+        if self._history.told[partition] >= 0:
+            await trim(log, self._store, partition)
+            self.trims += 1
 
     async def _read_all(self, log: Log, partition: PartitionId) -> None:
         known = self._history.told[partition]

@@ -14,10 +14,9 @@ from struct import Struct
 from typing import Final
 
 from polonaise.log import registers
-from polonaise.simulator.disk import SimulatedDisk
-from polonaise.simulator.diskaudit import DiskReplica, FinalLog, promised_by
+from polonaise.simulator.diskaudit import DiskReplica, FinalLog
 from polonaise.simulator.observations import COUNT, MOVE, PRODUCED, Fate, History, Kind, Try, Violation, describe
-from polonaise.terms import LockMode, PartitionId, TransactionId
+from polonaise.terms import LockMode, TransactionId
 
 ACCOUNT_START: Final = 100
 """What every account holds before the first transfer."""
@@ -54,27 +53,6 @@ def check_replicas(log: FinalLog, replicas: Sequence[DiskReplica], spoilt: set[s
         elif len(replica.batches) != sum(batch.first >= replica.first for batch in log.batches):
             seen = f"{replica.name} ends at {replica.last}"
             yield Violation("P1 durability", f"partition {log.partition} up to {len(log) - 1}", seen)
-
-
-def check_trims(
-    disks: Mapping[str, SimulatedDisk], directory: str, partition: PartitionId, archived: TransactionId
-) -> Iterator[Violation]:
-    """P1: no replica has dropped an id that is not archived, or one that is not below its confirmed mark.
-
-    A session may begin right after that mark, and never lower, so a replica keeps the transaction at the mark.
-    `archived` is the last id up to which the partition's fragments have everything.
-    """
-    for name, disk in disks.items():
-        copy = promised_by(disk, directory, partition)
-        if copy is None or not copy.trimmed.first:
-            continue
-        seen = f"{name} has dropped everything below {copy.trimmed.first} of partition {partition}"
-        if copy.trimmed.first > archived + 1:
-            yield Violation("P1 durability", f"nothing to be trimmed above {archived}, where the archive ends", seen)
-        if copy.trimmed.first > copy.promises.confirmed:
-            yield Violation(
-                "P1 durability", f"nothing to be trimmed from {copy.promises.confirmed} on, the confirmed mark", seen
-            )
 
 
 # ------------------------------------------------------------------ P1, P2, P4: what was seen and told is there

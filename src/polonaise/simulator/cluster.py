@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, TypeAlias
 
 from polonaise.client.discovery import Discovery
 from polonaise.client.serverdiscovery import ServerDiscovery
@@ -23,6 +24,7 @@ from polonaise.coordination.values import ClusterDescription, PartitionValue, pa
 from polonaise.errors import PolonaiseError, Retry
 from polonaise.host import Host
 from polonaise.link.connection import LinkSettings
+from polonaise.log.promises import PromiseSector
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
@@ -32,16 +34,14 @@ from polonaise.simulator.coordinator import (
     SimulatedBackend,
     SimulatedCoordinator,
 )
+from polonaise.simulator.diskaudit import DiskReplica, durable_last, promised_by, read_replica
 from polonaise.simulator.loop import LIFE
 from polonaise.simulator.process import Process
 from polonaise.simulator.world import Machine, World
 from polonaise.storage.node import StorageNode
 from polonaise.storage.refusing import RefusingNode
 from polonaise.storage.settings import StorageSettings
-from polonaise.terms import PartitionId, StorageId
-
-if TYPE_CHECKING:
-    from polonaise.simulator.object_store import SimulatedStore
+from polonaise.terms import PartitionId, StorageId, TransactionId
 
 CLUSTER_KEY: Final = bytes(range(1, 17))
 DIRECTORY: Final = "data"
@@ -228,10 +228,14 @@ def _client(source: random.Random, link: LinkSettings) -> ClientSettings:
     )
 
 
+NodeMain: TypeAlias = Callable[["Node", Host], Coroutine[Any, Any, None]]
+"""What a process of a node runs."""
+
+
 class Node:
     """One node of the cluster: its machine, and the process that should be running there."""
 
-    def __init__(self, cluster: Cluster, name: str, main: Callable[[Node, Host], Awaitable[None]]) -> None:
+    def __init__(self, cluster: Cluster, name: str, main: NodeMain) -> None:
         self.cluster = cluster
         self.name = name
         self.machine: Machine = cluster.world.machine(name)
@@ -242,7 +246,7 @@ class Node:
         """The virtual time since when the coordinator does not hear from the node, as it is paused or cut off; None if
         the coordinator hears from it. Once that time is `lease_s` ago, the node counts as dead there."""
         self.restarts = 0
-        self._main = main
+        self._main = functools.partial(main, self)
         self._random = cluster.world.random(f"restarts/{name}")
 
     @property
@@ -257,6 +261,11 @@ class Node:
         """Do not start the node again, once its process has ended, until `let_up` is called."""
         self._may_run.clear()
 
+    def put_down(self) -> None:
+        """Kill the node's process, and do not start the node again until `let_up` is called."""
+        self.hold_down()
+        self.crash()
+
     def let_up(self) -> None:
         """Allow the node to start again after `hold_down`."""
         self._may_run.set()
@@ -268,15 +277,23 @@ class Node:
     def lose_power(self) -> None:
         self.machine.power_loss()
 
+    # What `diskaudit` finds on the node's disk.
+
+    def promised(self, partition: PartitionId) -> PromiseSector | None:
+        return promised_by(self.machine.disk, DIRECTORY, partition)
+
+    def replica(self, partition: PartitionId) -> DiskReplica:
+        return read_replica(self.name, self.machine.disk, DIRECTORY, partition)
+
+    def durable_last(self, partition: PartitionId) -> TransactionId:
+        return durable_last(self.machine.disk, DIRECTORY, partition)
+
     def start(self) -> None:
         if not self.running:
             self.away_since = None
             # A fault (`PolonaiseError`) may end a node, which is started again. Any other error, such as a broken
             # invariant, is a mistake of our own code, and ends the schedule.
-            self.process = self.machine.start(self._run, may_fail=(PolonaiseError,))
-
-    async def _run(self, host: Host) -> None:
-        await self._main(self, host)
+            self.process = self.machine.start(self._main, may_fail=(PolonaiseError,))
 
     async def keep_running(self) -> None:
         """Start the node, and start it again each time that its process has ended, until the schedule is over."""
@@ -295,25 +312,26 @@ class Node:
 class Cluster:
     """The nodes of one schedule, and the coordinator that they share."""
 
-    def __init__(self, world: World, knobs: Knobs, client_main: Callable[[Node, Host], Awaitable[None]]) -> None:
+    def __init__(self, world: World, knobs: Knobs, client_main: NodeMain) -> None:
         self.world = world
         self.knobs = knobs
         self.service = SimulatedCoordinator(
             world.random("coordinator"),
+            world.faults,
             knobs.coordinator,
             leases=knobs.leases,
             sessions=Sessions(world.random("session ends"), knobs.session_s) if knobs.session_s else None,
         )
+        self.partition_checks: list[Callable[[PartitionId, PartitionValue, PartitionValue], None]] = []
+        """Called with each partition whose value at the coordinator was changed, and its former and its new value."""
+        self.service.on_written.append(self._written)
         self.contacts: dict[str, SimulatedBackend] = {}
         """By name of a node: its latest process's way to the coordinator."""
         self.cut_off: set[str] = set()
         """Names of the nodes that do not reach the coordinator."""
-        self.storage = [Node(self, f"storage-{number}", self._storage) for number in range(knobs.storage)]
-        self.spares = [
-            Node(self, f"storage-{number}", self._storage)
-            for number in range(knobs.storage, knobs.storage + knobs.spares)
-        ]
-        """Storage nodes that have no copies at first. In the end they have none either: see `memberschanging`."""
+        nodes = [Node(self, f"storage-{number}", self._storage) for number in range(knobs.storage + knobs.spares)]
+        self.storage, self.spares = nodes[: knobs.storage], nodes[knobs.storage :]
+        """`spares` have no copies at first. In the end they have none either: see `memberschanging`."""
         self.servers = [Node(self, f"server-{number}", self._server) for number in range(knobs.servers)]
         self.clients = [Node(self, f"client-{number}", client_main) for number in range(knobs.clients)]
         asking = world.random("asking clients")
@@ -329,8 +347,6 @@ class Cluster:
         """Set while applications do not pause between their steps, so that a fault meets many appends."""
         self._rush_until_s = 0.0
         self.ended: Callable[[Node], None] = lambda _: None
-        self.store: SimulatedStore | None = None
-        """The object store to which the log is archived; None in most seeds."""
         self.others: list[Node] = []
         """Nodes that few clusters have: an archivist (`archivist`), an owner with two connections (`doubleowner`), and
         operators (`storagemoving`, `memberschanging`, `requirementchanges`)."""
@@ -387,10 +403,8 @@ class Cluster:
             away = node.away_since
             return not process.dead and (away is None or self.world.now - away < self.knobs.lease_s)
 
-        def is_reachable() -> bool:
-            return node.name not in self.cut_off
-
-        backend = self.contacts[node.name] = self.service.backend(is_alive=is_alive, is_reachable=is_reachable)
+        backend = SimulatedBackend(self.service, is_alive, lambda: node.name not in self.cut_off)
+        self.contacts[node.name] = backend
         return Coordinator(backend, host.clock)
 
     def discovery(self, node: Node, host: Host) -> Discovery:
@@ -416,9 +430,23 @@ class Cluster:
         if self.world.now >= self._rush_until_s:
             self.rushing.clear()
 
+    def _written(self, key: str, before: bytes, after: bytes) -> None:
+        if self.partition_checks and key.startswith("partition-"):
+            partition = int(key.removeprefix("partition-"))
+            old, new = PartitionValue.decode(before), PartitionValue.decode(after)
+            for check in self.partition_checks:
+                check(partition, old, new)
+
     def partition_value(self, partition: PartitionId) -> PartitionValue:
         """Return the partition's value at the coordinator."""
         return PartitionValue.decode(self.service.snapshot()[partition_key(partition)].contents)
+
+    def is_open(self, partition: PartitionId) -> bool:
+        """Whether a running server has the partition's latest session at the coordinator."""
+        latest = self.partition_value(partition).session
+        served = [server.partitions.get(partition) for server in self.running_servers]
+        sessions = [each.owner.session for each in served if each is not None]
+        return any(session is not None and session.id == latest for session in sessions)
 
     def members_of(self, partition: PartitionId) -> list[Node]:
         """Return the storage nodes that are members of a partition at the coordinator."""

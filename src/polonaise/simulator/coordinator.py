@@ -17,20 +17,12 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, TypeAlias, TypeVar
 
-from polonaise.coordination import Coordinator
 from polonaise.coordination.backend import Entry, missing
 from polonaise.coordination.coordinator import first_entries
 from polonaise.coordination.lease import LEASE_S
 from polonaise.coordination.values import DESCRIPTION, ClusterDescription
 from polonaise.errors import CoordinatorUnavailable, PolonaiseError
-from polonaise.host import Host
-from polonaise.simulator.loop import LIFE
-
-UNAVAILABLE: Final = "coordinator_unavailable"
-UNREACHABLE: Final = "coordinator_unreachable"
-LOST_RESULT: Final = "coordinator_lost_result"
-ORPHANED: Final = "coordinator_orphaned"
-FAULTS: Final = (UNAVAILABLE, UNREACHABLE, LOST_RESULT, ORPHANED)
+from polonaise.simulator.faultcounts import FaultCounts
 
 _APART_S: Final = 1e-6
 """The least time between the arrivals of two requests of one client, which keeps them in order."""
@@ -84,6 +76,7 @@ class SimulatedCoordinator:
     def __init__(
         self,
         source: random.Random,
+        faults: FaultCounts,
         configuration: CoordinatorConfiguration | None = None,
         *,
         leases: bool = False,
@@ -98,12 +91,7 @@ class SimulatedCoordinator:
         self.leases = leases or sessions is not None
         self.sessions = sessions
         self.configuration = configuration or CoordinatorConfiguration()
-        self.census = dict.fromkeys(FAULTS, 0)
-        """By class of fault: how often it was really done to a caller.
-
-        The classes: a request that was refused; one that did not reach the service; a change that was made, but
-        whose caller was told only that no answer came; a request that arrived after its caller was gone.
-        """
+        self.faults = faults
         self.on_written: list[Callable[[str, bytes, bytes], None]] = []
         """Checks that are called with the key, the former and the new contents of each value that was changed."""
         self._random = source
@@ -111,20 +99,6 @@ class SimulatedCoordinator:
         self._names: dict[str, tuple[Entry, SimulatedBackend]] = {}
         self._watching: list[tuple[str, asyncio.Future[None]]] = []
         self._looks = 0
-
-    def client(
-        self, host: Host, *, is_alive: Predicate | None = None, is_reachable: Predicate | None = None
-    ) -> Coordinator:
-        """Return a coordinator for one process.
-
-        `is_alive` tells whether the process lives; by default, the process whose code calls this. `is_reachable`
-        tells whether messages pass between the process and the service at this moment; by default always.
-        """
-        return Coordinator(self.backend(is_alive=is_alive, is_reachable=is_reachable), host.clock)
-
-    def backend(self, *, is_alive: Predicate | None = None, is_reachable: Predicate | None = None) -> SimulatedBackend:
-        """Return the backend of one process; the arguments are those of `client`."""
-        return SimulatedBackend(self, is_alive or _life_of_caller(), is_reachable or _always)
 
     # -------------------------------------------------------------- for scenarios
 
@@ -239,6 +213,11 @@ class SimulatedBackend:
     """The coordinator's backend in one process: its way to the service."""
 
     def __init__(self, service: SimulatedCoordinator, is_alive: Predicate, is_reachable: Predicate) -> None:
+        """Make the backend of a process.
+
+        `is_alive` tells whether the process lives, and `is_reachable` whether messages pass between the process and the
+        service at this moment.
+        """
         self.is_alive = is_alive
         self._service = service
         self._is_reachable = is_reachable
@@ -334,17 +313,17 @@ class SimulatedBackend:
 
         It runs in an empty context, which belongs to no process: a request outlives the process that sent it.
         """
-        service, census = self._service, self._service.census
+        service, faults = self._service, self._service.faults
         if not self._is_reachable():
-            census[UNREACHABLE] += 1
+            faults.count("coordinator_unreachable")
             _refuse_later(service.configuration.timeout_s, answer, "not reached")
             return
         if service.strikes(service.configuration.unavailable_chance):
-            census[UNAVAILABLE] += 1
+            faults.count("coordinator_unavailable")
             _refuse_later(service.delay_s(), answer, "refused the request")
             return
         if answer.done() or not self.is_alive():
-            census[ORPHANED] += 1
+            faults.count("coordinator_orphaned")
         self._heard()
         changed = False
         try:
@@ -360,7 +339,7 @@ class SimulatedBackend:
         """Call `settle` to give the answer to the caller, unless the answer is lost on its way."""
         if lost or not self._is_reachable():
             if changed:
-                self._service.census[LOST_RESULT] += 1
+                self._service.faults.count("coordinator_lost_result")
             _refuse_later(self._service.configuration.timeout_s, answer, "gave no answer")
         elif not answer.done():
             settle()
@@ -382,12 +361,3 @@ def _later(delay_s: float, callback: Callable[..., object], *arguments: object) 
 
 def _place(key: str) -> str:
     return f"{key} at the simulated coordinator"
-
-
-def _life_of_caller() -> Predicate:
-    life = LIFE.get()
-    return lambda: life is None or not life.dead
-
-
-def _always() -> bool:
-    return True

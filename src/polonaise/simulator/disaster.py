@@ -11,8 +11,6 @@ from typing import Any
 
 from polonaise.coordination.values import Engagement, PartitionValue, partition_key
 from polonaise.server.protocol.owner import PartitionOwner
-from polonaise.simulator.cluster import DIRECTORY, Node
-from polonaise.simulator.diskaudit import durable_last
 from polonaise.simulator.observations import Fate, Kind, Violation
 from polonaise.simulator.observer import Observer
 from polonaise.terms import StorageId, TransactionId
@@ -45,7 +43,8 @@ class Disaster:
         """
         known, unmounted = list(self._history.told), False
         self._history.refusal_is_right = True
-        self._crash(self._cluster.nodes)
+        for node in self._cluster.nodes:
+            node.put_down()
         partitions = self._cluster.knobs.partitions
         if overtake is not None:
             unmounted = self._random.random() < _UNMOUNTED_SHARE
@@ -81,9 +80,7 @@ class Disaster:
                 raise Violation(_PROMISE, "nothing to be accepted", str(attempt))
         if self._history.told != known:
             raise Violation(_PROMISE, f"nothing above {known}", f"ids up to {self._history.told} were told")
-        # What the clients noticed by themselves.
-        if self._history.violations:
-            raise self._history.violations[0]
+        self._observer.stop_if_violated()  # by what the clients noticed by themselves
 
     async def go_back(self) -> None:
         """Put every replica back to an earlier moment of the very session that is current, while its owner lives.
@@ -92,15 +89,11 @@ class Disaster:
         replicas hold. Raises `Violation` as `strike` does, but health need not name a reason; and nothing is demanded
         if a partition gets another owner meanwhile.
         """
-        self._crash(self._cluster.clients)
-        for application in self._applications.values():
-            application.start_again(steps=4)
-        for node in self._cluster.clients:
-            node.let_up()
+        self._observer.begin_work_again(steps=4)
         disks = [node.machine.disk for node in self._cluster.storage]
         engaged: list[dict[StorageId, Engagement]] = []
         until_s = self._cluster.world.now + _FINISHED_S
-        while not all(application.finished for application in self._applications.values()):
+        while not self._observer.finished():
             if engaged != (engaged := self._engaged()):  # a new session: an older snapshot could be told from it
                 snapshots = [disk.snapshot() for disk in disks]
             if self._cluster.world.now > until_s:
@@ -108,10 +101,11 @@ class Disaster:
             await asyncio.sleep(_LOOK_S)
         known = list(self._history.told)
         self._history.refusal_is_right = True
-        self._crash([*self._cluster.clients, *self._cluster.storage])
+        for node in (*self._cluster.clients, *self._cluster.storage):
+            node.put_down()
         for disk, snapshot in zip(disks, snapshots, strict=True):
             disk.restore(snapshot)
-        lasts = [max(durable_last(disk, DIRECTORY, p) for disk in disks) for p in range(len(known))]
+        lasts = [max(node.durable_last(p) for node in self._cluster.storage) for p in range(len(known))]
         if engaged != self._engaged() or any(last >= told for last, told in zip(lasts, known, strict=True)):
             return  # nothing is missing, or the coordinator knows of a later session than the replicas
         self._cluster.world.faults.count("gone_back")
@@ -139,12 +133,6 @@ class Disaster:
     def _engaged(self) -> list[dict[StorageId, Engagement]]:
         """Return, by partition, the engagement of each replica at the coordinator."""
         return [dict(value.engagements) for value in self._cluster.partition_values()]
-
-    def _crash(self, nodes: Sequence[Node]) -> None:
-        """Kill these nodes, which start again after `Node.let_up`."""
-        for node in nodes:
-            node.hold_down()
-            node.crash()
 
     async def _until_told(self, reason: str) -> None:
         """Wait until health names this reason, for 5 s at most. Raises `Violation`.

@@ -47,6 +47,12 @@ def _segments(disk: SimulatedDisk, directory: str, partition: PartitionId) -> li
     ]
 
 
+def copies_of_promises(control: bytes, partition: PartitionId) -> list[PromiseSector | None]:
+    """Return the two copies of a partition's promises in a control file; None for one that can't be read."""
+    start = offset_of(partition)
+    return [PromiseSector.decode(control[at : at + SECTOR_BYTES], partition) for at in (start, start + SECTOR_BYTES)]
+
+
 def promised_by(disk: SimulatedDisk, directory: str, partition: PartitionId) -> PromiseSector | None:
     """Return a node's promises for a partition, as they would be left if the power went now.
 
@@ -55,8 +61,7 @@ def promised_by(disk: SimulatedDisk, directory: str, partition: PartitionId) -> 
     path = f"{directory}/{CONTROL_FILE}"
     if path not in disk.paths():
         return None
-    control, start = bytes(disk.file(path).durable), offset_of(partition)
-    copies = [PromiseSector.decode(control[at : at + SECTOR_BYTES], partition) for at in (start, start + SECTOR_BYTES)]
+    copies = copies_of_promises(bytes(disk.file(path).durable), partition)
     return max((copy for copy in copies if copy is not None), key=lambda copy: copy.sequence, default=None)
 
 
@@ -144,8 +149,6 @@ class FinalLog:
         self.partition = partition
         self.batches = batches
         self.transactions: list[Transaction] = []
-        self.bodies: list[Body | None] = []
-        """By id: what the body says of its try; None if no application of the schedule wrote it."""
         self.batch_places: list[int] = []
         """By id: the index of its batch in `batches`."""
         self.marks: list[TransactionId] = []
@@ -160,7 +163,8 @@ class FinalLog:
             if evidence is not None:
                 self.marks.extend(evidence.client_high_water_marks.tolist())
                 self.locks.extend(evidence.locks(index) for index in range(batch.count))
-        self.bodies = [parse_body(transaction.data) for transaction in self.transactions]
+        self.bodies: list[Body | None] = [parse_body(transaction.data) for transaction in self.transactions]
+        """By id: what the body says of its try; None if no application of the schedule wrote it."""
 
     def __len__(self) -> int:
         return len(self.transactions)

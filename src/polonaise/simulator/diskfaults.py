@@ -9,10 +9,11 @@ from typing import Final
 
 from polonaise.errors import SegmentDamaged, UnsupportedFormat
 from polonaise.log.control import CONTROL_FILE, offset_of
-from polonaise.log.promises import SECTOR_BYTES, PromiseSector
+from polonaise.log.promises import SECTOR_BYTES
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader, open_frame
 from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
 from polonaise.simulator.disk import SimulatedDisk
+from polonaise.simulator.diskaudit import copies_of_promises
 from polonaise.simulator.diskimages import DirectoryImage
 from polonaise.terms import NO_SESSION, PartitionId, SessionId
 
@@ -162,7 +163,7 @@ class DiskFaults:
         disk = node.machine.disk
         if _CONTROL not in disk.paths():
             return
-        first, second = _copies(bytes(disk.file(_CONTROL).durable))
+        first, second = copies_of_promises(bytes(disk.file(_CONTROL).durable), 0)
         if first is None or first != second:
             return
         self.spoil(node)
@@ -200,10 +201,9 @@ class DiskFaults:
 
         A snapshot from that very session can't be told from the present disk: a fault that replication can't bear.
         """
-        joined = _joined(snapshot)
         name = self._cluster.storage_id(node)
         engaged = [value.engagements.get(name) for value in self._cluster.partition_values()]
-        if all(e is not None and joined(partition) < e.session for partition, e in enumerate(engaged)):
+        if all(e is not None and _joined(snapshot, partition) < e.session for partition, e in enumerate(engaged)):
             self.spoil(node)
             node.machine.disk.restore(snapshot)
 
@@ -255,19 +255,8 @@ def _claimed(raw: bytes, seed: int) -> int:
     return claimed
 
 
-def _copies(control: bytes, partition: PartitionId = 0) -> list[PromiseSector | None]:
-    start = offset_of(partition)
-    sectors = [control[at : at + SECTOR_BYTES] for at in (start, start + SECTOR_BYTES)]
-    return [PromiseSector.decode(sector, partition) for sector in sectors]
-
-
-def _joined(snapshot: DirectoryImage) -> Callable[[PartitionId], SessionId]:
-    """Return a function that tells, by partition, the joined session in a snapshot's promises."""
+def _joined(snapshot: DirectoryImage, partition: PartitionId) -> SessionId:
+    """Return the joined session in a snapshot's promises for a partition."""
     file = snapshot.files().get(_CONTROL)
-    control = bytes(file.cache) if file is not None else b""
-
-    def joined(partition: PartitionId) -> SessionId:
-        copies = [copy for copy in _copies(control, partition) if copy is not None]
-        return max((copy.promises.joined for copy in copies), default=NO_SESSION)
-
-    return joined
+    copies = copies_of_promises(bytes(file.cache), partition) if file is not None else []
+    return max((copy.promises.joined for copy in copies if copy is not None), default=NO_SESSION)

@@ -19,8 +19,7 @@ from polonaise.errors import ConnectionLost, PolonaiseError
 from polonaise.host import Host
 from polonaise.link.connection import Connection, LinkSettings, connect, hello
 from polonaise.log.batch import Batch, Columns, seal
-from polonaise.simulator.cluster import CLUSTER_KEY, DIRECTORY, Cluster, Node
-from polonaise.simulator.diskaudit import promised_by, read_replica
+from polonaise.simulator.cluster import CLUSTER_KEY, Cluster, Node
 from polonaise.simulator.observations import History
 from polonaise.terms import PartitionId, SessionId, TransactionId
 from polonaise.wire.codec import Message
@@ -172,7 +171,7 @@ class DoubleOwner:
                 await first.ask(Join(fenced, end.max_synced, end.last_crc))
         with contextlib.suppress(TimeoutError):
             await first.store(fenced, 2, following)
-        promised = promised_by(node.machine.disk, DIRECTORY, self._partition)
+        promised = node.promised(self._partition)
         if promised is not None and promised.promises.fence < self._session:
             seen = f"that of {node.name} is at {promised.promises.fence}"
             self._history.violated("P2 agreement", f"a fence that was told at {self._session} to stay there", seen)
@@ -209,8 +208,7 @@ class DoubleOwner:
 
     def _held(self, node: Node) -> dict[TransactionId, int]:
         """Return the CRCs of the batches that are durable at a node, by their last ids."""
-        replica = read_replica(node.name, node.machine.disk, DIRECTORY, self._partition)
-        return {batch.last: batch.crc for batch in replica.batches}
+        return {batch.last: batch.crc for batch in node.replica(self._partition).batches}
 
     def _check(self, node: Node, conversation: _Conversation) -> None:
         """Check that the node holds every batch of the session up to the highest number that it acknowledged."""

@@ -72,6 +72,12 @@ FAULTS: Final = (
     "reset_returned",
     "reset_raced",
     "client_ahead",
+    # On the way to the coordinator: a request that was refused; one that did not reach it; a change that was made, but
+    # whose caller was told only that no answer came; a request that arrived after its caller was gone.
+    "coordinator_unavailable",
+    "coordinator_unreachable",
+    "coordinator_lost_result",
+    "coordinator_orphaned",
 )
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from polonaise.admin.headresets import HeadOutcome
-from polonaise.coordination.values import HeadReset, PartitionValue, is_key
-from polonaise.simulator.cluster import DIRECTORY, Cluster
-from polonaise.simulator.diskaudit import FinalLog, durable_last, read_replica
+from polonaise.coordination.values import HeadReset, PartitionValue
+from polonaise.simulator.cluster import Cluster, Node
+from polonaise.simulator.diskaudit import FinalLog
 from polonaise.simulator.observations import History, Violation, describe
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, OwnKind, PartitionId, StorageId, TransactionId
 
@@ -58,16 +58,12 @@ class HeadResetCheck:
         """Called when a reset was carried out and is noted."""
         self.came_back: dict[tuple[PartitionId, StorageId], TransactionId] = {}
         """The last id on the disk of each replica that was let up again with what it held."""
-        cluster.service.on_written.append(self._written)
+        cluster.partition_checks.append(self._written)
 
     # ------------------------------------------------------------------ what is written
 
-    def _written(self, key: str, before: bytes, after: bytes) -> None:
+    def _written(self, partition: PartitionId, old: PartitionValue, new: PartitionValue) -> None:
         """Check that a reset is carried out by an engagement, as it was decided, and once."""
-        if not key.startswith("partition-") or not is_key(key):
-            return
-        old, new = PartitionValue.decode(before), PartitionValue.decode(after)
-        partition = int(key.removeprefix("partition-"))
         done_before, done = _done(old), _done(new)
         if done[: len(done_before)] != done_before or len(done) > len(done_before) + 1:
             seen = f"partition {partition} with {done} after {done_before}"
@@ -96,7 +92,7 @@ class HeadResetCheck:
         faults, before = self._cluster.world.faults, self.before[partition]
         kept = reset.to if decided.proved else max(reset.certain, NO_TRANSACTION)
         (source,) = [node for node in self._cluster.storage if self._cluster.storage_id(node) == reset.source]
-        copy = FinalLog(partition, read_replica(source.name, source.machine.disk, DIRECTORY, partition).batches)
+        copy = FinalLog(partition, source.replica(partition).batches)
         taken = range(kept + 1, min(reset.to + 1, len(copy)))
         there = {id: copy.transactions[id] for id in taken}
         gone = [each for each in before.transactions[kept + 1 :] if there.get(each.id) != each]
@@ -107,11 +103,10 @@ class HeadResetCheck:
         self.carried_out[partition].append(CarriedOut(reset, kept, before))
         self._history.head_reset(partition, reset.to, kept, gone, revived)
 
-    def notes_what_came_back(self, name: str, storage: StorageId) -> None:
+    def notes_what_came_back(self, node: Node) -> None:
         """Note what a node's disk holds, which is let up again with it."""
-        (node,) = [node for node in self._cluster.storage if node.name == name]
         for partition in range(self._cluster.knobs.partitions):
-            self.came_back[partition, storage] = durable_last(node.machine.disk, DIRECTORY, partition)
+            self.came_back[partition, self._cluster.storage_id(node)] = node.durable_last(partition)
 
     # ------------------------------------------------------------------ what operators are told
 

@@ -7,15 +7,13 @@ decision amid faults, work again, and lost disks that are found again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Final
 
 from polonaise.coordination.values import HeadReset
-from polonaise.host import Host
 from polonaise.simulator.application import Application
 from polonaise.simulator.checkers import check, check_replicas
-from polonaise.simulator.cluster import DIRECTORY, Node
-from polonaise.simulator.diskaudit import FinalLog, durable_last
+from polonaise.simulator.cluster import Node, NodeMain
+from polonaise.simulator.diskaudit import FinalLog
 from polonaise.simulator.diskimages import DirectoryImage
 from polonaise.simulator.headresetcheck import HeadResetCheck
 from polonaise.simulator.nemesis import Nemesis
@@ -36,25 +34,19 @@ _TOLD_S: Final = 30.0
 class HeadResets:
     """The scene of one schedule."""
 
-    def __init__(
-        self,
-        observer: Observer,
-        nemesis: Nemesis,
-        applications: MutableMapping[str, Application],
-        client: Callable[[Node, Host], Awaitable[None]],
-    ) -> None:
-        """`client` is what a client's process runs, whose application is in `applications`."""
+    def __init__(self, observer: Observer, nemesis: Nemesis, client: NodeMain) -> None:
+        """`client` is what a client's process runs, whose application is among those of the observer."""
         self._observer = observer
         self._cluster = observer.cluster
         self._history = observer.history
         self._nemesis = nemesis
-        self._applications = applications
+        self._applications = observer.applications
         self._client = client
         self._random = self._cluster.world.random("head resets")
         self._faults = self._cluster.world.faults
         self._check = HeadResetCheck(self._cluster, self._history)
         self._check.on_reset = self._reset
-        self._names = len(applications)
+        self._names = len(self._applications)
         self._survivors: list[Node] = []
         self._lost: list[Node] = []
         self._images: dict[str, DirectoryImage] = {}
@@ -88,25 +80,16 @@ class HeadResets:
         sound = [node for node in self._cluster.storage if node.name not in self._nemesis.spoilt]
         late = self._random.choice(sound) if self._random.random() < 0.3 else None
         steps = self._random.choice((3, 8, 15))
-        self._begin_work(steps)
+        self._observer.begin_work_again(steps)
         # In the midst of it, or after it.
         if late is not None:
             await asyncio.sleep(self._random.uniform(0.0, 0.5))
-            late.hold_down()
-            late.crash()
+            late.put_down()
         if self._random.random() < 0.5:
-            await self._observer.until(SETTLE_S, self._finished)
+            await self._observer.until(SETTLE_S, self._observer.finished)
         else:
             await asyncio.sleep(self._random.uniform(0.1, 1.5))
         return late
-
-    def _begin_work(self, steps: int) -> None:
-        for node in self._cluster.clients:
-            self._applications[node.name].start_again(steps)
-            node.crash()
-
-    def _finished(self) -> bool:
-        return all(application.finished for application in self._applications.values())
 
     async def _lose(self, late: Node | None) -> list[PartitionId]:
         """Lose the disks of a majority; return the partitions whose logs may have lost something by that."""
@@ -165,7 +148,7 @@ class HeadResets:
         """Return the log as far as most replicas hold it, where a spoilt disk counts as holding it."""
         sound = [node for node in self._cluster.storage if node.name not in self._nemesis.spoilt]
         needed = len(self._cluster.storage) // 2 + 1 - (len(self._cluster.storage) - len(sound))
-        lasts = sorted((durable_last(node.machine.disk, DIRECTORY, partition) for node in sound), reverse=True)
+        lasts = sorted((node.durable_last(partition) for node in sound), reverse=True)
         last = lasts[needed - 1]
         replicas = [each for each in self._observer.replicas(partition) if each.name not in self._nemesis.spoilt]
         longest = next(each for each in replicas if each.last >= last)
@@ -186,7 +169,7 @@ class HeadResets:
         def still() -> list[PartitionId]:
             # One whose owner has not noticed the loss yet has a session, too; but no later one.
             later = [now > then for now, then in zip(self._last_engaged(), self._engaged, strict=True)]
-            return [partition for partition in struck if not (later[partition] and self._open([partition]))]
+            return [partition for partition in struck if not (later[partition] and self._cluster.is_open(partition))]
 
         def named() -> bool:
             return all(any(name in self._waits_for(partition) for name in lost) for partition in still())
@@ -206,11 +189,7 @@ class HeadResets:
         """
         for partition, before in enumerate(self._check.before):
             last = before.batches[-1].last if before.batches else NO_TRANSACTION
-            without = [
-                node
-                for node in self._lost
-                if node.held_down or durable_last(node.machine.disk, DIRECTORY, partition) < last
-            ]
+            without = [node for node in self._lost if node.held_down or node.durable_last(partition) < last]
             if partition not in struck and self._is_struck(partition, without):
                 struck.append(partition)
                 self._engaged[partition] = self._last_engaged()[partition]
@@ -232,30 +211,18 @@ class HeadResets:
         race = loop.create_task(self._race(operators, gone), name="race with the reset")
         nodes = operators.start()
         try:
-            await self._observer.until(3 * SETTLE_S, lambda: operators.done and self._open(struck))
+            await self._observer.until(3 * SETTLE_S, lambda: operators.done and all(map(self._cluster.is_open, struck)))
             if self._live is not None:
                 await self._live_is_told(self._live)
         finally:
             race.cancel()
             operators.end_faults()
-            for node in nodes:
-                node.hold_down()
-                node.crash()
+            self._down(nodes)
         if self._live is not None:
             self._down([self._live])
             await asyncio.sleep(0)
             self._live = None
         self._history.lingering.clear()
-
-    def _open(self, struck: list[PartitionId]) -> bool:
-        """Whether each partition has a session that is the latest at the coordinator."""
-        sessions = {
-            (partition, served.owner.session.id)
-            for server in self._cluster.running_servers
-            for partition, served in server.partitions.items()
-            if served.owner.session is not None
-        }
-        return all((partition, self._cluster.partition_value(partition).session) in sessions for partition in struck)
 
     async def _race(self, operators: ResetOperators, gone: list[Node]) -> None:
         """Do what this round has drawn to happen while the operators decide."""
@@ -272,7 +239,7 @@ class HeadResets:
 
     def _comes_back(self, node: Node) -> None:
         if node.held_down:
-            self._check.notes_what_came_back(node.name, self._cluster.storage_id(node))
+            self._check.notes_what_came_back(node)
             self._faults.count("reset_returned")
             node.let_up()
 
@@ -328,7 +295,7 @@ class HeadResets:
         if not any(node.held_down for node in gone):
             await self._observer.until(REPAIR_S, self._observer.all_engaged)
         await self._new_clients()
-        await self._observer.until(SETTLE_S, self._finished)
+        await self._observer.until(SETTLE_S, self._observer.finished)
         for node in later:
             self._comes_back(node)
         await self._observer.repaired()
@@ -365,10 +332,9 @@ class HeadResets:
             self._comes_back(node)
             await self._observer.repaired(node)
             other = self._random.choice([each for each in self._cluster.storage if each is not node])
-            other.hold_down()
-            other.crash()
-            self._begin_work(2)
-            await self._observer.until(SETTLE_S, self._finished)
+            other.put_down()
+            self._observer.begin_work_again(2)
+            await self._observer.until(SETTLE_S, self._observer.finished)
             other.let_up()
             await self._observer.repaired()
 
@@ -379,14 +345,13 @@ class HeadResets:
 
     def _down(self, nodes: list[Node]) -> None:
         for node in nodes:
-            node.hold_down()
-            node.crash()
+            node.put_down()
 
     # ------------------------------------------------------------------ verdicts
 
     async def _verdict(self) -> None:
         """Compare the logs in the end of a round with all that clients know. Raises `Violation`."""
-        await self._observer.until(SETTLE_S, self._finished)
+        await self._observer.until(SETTLE_S, self._observer.finished)
         await self._observer.repaired()
         logs = []
         for partition in range(self._cluster.knobs.partitions):

@@ -10,7 +10,7 @@ from typing import Final
 from polonaise.admin.memberedits import MemberEdits
 from polonaise.admin.storagecleaning import Cleaned, clean_storage
 from polonaise.coordination.memberchanges import in_sync
-from polonaise.coordination.values import PartitionValue, is_key
+from polonaise.coordination.values import PartitionValue
 from polonaise.errors import PolonaiseError
 from polonaise.host import Host
 from polonaise.simulator.cluster import Cluster, Node
@@ -50,7 +50,7 @@ class MemberChanges:
         self.resting = False
         """Whether nothing is to be changed any more. The operators then bring back the first members."""
         cluster.named_nodes = True  # as an operator names a node that is to be added (`storage run --name`)
-        cluster.service.on_written.append(self._written)
+        cluster.partition_checks.append(self._written)
 
     async def run(self, node: Node, host: Host) -> None:
         """Change members until `resting` is set; then bring back the first ones."""
@@ -135,16 +135,12 @@ class MemberChanges:
 
     # ------------------------------------------------------------------ the check
 
-    def _written(self, key: str, before: bytes, after: bytes) -> None:
+    def _written(self, partition: PartitionId, old: PartitionValue, new: PartitionValue) -> None:
         """Check each change of a partition's value: members change by one, when it was asked for, and none is needed.
 
         A copy is needed if without it fewer are in sync than the partition is to have; or none, where it is to be
         removed by `force`.
         """
-        if not key.startswith("partition-") or not is_key(key):
-            return
-        old, new = PartitionValue.decode(before), PartitionValue.decode(after)
-        partition = int(key.removeprefix("partition-"))
         if old.members != new.members:
             self._members_changed(partition, old, new)
         if new.next is None or old.next is not None or len(new.next) > len(new.members):

@@ -91,8 +91,8 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "throttle-that-never-lets-go": Mutation(
         _COPY_TURNS,
-        "            self._all.release()\n",
-        "",
+        "await held.enter_async_context(self._all)",
+        "await self._all.acquire()",
         "P10: a turn to copy is not given back, and replicas stay late when all turns are gone",
     ),
     "needed-copy-throttled": Mutation(
@@ -259,7 +259,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "refused-directory-refused-without-a-reason": Mutation(
         "polonaise.storage.refusing",
-        "            self.refuse(self._reason)\n            self.close(fresh(self._reason))\n",
+        "            self.turn_away(fresh(self._reason))\n",
         "            self.close()\n",
         "P13: a storage directory that can't be opened looks like a node that nobody has started",
     ),
@@ -393,7 +393,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "lease-that-never-runs-out": Mutation(
         _LEASE,
-        "        return same_s >= self._lease_s\n",
+        "        return same_s >= LEASE_S\n",
         "        return False\n",
         "P11: nobody replaces a server that is stopped",
     ),

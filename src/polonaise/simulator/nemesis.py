@@ -12,12 +12,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
-from polonaise.simulator.diskaudit import durable_last
+from polonaise.simulator.cluster import Cluster, Node
 from polonaise.simulator.diskfaults import DiskFaults
 from polonaise.terms import SessionId, TransactionId
+
+if TYPE_CHECKING:
+    from polonaise.simulator.object_store import SimulatedStore
 
 # For moments that are over within a few milliseconds: looked for this often, and for 1.5 s at most.
 _LOOK_S: Final = 0.001
@@ -33,6 +35,8 @@ class Nemesis(DiskFaults):
         super().__init__(cluster, cluster.world.random("nemesis"))
         self._world = cluster.world
         self._network = cluster.world.network
+        self._store: SimulatedStore | None = None
+        """The object store to which the log is archived; None in most seeds."""
         self._under_way: list[asyncio.Task[None]] = []
         self._uncornered = asyncio.Event()
         """Set while no `corner` action is under way."""
@@ -44,8 +48,9 @@ class Nemesis(DiskFaults):
         self._weights = [weights[action] * (self._random.random() + 0.05) for action in self._actions]
         self._pause_s = self._random.choice((0.1, 0.3, 0.8))
 
-    def trouble_store(self) -> None:
-        """Add the faults of the object store to this seed's actions."""
+    def trouble_store(self, store: SimulatedStore) -> None:
+        """Add the faults of this seed's object store to its actions."""
+        self._store = store
         for action in (Nemesis.store_away, Nemesis.unmount_store, Nemesis.damage_object):
             self._actions.append(action)
             self._weights.append(1.0)
@@ -82,9 +87,9 @@ class Nemesis(DiskFaults):
         # The simulated coordinator is not reached over the network: it has its own cuts and troubles.
         cluster.cut_off.clear()
         cluster.service.configuration = cluster.knobs.coordinator
-        if cluster.store is not None:
-            cluster.store.away = cluster.store.unmounted = False
-            cluster.store.restore()
+        if self._store is not None:
+            self._store.away = self._store.unmounted = False
+            self._store.restore()
         for node in cluster.nodes:
             node.machine.disk.mend()
             node.away_since = None
@@ -212,8 +217,8 @@ class Nemesis(DiskFaults):
                 # Grown is measured from the lowest end that was seen: the node first cuts what it can't read, and
                 # only then copies.
                 lasts = [
-                    durable_last(disk, DIRECTORY, partition)
-                    for disk in disks
+                    node.durable_last(partition)
+                    for node in nodes
                     for partition in range(self._cluster.knobs.partitions)
                 ]
                 lowest_before = lowest or lasts  # the first look has nothing to compare with
@@ -369,27 +374,27 @@ class Nemesis(DiskFaults):
 
     async def store_away(self) -> None:
         """Let the store answer nobody for a while."""
-        store = self._cluster.store
-        if store is not None:
-            store.away = True
-            await asyncio.sleep(self.seconds(0.2, 1.0, 2.5))
-            store.away = False
+        store = self._store
+        assert store is not None
+        store.away = True
+        await asyncio.sleep(self.seconds(0.2, 1.0, 2.5))
+        store.away = False
 
     async def unmount_store(self) -> None:
         """Put an empty directory in the store's place for a while."""
-        store = self._cluster.store
-        if store is not None:
-            store.unmounted = True
-            await asyncio.sleep(self.seconds(0.2, 1.0, 2.5))
-            store.unmounted = False
+        store = self._store
+        assert store is not None
+        store.unmounted = True
+        await asyncio.sleep(self.seconds(0.2, 1.0, 2.5))
+        store.unmounted = False
 
     async def damage_object(self) -> None:
         """Flip a bit of an object in the store; after a while an operator puts the copy back."""
-        store = self._cluster.store
-        if store is not None:
-            store.damage()
-            await asyncio.sleep(self.seconds(0.5, 2.0))
-            store.restore()
+        store = self._store
+        assert store is not None
+        store.damage()
+        await asyncio.sleep(self.seconds(0.5, 2.0))
+        store.restore()
 
 
 Action = Callable[[Nemesis], Coroutine[Any, Any, None]]

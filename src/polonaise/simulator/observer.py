@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from typing import Final
 
 from polonaise.simulator.application import Application
-from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
-from polonaise.simulator.diskaudit import DiskReplica, durable_last, read_replica
+from polonaise.simulator.cluster import Cluster, Node
+from polonaise.simulator.diskaudit import DiskReplica
 from polonaise.simulator.observations import History, Violation
-from polonaise.terms import PartitionId
+from polonaise.terms import PartitionId, TransactionId
 
 LOOK_S: Final = 0.1
 SETTLE_S: Final = 60.0
@@ -27,7 +27,7 @@ owner may take a minute to notice."""
 class Observer:
     """Look at a schedule from outside of its nodes."""
 
-    def __init__(self, cluster: Cluster, history: History, applications: Mapping[str, Application]) -> None:
+    def __init__(self, cluster: Cluster, history: History, applications: dict[str, Application]) -> None:
         self.cluster = cluster
         self.history = history
         self.applications = applications
@@ -52,13 +52,22 @@ class Observer:
         if self.history.violations:
             raise self.history.violations[0]
 
+    # ------------------------------------------------------------------ applications
+
+    def begin_work_again(self, steps: int) -> None:
+        """Give each client's application `steps` more to do, in a new process."""
+        for node in self.cluster.clients:
+            self.applications[node.name].start_again(steps)
+            node.crash()
+
+    def finished(self) -> bool:
+        """Whether all applications have done all that they had to do."""
+        return all(application.finished for application in self.applications.values())
+
     # ------------------------------------------------------------------ replicas
 
     def replicas(self, partition: PartitionId) -> list[DiskReplica]:
-        return [self._replica(node, partition) for node in self.cluster.storage]
-
-    def _replica(self, node: Node, partition: PartitionId) -> DiskReplica:
-        return read_replica(node.name, node.machine.disk, DIRECTORY, partition)
+        return [node.replica(partition) for node in self.cluster.storage]
 
     def engaged(self, node: Node) -> bool:
         """Whether the node is engaged in the latest session of every partition."""
@@ -75,10 +84,7 @@ class Observer:
 
     def filled(self, node: Node) -> bool:
         """Whether the node's disk holds everything that is known to be committed."""
-        return all(
-            durable_last(node.machine.disk, DIRECTORY, partition) >= told
-            for partition, told in enumerate(self.history.told)
-        )
+        return all(node.durable_last(partition) >= told for partition, told in enumerate(self.history.told))
 
     def rotten(self, node: Node) -> bool:
         """Whether this node's disk can't be read or lacks something that is known to be committed.
@@ -87,7 +93,7 @@ class Observer:
         """
         if not self.all_engaged() or not self.filled(node):
             return True
-        return any(self._replica(node, partition).bad for partition in self._partitions)
+        return any(node.replica(partition).bad for partition in self._partitions)
 
     def lagging(self) -> bool:
         """Whether replicas end at different ids, because one still writes what the others hold already."""
@@ -108,6 +114,18 @@ class Observer:
             if not self.lagging():
                 return
             await asyncio.sleep(LOOK_S)
+
+    def check_copies(self, spoilt: Collection[str], partition: PartitionId, last: TransactionId, copies: int) -> None:
+        """Check that as many disks as an append needs hold it durably, now that its application is told of its success.
+
+        `last` is the id of its last transaction. A spoilt disk may have held it, and counts as holding it; so does that
+        of a node whose copy was given up meanwhile.
+        """
+        nodes = (*self.cluster.storage, *self.cluster.spares)
+        holding = [node.name for node in nodes if node.name in spoilt or node.durable_last(partition) >= last]
+        if len(holding) < copies:
+            expected = f"{last} of partition {partition}, told as on {copies} copies, on as many disks"
+            self.history.violated("P1 durability", expected, f"it is on {', '.join(holding) or 'none'}")
 
     # ------------------------------------------------------------------ for reports
 

@@ -8,10 +8,9 @@ from typing import Final
 from polonaise.coordination.values import ASSIGNMENT, Assignment, PartitionValue, partition_key
 from polonaise.simulator.cluster import Cluster
 from polonaise.simulator.observations import History
-from polonaise.terms import Generation
+from polonaise.terms import Generation, PartitionId
 
 _LOOK_S: Final = 0.02
-_PARTITION: Final = partition_key(0).removesuffix("0")
 _FAULT: Final = "session_run_out"
 """The class of fault that is counted: a server with partitions lived on while its session could have ended."""
 
@@ -29,13 +28,12 @@ class OwnershipCheck:
         self._cluster = cluster
         self._history = history
         self._before = Assignment()
-        self._generations: dict[str, Generation] = {}
+        self._generations: dict[PartitionId, Generation] = {}
         cluster.service.on_written.append(self._written)
+        cluster.partition_checks.append(self._claimed)
 
     def _written(self, key: str, _: bytes, contents: bytes) -> None:
-        """Compare a new assignment, or a partition's new value, with the one before it."""
-        if key.startswith(_PARTITION):
-            self._claimed(key, PartitionValue.decode(contents).generation)
+        """Compare a new assignment with the one before it."""
         if key != ASSIGNMENT:
             return
         before, self._before = self._before.owners, Assignment.decode(contents)
@@ -52,13 +50,13 @@ class OwnershipCheck:
                     f"generation {now.generation} of server {now.server}",
                 )
 
-    def _claimed(self, key: str, generation: Generation) -> None:
+    def _claimed(self, partition: PartitionId, _: PartitionValue, value: PartitionValue) -> None:
         """Compare the generation of a partition's new value with the latest before it."""
-        latest = self._generations.setdefault(key, generation)
-        if generation < latest:
-            expected = f"owners of {key} from generation {latest} on"
-            self._history.violated("P13 fail-safe", expected, f"one of generation {generation} claims it")
-        self._generations[key] = max(latest, generation)
+        latest = self._generations.setdefault(partition, value.generation)
+        if value.generation < latest:
+            expected = f"owners of {partition_key(partition)} from generation {latest} on"
+            self._history.violated("P13 fail-safe", expected, f"one of generation {value.generation} claims it")
+        self._generations[partition] = max(latest, value.generation)
 
     async def watch(self) -> None:
         """Look again and again for a server that owns longer than its session holds. Only for seeds with sessions."""

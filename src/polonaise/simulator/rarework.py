@@ -16,7 +16,6 @@ from polonaise.client.protocol.locks import Lock
 from polonaise.errors import AppendUnknown, Closed, PolonaiseError, ProducerFenced
 from polonaise.log.producers import KEY_PREFIX, OPEN, pack_request
 from polonaise.simulator.application import UNWANTED_HEADER
-from polonaise.simulator.copiescheck import NOBODY_HAS
 from polonaise.simulator.observations import Kind
 from polonaise.simulator.workload import (
     ClientLife,
@@ -30,6 +29,8 @@ from polonaise.simulator.workload import (
 from polonaise.terms import ChangeKind, LockMode, PartitionId, TransactionId
 from polonaise.wire.appends import CHANGE, AppendColumns, Operation
 
+_NOBODY_HAS: Final = 99
+"""More copies than any simulated cluster has storage nodes: an append that needs them is refused, whatever happens."""
 _THINGS: Final = 6
 _AGES: Final = (0, 0, 1, 3, 8)
 """The numbers of ids, one drawn per transaction, by which a mark in a group lies below the applied high-water mark."""
@@ -76,12 +77,7 @@ async def append_marked_group(session: ClientLife, partition: PartitionId) -> No
     headers = [random.randrange(UNWANTED_HEADER + 1) for _ in range(count)]
     group = cast(MarkedGroup, MarkedGroup.of(attempt.bodies, headers, locks))
     group.marks = marks
-    try:
-        receipt = session.log.append_group(group, partition)
-    except PolonaiseError as error:
-        session.failed(attempt, error)
-        return
-    await session.settle(attempt, receipt)
+    await session.append(attempt, lambda: session.log.append_group(group, partition))
 
 
 async def open_twice(session: ClientLife, partition: PartitionId) -> None:
@@ -124,15 +120,10 @@ async def _open_late(session: ClientLife, partition: PartitionId, older: Produce
 
 async def append_copied(session: ClientLife, partition: PartitionId) -> None:
     """Append what needs copies: success means that it has them, and what nobody could have is never written."""
-    copies = session.random.choice((1, 2, 3, 3, 3, 5, NOBODY_HAS))
+    copies = session.random.choice((1, 2, 3, 3, 3, 5, _NOBODY_HAS))
     attempt = session.invoke(partition, Kind.PLAIN, [b""])
-    try:
-        receipt = session.log.append(attempt.bodies[0], partition, copies=copies)
-    except PolonaiseError as error:
-        session.failed(attempt, error)
-        return
-    await session.settle(attempt, receipt)
-    if copies == NOBODY_HAS and receipt.committed:
+    receipt = await session.append(attempt, lambda: session.log.append(attempt.bodies[0], partition, copies=copies))
+    if copies == _NOBODY_HAS and receipt is not None and receipt.committed:
         expected = f"an append that needs {copies} copies to be refused, and nothing to be written"
         session.history.violated("P1 durability", expected, str(attempt))
 

@@ -13,8 +13,7 @@ from polonaise.coordination import Coordinator
 from polonaise.coordination.values import PartitionValue
 from polonaise.errors import PolonaiseError
 from polonaise.host import Host
-from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
-from polonaise.simulator.diskaudit import durable_last
+from polonaise.simulator.cluster import Cluster, Node
 from polonaise.simulator.observations import History
 from polonaise.terms import PartitionId
 
@@ -82,9 +81,7 @@ class RequirementChanges:
             return
         engaged = self._engaged(value)
         holding = [
-            name
-            for name, node in engaged.items()
-            if node.name in spoilt or durable_last(node.machine.disk, DIRECTORY, partition) >= told
+            name for name, node in engaged.items() if node.name in spoilt or node.durable_last(partition) >= told
         ]
         if lack := value.required.lack_of(holding):
             expected = f"{told} of partition {partition}, told as committed, on the replicas that commits need"

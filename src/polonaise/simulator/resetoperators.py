@@ -10,11 +10,10 @@ from typing import Final
 
 from polonaise.admin.headresets import HeadState, ask_reset, await_reset, decision, head_state
 from polonaise.coordination import Coordinator
-from polonaise.coordination.values import PartitionValue, partition_key
+from polonaise.coordination.values import PartitionValue
 from polonaise.errors import PolonaiseError
 from polonaise.host import Host
-from polonaise.simulator.cluster import DIRECTORY, Cluster, Node
-from polonaise.simulator.diskaudit import read_replica
+from polonaise.simulator.cluster import Cluster, Node
 from polonaise.simulator.headresetcheck import Decision, HeadResetCheck
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, StorageId, TransactionId
 
@@ -43,7 +42,7 @@ class ResetOperators:
         self._ended = False
         self.settled: set[PartitionId] = set()
         """The partitions of which an operator was told that all is decided, or that there is nothing to decide."""
-        cluster.service.on_written.append(self._written)
+        cluster.partition_checks.append(self._written)
 
     @property
     def done(self) -> bool:
@@ -68,7 +67,7 @@ class ResetOperators:
                 try:
                     await self._reset(host, coordinator, partition)
                 except PolonaiseError:
-                    if self._is_open(partition):
+                    if self._cluster.is_open(partition):
                         self.settled.add(partition)
 
     async def _reset(self, host: Host, coordinator: Coordinator, partition: PartitionId) -> None:
@@ -108,16 +107,7 @@ class ResetOperators:
 
     def _batch_ends(self, name: StorageId, partition: PartitionId) -> list[TransactionId]:
         (node,) = [node for node in self._cluster.storage if self._cluster.storage_id(node) == name]
-        return [batch.last for batch in read_replica(node.name, node.machine.disk, DIRECTORY, partition).batches]
-
-    def _is_open(self, partition: PartitionId) -> bool:
-        session = self._cluster.partition_value(partition).session
-        return any(
-            partition in server.partitions
-            and (owned := server.partitions[partition].owner.session) is not None
-            and owned.id == session
-            for server in self._cluster.running_servers
-        )
+        return [batch.last for batch in node.replica(partition).batches]
 
     # ------------------------------------------------------------------ faults meanwhile
 
@@ -137,15 +127,12 @@ class ResetOperators:
             if node.process is not None:
                 node.process.crash_on_call = None
 
-    def _written(self, key: str, before: bytes, after: bytes) -> None:
-        if key not in map(partition_key, self._partitions):
+    def _written(self, partition: PartitionId, old: PartitionValue, new: PartitionValue) -> None:
+        if partition not in self._partitions or old.resets == new.resets or not new.resets:
             return
-        old, new = PartitionValue.decode(before).resets, PartitionValue.decode(after).resets
-        if old == new or not new:
-            return
-        if new[-1].is_pending:
+        if new.resets[-1].is_pending:
             self.asked.set()
-        if self._strike is not None and new[-1].is_pending is not self._at_engagement:
+        if self._strike is not None and new.resets[-1].is_pending is not self._at_engagement:
             strike, self._strike = self._strike, None
             # Not now: this is called amid the write.
             self._cluster.world.loop.call_later(self._random.choice((0.0, 0.0, 0.003, 0.02)), strike)
@@ -158,11 +145,9 @@ class ResetOperators:
         await self._struck.wait()
 
     def _owners(self) -> list[Node]:
-        return [node for node in self._cluster.servers if node.running and self._partitions[0] in self._served(node)]
-
-    def _served(self, node: Node) -> Sequence[PartitionId]:
-        server = self._cluster.owners.get(node.name)
-        return [] if server is None else list(server.partitions)
+        owners, first = self._cluster.owners, self._partitions[0]
+        running = [node for node in self._cluster.servers if node.running and node.name in owners]
+        return [node for node in running if first in owners[node.name].partitions]
 
     async def _owner_crashes(self) -> None:
         def strike() -> None:
@@ -190,8 +175,7 @@ class ResetOperators:
         def strike() -> None:
             held.extend(self._owners()[:1])
             for node in held:
-                node.hold_down()
-                node.crash()
+                node.put_down()
 
         await self._at_write(strike)
         await asyncio.sleep(self._cluster.knobs.lease_s + self._random.uniform(0.3, 2.0))

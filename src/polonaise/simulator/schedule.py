@@ -24,11 +24,10 @@ from polonaise.host import Host
 from polonaise.simulator import workload
 from polonaise.simulator.application import HEADER_FILTER, UNWANTED_HEADER, Application
 from polonaise.simulator.checkers import check, check_replicas
-from polonaise.simulator.cluster import DIRECTORY, Cluster, Knobs, Node
+from polonaise.simulator.cluster import Cluster, Knobs, Node
 from polonaise.simulator.configuration import Configuration, DiskConfiguration, NetworkConfiguration
-from polonaise.simulator.copiescheck import check_copies
 from polonaise.simulator.disaster import Disaster
-from polonaise.simulator.diskaudit import FinalLog, durable_last, promised_by
+from polonaise.simulator.diskaudit import FinalLog
 from polonaise.simulator.doubleowner import DoubleOwner
 from polonaise.simulator.headresetting import HeadResets
 from polonaise.simulator.loop import START_S, Killed, ScheduleFailed
@@ -89,8 +88,6 @@ class Result:
     committed: int = 0
     """Transactions known to be committed, over all partitions."""
     virtual_s: float = 0.0
-    steps: int = 0
-    """Handles that the loop ran."""
     trace: list[str] = field(default_factory=list)
     """What happened, one line per event; empty unless recorded."""
 
@@ -113,10 +110,10 @@ def run(seed: int, *, record: bool = False) -> Result:
         gc.collect()
     world = schedule.world
     result.fingerprint = world.trace.fingerprint
-    result.faults = {**world.faults, **schedule.cluster.service.census}
+    result.faults = dict(world.faults)
     result.appends = len(schedule.history.tries)
     result.committed = sum(1 + mark for mark in schedule.history.told)
-    result.virtual_s, result.steps = world.loop.now - START_S, world.loop.steps
+    result.virtual_s = world.loop.now - START_S
     result.trace = world.trace.lines or []
     return result
 
@@ -196,39 +193,36 @@ class Schedule:
             self._archiving = Archiving(self.cluster, self.nemesis, self.history)
         self._overtaken = source.random() < _OVERTAKEN_SHARE
         self._observer = Observer(self.cluster, self.history, self.applications)
-        self.disaster = Disaster(self._observer)
-        self.trials = Trials(self._observer, self.nemesis)
-        self.double_owner = DoubleOwner(self.cluster, self.nemesis.left_whole, self.history)
+        self._operators: list[DoubleOwner | StorageMoves | MemberChanges | RequirementChanges] = []
+        """Those who do something to the cluster of their own accord until it has healed."""
         if self.world.random("second connection").random() < _DOUBLE_OWNER_SHARE:
-            self.cluster.others.append(Node(self.cluster, "double-owner", self.double_owner.run))
-        self.moves: StorageMoves | None = None
+            self._add("double-owner", DoubleOwner(self.cluster, self.nemesis.left_whole, self.history))
         if self.world.random("storage moves").random() < _MOVES_SHARE:
-            self.moves = StorageMoves(self.cluster)
-            self.cluster.others.append(Node(self.cluster, "operator", self.moves.run))
-        self.members: MemberChanges | None = None
+            self._add("operator", StorageMoves(self.cluster))
         if self.knobs.spares:
-            self.members = MemberChanges(self.cluster, self.history)
-            self.cluster.others.append(Node(self.cluster, "another-operator", self.members.run))
-        self.history.copies_checks.append(
-            lambda *told: check_copies(self.cluster, self.history, self.nemesis.spoilt, *told)
-        )
-        self.requirement: RequirementChanges | None = None
+            self._add("another-operator", MemberChanges(self.cluster, self.history))
+        self.history.copies_checks.append(partial(self._observer.check_copies, self.nemesis.spoilt))
+        self._requirement: RequirementChanges | None = None
         if self.knobs.storage >= 3 and self.world.random("requirement drawn").random() < _REQUIREMENT_SHARE:
-            requirement = self.requirement = RequirementChanges(self.cluster, self.history)
+            requirement = self._requirement = RequirementChanges(self.cluster, self.history)
             self.history.told_checks.append(lambda partition: requirement.check(partition, self.nemesis.spoilt))
-            self.cluster.others.append(Node(self.cluster, "requiring-operator", self.requirement.run))
+            self._add("requiring-operator", requirement)
+
+    def _add(self, name: str, operator: DoubleOwner | StorageMoves | MemberChanges | RequirementChanges) -> None:
+        self._operators.append(operator)
+        self.cluster.others.append(Node(self.cluster, name, operator.run))
 
     # ------------------------------------------------------------------ the course of it
 
     async def play(self) -> None:
         """Run the schedule: work amid faults, healing, trials, checks. Raises `ScheduleFailed` for a broken promise."""
         await self.cluster.start()
-        watch = asyncio.get_running_loop().create_task(self._watch(), name="watch")
-        owners: asyncio.Task[None] | None = None
+        loop = asyncio.get_running_loop()
+        watches = [loop.create_task(self._watch(), name="watch")]
         if self.knobs.session_s:
-            owners = asyncio.get_running_loop().create_task(self._ownership.watch(), name="watch of owners")
+            watches.append(loop.create_task(self._ownership.watch(), name="watch of owners"))
         stops = [
-            asyncio.get_running_loop().create_task(self._stop_now_and_then(nodes, what, share), name=f"{what}s")
+            loop.create_task(self._stop_now_and_then(nodes, what, share), name=f"{what}s")
             for nodes, what, share in (
                 (self.cluster.storage, "stop", _STOP_SHARE),
                 (self.cluster.servers, "server_stop", _SERVER_STOP_SHARE),
@@ -241,30 +235,25 @@ class Schedule:
         # From here on only what this seed's network and disks do by chance goes wrong, which the time limits allow for:
         # what does not come within its time never comes.
         await self.nemesis.heal()
-        self.double_owner.resting = True
-        if self.moves is not None:
-            self.moves.resting = True
-        if self.members is not None:
-            self.members.resting = True
-        requirement = self.requirement
+        for operator in self._operators:
+            operator.resting = True
+        requirement = self._requirement
         if requirement is not None:
-            requirement.resting = True
             await self._observer.until(SETTLE_S, lambda: requirement.taken_back)
         self._healed.set()
         self.world.trace.note("healed")
-        await self._observer.until(SETTLE_S, lambda: all(a.finished for a in self.applications.values()))
+        await self._observer.until(SETTLE_S, self._observer.finished)
         # Trials need whole replicas: each tells exactly what has to follow from what it does.
         await self._repaired()
-        await self.trials.run()
+        await Trials(self._observer, self.nemesis).run()
         if self._archiving is not None:
             # Before the trim: a fragment is mended from the log, as long as the replicas still have it.
             if self._archiving.store.damage(FragmentName.parse):
                 await self._observer.until(self._archiving.scrub_s, self._archiving.rot_is_found, "P10 corruption")
                 self._archiving.store.restore()
             await self._trimmed_as_far_as_can_be(self._archiving)
-        watch.cancel()
-        if owners is not None:
-            owners.cancel()
+        for watch in watches:
+            watch.cancel()
         logs = self._check()
         # After the check, because this stops the storage nodes. What follows breaks what the checkers rely on: a
         # disaster loses committed transactions, and must be told to clients instead.
@@ -275,11 +264,11 @@ class Schedule:
             overtake = partial(self._archiving.overtake, logs)
         if self._random.random() < _DISASTER_SHARE or overtake is not None:
             self.world.faults.count("disaster")
-            await self.disaster.strike(overtake)
+            await Disaster(self._observer).strike(overtake)
         elif self.world.random("gone back").random() < _GONE_BACK_SHARE:
-            await self.disaster.go_back()
+            await Disaster(self._observer).go_back()
         elif self.resets_drawn:
-            await HeadResets(self._observer, self.nemesis, self.applications, self._client).run()
+            await HeadResets(self._observer, self.nemesis, self._client).run()
 
     @property
     def resets_drawn(self) -> bool:
@@ -302,7 +291,6 @@ class Schedule:
             await self._observer.until(REPAIR_S, lambda: self._observer.all_engaged() and self._observer.filled(node))
         archivist.begin_to_read()
         await self._observer.until(SETTLE_S, lambda: archivist.done)
-        archivist.rest()
         self.world.faults.count("trim", archivist.trims)
 
     async def _stop_now_and_then(self, nodes: Sequence[Node], what: str, share: float) -> None:
@@ -346,10 +334,10 @@ class Schedule:
                 members = self.cluster.members_of(partition)
                 sound = [node for node in members if node.name not in self.nemesis.spoilt]
                 needed = len(members) // 2 + 1 - (len(members) - len(sound))
-                lasts = {node.name: durable_last(node.machine.disk, DIRECTORY, partition) for node in sound}
+                lasts = {node.name: node.durable_last(partition) for node in sound}
                 known = {"somebody": told}
                 for node in sound:
-                    copy = promised_by(node.machine.disk, DIRECTORY, partition)
+                    copy = node.promised(partition)
                     if copy is not None:
                         known[node.name] = copy.promises.confirmed
                 who, committed = max(known.items(), key=lambda each: each[1])

@@ -59,7 +59,7 @@ class Connections:
         self.environment.faults.count("reset")
         for direction in (ends[0].outgoing, ends[1].outgoing):
             direction.lose_some()
-            direction.end(ConnectionResetError("connection reset by the network"))
+            direction.put(ConnectionResetError("connection reset by the network"))
 
     def end_gone(self, transport: SimulatedTransport) -> None:
         """Forget the connection of this end if the other end is gone, too."""
@@ -105,16 +105,12 @@ class Pipe:
         link = self.link
         if len(data) > 1 and link.strikes(link.configuration.split_chance):
             cut = 1 + int(link.draw() * (len(data) - 1))
-            self._put(data[:cut])
+            self.put(data[:cut])
             data = data[cut:]
-        self._put(data)
+        self.put(data)
         if link.strikes(link.configuration.reset_chance):
             # Not at once: the writer is in the middle of its call, and a real reset comes from outside of it.
             self._loop.soon(self.connections.reset, self)
-
-    def end(self, item: OSError | None) -> None:
-        """Put the end of the stream (None) or its breaking behind all that is on its way."""
-        self._put(item)
 
     def answer_as_gone(self) -> None:
         """Send a reset, once, because the end that this pipe leads from is gone.
@@ -123,7 +119,7 @@ class Pipe:
         """
         if not self._ended:
             self._ended = True
-            self._put(ConnectionResetError("connection reset by peer"))
+            self.put(ConnectionResetError("connection reset by peer"))
 
     def lose_some(self) -> None:
         """Lose what is on its way, except a first part of random length."""
@@ -153,7 +149,8 @@ class Pipe:
         else:
             self.connections.stall(self, self.link)
 
-    def _put(self, item: Item) -> None:
+    def put(self, item: Item) -> None:
+        """Put an item behind all that is on its way."""
         # A stream: what was sent later never arrives earlier, however short its way.
         ready = self._loop.now + self.link.latency_s()
         if ready < self._last_ready:
@@ -354,7 +351,7 @@ class SimulatedTransport(asyncio.Transport):
     def _send_eof(self) -> None:
         if not self._eof_sent:
             self._eof_sent = True
-            self.outgoing.end(None)
+            self.outgoing.put(None)
 
     # -------------------------------------------------------------- for the network, inside the process
 

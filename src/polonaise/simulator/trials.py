@@ -52,7 +52,6 @@ class Trials:
         self._cluster = observer.cluster
         self._nemesis = nemesis
         self._observer = observer
-        self._applications = observer.applications
         self._random: random.Random = self._cluster.world.random("trials")
         self._faults = self._cluster.world.faults
 
@@ -96,17 +95,11 @@ class Trials:
                 await self._mended(node, strike)
             self._nemesis.is_whole(node)
             self._faults.count("disk_in_turn")
-        self._begin_work_again(steps=2)
+        self._observer.begin_work_again(steps=2)
         await self._worked()
 
-    def _begin_work_again(self, steps: int) -> None:
-        for client in self._cluster.clients:
-            self._applications[client.name].start_again(steps)
-            client.crash()
-
     async def _worked(self) -> None:
-        applications = self._applications.values()
-        await self._observer.until(SETTLE_S, lambda: all(each.finished for each in applications))
+        await self._observer.until(SETTLE_S, self._observer.finished)
         await self._observer.level()
 
     async def _mended(self, node: Node, strike: Strike) -> None:
@@ -143,7 +136,7 @@ class Trials:
     async def _owners_are_replaced(self) -> None:
         """Replace owners that hold undecided appends: their fates may be told only once a new session is certain."""
         for _ in range(_REPLACED_TIMES):
-            self._begin_work_again(_REPLACED_STEPS)
+            self._observer.begin_work_again(_REPLACED_STEPS)
             await self._nemesis.minority_write()
             await self._worked()
         self._faults.count("owner_replaced")
@@ -154,8 +147,7 @@ class Trials:
             count = len(self._cluster.storage) // 2 + 1
             away = self._random.sample(self._cluster.storage, count)
             for node in away:
-                node.hold_down()
-                node.crash()
+                node.put_down()
             client.go.set()
             names = [self._cluster.storage_id(node) for node in away]
             try:
@@ -223,14 +215,11 @@ class Trials:
         if len(nodes) != 3 or nodes[1].name in self._nemesis.spoilt:
             return
         _, late, gone = nodes
-        late.hold_down()
-        late.crash()
+        late.put_down()
         try:
-            self._begin_work_again(_REPLACED_STEPS)
-            applications = self._applications.values()
-            await self._observer.until(SETTLE_S, lambda: all(each.finished for each in applications))
-            gone.hold_down()
-            gone.crash()
+            self._observer.begin_work_again(_REPLACED_STEPS)
+            await self._observer.until(SETTLE_S, self._observer.finished)
+            gone.put_down()
             late.let_up()
             await self._observer.until(_NEEDED_S, lambda: self._observer.engaged(late))
         finally:

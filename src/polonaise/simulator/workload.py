@@ -72,6 +72,16 @@ class ClientLife:
         except TimeoutError:
             self.follow(attempt, receipt)
 
+    async def append(self, attempt: Try, append: Callable[[], Receipt]) -> Receipt | None:
+        """Append, and `settle`. Return the receipt; None if the append was refused at once."""
+        try:
+            receipt = append()
+        except PolonaiseError as error:
+            self.failed(attempt, error)
+            return None
+        await self.settle(attempt, receipt)
+        return receipt
+
     def follow(self, attempt: Try, receipt: Receipt) -> None:
         """Note the fate of an append as soon as it is told, in a task of its own.
 
@@ -275,18 +285,16 @@ async def append_at(session: ClientLife, partition: PartitionId) -> None:
     attempt = session.invoke(partition, Kind.POSITION, [b""])
     attempt.mark, attempt.position = session.log.applied(partition), position
     changes = [Change.set(b"position", b"%d" % position)]
-    try:
-        receipt = session.log.append(
+    await session.append(
+        attempt,
+        lambda: session.log.append(
             attempt.bodies[0],
             partition,
             high_water_mark=attempt.mark,
             expectations=[Expectation.position(position)],
             changes=changes,
-        )
-    except PolonaiseError as error:
-        session.failed(attempt, error)
-        return
-    await session.settle(attempt, receipt)
+        ),
+    )
 
 
 async def produce(session: ClientLife, partition: PartitionId) -> None:

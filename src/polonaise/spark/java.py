@@ -20,7 +20,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import IO, Final, NamedTuple
 
@@ -217,21 +216,3 @@ def _write(directory: str, script: str) -> None:
     except BaseException:
         os.unlink(draft)
         raise
-
-
-# ------------------------------------------------------------------ the environment of a launch
-
-
-@contextmanager
-def variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables of this process while a `with` statement runs, and restore them afterwards."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

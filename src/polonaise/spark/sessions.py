@@ -14,9 +14,10 @@ from pyspark.errors import PySparkImportError, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from polonaise.errors import BadOption, ExtraMissing, SparkFailed
+from polonaise.host.environment import variables
 from polonaise.host.tls import VARIABLES
 from polonaise.redaction import redacted
-from polonaise.spark.java import find_java, variables
+from polonaise.spark.java import find_java
 from polonaise.spark.source import PolonaiseSource
 
 DEFAULT_MASTER: Final = "local[*]"

@@ -79,7 +79,8 @@ class StorageNode:
         self._control: ControlFile | None = None
         self._cluster_key = settings.cluster_key
         self._adopting: asyncio.Task[None] | None = None
-        self._name: StorageId | None = None
+        self.name: StorageId | None = None
+        """The name by which the cluster knows this node; None before its directory has one."""
         self._naming = asyncio.Lock()
         """Held while the name is compared, and made durable if there was none."""
         self._closing: asyncio.Future[None] | None = None
@@ -114,11 +115,6 @@ class StorageNode:
         if self._listener is None:
             raise Closed("the storage node is not started")
         return self._listener.address
-
-    @property
-    def name(self) -> StorageId | None:
-        """The name by which the cluster knows this node; None before its directory has one."""
-        return self._name
 
     @property
     def scrubbed(self) -> Scrubbed:
@@ -196,8 +192,7 @@ class StorageNode:
         # closed last, because the replicas use it until they have ended.
         self._gone = gone
         for connection in list(self._connections):
-            connection.refuse(gone)
-            connection.close(fresh(gone))
+            connection.turn_away(fresh(gone))
         await self._end_tasks()
         for replica in list(self._partitions.values()):
             await replica.close(gone)
@@ -220,7 +215,7 @@ class StorageNode:
         control = await ControlFile.open(self._host, self._settings.directory, cluster_key)
         try:
             self._known.update(await control.partitions())
-            self._name = await self._opened_name()
+            self.name = await self._opened_name()
         except BaseException:  # when cancelled, too: nobody else would close the file and free the lock
             await control.close()
             raise
@@ -282,9 +277,7 @@ class StorageNode:
             self._cluster_key = key
         elif key != self._cluster_key:
             # It connected while this node had no cluster yet, and a server of another cluster was faster.
-            error = WrongClusterKey("this storage node belongs to another cluster: check the address")
-            connection.refuse(error)
-            connection.close(error)
+            connection.turn_away(WrongClusterKey("this storage node belongs to another cluster: check the address"))
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
         """Tell all replicas that a connection is gone: that ends their part in the sessions that they joined on it."""
@@ -336,14 +329,14 @@ class StorageNode:
                 self._check_serving()
                 # Again: the directory may have a name although it had no control file.
                 self._check_named(name)
-            if self._name is None:
+            if self.name is None:
                 await write_name(self._host.disk, self._settings.directory, name)
-                self._name = name
+                self.name = name
                 _log.info("%s is the directory of storage node %s from now on", self._settings.directory, name)
 
     def _check_named(self, name: StorageId) -> None:
         """Raise `WrongStorageNode` if this node has, or was given, another name than this one."""
-        own = self._name or self._settings.name or name
+        own = self.name or self._settings.name or name
         if own != name:
             raise WrongStorageNode(
                 f"this is storage node {own}, with the directory {self._settings.directory}, and it is reached as "
@@ -463,7 +456,7 @@ class StorageNode:
             if (fault := replica.fault) is not None
         }
         return {
-            "name": self._name,
+            "name": self.name,
             "directory": self._settings.directory,
             "gone": str(self._gone or ""),
             "tls": network_trouble(self._host.network),

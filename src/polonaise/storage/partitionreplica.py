@@ -300,8 +300,7 @@ class PartitionReplica:
             actions = self._decide(log, replica, run)
         except ProtocolError as error:
             # Not what a server sends: nothing else on this connection can be believed either.
-            first.connection.refuse(error)
-            first.connection.close(error)
+            first.connection.turn_away(error)
             return
         except PolonaiseError as error:
             self._not_stored(first)

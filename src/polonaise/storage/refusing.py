@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from polonaise.errors import PolonaiseError, ProtocolError, fresh
+from polonaise.errors import PolonaiseError, fresh
 from polonaise.host import Host, Listener
 from polonaise.link.connection import ANY_CLUSTER, Connection, hello
 from polonaise.storage.settings import StorageSettings
-from polonaise.terms import PartitionId
-from polonaise.wire.codec import Message
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
 
 _NAME: Final = "storage node that is not started"
@@ -64,7 +62,7 @@ class RefusingConnection(Connection):
             host,
             hello=hello(ROLE_STORAGE, _NAME, cluster_key=settings.cluster_key or ANY_CLUSTER, node=0),
             peer_roles=(ROLE_SERVER,),
-            on_message=_refuse_message,
+            on_message=lambda *_: None,  # never called, because no peer gets to say hello
             on_closed=on_closed,
             settings=settings.link,
             accepted=True,
@@ -74,10 +72,4 @@ class RefusingConnection(Connection):
     def data_received(self, data: bytes) -> None:
         """Refuse whatever arrives: even a peer of another cluster is told nothing but the reason."""
         if not self.closed:
-            self.refuse(self._reason)
-            self.close(fresh(self._reason))
-
-
-def _refuse_message(connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
-    """Raise `ProtocolError`; never called, because no peer gets to say hello."""
-    raise ProtocolError(f"{type(message).__name__} to a storage node that is not started")
+            self.turn_away(fresh(self._reason))

@@ -1,18 +1,16 @@
-"""The machine of the test driver: transports within one event loop, and a coordinator in memory; no disk."""
+"""The machine of the test driver: transports within one event loop, and a coordinator in memory; no disk is used."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 from polonaise.client.waiting import wake
 from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import Assignment, ClusterDescription, Owner, Versioned
 from polonaise.errors import ConnectionLost
-from polonaise.host import Clock, Network
-from polonaise.host.real import RealClock
+from polonaise.host.real import RealHost
 from polonaise.topics import ClusterTopics
 
 KEY = bytes(range(16))
@@ -100,28 +98,18 @@ class MemoryNetwork:
         return near, near.protocol
 
 
-class MemoryHost:
-    """The host of clients in memory. Errors that end a task are kept in `failures`, and fail the test at its end."""
+class MemoryHost(RealHost):
+    """The host of clients in memory, whose heartbeats and deadlines take real time.
+
+    Errors that end a task are kept in `failures`, and fail the test at its end.
+    """
 
     def __init__(self, seed: int = 1) -> None:
-        self.clock: Clock = RealClock()  # heartbeats and deadlines take real time
+        super().__init__()
         self.wires = MemoryNetwork()
-        self.network: Network = self.wires
-        self.disk: Any = None
-        self.random = random.Random(seed)
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.network = self.wires
+        self.random.seed(seed)
         self.failures: list[BaseException] = []
-
-    def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(coroutine, name=name)
-        self.tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self.tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.fail(error)
 
     def fail(self, error: BaseException) -> None:
         self.failures.append(error)

@@ -160,7 +160,7 @@ class MemoryPartition:
             case AwaitTurn():
                 asyncio.get_running_loop().call_soon(lambda: self.carry_out(self.owner.turn(self.now)))
             case MarkMoved():
-                self.reader.mark_moved()
+                self.reader.moved.wake()
             case EndSession():
                 # An owner ends a session by itself now and then, for a checkpoint.
                 self._start_session(effect.session + 1)

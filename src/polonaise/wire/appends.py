@@ -58,11 +58,6 @@ class Operation(NamedTuple):
     key: bytes
     value: bytes
 
-    @property
-    def is_change(self) -> bool:
-        """Whether this is a change (`ChangeKind`), and not an expectation."""
-        return self.kind >= CHANGE
-
 
 class FailedAppend(NamedTuple):
     """An append that is not in the log and never will be."""

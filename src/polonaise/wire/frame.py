@@ -74,13 +74,8 @@ class Frames:
 
     @property
     def kept_bytes(self) -> int:
-        """The bytes of the unfinished frame that have arrived."""
+        """The bytes of the unfinished frame that have arrived; 0 without one."""
         return len(self._kept)
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether part of a frame has arrived and the rest has not."""
-        return len(self._kept) > 0
 
     def feed(self, chunk: bytes | bytearray) -> list[Frame]:
         """Return the frames that this chunk completes. Raises `ProtocolError`; the stream is useless after that.

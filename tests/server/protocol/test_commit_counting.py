@@ -11,11 +11,12 @@ from polonaise.errors import InvariantViolated
 from polonaise.server.protocol.commit import Acknowledgements
 
 NAMES = "ABCDE"
+ZONES = {"A": "north", "B": "north", "C": "south"}
 
 
-def told(members: str, engaged: str, dialogue: str) -> list[int]:
+def told(members: str, engaged: str, dialogue: str, required: Requirement | None = None) -> list[int]:
     """The committed number after each of `A3 B2 …`."""
-    acknowledgements = Acknowledgements(members, engaged)
+    acknowledgements = Acknowledgements(members, engaged, required)
     committed: list[int] = []
     for word in dialogue.split():
         before = acknowledgements.committed
@@ -67,17 +68,13 @@ def test_a_session_without_a_quorum_engaged_does_not_begin(members: str, engaged
 def test_a_number_is_committed_with_the_copies_and_zones_that_are_required(
     engaged: str, copies: int, zones: int, dialogue: str, committed: list[int]
 ) -> None:
-    required = Requirement(1, copies, zones, {"A": "north", "B": "north", "C": "south"})
-    acknowledgements = Acknowledgements("ABC", engaged, required)
-    for word, expected in zip(dialogue.split(), committed, strict=True):
-        acknowledgements.acknowledge(word[0], int(word[1:]))
-        assert acknowledgements.committed == expected
+    assert told("ABC", engaged, dialogue, Requirement(1, copies, zones, ZONES)) == committed
 
 
 @pytest.mark.parametrize(("engaged", "copies", "zones"), [("AB", 3, 0), ("AB", 2, 2), ("CD", 2, 2)])
 def test_a_session_without_the_required_copies_and_zones_does_not_begin(engaged: str, copies: int, zones: int) -> None:
     with pytest.raises(InvariantViolated):
-        Acknowledgements("ABC", engaged, Requirement(1, copies, zones, {"A": "north", "B": "north", "C": "south"}))
+        Acknowledgements("ABC", engaged, Requirement(1, copies, zones, ZONES))
 
 
 @given(

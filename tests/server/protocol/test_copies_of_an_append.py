@@ -6,7 +6,7 @@ import pytest
 
 from polonaise.errors import ProtocolError
 from polonaise.wire.copies import NEEDED_MAX, Needs, parse_needs
-from rigs.owner import COMMITTED, READY, check
+from rigs.owner import COMMITTED, READY, SENT, check
 
 ON_TWO = READY.replace("session 1 at -1", "session 1 at -1 of A B")
 
@@ -51,9 +51,7 @@ def test_the_others_of_a_frame_are_ordered_all_the_same() -> None:
 
 def test_a_refusal_for_want_of_replicas_does_not_wait_for_earlier_appends() -> None:
     """It rests on none of them: whatever becomes of them, nothing was written."""
-    check(f"""{READY}
-    > x appends 1
-    send 2: 0..0
+    check(f"""{SENT}
     > x appends 2 needs 4 0
     tell x: 2 INSUFFICIENT_REPLICAS -1
     """)
@@ -123,9 +121,7 @@ def test_what_the_session_cant_prove_is_refused_so_that_the_client_asks_in_the_n
 
 
 def test_nothing_is_proved_of_what_is_not_committed() -> None:
-    check(f"""{READY}
-    > x appends 1
-    send 2: 0..0
+    check(f"""{SENT}
     > A store 2
     > x proves 0 on 1 0
     refuse x: beyond_log

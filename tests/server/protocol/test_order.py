@@ -33,6 +33,7 @@ from rigs.order import (
     Tx,
     conflict,
     frame,
+    logged_order_of,
     order_of,
     position,
     refused,
@@ -42,8 +43,7 @@ from rigs.order import (
 
 
 def test_transactions_get_the_next_ids_in_order_of_arrival() -> None:
-    order = order_of(closing=9, last_crc=77)
-    log = Log.after(order, crc=77)
+    order, log = logged_order_of(closing=9, last_crc=77)
     assert refused(order, Tx(b"a", header=1), Tx(b"b", header=2)) == []
     assert refused(order, Tx(b"c", header=3), first_sequence=5) == []
     assert (order.forming_count, order.next_id) == (3, 13)
@@ -129,8 +129,7 @@ def test_many_locks_conflict_at_the_highest_of_them() -> None:
 
 
 def test_within_one_frame_the_first_writer_wins_and_ids_stay_dense() -> None:
-    order = order_of(closing=0)
-    log = Log.after(order)
+    order, log = logged_order_of(closing=0)
     told = refused(
         order,
         Tx(b"one", mark=0, locks=[(A, WRITE)]),
@@ -152,8 +151,7 @@ def test_nothing_passes_a_lock_at_a_mark_below_the_start_of_the_session() -> Non
 
 @pytest.mark.parametrize("grouped", [False, True])
 def test_evidence_tells_what_each_transaction_was_judged_by(grouped: bool) -> None:
-    order = order_of(closing=5, evidence=True)
-    log = Log.after(order)
+    order, log = logged_order_of(closing=5, evidence=True)
     refused(order, Tx(mark=5, locks=[(A, WRITE), (B, READ)]), Tx(mark=4))
     stale = Tx(mark=5, locks=[(A, WRITE)])
     free = Tx(mark=2, locks=[(C, APPEND)], operations=[(SET, b"k", b"v")] if grouped else ())
@@ -168,8 +166,7 @@ def test_evidence_tells_what_each_transaction_was_judged_by(grouped: bool) -> No
 
 
 def test_a_group_is_ordered_whole_or_not_at_all() -> None:
-    order = order_of()
-    log = Log.after(order)
+    order, log = logged_order_of()
     refused(order, Tx(b"before", locks=[(A, WRITE)]))
     told = refused(
         order,
@@ -206,8 +203,7 @@ def test_locks_of_a_group_are_raised_to_the_ids_of_the_transactions_that_carry_t
 
 
 def test_a_group_is_never_split_over_two_batches() -> None:
-    order = order_of()
-    log = Log.after(order)
+    order, log = logged_order_of()
     for turn in range(5):
         refused(order, *[Tx(b"%d" % turn, ends_group=False)] * 4)
         assert log.seal().count == 4

@@ -20,10 +20,10 @@ from rigs.order import (
     SET,
     WRITE,
     A,
-    Log,
     Tx,
     frame,
     lock,
+    logged_order_of,
     order_of,
     position,
     refused,
@@ -65,8 +65,7 @@ def test_a_failed_expectation_rests_on_everything_that_was_ordered_before_it() -
 
 
 def test_changes_are_seen_by_the_next_group_and_travel_in_the_batch() -> None:
-    order = order_of(held={b"old": b"1"})
-    log = Log.after(order)
+    order, log = logged_order_of(held={b"old": b"1"})
     told = refused(
         order,
         Tx(operations=[(EQUALS, b"old", b"1"), (DELETE, b"old", b""), (SET, b"new", b"2")]),
@@ -136,12 +135,9 @@ def test_what_forms_is_as_large_as_all_of_it() -> None:
     refused(order, Tx(bytes(1000)))
     refused(order, Tx(operations=[(SET, b"key", bytes(60_000))]))
     refused(order, Tx(locks=[(lock(str(n)), WRITE) for n in range(1000)]))
-    expected = len(Log.after(order).order.seal(1).raw)
-    order = order_of(evidence=True)
-    refused(order, Tx(bytes(1000)))
-    refused(order, Tx(operations=[(SET, b"key", bytes(60_000))]))
-    refused(order, Tx(locks=[(lock(str(n)), WRITE) for n in range(1000)]))
-    assert expected - 200 < order.forming_bytes <= expected
+    forming = order.forming_bytes
+    sealed = len(order.seal(1).raw)
+    assert sealed - 200 < forming <= sealed
 
 
 # ------------------------------------------------------------------ producers
@@ -209,8 +205,7 @@ def test_a_register_that_somebody_set_by_hand_harms_only_its_producer(junk: byte
 
 
 def test_that_a_producer_was_opened_is_marked_as_the_librarys_own() -> None:
-    order = order_of()
-    log = Log.after(order)
+    order, log = logged_order_of()
     opening = [(PRODUCE, b"producer/x", pack_request(1, OPEN))]
     assert refused(order, Tx(b"before"), Tx(b"", operations=opening), Tx(b"after")) == []
     batch = log.seal()
@@ -221,8 +216,7 @@ def test_that_a_producer_was_opened_is_marked_as_the_librarys_own() -> None:
 
 
 def test_one_of_a_group_is_marked_and_the_others_are_not() -> None:
-    order = order_of()
-    log = Log.after(order)
+    order, log = logged_order_of()
     group = [Tx(b"a", ends_group=False), Tx(b"key", operations=[(OWN, b"", b"")])]
     assert refused(order, Tx(b"first"), *group, Tx(b"last")) == []
     batch = log.seal()
@@ -230,8 +224,7 @@ def test_one_of_a_group_is_marked_and_the_others_are_not() -> None:
 
 
 def test_nothing_is_marked_of_what_is_refused() -> None:
-    order = order_of()
-    log = Log.after(order)
+    order, log = logged_order_of()
     opening = [(PRODUCE, b"producer/x", pack_request(0, OPEN))]
     assert [reason for _, reason, _, _ in refused(order, Tx(b"a"), Tx(b"", operations=opening), Tx(b"b"))] == [
         FailureReason.PRODUCER_FENCED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rigs.owner import COMMITTED, READY, check
+from rigs.owner import COMMITTED, READY, SENT, check
 
 # ------------------------------------------------------------------ nothing before it is committed
 
@@ -22,9 +22,7 @@ def test_a_batch_is_fed_when_a_quorum_has_synced_it_and_not_before() -> None:
 
 
 def test_a_request_is_answered_by_a_message_that_is_sent_after_it() -> None:
-    check(f"""{READY}
-    > x appends 1
-    send 2: 0..0
+    check(f"""{SENT}
     > x asks for the mark
     turn
     > A B store 2
@@ -40,9 +38,7 @@ def test_a_request_is_answered_by_a_message_that_is_sent_after_it() -> None:
 
 
 def test_what_arrives_behind_a_batch_goes_out_together_at_the_end_of_the_turn() -> None:
-    check(f"""{READY}
-    > x appends 1
-    send 2: 0..0
+    check(f"""{SENT}
     > x appends 2
     turn
     > x appends 3 4
@@ -53,9 +49,7 @@ def test_what_arrives_behind_a_batch_goes_out_together_at_the_end_of_the_turn() 
 
 def test_a_full_window_waits_for_the_acknowledgement_that_makes_room() -> None:
     check(
-        f"""{READY}
-    > x appends 1
-    send 2: 0..0
+        f"""{SENT}
     > x appends 2
     turn
     > turn
@@ -160,9 +154,7 @@ def test_an_append_of_another_generation_is_void_and_the_client_told_which_one_i
 
 
 def test_a_flush_is_answered_behind_the_feed_of_what_came_before_it() -> None:
-    check(f"""{READY}
-    > x appends 1
-    send 2: 0..0
+    check(f"""{SENT}
     > x flushes
     turn
     > turn

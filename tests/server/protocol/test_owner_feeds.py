@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rigs.owner import COMMITTED, READY, Talk, check
+from rigs.owner import COMMITTED, READY, SENT, Talk, check
 
 # ------------------------------------------------------------------ feeds, and what they wait for
 
@@ -62,9 +62,7 @@ def test_appends_of_an_older_mount_are_void() -> None:
 
 
 def test_a_mount_is_ready_only_after_the_appends_of_the_older_one_are_decided() -> None:
-    check(f"""{READY}
-    > x appends 1
-    send 2: 0..0
+    check(f"""{SENT}
     > x mounts at -1
     turn
     > turn

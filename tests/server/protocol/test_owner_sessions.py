@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from rigs.owner import READY, Talk, check
+from rigs.owner import READY, SENT, Talk, check
 
 # ------------------------------------------------------------------ sessions that end
 
 
 def test_what_was_in_flight_is_told_when_the_next_session_is_engaged() -> None:
     """The batch with 1 was found by the recovery, the one with 2 was not: its fate is known only now."""
-    check(f"""{READY}
-    > x appends 1
-    send 2: 0..0
+    check(f"""{SENT}
     > x appends 2
     turn
     > turn
@@ -35,9 +33,7 @@ def test_what_was_in_flight_is_told_when_the_next_session_is_engaged() -> None:
 
 
 def test_a_refusal_whose_ground_went_with_its_session_is_told_as_that() -> None:
-    check(f"""{READY}
-    > x appends 1
-    send 2: 0..0
+    check(f"""{SENT}
     > x appends 2:k
     turn
     > x appends 3:k

@@ -10,6 +10,7 @@ from reprlib import Repr
 from typing import Any, Final
 from uuid import UUID
 
+from polonaise.coordination.topics import where_of
 from polonaise.errors import BadOption, UnknownPartition
 from polonaise.log import registers
 from polonaise.redaction import redacted
@@ -119,8 +120,3 @@ def partitions_named(text: str | None, count: int, topic: str = "") -> list[Part
             raise UnknownPartition(f"partition {last or first}; {where_of(topic)} has partitions 0 to {count - 1}")
         named.update(dict.fromkeys(range(int(first), int(last or first) + 1)))
     return list(named)
-
-
-def where_of(topic: str) -> str:
-    """Return what the partitions are of, for messages: this topic, or the cluster, whose own are in no topic."""
-    return f"topic {topic}" if topic else "this cluster"

@@ -232,8 +232,7 @@ class Outstanding:
             entry.id = failure.value
         else:
             entry.failure = failure
-        self._remove(entry)
-        return [entry] if entry.watchers else []
+        return self._remove(entry)
 
     def passed(self, through: int, cause: str = "") -> list[Pending]:
         """Settle as failed what is pending up to this sequence: an answer proves that it is not in the log.
@@ -255,8 +254,7 @@ class Outstanding:
         """Take back an append that was not sent; return False if it was sent or is settled, so that its fate stands."""
         if entry.settled or entry.sequence <= self.sent:
             return False
-        entry.failure = AppendFailure(Unordered.WITHDRAWN)
-        self._remove(entry)
+        self.give_up(entry, AppendFailure(Unordered.WITHDRAWN))
         return True
 
     def give_up(self, entry: Pending, failure: AppendFailure) -> list[Pending]:
@@ -264,8 +262,7 @@ class Outstanding:
         if entry.settled:
             return []
         entry.failure = failure
-        self._remove(entry)
-        return [entry] if entry.watchers else []
+        return self._remove(entry)
 
     def pending(self) -> list[Pending]:
         """Return the pending appends, in the order of sequences."""
@@ -303,12 +300,13 @@ class Outstanding:
             if entry.watchers:
                 watched.append(entry)
 
-    def _remove(self, entry: Pending) -> None:
-        """Clear the places of one settled append, and count it no longer."""
+    def _remove(self, entry: Pending) -> list[Pending]:
+        """Clear the places of one settled append, and count it no longer; return it if it has to be woken."""
         position = entry.sequence - self._base
         self._entries[position : position + entry.count] = [None] * entry.count
         self.count -= entry.count
         self.bytes -= entry.size
+        return [entry] if entry.watchers else []
 
     def _skip_settled(self) -> None:
         """Move `_head` over appends that were settled one by one, by refusals and withdrawals."""

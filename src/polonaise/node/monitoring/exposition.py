@@ -16,10 +16,12 @@ from prometheus_client.metrics_core import (
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from polonaise.histogram import BOUNDS_S
 from polonaise.node.monitoring.metriclist import METRICS, Metric, MetricKind
 from polonaise.node.monitoring.samples import HistogramSample, Samples
 
-_INFINITE: Final = "+Inf"
+_BUCKETS: Final = (*map(repr, BOUNDS_S), "+Inf")
+"""The upper bounds of a histogram's buckets, as Prometheus has them."""
 
 
 class _Exposed(Collector):
@@ -40,9 +42,8 @@ def _family(metric: Metric, samples: Samples) -> Family:
     if metric.kind is MetricKind.HISTOGRAM:
         histogram = HistogramMetricFamily(metric.name, metric.meaning, labels=metric.labels)
         for labels, value in samples[metric]:
-            bounds, counts, total = cast(HistogramSample, value)
-            upper = [*map(repr, bounds), _INFINITE]
-            histogram.add_metric(labels, list(zip(upper, map(float, accumulate(counts)), strict=True)), total)
+            counts, total = cast(HistogramSample, value)
+            histogram.add_metric(labels, list(zip(_BUCKETS, map(float, accumulate(counts)), strict=True)), total)
         return histogram
     make = CounterMetricFamily if metric.kind is MetricKind.COUNTER else GaugeMetricFamily
     family = make(metric.name, metric.meaning, labels=metric.labels)

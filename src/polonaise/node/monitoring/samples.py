@@ -7,8 +7,8 @@ from typing import TypeAlias
 from polonaise.histogram import Histogram
 from polonaise.node.monitoring.metriclist import Metric
 
-HistogramSample: TypeAlias = tuple[tuple[float, ...], tuple[int, ...], float]
-"""The bounds, the counts and the sum of a histogram."""
+HistogramSample: TypeAlias = tuple[tuple[int, ...], float]
+"""The counts and the sum of a histogram."""
 Value: TypeAlias = float | HistogramSample
 """The value of a sample: a histogram's for metrics of that kind, else a number."""
 
@@ -26,7 +26,7 @@ class Samples(dict[Metric, list[tuple[tuple[str, ...], Value]]]):
 
     def add_histogram(self, metric: Metric, histogram: Histogram) -> None:
         """Add a copy of a histogram."""
-        self.setdefault(metric, []).append(((), (histogram.bounds, tuple(histogram.counts), histogram.total)))
+        self.setdefault(metric, []).append(((), (tuple(histogram.counts), histogram.total)))
 
     def value(self, metric: Metric, *labels: object) -> Value | None:
         """Return the value of the metric's sample with these labels; None if there is no such sample."""

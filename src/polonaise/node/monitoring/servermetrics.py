@@ -11,7 +11,6 @@ from polonaise.host import Clock
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.samples import Samples
-from polonaise.server.measures import add_totals
 from polonaise.server.node import Server
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.servedpartition import ServedPartition
@@ -88,7 +87,8 @@ async def server_samples(server: Server, clock: Clock, detail: Detail) -> Sample
     for number, served in enumerate(partitions, 1):
         seen = _look_at(served.owner, clock.monotonic_s(), server.replication_factor)
         sums.add(served, seen)
-        add_totals(totals, served.totals())
+        for name, count in served.totals().items():  # in a fraction of the time that `Counter.update` takes
+            totals[name] += count
         if listed:
             _add_partition(samples, served, seen)
         if clients_listed:
@@ -103,7 +103,7 @@ async def server_samples(server: Server, clock: Clock, detail: Detail) -> Sample
 
 def _add_totals(samples: Samples, server: Server, totals: Mapping[str, int]) -> None:
     """Add the metrics of the server as a whole that are not sums over its present partitions."""
-    measures = server.measures(totals)
+    measures = server.measures()
     add = samples.add
     add(metrics.TRANSACTIONS, totals["committed_transactions"])
     add(metrics.BATCHES, totals["committed_batches"])

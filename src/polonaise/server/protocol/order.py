@@ -428,7 +428,7 @@ class Order:
             return self._judge_produce(key, value, changes, producers.digest_of(appended))
         if kind in (_OWN, ExpectationKind.COPIES):
             return None
-        if operation.is_change:
+        if kind >= CHANGE:
             changes.append((key, None if kind == CHANGE + ChangeKind.DELETE else value))
             return None
         present = self.registers.get(key)

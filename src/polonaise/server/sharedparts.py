@@ -1,0 +1,40 @@
+"""The parts of a server that all its partitions share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from polonaise.coordination import Coordinator
+from polonaise.histogram import Histogram
+from polonaise.host import Host
+from polonaise.server.archivedhistory import ArchivedHistory
+from polonaise.server.copyturns import CopyTurns
+from polonaise.server.protocol.ticks import Ticks
+from polonaise.server.requirements import Requirements
+from polonaise.server.settings import ServerSettings
+from polonaise.server.startturns import StartTurns
+from polonaise.server.storagelinks import StorageLink
+from polonaise.terms import StorageId
+
+
+@dataclass(frozen=True, slots=True)
+class SharedParts:
+    """The parts of a server that each partition which it owns is given."""
+
+    host: Host
+    coordinator: Coordinator
+    settings: ServerSettings
+    links: Mapping[StorageId, StorageLink]
+    starts: StartTurns
+    """The turns to start a session."""
+    copies: CopyTurns
+    """The turns to copy to late replicas."""
+    ticks: Ticks
+    """Is told when something with a deadline begins."""
+    history: ArchivedHistory | None
+    """The fragments of the log; None if the server was told of none."""
+    latencies: Histogram
+    """Takes the time that each batch needs to be committed."""
+    requirements: Requirements
+    """Says which replicas commits need beside a quorum."""
