@@ -98,7 +98,7 @@ def test_an_even_number_of_zookeeper_servers(shell: Shell, tmp_path: Path, serve
         ("nonsense", "nonsense"),
         ("127.0.0.1:99999", "127.0.0.1:99999"),
         ("unix:/tmp/zookeeper", "unix:/tmp/zookeeper"),
-        ("8.8.8.8:2181", "can't listen at 8.8.8.8:"),
+        ("8.8.8.8:2181", "can't listen at 8.8.8.8: Cannot assign requested address: name an address of this machine"),
     ],
 )
 def test_an_invalid_address_of_a_zookeeper_server(shell: Shell, tmp_path: Path, address: str, naming: str) -> None:

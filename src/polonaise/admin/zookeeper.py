@@ -410,5 +410,6 @@ def _bound(address: HostPort) -> socket.socket:
             if error.errno == errno.EACCES
             else "name an address of this machine"
         )
-        raise BadOption(f"can't listen at {address}: {error.strerror}: {remedy}") from error
+        where = address if address.port else address.host
+        raise BadOption(f"can't listen at {where}: {error.strerror}: {remedy}") from error
     return bound
