@@ -342,7 +342,8 @@ class NotJoined(PolonaiseError):
 class OutOfOrder(PolonaiseError):
     """Batches do not follow on those before them, or a copy of the log can't be read or changed as was asked.
 
-    Then the id does not allow it, or the session that the copy has joined. The message says which.
+    The message says what does not fit: no batch begins or ends at the id, the copy ends elsewhere or with another CRC,
+    it has joined another session, or it was cut meanwhile.
     """
 
     code = "out_of_order"

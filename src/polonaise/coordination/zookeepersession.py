@@ -30,8 +30,8 @@ def _tls_options(tls: TlsFiles | None) -> dict[str, Any]:
 class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """kazoo's handler, which makes connections with the TLS files as they are at that time.
 
-    kazoo's own way believes the system's CAs besides, fails while certificate and key are being replaced, and leaves
-    the sockets of handshakes that fail open.
+    kazoo's own way believes the system's CAs besides, fails while certificate and key are being replaced, and does
+    not close the socket after a failed handshake.
     """
 
     def __init__(self, files: TlsFiles) -> None:

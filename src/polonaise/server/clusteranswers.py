@@ -75,7 +75,7 @@ class ClusterAnswers:
         self._encoded: AssignmentIs | None = None
         """The message with the rows of the assignment; None until a client asks for it."""
         self._read_s = 0.0
-        """When the assignment was last read, in monotonic seconds."""
+        """When an assignment was last noted that had just been read or written, in monotonic seconds."""
         self._trouble = ""
         """Why the last attempt to read the assignment failed; empty if it succeeded."""
         self._trouble_s = 0.0

@@ -330,7 +330,8 @@ class QueryHistory:
     ) -> list[Extent]:
         """Return the archived extents, and the rest from one storage node's files.
 
-        Raises `SegmentDamaged` for ids that neither holds, unless `failOnDataLoss` is false.
+        Raises `HistoryTrimmed` for ids that the node has trimmed and the archive lacks, and `SegmentDamaged` for others
+        that neither holds, unless `failOnDataLoss` is false.
         """
         extents += [each for rest in rest_of(extents, span) for each in replica.extents(partition, rest, self.store)]
         for lacking in rest_of(extents, span):

@@ -242,7 +242,7 @@ class ReceivedAppends:
                     f"{len(rows) - offset} bytes"
                 )
             if len(self.operations) == OPERATIONS_MAX:
-                raise ProtocolError(f"more than {OPERATIONS_MAX} operations in one append frame")
+                raise ProtocolError(f"more than {OPERATIONS_MAX} expectations and register changes in one append frame")
             index_before = index
             key = rows[offset : offset + key_bytes]
             self.operations.append(Operation(index, kind, key, rows[offset + key_bytes : end]))
