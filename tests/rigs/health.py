@@ -11,14 +11,16 @@ from polonaise.node.condition import Condition
 from rigs.waiting import PATIENCE_S, wait_until
 
 
-async def condition_when(log: polonaise.Log, wanted: Callable[[Condition], object]) -> Condition:
+async def condition_when(
+    log: polonaise.Log, wanted: Callable[[Condition], object], *, within_s: float = PATIENCE_S, every_s: float = 0.02
+) -> Condition:
     """Wait until the condition of partition 0 is as demanded. Return it."""
 
     async def look() -> Condition | None:
         (told,) = await conditions(log, [0], 10.0)
         return told if wanted(told) else None
 
-    condition = await wait_until(look, "the partition is as wanted", every_s=0.02)
+    condition = await wait_until(look, "the partition is as wanted", within_s=within_s, every_s=every_s)
     assert condition is not None
     return condition
 
