@@ -126,10 +126,12 @@ async def alive(machine: Machine) -> AsyncIterator[Host]:
 
 
 @contextlib.asynccontextmanager
-async def opened_on(machine: Machine, settings: LogSettings | None = None) -> AsyncIterator[Open]:
+async def opened_on(
+    machine: Machine, settings: LogSettings | None = None, cache: SegmentCache | None = None
+) -> AsyncIterator[Open]:
     """Yield a log, open in one life of a process that lasts as long as the context."""
     async with alive(machine) as host:
-        yield await Open.on(host, settings)
+        yield await Open.on(host, settings, cache=cache)
 
 
 def simulate(scenario: Callable[[Machine], Coroutine[Any, Any, T]], seed: int = 1) -> T:
