@@ -117,7 +117,11 @@ class UnsupportedVersion(ProtocolError):
 
 
 class WrongClusterKey(PolonaiseError):
-    """A peer, directory, file or fragment store belongs to another cluster than what it is used with."""
+    """The key of a cluster, or of a log, is not the one that is expected.
+
+    A peer, directory, file, fragment store or checkpoint belongs to another cluster, or to another log such as another
+    topic; or whoever has to name the cluster named another one, or none.
+    """
 
     code = "wrong_cluster_key"
 

@@ -502,7 +502,7 @@ async def test_without_a_name_a_group_that_may_be_there_is_not_appended_again(
         raise AppendUnknown("lost")
 
     monkeypatch.setattr(RealPublicationPort, "append", lost)
-    with pytest.raises(AppendUnknown):
+    with pytest.raises(AppendUnknown, match="look for its rows in the log before they are written again"):
         await write(log, store, 0, [{0: BODIES}], app=None)
 
 

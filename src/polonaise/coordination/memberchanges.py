@@ -123,7 +123,7 @@ def _check_nothing_pending(value: PartitionValue) -> None:
 
 
 class Move(NamedTuple):
-    """A copy of a partition that goes from one storage node to another."""
+    """A change of where one copy of a partition lies: it goes from one storage node to another, or comes, or goes."""
 
     partition: PartitionId
     source: StorageId | None

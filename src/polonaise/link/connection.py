@@ -690,7 +690,8 @@ async def connect(host: Host, address: str, make: Callable[[], Connection], *, d
         raise
     except ProtocolError as error:
         raise ConnectionLost(
-            f"{address} did not speak as a node of Polonaise, or was not understood: {error}"
+            f"{address} sent no hello that can be read, or could not read this side's: {error}. Is it the address of a "
+            "Polonaise node?"
         ) from None
     finally:
         if made and not greeted:

@@ -169,7 +169,7 @@ class ResetOperators:
         await self._struck.wait()
 
     async def _owner_changes(self) -> None:
-        """Stop the owner for so long that another server takes over, if there is one."""
+        """Kill the owner and keep its node down, so long that another server takes over if there is one."""
         held: list[Node] = []
 
         def strike() -> None:

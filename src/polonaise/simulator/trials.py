@@ -142,7 +142,7 @@ class Trials:
         self._faults.count("owner_replaced")
 
     async def _who_waits_is_told(self) -> None:
-        """Stop a majority of the storage nodes: a client that appends must be told which, and when they are back."""
+        """Take a majority of the storage nodes down: a client that appends is told which, and when they are back."""
         async with self._waiting_client() as client:
             count = len(self._cluster.storage) // 2 + 1
             away = self._random.sample(self._cluster.storage, count)

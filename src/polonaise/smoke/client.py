@@ -38,8 +38,8 @@ _TRANSFERS: Final = 0.4
 _PATIENCE_S: Final = 60.0
 """Seconds that a transfer may take, over all runs of its context, before the client gives it up."""
 _LAST_S: Final = 120.0
-"""Seconds within which the fate of each append has to be known. At the end, each partition's high-water mark has to be
-known within as long, and applied within as long again."""
+"""Seconds within which each wait for an append's fate has to end, be it that its fate can't be known. At the end, each
+partition's high-water mark has to be known within as long, and applied within as long again."""
 _PAUSE_S: Final = 0.02
 
 

@@ -305,6 +305,12 @@ async def publish_unnamed(port: PublicationPort, plan: Plan, patience_s: float) 
                     await port.append(plan.partition, group, [], [])
                     done += 1
                     patience.renew()
+        except AppendUnknown as error:
+            raise AppendUnknown(
+                f"{error.text}: look for its rows in the log before they are written again; with txnAppId and "
+                "txnVersion a write can be repeated without repeating rows",
+                error.receipt,
+            ) from error
         except PolonaiseError as error:
             # A deadline that has passed is not tried again: the wait it ended was already `patience_s` long.
             if error.retry is not Retry.AGAIN or isinstance(error, DeadlineExceeded):
