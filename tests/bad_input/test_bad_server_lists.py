@@ -138,7 +138,7 @@ async def test_a_list_whose_servers_are_all_gone_names_each_with_its_reason() ->
                 pass
     for reason in (
         f"{gone}.*refused|{gone}.*Connect call failed",
-        f"{web} did not speak",
+        f"{web} sent no hello",
         f"{silent} did not answer within 0.2",
     ):
         assert re.search(reason, refused.value.text), reason

@@ -41,7 +41,7 @@ def certificate_refused(
     if transport is None or transport.get_extra_info("sslcontext") is None:
         return None
     faults = [_refusal(transport, role) for role in roles]
-    fault = faults[0] if all(faults) else None
+    fault = faults[0] if faults and all(faults) else None
     if fault is not None:
         _warn(fault, clock, transport.get_extra_info("peername"))
     return fault
