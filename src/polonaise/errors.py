@@ -1,4 +1,4 @@
-"""Every error that a caller can meet: a stable code, whether to try again, and what to do.
+"""The errors that callers of the library meet: a stable code, whether to try again, and what to do.
 
 A *fault* is a `PolonaiseError`. Between owner and client a lock conflict or another refusal of an append is no fault
 but an *answer*: a value on the wire. The client library raises it as an error of this module, such as `LockConflict`,
@@ -29,11 +29,12 @@ class Retry(enum.Enum):
     """The possible effects of trying a failed call again."""
 
     NEVER = "never"
-    """The same call fails again: the caller, its configuration or its data is wrong."""
+    """The same call fails again, or must not be made again before somebody has looked: the caller, its configuration or
+    its data is wrong, something is damaged, or the fate of an append is unknown."""
     AGAIN = "again"
     """The fault is passing: the same call may succeed after a pause."""
     ELSEWHERE = "elsewhere"
-    """Another node has to be asked: read the assignment anew."""
+    """Another node has to be asked: another replica, or the owner that the assignment, read anew, names."""
     REBUILT = "rebuilt"
     """The call succeeds only after the transaction has been built anew from fresh state."""
 
@@ -111,7 +112,7 @@ class FrameDamaged(ProtocolError):
 
 
 class UnsupportedVersion(ProtocolError):
-    """The peer and this side have no protocol version in common."""
+    """The peer and this side have no protocol version in common, or the peer is too old for the request."""
 
     code = "unsupported_version"
 
@@ -142,13 +143,13 @@ class StorageNameDamaged(PolonaiseError):
 
 
 class UnknownStorageNode(PolonaiseError):
-    """The cluster has no storage node of that name."""
+    """The cluster has no storage node of that name, or the node has no copy of the partition that is to give it up."""
 
     code = "unknown_storage_node"
 
 
 class UnknownTopic(PolonaiseError):
-    """The cluster has no topic of that name, or no name was given. The message names the topics that it has."""
+    """The cluster has no topic of that name; the message names those that it has. Or no name was given."""
 
     code = "unknown_topic"
 
@@ -160,14 +161,20 @@ class TopicExists(PolonaiseError):
 
 
 class ChangePending(PolonaiseError):
-    """A partition's members are already being changed: one change at a time. Wait until it is made, or cancel it."""
+    """A partition's members are already being changed, or the head of its log is being reset.
+
+    Wait until that is done; a change of members can also be cancelled.
+    """
 
     code = "change_pending"
     retry = Retry.AGAIN
 
 
 class CopyNeeded(PolonaiseError):
-    """A copy of a partition, or a storage node, can't be removed: too few copies, zones or nodes would be left."""
+    """A copy of a partition is needed and can't be removed or emptied, or a storage node can't be drained or removed.
+
+    Too few copies in sync, zones or nodes would be left, or the node that is to be removed still has copies.
+    """
 
     code = "copy_needed"
 
@@ -201,7 +208,7 @@ class TlsNotSpoken(PolonaiseError):
 
 
 class CertificateRefused(PolonaiseError):
-    """One side of a connection does not take the other's certificate. The message says whose, and why.
+    """One side of a connection does not take the other's certificate, or is shown none. The message says whose and why.
 
     Such as: the certificate is of another CA, has expired, names another host, or is for another role.
     """
@@ -210,9 +217,10 @@ class CertificateRefused(PolonaiseError):
 
 
 class CertificateUnusable(PolonaiseError):
-    """This process's own TLS files can't be used: one is missing, can't be read, or does not fit the others.
+    """This process's own TLS files, or those of a CA that is to sign certificates, can't be used.
 
-    Nothing was connected or listened to. The message names the file, and nothing of what is in it.
+    One is missing, can't be read, has expired, or does not fit the others, the role or the use. Nothing was connected
+    or listened to. The message names the file, and nothing of what is in it.
     """
 
     code = "certificate_unusable"
@@ -222,7 +230,10 @@ class CertificateUnusable(PolonaiseError):
 
 
 class BatchDamaged(PolonaiseError):
-    """Bytes that claim to be a batch and are not. They are never served and never stored."""
+    """Bytes are no batch that this version can read, or a batch that no log can store.
+
+    They are never served and never stored.
+    """
 
     code = "batch_damaged"
 
@@ -241,13 +252,16 @@ class DiskFull(PolonaiseError):
 
 
 class DiskFailed(PolonaiseError):
-    """A read, write or sync failed. After a failed sync, what was not synced before counts as lost."""
+    """A read, write or sync failed, or another call to the system for a file or directory.
+
+    After a failed sync, what was not synced before counts as lost.
+    """
 
     code = "disk_failed"
 
 
 class AccessDenied(DiskFailed):
-    """The user of this process may not read or write a file or directory."""
+    """The user of this process may not read or write a file, a directory, or an object store."""
 
     code = "access_denied"
 
@@ -305,7 +319,10 @@ class ClusterFileDamaged(PolonaiseError):
 
 
 class UnsupportedFormat(PolonaiseError):
-    """A file or directory is in a format that this version of Polonaise can't read. The message names both formats."""
+    """A file, directory or value is in another version's format, which this version of Polonaise can't read.
+
+    The message names both formats, or the parts that this version does not know.
+    """
 
     code = "unsupported_format"
 
@@ -328,7 +345,10 @@ class SegmentDamaged(PolonaiseError):
 
 
 class Fenced(PolonaiseError):
-    """A newer session of the partition exists. The older one writes no more."""
+    """A replica obeys another session of the partition than the request's, as a rule a newer one.
+
+    The older one writes no more.
+    """
 
     code = "fenced"
     retry = Retry.ELSEWHERE
@@ -354,13 +374,13 @@ class OutOfOrder(PolonaiseError):
 
 
 class UnknownPartition(PolonaiseError):
-    """The cluster, or this storage node, has no partition of that number."""
+    """The cluster, topic, storage node, directory or query in question has no partition of that number."""
 
     code = "unknown_partition"
 
 
 class PartitionUnavailable(PolonaiseError):
-    """The partition's files on this node can't be used. The message says why."""
+    """The partition's files on this node can't be used, or not for this request. The message says why."""
 
     code = "partition_unavailable"
 
@@ -411,7 +431,10 @@ class HeadNotReset(PolonaiseError):
 
 
 class InsufficientReplicas(PolonaiseError):
-    """Fewer copies, or copies in fewer zones, can be had than each commit needs. Nothing was written."""
+    """Fewer copies, or copies in fewer zones, can be had than each commit, this append, or a new topic or demand needs.
+
+    Nothing was written or changed.
+    """
 
     code = "insufficient_replicas"
     retry = Retry.AGAIN
@@ -443,7 +466,7 @@ class OwnTransaction(PolonaiseError):
 
 
 class ClientAhead(PolonaiseError):
-    """The application has applied transactions that the log does not have.
+    """The application, or the table of a view, has applied transactions that the log does not have.
 
     Its database is of another log, or the log was restored from a backup: compare before anything else.
     """
@@ -473,7 +496,7 @@ class RegistersFull(PolonaiseError):
 
 
 class AppendExpired(PolonaiseError):
-    """The deadline passed, and the append is certainly not in the log and never will be."""
+    """The append is certainly not in the log and never will be: its deadline passed, or it was withdrawn unsent."""
 
     code = "append_expired"
     retry = Retry.AGAIN
@@ -496,7 +519,8 @@ class AppendUnknown(PolonaiseError):
 class CopiesUnproved(PolonaiseError):
     """An append is committed, and it is not known whether it is on the copies, in the zones, that it needs.
 
-    It is in the log for good: do not append it again. Await `receipt` again to go on waiting for the proof.
+    It is in the log for good: do not append it again. Await `receipt` again to go on waiting for the proof, unless the
+    client has ended.
     """
 
     code = "copies_unproved"
@@ -604,14 +628,20 @@ class ViewUnavailable(PolonaiseError):
 
 
 class ViewFailed(PolonaiseError):
-    """A view could not apply a transaction. Its partition waits, and the view is tried again after a pause."""
+    """A view could not apply a transaction or name its mark, or its table took no rows of a job on Spark.
+
+    In a client, the partition waits, and the view is tried again after a pause. A job fails.
+    """
 
     code = "view_failed"
     retry = Retry.AGAIN
 
 
 class ViewUnfit(PolonaiseError):
-    """A view's store is not what the view needs. The message says what to change there; the partition stops."""
+    """A view's store is not what the view needs. The message says what to change there.
+
+    In a client, the partition stops. Whoever opens, reads or writes the store otherwise gets this error.
+    """
 
     code = "view_unfit"
 
@@ -641,34 +671,37 @@ class Forked(PolonaiseError):
 
 
 class ConnectionLost(PolonaiseError):
-    """The connection broke, or nobody answers at the address. A request under way may have been carried out."""
+    """The connection broke, or none can be had at the address. A request under way may have been carried out."""
 
     code = "connection_lost"
     retry = Retry.AGAIN
 
 
 class DeadlineExceeded(PolonaiseError):
-    """No answer came in time. The request may have been carried out."""
+    """No answer came in time, or something else that was waited for did not happen. It may have been carried out."""
 
     code = "deadline_exceeded"
     retry = Retry.AGAIN
 
 
 class AddressInUse(PolonaiseError):
-    """A process listens on the address already: stop it, or choose another port."""
+    """A process listens on the address already, or too few ports are free: stop it, or choose another port."""
 
     code = "address_in_use"
 
 
 class Overloaded(PolonaiseError):
-    """A bounded queue is full, and the request was not taken; or a peer that reads too slowly was disconnected."""
+    """A bound is reached, such as that of a queue, and the request was not taken.
+
+    Or a peer was disconnected because it reads too slowly, or because it takes the most of a memory that is used up.
+    """
 
     code = "overloaded"
     retry = Retry.AGAIN
 
 
 class CoordinatorUnavailable(PolonaiseError):
-    """The coordinator did not answer, or can't be read or written at the moment.
+    """The coordinator did not answer, can't be read or written at the moment, or was changed by others at each try.
 
     A change that was asked for may have been made, unless the message says otherwise: read again.
     """
@@ -710,7 +743,7 @@ class NotInitialized(PolonaiseError):
 
 
 class AlreadyInitialized(PolonaiseError):
-    """The coordinator, or the directory, already holds a cluster or a log."""
+    """The coordinator, or the directory, already holds a cluster, a log, or certificates of the same names."""
 
     code = "already_initialized"
 
@@ -722,9 +755,9 @@ class NotEmbeddedLog(PolonaiseError):
 
 
 class HostFailed(PolonaiseError):
-    """The nodes of an embedded log stopped themselves in this process: a disk fails, or our code made a mistake.
+    """The nodes of an embedded log stopped themselves in this process, or this process could not start them.
 
-    Or this process could not start them.
+    They stop when a disk fails, when their directory is gone, or when our code made a mistake.
     """
 
     code = "host_failed"
@@ -755,7 +788,8 @@ class NotArchived(PolonaiseError):
 class FragmentsAhead(PolonaiseError):
     """The fragment store holds higher ids than the log: acknowledged transactions are gone from the replicas.
 
-    Nothing is appended until an operator has decided which of the two is the log.
+    Or the fragments are of another life of the log. Until an operator has decided which of the two is the log, the
+    server that met them takes no appends for the partition, and a command that met them archives nothing.
     """
 
     code = "fragments_ahead"
@@ -768,7 +802,7 @@ class FragmentMissing(PolonaiseError):
 
 
 class FragmentDamaged(PolonaiseError):
-    """A fragment in an object store is not as it was written. The message names it."""
+    """A fragment, or another file of a fragment store, is not as it was written. The message names it."""
 
     code = "fragment_damaged"
 
@@ -801,7 +835,8 @@ class BadRow(PolonaiseError):
 class BatchUnfinished(PolonaiseError):
     """A sink was given a batch while an earlier one of the same application is published in part only.
 
-    Write the earlier one again to finish it; the message names it.
+    Write the earlier one again to finish it; the message names it. Or the batch itself was begun before, with rows for
+    other partitions: repeat it with the same rows.
     """
 
     code = "batch_unfinished"
@@ -838,7 +873,7 @@ class JavaMissing(PolonaiseError):
 
 
 class SparkFailed(PolonaiseError):
-    """Spark could not do what a job asked of it. The message quotes its error."""
+    """Spark could not do what a job asked of it, or has ended. The message says why, as far as Spark tells."""
 
     code = "spark_failed"
 

@@ -32,7 +32,7 @@ SessionId: TypeAlias = int
 """The count of the epochs in which an owner writes to replicas, raised by compare-and-set in the coordinator."""
 
 NO_SESSION: Final[SessionId] = -1
-"""The joined session of a replica that never took part in one."""
+"""Stands for no session: a replica has joined none, a partition has had none, or none has carried out a reset."""
 
 UNRESOLVED: Final[TransactionId] = -(2**63)
 """The closing mark of a session whose end nobody has decided yet."""
@@ -166,9 +166,11 @@ class FailureReason(enum.IntEnum):
     EXPECTATION_FAILED = 1
     """A register or the position is not as demanded; the value is the position that the append would have got."""
     SESSION_ENDED = 2
-    """Ordered, but not committed when its session ended: the append is not in the log and never will be."""
+    """The session ended before the append was committed, or before an earlier append was on which its refusal rests.
+    This one is not in the log and never will be."""
     INSUFFICIENT_REPLICAS = 3
-    """Fewer copies, or copies in fewer zones, can be had than each commit needs; nothing was written."""
+    """Fewer copies, or copies in fewer zones, can be had than each commit, or this append, needs; nothing was written.
+    """
     DUPLICATE = 4
     """An idempotent producer sent this sequence before; the value is the id that it got the first time."""
     PRODUCER_FENCED = 5
@@ -180,7 +182,7 @@ class FailureReason(enum.IntEnum):
     GENERATION = 8
     """Sent under a generation that is not the owner's: void. The value is the owner's generation."""
     REGISTERS_FULL = 9
-    """The change would take the partition's registers past their bound."""
+    """The change would take the partition's registers past their bound; the value is that bound, in bytes."""
     PRODUCER_DIFFERS = 10
     """An idempotent producer sent this sequence before, with another body or header; the value is the earlier id."""
     MARK_BEYOND_LOG = 11

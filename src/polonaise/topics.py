@@ -30,7 +30,7 @@ class ClusterTopics(NamedTuple):
         return self.partitions + sum(map(len, self.topics.values()))
 
     def number_of(self, partition: PartitionId) -> tuple[str, PartitionId]:
-        """Return the topic and number of the partition with this id; an empty name for one of the log's own."""
+        """Return the topic and number of the partition with this id; an empty name and the id if no topic has it."""
         for name, ids in self.topics.items():
             if partition in ids:
                 return name, ids.index(partition)

@@ -5,7 +5,8 @@
 - `backend.py`: the port to what keeps the bytes, for a new backend to implement. `file.py` is the backend of
   one machine, a directory, on the files and locks of `directory.py`; `zookeeper.py` that of several machines, in a
   session of `zookeepersession.py`; the simulator has its own. `tests/conformance/test_coordinator.py` runs on each.
-- `topics.py`: the partitions of a topic; `memberchanges.py`: the rules for where copies of partitions may go.
+- `topics.py`: the partitions of a topic; `memberchanges.py`: the rules for where copies of partitions may go;
+  `requirement.py`: the copies and zones that commits need.
 
 A rule belongs into `coordinator.py`, never into a backend. Storage nodes never talk to the coordinator.
 """

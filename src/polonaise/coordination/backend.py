@@ -14,7 +14,8 @@ class Entry(NamedTuple):
     cluster_key: bytes
     """The key of the cluster that the value was written for."""
     version: int
-    """A number that rises by one with each change; for a name, with each renewal."""
+    """A number that rises by one with each change. That of a name rises with each renewal, and begins anew when the
+    name is taken anew."""
     contents: bytes
 
 

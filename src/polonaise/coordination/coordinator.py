@@ -114,9 +114,11 @@ class Coordinator:
         self._clock = clock
         self._closed = False
         self._description: ClusterDescription | None = None
-        """The description as it was read first, whose key and number of own partitions hold for good; None before."""
+        """The first description that this process has read or made: its key and number of own partitions hold for good.
+        None before that, and after `delete`."""
         self._total = 0
-        """The most partitions, the log's own and those of topics, that any description had that was read."""
+        """The most partitions, the log's own and those of topics, that a description had which this process has read or
+        made; 0 before that, and after `delete`."""
         self._known: dict[str, _Known] = {}
         """The latest entry of each value that this process knows, decoded once, because values are read often."""
         self._memberships: dict[ServerId, Membership] = {}
@@ -142,8 +144,8 @@ class Coordinator:
         """Delete the cluster with this key: its description and all other values. Its storage nodes keep their disks.
 
         Raises `NotInitialized`, `WrongClusterKey` for a cluster with another key, and `ClusterInUse` while servers are
-        registered: nothing was deleted then. A server that registers after that look finds no cluster any more, and is
-        told that it was deleted.
+        registered, or if the description was changed meanwhile: nothing was deleted then. A server that registers while
+        the cluster is being deleted finds none any more, and is told that it was deleted.
         """
         present = await self.description()
         if present.value.key != key:
@@ -166,11 +168,14 @@ class Coordinator:
         self._known.clear()
 
     async def describe(self) -> ClusterDescription:
-        """Return the cluster's description. Raises `NotInitialized` when no cluster exists here."""
+        """Return the cluster's description. Raises what `description` raises."""
         return (await self.description()).value
 
     async def description(self) -> Versioned[ClusterDescription]:
-        """Return the cluster's description with its version. Raises `NotInitialized` when no cluster exists here."""
+        """Return the cluster's description with its version.
+
+        Without a cluster, raises `NotInitialized`, or `CoordinatorDamaged` if this process has known one here.
+        """
         self._check_open()
         place = self._backend.place(DESCRIPTION)
         # Before the read, for the same reason as in `_get`.
@@ -192,8 +197,7 @@ class Coordinator:
         return Versioned(entry.version, description)
 
     async def description_changed(self, version: int) -> None:
-        """Return once the description's version is, or may be, above `version`. Waits for ever, unless the caller sets
-        a deadline."""
+        """Return once the description's version is above `version`, or earlier: the caller reads it to know."""
         self._check_open()
         await self._backend.changed(DESCRIPTION, version)
 

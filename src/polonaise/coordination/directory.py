@@ -43,7 +43,7 @@ _MAGIC: Final = "polonaise-coordinator"
 _TOGETHER_MAX: Final = 64
 """The largest number of changes under one hold of the lock, because other processes wait for it meanwhile."""
 _PUTS_MAX: Final = 32
-"""How many files of a new cluster are written at the same time."""
+"""The most files that are written at the same time when a cluster or partitions are made."""
 _PAUSE_MIN_S: Final = 0.001
 _PAUSE_MAX_S: Final = 0.05
 """The first and the longest pause, in seconds, before a lock that another process holds is tried again: nothing tells
@@ -137,7 +137,7 @@ class _Request:
 class ValueDirectory:
     """The files and the locks of a coordinator's directory.
 
-    Only work that runs in `alone` may change files; the other methods do not check that.
+    Only work that runs in `alone` may put files in place or remove them; the other methods do not check that.
     """
 
     def __init__(self, host: Host, path: str, lock_wait_s: float) -> None:
@@ -150,7 +150,7 @@ class ValueDirectory:
         self._serving: set[str] = set()
         """The locks whose requests are being served."""
         self.sync = SharedSync(lambda: self.disk.sync_directory(self._path))
-        """Makes every name in the directory durable as it is now, when it is called."""
+        """When called, makes every name in the directory durable as it is at the call."""
         self._running: list[asyncio.Task[None]] = []
         self._abandoned: list[asyncio.Future[Any]] = []
 
@@ -224,7 +224,8 @@ class ValueDirectory:
         cancelled: a thread may still be writing when the await is gone, and must not do so after another process has
         the lock. Work that has not begun by then is not done at all.
 
-        Raises what the work raises, and `CoordinatorUnavailable` if another process holds the lock for too long.
+        Raises what the work raises, faults of the disk, and `CoordinatorUnavailable` if another process holds the lock
+        for too long.
         """
         outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         request = _Request(work, changes, outcome)

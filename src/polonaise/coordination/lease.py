@@ -11,7 +11,7 @@ from polonaise.terms import ServerId
 LEASE_S: Final = 5.0
 """How long, in seconds, a member may renew nothing before it counts as gone, whatever its process does."""
 RENEW_S: Final = LEASE_S / 4
-"""The seconds between two renewals of a lease: a quarter of it, so that some of them may fail or come late."""
+"""The most seconds between two renewals of a lease: a quarter of it, so that some of them may fail or come late."""
 _MARGIN: Final = 0.05
 """The share of its time by which a member stops earlier: clocks and timers are not exact."""
 
@@ -65,7 +65,8 @@ class Tenure:
 
     def __init__(self) -> None:
         self.until_s = -inf
-        """The time at which it stops to hold; `inf` if it holds for as long as the process lives."""
+        """The time at which it stops to hold; `-inf` before the first renewal, and `inf` if it holds for as long as the
+        process lives."""
 
     def renewed(self, began_s: float, holds_s: float) -> None:
         """Take note of a renewal that succeeded.

@@ -18,11 +18,14 @@ from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, StorageId
 
 COPIES_MAX: Final = 9
-"""The most copies of a partition: each append waits for more than half of them."""
+"""A partition that has so many copies is given no more: each append waits for more than half of them."""
 
 
 def in_sync(value: PartitionValue) -> tuple[StorageId, ...]:
-    """Return the members that are engaged in the last session: they are sent every append, and may lag a little."""
+    """Return the members that are engaged in the last session that began.
+
+    While it lasts they are sent every append, and may lag a little. Once a later one is claimed, it may have ended.
+    """
     return tuple(n for n in value.members if n in value.engagements and value.engagements[n].unresolved)
 
 
@@ -206,7 +209,7 @@ class _Placement:
             load[least] += 1
 
     def improve(self) -> bool:
-        """Move copies to where they are better; return whether there was one."""
+        """Move copies to where they are better; return whether any was moved."""
         better = False
         for names in self.placed.values():
             while self._moved_one(names):
@@ -218,7 +221,7 @@ class _Placement:
         return sum(self._zone[other] == self._zone[name] for other in names if other != name)
 
     def _moved_one(self, names: list[StorageId]) -> bool:
-        """Move one of a partition's copies to where it is better; return whether there was one.
+        """Move one of a partition's copies to where it is better; return whether one was moved.
 
         Each move makes the zones of the partition more even or, with equal zones, the loads of the nodes: so there is
         a last one.

@@ -47,8 +47,8 @@ def is_key(name: str) -> bool:
 class CoordinatorValue:
     """A value that is kept as JSON, in one form only: a value that was read loosely would be written back changed.
 
-    A key of the JSON object is the name of a field of the class, so that every version can tell what is damaged from
-    what a newer version has added: decision 39 says how a value may change.
+    Where the JSON is an object, each of its keys is the name of a field of the class, so that every version can tell
+    what is damaged from what a newer version has added: decision 39 says how a value may change.
     """
 
     __slots__ = ()
@@ -64,9 +64,10 @@ class CoordinatorValue:
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
-        """Return the value in `raw`. Raises `CoordinatorDamaged` for anything that `encode` does not write.
+        """Return the value in `raw`, without parts that may be passed over (`_has_more`).
 
-        If the value has keys that this version does not know, that is a `CoordinatorNewer`.
+        Raises `CoordinatorDamaged` for anything else that `encode` does not write; for keys that this version does not
+        know, that is a `CoordinatorNewer`.
         """
         try:
             document = json.loads(raw)
@@ -80,7 +81,10 @@ class CoordinatorValue:
 
     @classmethod
     def _has_more(cls, document: Any) -> bool:
-        """Tell whether the value has parts, added by a newer version, that may be passed over; True for few classes."""
+        """Tell whether the value has parts, added by a newer version, that may be passed over.
+
+        Only a `Registration` can have such parts.
+        """
         return False
 
     @classmethod
@@ -128,7 +132,10 @@ class HeadReset:
     session: SessionId = NO_SESSION
     """The session that carried the decision out; NO_SESSION until one has."""
     certain: TransactionId = NO_TRANSACTION
-    """Once it was carried out, the id up to which older copies hold the same log: what they hold above is cut."""
+    """The id up to which other copies hold the same log as the source: what they hold above is cut.
+
+    NO_TRANSACTION before a session cut copies for the decision or carried it out; until it is carried out, it may fall.
+    """
     begun: SessionId = NO_SESSION
     """The first session that cut copies for it, or for one that it replaces, while it is pending; else not written."""
 
@@ -151,8 +158,9 @@ class PartitionValue(CoordinatorValue):
     engagements: Mapping[StorageId, Engagement] = field(default_factory=dict)
     """The last engagement of each member; members that were never engaged are missing."""
     resets: tuple[HeadReset, ...] = ()
-    """Every reset of the log's head, in order; only the last one may be pending. Not written while there is none, so
-    that the value stays readable for versions that know of no resets."""
+    """The resets of the log's head that were carried out, in order, and behind them at most one that is pending. One
+    that was replaced or withdrawn is not kept. Not written while there is none, so that the value stays readable for
+    versions that know of no resets."""
     required: Requirement | None = None
     """The requirement that the last engaged session acts by; None, and not written, where there never was one."""
 
@@ -224,7 +232,8 @@ class ClusterDescription(CoordinatorValue):
     """The description of a cluster: its key, its size, its storage nodes and where these are reached, its topics.
 
     Changed by compare-and-set. What is not there is not written: a cluster whose storage nodes are all named by their
-    addresses has the description that versions before 0.2 write and read.
+    addresses, and of which only key, partitions and nodes are set, has the description that versions before 0.2 write
+    and read.
     """
 
     key: bytes
@@ -247,8 +256,9 @@ class ClusterDescription(CoordinatorValue):
     required: Demand | None = None
     """What every commit of the cluster needs; None, and not written, until somebody sets it."""
     topics_required: Mapping[str, Demand] = field(default_factory=dict)
-    """What every commit to a topic needs, for each topic that somebody has set it for. To take it back is to set it to
-    nothing: its number stays. With each change of a demand, or of `zones`, it gets a number above all others."""
+    """What every commit to a topic needs, for each topic that somebody has set it for. A demand that is taken back
+    stays, as one of no copies and no zones. Each change of a demand gives it a number above all others, and each change
+    of `zones` gives every demand a new one."""
 
     @classmethod
     def new(cls, key: bytes, partitions: int, nodes: Mapping[StorageId, str]) -> ClusterDescription:

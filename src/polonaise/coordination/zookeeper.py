@@ -7,8 +7,8 @@
       description · assignment · unique-id · partition-<p>    one value each
       members/<n>                                             one name each, which goes with its process's session
 
-Each node holds a line that says what it is, with the cluster key, and then the contents. An entry's version is the one
-with which it was created, which the line tells, plus that of its ZooKeeper node.
+An entry's node holds a line that says what it is, with the cluster key, and then the contents. An entry's version is
+the one with which it was created, which the line tells, plus that of its ZooKeeper node.
 
 kazoo works in threads of its own; what they learn is handed to the event loop, and every wait there has a deadline. The
 session is kazoo's to keep: a connection that breaks is made again, in the same session if that still lives. A name goes
@@ -51,7 +51,8 @@ from polonaise.host.tlsfaults import refusal_in
 from polonaise.host.tlssockets import TlsNetwork
 
 SESSION_S: Final = 6.0
-"""Seconds after which ZooKeeper ends the session of a process that it does not hear from; the deadline of a call."""
+"""Seconds after which ZooKeeper ends the session of a process that it does not hear from; the deadline of a request, of
+which a call may take several."""
 FORMAT: Final = 1
 
 _MAGIC: Final = "polonaise-coordinator"
@@ -59,7 +60,8 @@ _CREATION: Final = "creation"
 _MAKING: Final = b"making"
 _MADE: Final = b"made"
 _TOGETHER_MAX: Final = 500
-"""Nodes that are created in one transaction: ZooKeeper refuses messages of more than 1 MiB."""
+"""The most nodes that one transaction creates, and the most that it deletes: ZooKeeper refuses messages of more than
+1 MiB."""
 _WATCH_S: Final = 30.0
 """Seconds after which a wait for a change ends, so that a lost watch delays nobody for longer."""
 _PAUSE_S_MIN: Final = 0.05
@@ -254,7 +256,7 @@ class ZooKeeperBackend:
                 return None
 
     async def changed(self, key: str, version: int) -> None:
-        """Return once the entry has another version than this, or the watch on it is lost."""
+        """Return once the entry has another version than this, the watch on it is lost, or `_WATCH_S` have passed."""
         watcher = self._watchers.get(key)
         watch = None
         if watcher is None or watcher.done():
@@ -449,7 +451,7 @@ class ZooKeeperBackend:
             raise self._unavailable(what, error, changes=changes) from error
 
     async def _hint(self) -> str:
-        """Return what to do when no ZooKeeper answers. With TLS they are tried in turn until one shows the reason."""
+        """Return what to do when no ZooKeeper answers. With TLS, hosts are tried in turn until one shows the reason."""
         if self._tls is None:
             return "start ZooKeeper, or correct the address; one with TLS answers only to TLS"
         for host in self._hosts.split(","):
@@ -469,7 +471,7 @@ class ZooKeeperBackend:
         return "start ZooKeeper, or correct the address; ?tls=no is for one without TLS"
 
     def _opened(self) -> ZooKeeperSession:
-        """Return the session, which may still have to be made."""
+        """Return the session; begin one if there is none. Raises `Closed`."""
         if self._closed:
             raise Closed(f"the coordinator in {self} was closed by this process")
         if self._session is None:

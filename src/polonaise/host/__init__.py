@@ -6,8 +6,9 @@
 - `sockets.py`, `socketdirectory.py`, `address.py`: the network; `acceptor.py`: how connections are accepted;
   `receiving.py`: the memory that is read into; `filelimits.py`: the limits on open files; `wholefiles.py`: a file
   opened for one use, or written whole.
-- `tlssockets.py`: the network with TLS; `tls.py`: a process's certificate and key, read again when they change;
-  `certificates.py`: what a peer's says; `tlsfaults.py`: what went wrong, in words.
+- `tlssockets.py`: the network with TLS; `tlsflow.py`: how writes wait over TLS; `tls.py`: a process's certificate and
+  key, read again when they change; `certificates.py`: what a certificate says; `tlsfaults.py`: what went wrong, in
+  words.
 - `stopsignals.py`: how signals end a program; `environment.py`: variables that are set for a while.
 
 Node code is ordinary asyncio and reaches the machine only through these ports, so that the same code runs on a real
@@ -74,7 +75,10 @@ class File(Protocol):
 
 
 class DirectoryLock(Protocol):
-    """A lock on a directory, which this process holds until `release`, or until it is dead."""
+    """A lock on a file that stands for a directory, or for something in one, such as a registered name.
+
+    This process holds the lock until `release`, or until it is dead.
+    """
 
     def release(self) -> None:
         """Give the lock up. A second call does nothing."""
@@ -148,7 +152,7 @@ class Listener(Protocol):
         """The address it listens at, with the port that the system chose."""
 
     async def close(self) -> None:
-        """Stop accepting. Connections that were accepted stay."""
+        """Stop accepting. Connections that have their protocols stay; TLS handshakes that are under way end."""
 
 
 class Network(Protocol):
@@ -157,7 +161,8 @@ class Network(Protocol):
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
         """Accept connections, each with a protocol of its own; port 0 lets the system choose.
 
-        A host with TLS refuses a peer that speaks no TLS: it calls `bar` on its protocol before the connection is made.
+        A host with TLS refuses a peer that speaks no TLS: it calls `bar` on that connection's protocol before the
+        connection is made, so that the peer is told why, or closes the connection if the protocol has no `bar`.
 
         Raises `AddressInUse`, `BadOption` for an address that can't be used, or `TooManyOpenFiles`.
         """
@@ -191,7 +196,7 @@ class Host(Protocol):
     """Random numbers for jitter and choices, never for secrets; seeded in the simulator."""
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run the coroutine as a supervised task, kept alive until it ends.
+        """Run the coroutine as a supervised task, to which the host keeps a reference until it ends.
 
         A task that dies of an exception other than cancellation stops the whole node through `fail`.
         """

@@ -27,7 +27,10 @@ class StopFlag:
         return self._is_set
 
     def wait(self, seconds: float) -> bool:
-        """Sleep for so long, then tell whether the flag is set. A signal does not shorten the sleep: keep it short."""
+        """Sleep for so long unless the flag is set already, then tell whether it is.
+
+        A signal does not shorten the sleep: keep it short.
+        """
         if not self._is_set:
             time.sleep(seconds)
         return self._is_set

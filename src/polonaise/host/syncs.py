@@ -20,11 +20,11 @@ APART_S: Final = 0.0001
 SLOW_S: Final = 0.05
 """The duration, in seconds, from which a sync counts as slow: the loop must not wait for such a disk."""
 REST_RATIO: Final = 50.0
-"""After a slow sync, all go to threads for this many times its duration: a disk that hangs holds the loop up once."""
+"""A slow sync in the loop sends all to threads for this many times its duration: a disk that hangs holds it up once."""
 
 
 class SyncsInLoop:
-    """Lets the loop wait for a small sync of the only busy file, on a disk whose last sync was quick."""
+    """Lets the loop wait for a small sync of the only busy file, unless one in the loop was slow not long ago."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s

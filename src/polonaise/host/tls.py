@@ -28,7 +28,7 @@ VARIABLES: Final = {
 }
 """The environment variable of each file."""
 EXPIRY_WARNING_S: Final = 14 * 86_400.0
-"""The last seconds of its certificate's life in which a process warns, once a day, when it makes connections."""
+"""The last seconds of a certificate's life, in which its process warns once a day, when a connection begins."""
 _DAY_S: Final = 86_400.0
 RETRY_S: Final = 30.0
 """Seconds after which files that could not be used are tried again even though they did not change."""
@@ -116,8 +116,9 @@ class TlsIdentity:
     """The `ssl` contexts of a process's TLS files, made anew when the files change.
 
     If changed files can't be used, that is logged, at once and then daily, and the contexts before stay in use: so
-    certificate and key may be replaced one after the other. The files are tried again when they change, and every
-    `RETRY_S` seconds: a certificate may not be valid yet, and a file may be unreadable for a moment.
+    certificate and key may be replaced one after the other. Only the CAs of a changed CA file are taken nevertheless,
+    where certificate and key are unchanged. The files are tried again when they change, and every `RETRY_S` seconds: a
+    certificate may not be valid yet, and a file may be unreadable for a moment.
     """
 
     def __init__(self, files: TlsFiles, role: str | None = None, *, wall_s: Callable[[], float] = time.time) -> None:

@@ -11,7 +11,8 @@ from polonaise.host import Buffer
 from polonaise.host.receiving import buffers
 
 _PIECE_BYTES: Final = 65_536
-"""The most bytes that are encrypted at once, and the most that may be encrypted and unsent before the rest waits."""
+"""The most bytes that are encrypted at once, and the most that the transport below may count as unsent before it asks
+for a pause, unless `set_write_buffer_limits` sets fewer."""
 
 
 class TlsFlow(asyncio.Transport, asyncio.BufferedProtocol):
@@ -48,7 +49,7 @@ class TlsFlow(asyncio.Transport, asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ the transport, for the protocol above
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        """Send data, or queue what has to wait. Data that is not `bytes` is copied: its owner may change it."""
+        """Send data, or queue what has to wait. Data that is queued is copied if its owner may change it."""
         if self._queue or self._must_wait or len(data) > _PIECE_BYTES:
             self.writelines((data,))
         elif not self._closing and not self._ended:
