@@ -386,7 +386,7 @@ class PartitionUnavailable(PolonaiseError):
 
 
 class NotOwner(PolonaiseError):
-    """This server does not own the partition."""
+    """This server does not own the partition, or may not own it any more."""
 
     code = "not_owner"
     retry = Retry.ELSEWHERE
@@ -425,7 +425,10 @@ class ConsistencyLost(PolonaiseError):
 
 
 class HeadNotReset(PolonaiseError):
-    """The head of a partition's log can't be reset as was asked. Nothing was changed."""
+    """The head of a partition's log can't be reset as was asked, and nothing was changed.
+
+    Or another operator's reset has replaced this one, and was carried out.
+    """
 
     code = "head_not_reset"
 

@@ -10,9 +10,9 @@
 An entry's node holds a line that says what it is, with the cluster key, and then the contents. An entry's version is
 the one with which it was created, which the line tells, plus that of its ZooKeeper node.
 
-kazoo works in threads of its own; what they learn is handed to the event loop, and every wait there has a deadline. The
-session is kazoo's to keep: a connection that breaks is made again, in the same session if that still lives. A name goes
-when its session ends, and `renew` takes it again.
+kazoo works in threads of its own; what they learn is handed to the event loop, where every request and every watch has
+a deadline. The session is kazoo's to keep: a connection that breaks is made again, in the same session if that still
+lives. A name goes when its session ends, and `renew` takes it again.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class VouchedFor(NamedTuple):
     """What a verified certificate says of its holder."""
 
     name: str
-    """The common name, or else the first alternative name of any kind; shortened and printable."""
+    """The common name, or else the first alternative name of any kind, or else `without a name`. Short, printable."""
     roles: frozenset[str]
     """The words of the roles that the certificate vouches for, out of `ROLE_WORDS`."""
     expires_s: float

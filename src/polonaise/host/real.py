@@ -77,7 +77,7 @@ class RealHost:
         self._threads.close(drop=True)
 
     def close(self) -> None:
-        """End the disk's threads, after what they have under way, and close and unlock what is still open.
+        """End the disk's threads, after all calls that they were given, and close and unlock what is still open.
 
         While a call to the disk hangs, nothing is unlocked: that call might still write where the next owner of the
         directory does. Then files and locks end with this process.

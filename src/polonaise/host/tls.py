@@ -79,14 +79,14 @@ def _path(name: str, value: object) -> str:
 
 
 def files_in(environment: Mapping[str, str]) -> TlsFiles | None:
-    """Return the TLS files that an environment names; None if it names none. Raises `BadOption` if some are missing."""
+    """Return the TLS files that an environment names; None if it names none. Raises what `files_of` raises."""
     return files_of({name: environment.get(variable, "") for name, variable in VARIABLES.items()})
 
 
 def files_of(given: Mapping[str, str | None]) -> TlsFiles | None:
     """Return the TLS files given as `ca`, `certificate` and `key`; None if none is given.
 
-    Raises `BadOption` if some are missing.
+    Raises `BadOption` if some are missing, or one is no path.
     """
     there = {name: path for name in VARIABLES if (path := given.get(name))}
     if not there:
@@ -230,8 +230,8 @@ def _day(seconds: float) -> str:
 def tls_identity(role: str, files: TlsFiles | None = None) -> TlsIdentity | None:
     """Return the identity of these files, or else of those that the environment names; None if it names none.
 
-    Raises `BadOption` if some of the files are missing, and `CertificateUnusable`, also if the certificate is not for
-    `role`.
+    Raises `BadOption` if some of the files are not named, or one by what is no path, and `CertificateUnusable`, also if
+    the certificate is not for `role`.
     """
     files = files_in(os.environ) if files is None else files
     return None if files is None else TlsIdentity(files, role)

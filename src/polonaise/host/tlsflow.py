@@ -44,7 +44,7 @@ class TlsFlow(asyncio.Transport, asyncio.BufferedProtocol):
         """Whether the node's protocol was asked to pause writing."""
         self._closing = False
         self._ended = False
-        """Whether no more data can be sent."""
+        """Whether the queue was dropped, or was sent to its end after `close`."""
 
     # ------------------------------------------------------------------ the transport, for the protocol above
 
