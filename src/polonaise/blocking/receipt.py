@@ -39,7 +39,8 @@ class Receipt:
         """Wait until the append is committed; return this receipt.
 
         Raises the error that the append failed with, and `DeadlineExceeded` after `timeout` seconds, which changes
-        nothing about the append: call again later.
+        nothing about the append: call again later. Once the append is committed, `CopiesUnproved` is raised instead if
+        what it needs is not proved by then.
         """
         if not self.wait(timeout):
             if isinstance(self._receipt, CopiedReceipt) and self._receipt.committed:
@@ -120,7 +121,10 @@ class Receipt:
 
     @property
     def done(self) -> bool:
-        """Whether the receipt is settled: committed, failed, or unknown for good (`AppendUnknown`)."""
+        """Whether the receipt is settled: failed, unknown for good (`AppendUnknown`), or committed.
+
+        The receipt of an append that needs copies or zones is settled by their proof, not by the commit.
+        """
         return self._receipt.done
 
     @property

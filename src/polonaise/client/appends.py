@@ -52,7 +52,7 @@ class PartitionAppends(PartitionCondition):
 
     Appends may be made at any time. They are sent while the partition is mounted, all of one turn of the event loop
     together. Between mounts they wait, unsent, within the bounds of `ClientSettings`. What was sent on a mount that
-    ended, and is not in the log, is sent again on the next one.
+    ended, and is not in the log, is sent again on the next one, unless it may itself have ended mounts.
     """
 
     def __init__(
@@ -173,8 +173,8 @@ class PartitionAppends(PartitionCondition):
     def append_draft(self, draft: Draft) -> Receipt:
         """Register what a context built; return the receipt.
 
-        The caller took a slot of `admission` for the append, and gives the slot back. Raises the error that stopped
-        the partition.
+        The caller took a slot of `admission` for the append, and gives the slot back. Raises the error that stopped the
+        partition, and `UnsupportedVersion` for needs that the server does not know.
         """
         if self.stopped:
             raise fresh(self.stopped)
@@ -301,8 +301,8 @@ class PartitionAppends(PartitionCondition):
     def open(self, stream: Stream, generation: Generation, window_bytes: int) -> None:
         """Begin to send on a mount that is ready, under the generation of its answer.
 
-        What was sent before, and was not fed by now, is not in the log: it is sent again. `window_bytes` is how many
-        bytes of appends may be undecided at the owner at a time.
+        What was sent before, and was not fed by now, is not in the log: it is sent again, or settled as failed.
+        `window_bytes` is how many bytes of appends may be undecided at the owner at a time.
         """
         self._stream = stream
         self.generation = generation

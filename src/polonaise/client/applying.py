@@ -71,9 +71,9 @@ class Applier:
     """Applies one partition's feed to the view: one transaction at a time, or in runs for a view with `apply_run`.
 
     Two marks are kept apart. The view's own (`_view_mark`) is the last transaction that the view has applied. The
-    client's (`_mark`) may be further on: it passes over the library's own transactions, which no view is given. Where a
-    view stands, the view alone decides: it is asked after each failure, and a mark below the last one that it named or
-    reached has the feed start again from there.
+    client's (`_mark`) may be further on: it passes over the library's own transactions, which only a view with
+    `takes_own` is given. Where a view stands, the view alone decides: it is asked after each failure, and a mark below
+    the last one that it named or reached has the feed start again from there.
     """
 
     begins_by = "the view to tell its high-water mark"

@@ -73,15 +73,15 @@ class BatchReader:
         """The last id that is wanted; None while not known, and for a reading that follows the log without end."""
         self._end_known = False
         self._fruitless_s: float | None = None
-        """The loop's time since which answers have been empty although the range is not; None after an answer with
-        batches."""
+        """The loop's time since which answers have been empty although the range is not; None if the last one had
+        batches, or counting begins anew."""
         self._ahead: Ahead | None = None
         """Divides the rest of the range into parts; None while only one request at a time can be made."""
         self._batches: deque[Batch] = deque()
         self._under_way: deque[_PartRequest] = deque()
         self._done = False
         self._broken: PolonaiseError | None = None
-        """The error that ended the reading; None while it goes on, and at its regular end."""
+        """The error that ended the reading; None while it goes on, at its regular end, and after `aclose`."""
         self._has_waiter = False
 
     def __aiter__(self) -> Self:

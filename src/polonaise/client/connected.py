@@ -182,7 +182,8 @@ class Connected:
 
     @property
     def failure(self) -> PolonaiseError | None:
-        """Why this client stopped all its work for good; None while it works. Opening the log anew may help."""
+        """Why this client failed, and stopped all its work for good; None if it has not. Opening the log anew may
+        help."""
         return self._fault
 
     async def __aenter__(self) -> Self:

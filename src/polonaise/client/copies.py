@@ -54,7 +54,10 @@ class CopiedReceipt(Receipt):
                 await self._prove()
 
     async def _prove(self) -> None:
-        """Ask the partition's owner, again in each session, until what the append needs has synced it."""
+        """Wait until the owner has proved that as many replicas as the append needs have synced it.
+
+        Raises `CopiesUnproved` if that can't be found out any more.
+        """
         if self.proved:
             return
         check_loop(self._condition.loop)
@@ -78,7 +81,7 @@ class CopiedReceipt(Receipt):
     async def applied(self, timeout: float | None = None) -> None:
         """Wait until the append has succeeded and this client's own view has applied it. Else as `Receipt.applied`.
 
-        Raises `CopiesUnproved` instead of `DeadlineExceeded` once the append is committed.
+        Raises `CopiesUnproved` instead of `DeadlineExceeded` while the append is committed and not proved.
         """
         try:
             await super().applied(timeout)

@@ -18,7 +18,7 @@ from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER
 
 Kind: TypeAlias = Literal["stream", "bulk"]
 Route: TypeAlias = Callable[[], asyncio.Future[None]]
-"""Returns a future that is done when the assignment changes; raises an error if it leads to another server by now."""
+"""Returns a future that is done when the assignment changes; raises an error if that names another server by now."""
 
 
 class MountedPartition(Protocol):

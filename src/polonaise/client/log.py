@@ -72,7 +72,7 @@ class Log(ReadableLog):
     and changes the fate of no append that was sent. The client reconnects, remounts and follows partitions to other
     servers by itself; no transaction is lost or doubled through that.
 
-    Parameters (`polonaise.connect` takes the same, without the first two):
+    Parameters (`polonaise.connect` takes the same without the first two, and the topic as a part of the address):
 
     - `host`, `discovery`: the machine, and what finds the cluster: its coordinator, or a `ServerDiscovery`.
     - `view`: the application's state, kept up to date from all partitions, or from those in `partitions` and any other
@@ -80,7 +80,8 @@ class Log(ReadableLog):
     - `topic`: the name of the topic whose partitions the client sees, as 0, 1, 2, …; empty for the log's own, in no
       topic. `partition_count` rises when the topic grows.
     - `partitions`: the numbers of the partitions that are mounted from the start; by default all with a view, and those
-      that the topic gets later; none without. Every other partition is mounted at its first use.
+      that the topic gets later; none without. Every other partition is mounted at its first use, other than
+      by a request to its owner, such as `read` or `register`.
     - `settings`: bounds and deadlines; see `ClientSettings`.
     - `serializer`: encodes the data that `append`, contexts and producers are given; without one, the data is bytes.
     - `partitioner`: chooses the partition of a call that names none.
@@ -224,9 +225,9 @@ class Log(ReadableLog):
         request, is compared with that of the first time: the same key for another request raises `OnceDiffers`.
 
         `timeout` is in seconds. Raises what `run` raises, `ViewUnavailable` when the view's database can't be asked for
-        the key, and `BadOption` for an invalid key, for a view that keeps no keys, and for a returned value that is not
-        JSON or is too large. After `AppendUnknown` call again with the same key: the answer says what became of the
-        append.
+        the key, and `BadOption` for an invalid key, for a view that keeps no keys, for a context that calls
+        `Draft.need`, and for a returned value that is not JSON or is too large. After `AppendUnknown` call again with
+        the same key: the answer says what became of the append.
         """
         self._check_run(context, timeout)
         view, text, digest = once_view(self._view), checked_once_key(key), digest_of_request(request)
@@ -266,9 +267,10 @@ class Log(ReadableLog):
         which its locks are judged; by default, what this client has applied.
 
         With `copies` or `zones` the append succeeds only once so many engaged replicas, in so many zones, have synced
-        it: the receipt waits for the proof. `InsufficientReplicas` is raised at once, with nothing written, if the
+        it: the receipt waits for the proof. Awaiting it raises `InsufficientReplicas`, with nothing written, if the
         replicas of the present session can't be as many; `CopiesUnproved` if the append is in the log and the proof
-        can't be had any more; and `UnsupportedVersion`, with nothing sent, by servers that do not know such appends.
+        can't be had any more; and `UnsupportedVersion`, with nothing written, if the server does not know such appends.
+        While the partition is mounted at such a server, `append` itself raises that.
 
         A failed append is not tried again. Awaiting the receipt raises `LockConflict`, `ExpectationFailed`,
         `RegistersFull`, `AppendFailed` (not in the log, and never will be: append again), `AppendUnknown`, and so on.

@@ -59,10 +59,10 @@ from polonaise.wire.messages import AppendsFailed, Credit, Feed, Flushed, Mount,
 _log = logging.getLogger("polonaise.client")
 
 _HOPELESS = (UnknownPartition, WrongClusterKey, WrongRole, UnsupportedVersion, HistoryTrimmed)
-"""Errors that no pause mends: a mount that ends with one stops the partition. After any other error, but for those of
-`_HOPELESS_AT_FIRST`, the partition is mounted again."""
+"""Errors that no pause mends: a mount that ends with one stops the partition. After any other error the partition is
+mounted again, but for those of `_HOPELESS_AT_FIRST` and those with which `Mounting.stop` was called."""
 _HOPELESS_AT_FIRST = (CertificateRefused, TlsRequired, TlsNotSpoken)
-"""Errors that say that this side was set up wrongly, as long as it has never been let in."""
+"""Errors that stop the partition if it was never mounted: then they say that this side was set up wrongly."""
 
 
 class Form(NamedTuple):
@@ -84,7 +84,7 @@ class FeedTaker(Protocol):
         """Return the mark after which the feed has to start."""
 
     def offer(self, batch: Batch) -> None:
-        """Take a batch that continues the feed. Each byte of it is given back with `Mounting.taken` once applied."""
+        """Take a batch that continues the feed; give its bytes back by `Mounting.taken` once applied or dropped."""
 
 
 _OF_APPENDS = (ProtocolError, BodyTooLarge, TooManyLocks)
@@ -113,7 +113,7 @@ class _Attempt:
     """The generation of the owner, as the assignment says, or the answer to the mount if that names a later one."""
     ended: asyncio.Future[_Ended]
     heard_s: float
-    """The loop's time at which the mount last made progress: feed received, or credit given back."""
+    """The loop's time at which the mount began, or last made progress: feed received, or credit given back."""
     ready: bool = False
     """Whether the owner has answered READY, so that appends may be sent."""
     silence: asyncio.TimerHandle | None = None
@@ -173,7 +173,7 @@ class Mounting:
         """Bytes of credit not yet given back to the server: it is sent in steps, not in a message for each batch."""
         self._begun = False
         self._was_ready = False
-        """Whether the partition was mounted at any time."""
+        """Whether a mount that has ended was ready."""
         appends.waits_for = self._waits_for
         appends.whereabouts = self._routes.whereabouts
 

@@ -1,4 +1,4 @@
-"""`log.once`: runs a context once for a key, however often it is called with that key."""
+"""`log.once`: appends what a context builds once for a key, however often it is called with that key."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ async def run_once(
     """Run a context once for a key; see `Log.once`. `request` is the digest of the request; empty for none.
 
     The view first applies everything that is committed by now, so that a key that was used before is found and nothing
-    runs. A WRITE lock on the key puts two calls at the same time one after the other: the second append is refused, and
-    its context runs again when the view has applied the first one, whose record it then finds. The record is appended
-    in one group with the context's transactions: all of it is committed, or nothing.
+    runs. A WRITE lock on the key puts two calls at the same time one after the other: the second append is refused.
+    When the view has applied the first one, its record is found there before the second context would run again. The
+    record is appended in one group with the context's transactions: all of it is committed, or nothing.
     """
     partition, loop = appends.partition, appends.loop
     # Checked here, too: catching up would spend the time, and then be blamed for it.

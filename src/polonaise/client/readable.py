@@ -39,11 +39,11 @@ class ReadableLog(Connected):
         lower. With `follow` the reading waits for more transactions instead, and ends only at `until`, if at all. The
         library's own transactions are left out.
 
-        Every byte is checked. Raises `BatchDamaged`, `DataDamaged`, `OutOfOrder` or `LogForked` rather than yield what
-        is not the log, `HistoryTrimmed` for ids that were trimmed if the cluster reads no fragments, and
-        `DeadlineExceeded` when the owner does not answer, or has nothing that it should have, for `timeout` seconds
-        (default `ClientSettings.answer_s_max`). After `DeadlineExceeded`, and after a wait that was given up, the
-        reading can be continued from where it was.
+        Every byte is checked. Raises `BatchDamaged`, `DataDamaged`, `OutOfOrder`, `LogForked` or `ProtocolError` rather
+        than yield what is not the log, `HistoryTrimmed` for ids that were trimmed if the cluster reads no fragments,
+        and `DeadlineExceeded` when the owner does not answer, or has nothing that it should have, for `timeout` seconds
+        (default `ClientSettings.answer_s_max`), with `follow` for `ClientSettings.follow_s_max` longer. After
+        `DeadlineExceeded`, and after a wait that was given up, the reading can be continued from where it was.
         """
         reader = self.read_batches(partition, after=after, until=until, follow=follow, timeout=timeout)
         return TransactionReader(reader, after, until)

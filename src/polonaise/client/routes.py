@@ -56,7 +56,7 @@ class Routes:
         """The functions that are called with every newer assignment. A dict for its order: listeners come and go."""
 
     async def start(self) -> list[asyncio.Task[None]]:
-        """Read the assignment; return tasks that go on watching it, and whether the topic grows."""
+        """Read the assignment; return the tasks that go on watching it and, if there is a topic, the topic's growth."""
         self._learn(await self._discovery.assignment())
         tasks = [self._host.spawn(self._watch(), "client: watch the assignment")]
         if self._topic is not None:
@@ -172,7 +172,8 @@ class Routes:
                 await asyncio.sleep(backoff.pause_s(self._host.random.random()))
 
     def _grow(self, before: TopicPartitions, read: TopicPartitions) -> TopicPartitions:
-        """Keep the topic's partitions that were read, and return them. Raises `CoordinatorDamaged` for others."""
+        """Keep and return the partitions that were read. Raises `CoordinatorDamaged` unless they go on from
+        `before`."""
         if not read.goes_on_from(before):
             raise CoordinatorDamaged(
                 f"topic {before.name} has other partitions than before: {len(read.ids)} in description {read.version}, "

@@ -42,10 +42,11 @@ class OutcomeKind(enum.Enum):
     RAISED = "raised"
     """The context or its append failed in a way that another run does not mend, or was cancelled; see `error`.
 
-    Of `CopiesUnproved` alone, the append is in the log; `receipt` is there to wait for the proof."""
+    With `CopiesUnproved` the append is in the log, and `receipt` is there to wait for the proof. After a cancellation
+    it may be in the log or not. Else it is not in the log."""
     UNKNOWN = "unknown"
-    """The append was sent, and may still commit (`AppendUnknown`). Await `receipt` for its fate, unless the client is
-    closed."""
+    """The append was sent, and may still commit (`AppendUnknown`). Await `receipt` for its fate, unless the client was
+    closed or the partition stopped."""
 
 
 class Outcome(NamedTuple):
@@ -262,8 +263,9 @@ class _Run:
     def append(self, draft: Draft, value: Any) -> Receipt | None:
         """Append what the context built; return its receipt, or None if contexts with the same locks go first.
 
-        `value` is what the context returned. Raises `Abandoned`, `BadOption` or `ExpectationFailed` if what it built
-        can't be appended, `AppendExpired` after the deadline, and the error that stopped the partition.
+        Those are of this client, or of its rivals. `value` is what the context returned. Raises `Abandoned`,
+        `BadOption` or `ExpectationFailed` if what it built can't be appended, `AppendExpired` after the deadline, and
+        what `PartitionAppends.append_draft` raises.
         """
         _check(draft, value)
         appends = self._appends
@@ -324,7 +326,8 @@ class _Run:
     def give_up(self, receipt: Receipt, error: BaseException) -> None:
         """Raise what the caller is told when waiting for the append's fate ends with this error.
 
-        The append is withdrawn if it was not sent. Returns if the append was settled at that very moment.
+        The append is withdrawn if it was not sent. After a deadline, returns if the append was settled at that very
+        moment.
         """
         appends = self._appends
         if isinstance(error, asyncio.CancelledError):

@@ -65,7 +65,7 @@ _STALE_S_MIN: Final = 2.0
 """The lower bound of the stale age, in seconds: twice the time from one of a server's reads of the assignment to the
 next. With less, every answer would seem stale, and clients would go from server to server for ever."""
 _STALE_S_MAX: Final = 60.0
-"""The upper bound of the stale age and of that wait, in seconds."""
+"""The upper bound, in seconds, of the stale age and of the wait of a request for a newer assignment."""
 _FIRST_S: Final = 1.0
 """Seconds that a server which has just started gets to read the assignment, before it has to answer without one."""
 
@@ -88,10 +88,10 @@ class ServerDiscovery:
     and among these the listed ones before those that only the assignment names. Owners that the assignment names stand
     in when the list is out of date; listed servers are tried again even if all of them were gone.
 
-    Each call tries every server at most once, and raises `ServersUnavailable` if none answered. Three cases have errors
-    of their own: `CoordinatorUnavailable` if a server answered that its coordinator did not; the error of TLS if no
-    server that answered could be talked to because of TLS; and if all of them failed with the same one of the errors
-    which show that an address should not be in the list, that error.
+    Each call, or each wait of `assignment_after`, tries every server at most once, and raises `ServersUnavailable` if
+    none answered. Three cases have errors of their own: `CoordinatorUnavailable` if a server answered that its
+    coordinator did not; the error of TLS if no server that answered could be talked to because of TLS; and if all of
+    them failed with the same one of the errors which show that an address should not be in the list, that error.
 
     The cluster key of the first server that answers is kept: servers of another cluster are refused from then on.
     """
@@ -104,9 +104,10 @@ class ServerDiscovery:
         self._version = -1
         """The version of the newest assignment; -1 before the first."""
         self._failed: set[str] = set()
-        """The addresses whose last request got no answer, or an invalid one."""
+        """The addresses that failed when last tried: no connection, no valid answer, or, in `assignment_after`, a stale
+        one."""
         self._warned: set[str] = set()
-        """The addresses that were already logged as mistakes in the list."""
+        """The addresses that were already logged as mistakes in the list, or as those with which TLS fails."""
         self._key = ANY_CLUSTER
         self._settings = settings
         self._wait_s = min(settings.coordinator_s_max * _STALE_SHARE, _STALE_S_MAX)
@@ -117,7 +118,8 @@ class ServerDiscovery:
         self._readings = 0
         """How many times `assignment` has begun to ask servers."""
         self._latest: tuple[int, Versioned[Assignment]] | None = None
-        """The number of the last such reading that succeeded, with its result; None before the first."""
+        """The number, by `_readings`, of the last time that `assignment` succeeded in asking servers, with its result;
+        None before the first."""
         self._closed = False
 
     # ------------------------------------------------------------------ the port
@@ -145,10 +147,10 @@ class ServerDiscovery:
         return unique_id
 
     async def assignment(self) -> Versioned[Assignment]:
-        """Return the assignment as a server knows it; if that is stale, the newest one that any server knows.
+        """Return the assignment as a server knows it; if that is stale, others are asked, and the newest is returned.
 
-        Concurrent calls share their results: however many there are, as when all partitions of a server have moved, at
-        most two of them ask servers.
+        The first fresh one ends the asking. Concurrent calls share their results: however many there are, as when all
+        partitions of a server have moved, at most two of them ask servers, unless those fail.
         """
         begun_before = self._readings
         async with self._reading:
@@ -161,7 +163,7 @@ class ServerDiscovery:
             return read
 
     async def _assignment_now(self) -> Versioned[Assignment]:
-        """Ask servers until one has a fresh assignment, and return that one, or else the newest of the stale ones.
+        """Ask servers until one has a fresh assignment, or all were asked; return the newest that was told.
 
         Raises as `_none_answers` says if no server has any.
         """
@@ -385,7 +387,7 @@ def _partitions_in(answer: ClusterIs) -> int:
 
 
 def _topic_in(answer: TopicIs, name: str, known: TopicPartitions | None, total: int) -> TopicPartitions:
-    """Return the topic in an answer. Raises `ProtocolError` for one that is older than what is known."""
+    """Return the topic in an answer. Raises `ProtocolError` for one that does not go on from what is known."""
     topic = TopicPartitions(answer.version, answer.total, parse_topic(answer), name)
     if topic.total < total or (known is not None and not topic.goes_on_from(known)):
         raise ProtocolError(

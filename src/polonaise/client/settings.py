@@ -33,9 +33,9 @@ class ClientSettings:
     frame_count_max: int = 4_096
     """Transactions in one append frame; only a group may exceed it."""
     frame_bytes_max: int = 1024 * 1024
-    """Bytes of bodies and locks in one append frame, unless one append or group alone is larger: enough to make a frame
-    cheap for each append, few enough not to delay the frames behind it. An expectation or a change of a register counts
-    as 32 bytes, however large its key and value."""
+    """Bytes of bodies, locks, expectations and changes in one append frame, unless one append or group alone is larger:
+    enough to make a frame cheap for each append, few enough not to delay the frames behind it. An expectation or a
+    change of a register counts as its key, its value and 32 bytes."""
     credit_bytes: int = 4 * 1024 * 1024
     """The credit of one partition's feed: bytes that may be received and not yet applied. A slow view stops only its
     own feed."""
@@ -49,7 +49,8 @@ class ClientSettings:
     connect_s_max: float = 5.0
     """Seconds for one attempt to connect to a server; further attempts follow for as long as the caller waits."""
     request_s_max: float = 10.0
-    """Seconds for one attempt of a request; the caller's own deadline covers all attempts."""
+    """Seconds for one attempt of a request, beside those that it lets the server wait. The caller's own deadline covers
+    all attempts."""
     answer_s_max: float = 30.0
     """The default `timeout`, in seconds, of methods that wait for an answer, such as `Log.register` and `Log.read`."""
     mount_s_max: float = 15.0

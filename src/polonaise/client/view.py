@@ -60,11 +60,11 @@ class View(Protocol):
         """Apply one transaction. Called in the order of ids, one at a time per partition, and for every transaction.
 
         Ids rise, but may leave some out: the library's own transactions, such as one that opens a producer, have ids
-        too and are given to no view.
+        too and are not given to an application's `apply`.
 
         Partitions are independent: if `apply` is a coroutine function, it may run for two partitions at once. What it
-        raises, but for the two errors above, is reported to `failed`. After a pause the transaction is delivered again,
-        unless `high_water_mark` says by then that it was applied.
+        raises, but for `ViewUnavailable` and `ViewUnfit`, is reported to `failed`. After a pause the transaction is
+        delivered again, unless `high_water_mark` says by then that it was applied.
         """
 
     def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> Awaitable[None] | None:
@@ -103,7 +103,7 @@ def takes_own(view: View | RunView) -> bool:
 
 
 def tell_log(view: View | RunView, log_key: bytes) -> None:
-    """Tell the view which log it follows, by its `belongs_to`, if it has one: a topic's key is its own."""
+    """Tell the view, by its `belongs_to`, if it has one, the key of the log that it follows, or of the topic."""
     belongs_to = getattr(view, "belongs_to", None)
     if belongs_to is not None:
         belongs_to(log_key)

@@ -149,7 +149,7 @@ class AppliedMark:
         self.trouble: PolonaiseError | None = None
         """Why the application's view does not advance at the moment; None while nothing is known to be wrong."""
         self.applying: Applying | None = None
-        """The transactions that the view is applying; None while it applies none."""
+        """The transactions that a coroutine of the view is applying; None while there is none."""
         self._waiting: list[tuple[TransactionId, int, asyncio.Future[None]]] = []
         """A heap of (id, number, future): the number keeps futures from being compared."""
         self._wait_count = 0

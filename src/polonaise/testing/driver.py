@@ -73,8 +73,8 @@ class MemoryCluster:
 
             async with log.cluster.connect(view=Balances()) as second: ...
 
-        Takes the options of `polonaise.connect`, without address and `wait`, and raises `BadOption` for an invalid one.
-        When the context ends, raises the first error that ended a task of any client of this cluster.
+        Takes the options of `polonaise.connect` but `wait` and `tls`, and raises `BadOption` for an invalid one. When
+        the context ends, raises the first error that ended a task of any client of this cluster.
         """
         async with MemoryLog(self, **options) as log:
             yield log

@@ -43,7 +43,7 @@ Every run has the same commit times.
 STEP_US: Final = 1_000
 """Microseconds from the commit time of one batch to that of the next."""
 _REPLICAS: Final[tuple[StorageId, ...]] = ("memory-0", "memory-1", "memory-2")
-"""The names under which the one replica takes part, each in a zone of its own: appends may need as many of both."""
+"""The names under which the one replica takes part, one zone each: an append may need up to 3 copies and 3 zones."""
 _FIRST_SESSION: Final = 1
 _SETTINGS: Final = ServerSettings(lock_entries=1 << 16)
 

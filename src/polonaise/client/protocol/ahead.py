@@ -1,4 +1,4 @@
-"""Divides a range of ids into requests, so that several are under way and no answer is cut off for its size."""
+"""Divides a range of ids into requests, so that several are under way and few answers are cut off for their size."""
 
 from __future__ import annotations
 

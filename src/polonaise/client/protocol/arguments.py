@@ -1,6 +1,6 @@
 """Checks of what an application passes: an invalid argument is refused by name, with its value and what is wanted.
 
-Hot paths call these only for arguments that differ from the defaults, or after something has failed already.
+An append without optional arguments calls none of these unless something has failed already: that is the hot path.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _shown(given: object) -> str:
 
 
 def checked_seconds(name: str, given: Any) -> float | None:
-    """Return a number of seconds from 0 on, or None for no bound. Raises `BadOption` for anything else."""
+    """Return a finite number of seconds from 0 on, or None for no bound. Raises `BadOption` for anything else."""
     if given is None:
         return None
     if not isinstance(given, int | float) or isinstance(given, bool):
@@ -46,9 +46,9 @@ def checked_seconds(name: str, given: Any) -> float | None:
 
 
 def checked_id(name: str, given: Any, lowest: int = -1, wanted: str = "") -> int:
-    """Return `given`, a transaction's id (-1: before the first), or another integer from `lowest` to 2**63 - 1.
+    """Return `given` if it is an integer from `lowest` to 2**63 - 1, such as a transaction's id (-1: before the first).
 
-    Raises `BadOption` for anything else, with `wanted` as its words for what is wanted.
+    Raises `BadOption` for anything else. `wanted` says in its message what is wanted, by default a transaction's id.
     """
     if not isinstance(given, int) or isinstance(given, bool) or not lowest <= given <= INT64_MAX:
         raise wrong(name, given, wanted or f"a transaction's id is an integer from {lowest} on")
@@ -102,8 +102,8 @@ def _is_broken(text: str) -> bool:
 def partitions_named(text: str | None, count: int, topic: str = "") -> list[PartitionId]:
     """Parse an operator's choice of partitions: `all`, `3` or `0-6,9`; None means the only partition.
 
-    `count` is the number of partitions of the `topic`, or of the log's own if it is empty. Raises `BadOption` for an
-    invalid text, or None where there are several partitions, and `UnknownPartition` for a number from `count` on.
+    `count` is the number of partitions of the `topic`, or of the log's own if `topic` is empty. Raises `BadOption` for
+    an invalid text, or None where there are several partitions, and `UnknownPartition` for a number from `count` on.
     """
     if text is None:
         if count == 1:

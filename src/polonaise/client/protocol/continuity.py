@@ -21,7 +21,8 @@ class Continuity:
     def follows(self, batch: Batch) -> bool:
         """Move on past this batch; return True if it brings the next id, False if it brings nothing new.
 
-        Raises `OutOfOrder` for a gap, and `LogForked` if the batch is not the successor of the one before.
+        Raises `OutOfOrder` for a gap, and `LogForked` if the batch contradicts the last one, as its successor or its
+        repetition.
         """
         if batch.first > self.next_id:
             raise OutOfOrder(

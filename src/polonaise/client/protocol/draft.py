@@ -353,7 +353,7 @@ class Draft:
             tx.expect(b"seat/12", absent=True)
 
         If the demand does not hold when the append is ordered, the append is refused and `run` raises
-        `ExpectationFailed`; the context does not run again. Raises `BadOption` for an invalid argument.
+        `ExpectationFailed`; the context does not run again for that. Raises `BadOption` for an invalid argument.
         """
         if (equals is not None) + absent + present != 1:
             raise BadOption("expect(key, …) takes exactly one of equals=, absent=True, present=True")
@@ -367,9 +367,9 @@ class Draft:
         """Demand that the context's append, or the first of several, gets exactly this transaction id.
 
         `tx.expect_position(tx.high_water_mark + 1)` demands that nothing was appended meanwhile. If another transaction
-        gets the id first, the context runs again once that one is applied. `run` raises `ExpectationFailed` for an id
-        up to `high_water_mark`, which no append can get any more, and for an id that is still beyond the end of the log
-        when the append is ordered. Raises `BadOption` for an invalid id.
+        gets the id first, the context runs again once all that was ordered before its append is applied. `run` raises
+        `ExpectationFailed` for an id up to `high_water_mark`, which no append can get any more, and for an id that is
+        still beyond the end of the log when the append is ordered. Raises `BadOption` for an invalid id.
         """
         self._add_operations([Expectation.position(checked_id("id", id, 0))], [])
         self.position = id

@@ -39,8 +39,8 @@ class Group:
     `Group.of` makes a group from lists. The constructor takes columns, little-endian. For each transaction: `headers`
     (int32), `data_crcs`, the CRC-32 of the body (uint32), and `data_ends`, the offset in `data` just behind the body
     (uint32). Where there are locks: for each transaction `lock_ends`, the number of locks of all transactions up to and
-    with this one (uint32), and for each lock `lock_hashes` (uint64) and `lock_modes` (a byte). Each lock is raised to
-    the id of the transaction that carries it. Raises `BadOption` for columns that do not fit together.
+    with this one (uint32), and for each lock `lock_hashes` (uint64) and `lock_modes` (a byte). A lock that is raised is
+    raised to the id of the transaction that carries it. Raises `BadOption` for columns that do not fit together.
     """
 
     __slots__ = ("data", "data_crcs", "data_ends", "headers", "lock_ends", "lock_hashes", "lock_modes")

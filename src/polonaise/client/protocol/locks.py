@@ -86,13 +86,13 @@ def _new_lock(name: str, id: LockId, mode: LockMode) -> Lock:
 
 
 _KEPT: Final[tuple[dict[str, dict[LockId, Lock]], ...]] = tuple({} for _ in range(2 * len(LockMode)))
-"""The locks that were made lately, by mode, name and id. The second half stays empty, so that a negative mode finds
+"""The locks that were made lately, by mode, name and id. The second half stays empty, so that the modes -3 to -1 find
 nothing. Plain dictionaries, one in the other: a look-up in them touches a third of the memory that one in an
 `lru_cache` does, and nearly all the cost of a lock is waiting for memory."""
 _PLAIN: Final = frozenset((int, str, UUID))
 """The types of ids that are looked up in `_KEPT`. True and 1.0 would be found where 1 is, and are no valid ids."""
 _KEPT_MAX: Final = 65_536
-"""The most locks in `_KEPT`: with one more, all are dropped."""
+"""About the most locks in `_KEPT`: the next one that is made drops all others."""
 _kept_count = count()
 
 

@@ -19,5 +19,5 @@ def checked_needs(copies: int, zones: int) -> Needs | None:
 
 
 def operation_of(needs: Needs) -> tuple[int, bytes, bytes]:
-    """Return the expectation by which the owner refuses an append that could not be what it needs."""
+    """Return the expectation by which the owner refuses an append that can't get the copies and zones it needs."""
     return int(ExpectationKind.COPIES), b"", needs.encode()

@@ -31,7 +31,7 @@ class Once(NamedTuple):
     appended: int
     """The number of transactions, without the library's own record of the key."""
     value: Any
-    """The value that the context returned the first time, after a round trip through JSON."""
+    """The value that the context returned in the run that was committed, after a round trip through JSON."""
     repeated: bool
     """Whether the key had been used before, so that nothing was appended this time."""
 

@@ -30,7 +30,7 @@ one it pauses first, so as not to press a busy log without end."""
 
 
 class Again(NamedTuple):
-    """Run the context again."""
+    """The decision that the context runs again."""
 
     after: TransactionId
     """The id that has to be applied before; -1 for none."""

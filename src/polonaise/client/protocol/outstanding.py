@@ -11,8 +11,9 @@ Three events settle an append that was sent, as in Waltz internals ("Detection o
 What is sent may be lost, so only an answer proves that an append is not in the log; until one comes, its fate stays
 open. The answer READY to a mount proves it for all that was sent on earlier mounts and is still pending. These appends
 are sent again, under their old sequences and in their old order, before anything younger; so the end of a mount fails
-none of them. A fate is told once and never changes. A feed that contradicts it means that a promise of the log was
-broken (`ConsistencyLost`).
+none of them, but for those that may themselves have ended mounts, and those with needs that the new server does not
+know. When nothing more will be heard, what was sent is UNKNOWN. A fate is told once and never changes. A feed that
+contradicts it means that a promise of the log was broken (`ConsistencyLost`).
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class AppendFailure(NamedTuple):
     reason: FailureReason | Unordered
     value: int = -1
     cause: str = ""
-    """What kept the partition from committing at that time; empty if the client knew of nothing."""
+    """What kept the partition from committing at that time; for STOPPED and NOT_KNOWN_THERE, why the append was not
+    sent. Empty if nothing is told of that."""
 
 
 class Pending:
@@ -70,7 +72,7 @@ class Pending:
         """The transaction id, of a group the first one; -1 until committed."""
         self.failure: AppendFailure | None = None
         self.watchers: Any = None
-        """The future that waits for the fate, or a list of them; None for none. Set and read by `Receipt`."""
+        """The future that waits for the fate, or a list of them; None for none. Made and woken in `client.receipt`."""
 
     @property
     def settled(self) -> bool:
@@ -98,7 +100,7 @@ class Outstanding:
         self.bytes = 0
         """The sizes of the pending appends together, in bytes."""
         self.sent = 0
-        """The highest sequence that was sent; 0 for none."""
+        """The highest sequence that was sent, or withdrawn behind all that was sent; 0 for none."""
         self.mounted_after = 0
         """The highest sequence that was sent before the present mount, and not on it; 0 once the mount is ready.
 
@@ -309,7 +311,7 @@ class Outstanding:
         return [entry] if entry.watchers else []
 
     def _skip_settled(self) -> None:
-        """Move `_head` over appends that were settled one by one, by refusals and withdrawals."""
+        """Move `_head` over appends that were settled one by one: by refusals, withdrawals and `give_up`."""
         entries, head = self._entries, self._head
         while head < len(entries) and entries[head] is None:
             head += 1

@@ -1,4 +1,4 @@
-"""Packs appends into frames: the columns of what one turn of the event loop appended, cut where a frame is full."""
+"""Packs appends into frames: the columns of the appends that wait to be sent, cut where a frame is full."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ wire, because servers bound their number in a frame and make an object of each."
 def frames(waiting: Sequence[Outgoing], count_max: int, bytes_max: int) -> Iterator[AppendColumns]:
     """Cut appends into frames of at most `count_max` transactions and `bytes_max` bytes of bodies, locks, operations.
 
-    An operation counts as its key, its value and `_OPERATION_BYTES`. A group is never cut: a larger one gets a frame of
-    its own. Withdrawn appends are left out.
+    An operation counts as its key, its value and `_OPERATION_BYTES`. A group is never cut: one that is larger gets a
+    frame of its own, as does a larger append. Appends that have failed, such as withdrawn ones, are left out.
     """
     live = [out for out in waiting if out[0].failure is None]
     start = 0

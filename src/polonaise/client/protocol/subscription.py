@@ -16,9 +16,9 @@ class MountVerdict(enum.Enum):
     READY = "ready"
     """Everything from before the mount is decided and was fed; appends may be sent under the answer's generation."""
     ASK_AGAIN = "ask again"
-    """The owner has no session yet; mount again."""
+    """The partition has no session, or its owner can't prove a commit just now; mount again."""
     CLIENT_AHEAD = "client ahead"
-    """The log lacks what this client has applied. The partition stops until a person has looked."""
+    """The log lacks what this client has applied, or was fed. The client stops the partition: a person has to look."""
     OLD_GENERATION = "old generation"
     """The answer is of an owner that has been replaced, and is not believed."""
     INCOMPLETE = "incomplete"
@@ -28,9 +28,9 @@ class MountVerdict(enum.Enum):
 class Subscription:
     """The place of a partition's feed, which each mount takes up where the last one stopped.
 
-    Two marks are kept apart. `received` is the last id that was passed on to the application; it is rewound when the
-    application's database has gone back. `judged` is the last id up to which the fates of appends have been read from
-    the feed; it only rises, so that no fate is told twice.
+    Two marks are kept apart. `received` is the last id that was fed, or else the mark after which the feed starts; it
+    is rewound when the application's database has gone back. `judged` is the last id up to which the fates of appends
+    have been read from the feed; it only rises, so that no fate is told twice.
     """
 
     __slots__ = ("_expecting_first", "_mounted_at", "continuity", "generation_known", "judged")
@@ -45,7 +45,7 @@ class Subscription:
 
     @property
     def received(self) -> TransactionId:
-        """The last id that was passed on to the application; -1 for none."""
+        """The last id that was fed, or the mark after which the feed starts; -1 for none."""
         return self.continuity.next_id - 1
 
     def mount(self) -> TransactionId:
@@ -62,8 +62,9 @@ class Subscription:
         """Take a fed batch; return whether it brings ids above `received`.
 
         After a rewind, the application was given some of these ids before. Batches of the mount before may then still
-        arrive on the same connection, ahead of the new mount's first batch: their ids leave a gap above `received`, and
-        False is returned for them. Raises `OutOfOrder` for any other gap, and `LogForked` as `Continuity.follows`.
+        arrive on the same connection, ahead of the new mount's first batch, with a gap above `received`. So until the
+        mount has brought an id above `received`, False is returned for a gap, and then `OutOfOrder` is raised. Raises
+        `LogForked` as `Continuity.follows`.
         """
         try:
             brings = self.continuity.follows(batch)

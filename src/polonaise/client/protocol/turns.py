@@ -68,7 +68,8 @@ class _Queue:
         self.rivals: set[ClientId] = set()
         """The clients whose commits conflicted with this client's appends that carry this lock."""
         self.own_commit: TransactionId = NO_TRANSACTION
-        """The id of this client's last commit that raised the lock; -1 for none."""
+        """The id of the last commit by a context of this client that raised the lock; -1 for none since the lock is
+        known."""
 
 
 def checked(locks: Iterable[bytes]) -> dict[bytes, bool]:
@@ -273,7 +274,10 @@ class Turns:
         return owed
 
     def newest(self, turn: Turn) -> TransactionId:
-        """Return the last commit of any rival, which has to be applied before this turn's context runs; -1 for none."""
+        """Return the id up to which to apply before this turn's context runs: not below any rival's last commit.
+
+        -1 if there is no rival.
+        """
         rivals = {client for hashed in turn._locks for client in self._queues[hashed].rivals}
         return max((self._seen.get(client, NO_TRANSACTION) for client in rivals), default=NO_TRANSACTION)
 

@@ -20,7 +20,7 @@ class SentFrame:
 
     columns: AppendColumns
     size: int
-    """The bytes of the frame that count against the window."""
+    """The bytes of its columns and bodies; `inbox_bytes` of that counts against the window."""
     sends: int = 0
     """On how many mounts it was sent."""
 
@@ -38,8 +38,8 @@ class SentFrame:
 class AppendWindow:
     """Keeps the append frames of one mount that are sent and not decided, and counts their bytes.
 
-    The owner names the bound, for each partition of its own. So a client whose one partition stands still goes on
-    sending to its others on the same connection, and no server has to leave that connection unread.
+    The owner names the bound, one for each partition. So a client whose one partition stands still goes on sending to
+    its others on the same connection, and no server has to leave that connection unread.
     """
 
     __slots__ = ("_frames", "_used", "_window_bytes")
