@@ -73,7 +73,7 @@ class Nemesis(DiskFaults):
         await self._uncornered.wait()
 
     async def heal(self) -> None:
-        """End the faults of the nemesis, and let every node run again. What was damaged stays damaged.
+        """End the faults of the nemesis, and let every node run again. Damage of disks stays; the store's is mended.
 
         What the network and the disks do by chance (`Configuration`) goes on, and so do bit flips that are still due.
         """
