@@ -39,7 +39,7 @@ class Ledger:
         self.trouble_chance = 0.0
         """The chance that one call of `apply` raises `ViewTrouble`; the client then tries the transaction again."""
         self.leaves_bodies = False
-        """Whether transactions of `UNWANTED_HEADER` may come without their bodies; `apply` then ignores these."""
+        """Whether transactions of `UNWANTED_HEADER` may come without bodies; `apply` then ignores all of them."""
 
     def high_water_mark(self, partition: PartitionId) -> TransactionId:
         return self._readings[partition].last

@@ -81,8 +81,8 @@ class Knobs:
     scrub_every_s: float
     files_max: int
     leases: bool = False
-    """Whether servers renew leases as in production, and have no sessions, with which they renew leases, too. Without
-    both, the simulator knows which servers are stopped or cut off."""
+    """Whether servers renew leases as in production, without sessions; with sessions (`session_s`) they do so, too.
+    Without either, the simulator knows which servers are stopped or cut off."""
     throttled: bool = False
     """Whether few bytes a second may be copied to late replicas."""
     session_s: float = 0.0
@@ -339,7 +339,7 @@ class Cluster:
         self._asking = {node.name for node in self.clients if asking.random() < knobs.asking}
         """Names of the clients that ask servers, and have no coordinator."""
         self.owners: dict[str, Server] = {}
-        """By name of a server node: the `Server` of its living process."""
+        """By name of a server node: the `Server` of its latest process, until the end of that was noticed."""
         self.stores: dict[str, StorageNode] = {}
         """By name of a storage node: the `StorageNode` of its latest process."""
         self.refuses: set[str] = set()

@@ -50,7 +50,7 @@ class HeadResets:
         self._survivors: list[Node] = []
         self._lost: list[Node] = []
         self._images: dict[str, DirectoryImage] = {}
-        """By name of a lost node: its disk as it was when it was lost, if it can be found again."""
+        """By name of a lost node whose disk was not spoilt: the disk as it was when it was lost, to be found again."""
         self._engaged: list[SessionId] = []
         """By partition: the last session that was engaged when disks were lost, or that has engaged lost ones since."""
         self._live: Node | None = None

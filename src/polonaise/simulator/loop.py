@@ -53,7 +53,7 @@ class StepsExceeded(ScheduleFailed):
 
 
 class Life:
-    """One life of one process: the owner of handles. Others are of the scenario or the simulator."""
+    """One life of one process: the owner of handles. Handles without one are of the scenario or the simulator."""
 
     def __init__(self, name: str) -> None:
         self.name = name

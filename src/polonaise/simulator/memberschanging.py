@@ -19,7 +19,7 @@ from polonaise.terms import PartitionId, StorageId
 
 _LOOK_S: Final = 0.05
 _TIMEOUT_S: Final = 1.0
-"""Virtual seconds in which the coordinator has to answer a step of an edit."""
+"""Virtual seconds in which the coordinator has to answer a step of an edit, and a node to be cleaned, at all."""
 _CLEANED_SHARE: Final = 0.7
 """The share of schedules in which nodes are cleaned of the copies that they gave up."""
 _CLEAN_S: Final = 2.0

@@ -170,7 +170,7 @@ class History:
     def __init__(self, partitions: int) -> None:
         self.tries: list[Try] = []
         self.seen: list[dict[TransactionId, Transaction]] = [{} for _ in range(partitions)]
-        """By partition and id: the transaction as a client first saw it."""
+        """By partition and id: the transaction as a client first saw it, unless a reset of the head has given it up."""
         self.answers: list[ProvedAnswer] = []
         self.listings: list[Listing] = []
         self.listing_count_max = 1

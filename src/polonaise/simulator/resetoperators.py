@@ -222,4 +222,4 @@ _FAULTS: Final[tuple[Callable[[ResetOperators], Awaitable[None]], ...]] = (
     ResetOperators._owner_loses_the_coordinator,
 )
 _WRITE_S: Final = 20.0
-"""Seconds for which an operator waits until the coordinator has taken a decision."""
+"""Virtual seconds for which an operator waits until the coordinator has taken a decision."""

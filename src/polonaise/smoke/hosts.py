@@ -40,8 +40,8 @@ class Hosts(Protocol):
     kinds: Collection[FaultKind]
     """The kinds of faults that are possible here."""
     network: str
-    """The first three numbers of all its addresses, from which a resumed run makes the same network; empty on loopback.
-    """
+    """The first three numbers of the hosts' addresses, from which a resumed run makes the same network; empty on
+    loopback."""
 
     def prefix(self, node: str) -> list[str]:
         """Return the command that runs another one on the host of this node; empty for this machine."""

@@ -101,7 +101,7 @@ class Town:
         return [*self.zookeeper, *self.storage, *self.servers, *self.clients, self.archiver]
 
     def part(self, name: str) -> Part:
-        """Return the node of this name."""
+        """Return the part of this name."""
         return next(part for part in self.parts if part.name == name)
 
     def _addresses(self, group: NodeGroup, ports: tuple[int, ...]) -> dict[str, str]:

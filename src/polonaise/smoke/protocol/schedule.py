@@ -11,7 +11,7 @@ from polonaise.smoke.protocol.faults import TARGETS, Fault, FaultKind, NodeGroup
 T = TypeVar("T")
 
 STEP_TRANSACTIONS: Final = 4_000
-"""A run has one step for so many transactions to be acknowledged, and at least `STEPS_MIN`."""
+"""The number of transactions to be acknowledged for which a run has one step; it has `STEPS_MIN` at least."""
 STEPS_MIN: Final = 3
 _PAIRED_PERCENT: Final = 60
 """The share of steps with two faults."""
@@ -24,7 +24,7 @@ class FaultStep(NamedTuple):
 
     number: int
     at: int
-    """How many transactions are acknowledged when the step begins."""
+    """The step begins once this many transactions are acknowledged."""
     hold_s: float
     """How long the faults last, in seconds; whatever the step needs to heal comes on top."""
     faults: tuple[Fault, ...]
