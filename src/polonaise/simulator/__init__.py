@@ -4,8 +4,9 @@ The nodes run the code of production; only their machines are simulated. Begin w
 
 - The machines: `world` has them all, `environment` what they share; `loop` is virtual time, `process` one life of a
   node, which a crash ends at any await; `network`, `transport`, `disk` and `coordinator` fail as the real ones do.
-- The cluster and its trouble: `cluster`, `nemesis`, `diskfaults`, `trials`, `disaster`; its work: `workload`. Its
-  operators, in few seeds: `archivist`, `storagemoving`, `memberschanging`, `requirementchanges`.
+- The cluster and its trouble: `cluster`, `nemesis`, `diskfaults`, `trials`, `disaster`, `headresetting`; its work:
+  `workload`. Its operators, in few seeds: `archivist`, `storagemoving`, `memberschanging`, `requirementchanges`,
+  `resetoperators`.
 - The verdict: `observations` has what clients asked and were told, `diskaudit` reads the disks, `checkers` compares the
   two promise by promise; `ownershipcheck` looks at each change at the coordinator. `mutations` are bugs put in on
   purpose that must be found.

@@ -17,8 +17,8 @@ from polonaise.terms import PartitionId, Transaction, TransactionId
 UNWANTED_HEADER = 3
 """The header of the transactions whose bodies lazy applications do not fetch."""
 HEADER_FILTER = (3, 1)
-"""The mask and value of the headers whose bodies come with a filtered feed: not all that are wanted, and none that is
-not, so that bodies are fetched and left."""
+"""The mask and value of the headers that match a filtered feed: not all that are wanted, and none that is not, so that
+bodies are fetched and left."""
 
 
 class ViewTrouble(Exception):
@@ -39,7 +39,7 @@ class Ledger:
         self.trouble_chance = 0.0
         """The chance that one call of `apply` raises `ViewTrouble`; the client then tries the transaction again."""
         self.leaves_bodies = False
-        """Whether transactions of `UNWANTED_HEADER` may come without their bodies; `apply` then ignores these."""
+        """Whether transactions of `UNWANTED_HEADER` may come without bodies; `apply` then ignores all of them."""
 
     def high_water_mark(self, partition: PartitionId) -> TransactionId:
         return self._readings[partition].last
@@ -88,7 +88,7 @@ class Application:
         self.log: Log | None = None
         """The log object that it works with, or has worked with last."""
         self.following = 0
-        """The number of receipts of undecided appends that are still awaited."""
+        """The number of receipts that `ClientLife.follow` awaits in tasks of their own; not those that steps await."""
         self.finished = False
         """Whether all steps, the last append and the last reading of the whole log are done."""
         self.doing: dict[int, str] = {}
@@ -98,7 +98,7 @@ class Application:
         return Ledger(self.history, self.who, self.partitions, self.random)
 
     def start_again(self, steps: int) -> None:
-        """Give the application `steps` more to do."""
+        """Give the application `steps` to do, in place of those that it has left."""
         self.steps_left = steps
         self.finished = False
 

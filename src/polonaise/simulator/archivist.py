@@ -57,7 +57,7 @@ class Archivist:
         return FragmentHistory(self._store, cluster_key, self._history_settings)
 
     async def run(self, node: Node, host: Host) -> None:
-        """Run one life of the archivist's process: it does its task until the process dies."""
+        """Run one life of the archivist's process: it takes steps of its work until the process dies."""
         log = Log(host, self._cluster.coordinator(node, host), settings=self._cluster.knobs.client)
         async with log:
             while True:

@@ -1,6 +1,6 @@
 """A whole simulated cluster: storage nodes, servers, applications and the coordinator, running the production code.
 
-Every setting is drawn per seed (*swarm testing*), from sizes so small that segments roll, windows close, caches
+Many settings are drawn per seed (*swarm testing*), from sizes so small that segments roll, windows close, caches
 overflow and queues fill within a few dozen appends. Every node is kept running: one that dies starts again after a
 while.
 """
@@ -57,7 +57,7 @@ _WINDOW_SHARE: Final = 0.2
 _MEMBERS_SHARE: Final = 0.12
 """The share of seeds in which operators change the members of partitions."""
 _ASKING_SHARE: Final = 0.15
-"""The share of seeds in which some clients, or all, ask servers and have no coordinator."""
+"""The share of seeds in which all clients, or each by a chance of one half, ask servers and have no coordinator."""
 _THROTTLE_SHARE: Final = 0.2
 """The share of seeds in which few bytes a second may be copied to late replicas."""
 
@@ -81,13 +81,14 @@ class Knobs:
     scrub_every_s: float
     files_max: int
     leases: bool = False
-    """Whether servers renew leases as in production. If not, the simulator knows which are stopped or cut off."""
+    """Whether servers renew leases as in production, without sessions; with sessions (`session_s`) they do so, too.
+    Without either, the simulator knows which servers are stopped or cut off."""
     throttled: bool = False
     """Whether few bytes a second may be copied to late replicas."""
     session_s: float = 0.0
     """The seconds that a session at the coordinator lasts without contact; 0 where there are no sessions."""
     windows: bool = False
-    """Whether an owner's inbox always has room for what a client's append windows let through."""
+    """Whether an owner's inbox always has room for what the append windows of all clients let through."""
     asking: float = 0.0
     """The chance that a client finds the cluster by asking servers, and has no coordinator."""
     spares: int = 0
@@ -95,7 +96,7 @@ class Knobs:
 
     @classmethod
     def draw(cls, source: random.Random) -> Knobs:
-        """Draw the settings that every seed has."""
+        """Draw the settings that every seed has, but for those that `widened` adds."""
         choice, uniform = source.choice, source.uniform
         heartbeat_s = uniform(0.1, 0.5)
         link = LinkSettings(
@@ -323,7 +324,7 @@ class Cluster:
             sessions=Sessions(world.random("session ends"), knobs.session_s) if knobs.session_s else None,
         )
         self.partition_checks: list[Callable[[PartitionId, PartitionValue, PartitionValue], None]] = []
-        """Called with each partition whose value at the coordinator was changed, and its former and its new value."""
+        """Called with each partition whose value a compare-and-set has changed, and its former and its new value."""
         self.service.on_written.append(self._written)
         self.contacts: dict[str, SimulatedBackend] = {}
         """By name of a node: its latest process's way to the coordinator."""
@@ -331,20 +332,20 @@ class Cluster:
         """Names of the nodes that do not reach the coordinator."""
         nodes = [Node(self, f"storage-{number}", self._storage) for number in range(knobs.storage + knobs.spares)]
         self.storage, self.spares = nodes[: knobs.storage], nodes[knobs.storage :]
-        """`spares` have no copies at first. In the end they have none either: see `memberschanging`."""
+        """`spares` are members of no partition at first, and in the end: see `memberschanging`."""
         self.servers = [Node(self, f"server-{number}", self._server) for number in range(knobs.servers)]
         self.clients = [Node(self, f"client-{number}", client_main) for number in range(knobs.clients)]
         asking = world.random("asking clients")
         self._asking = {node.name for node in self.clients if asking.random() < knobs.asking}
         """Names of the clients that ask servers, and have no coordinator."""
         self.owners: dict[str, Server] = {}
-        """By name of a server node: the `Server` of its living process."""
+        """By name of a server node: the `Server` of its latest process, until the end of that was noticed."""
         self.stores: dict[str, StorageNode] = {}
         """By name of a storage node: the `StorageNode` of its latest process."""
         self.refuses: set[str] = set()
         """Names of the storage nodes that run a `RefusingNode` if their directory can never be opened; others end."""
         self.rushing = asyncio.Event()
-        """Set while applications do not pause between their steps, so that a fault meets many appends."""
+        """Set while applications hardly pause between their steps, so that a fault meets many appends."""
         self._rush_until_s = 0.0
         self.ended: Callable[[Node], None] = lambda _: None
         self.others: list[Node] = []

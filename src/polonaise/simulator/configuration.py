@@ -47,13 +47,14 @@ class DiskConfiguration:
     """How a disk behaves."""
 
     operation_s: float = 0.00005
-    """The least time that a call of the disk takes; a random time, up to as much again, is added."""
+    """The least time that a call of the disk takes; a random time, up to as much again, is added. `identity` and
+    `space` take no time."""
     sync_s: float = 0.0005
     """The least time that a sync takes beside `operation_s`; a random time, up to twice as much, is added."""
     spike_chance: float = 0.0
-    """The chance that a call takes up to `spike_s` longer."""
+    """The chance that a call takes up to `spike_s` longer, drawn once more for a sync."""
     spike_s: float = 0.5
-    """The most time that `spike_chance` adds to a call."""
+    """The most time that `spike_chance` adds at once."""
 
 
 @dataclass(frozen=True, slots=True)

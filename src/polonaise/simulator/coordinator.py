@@ -93,7 +93,7 @@ class SimulatedCoordinator:
         self.configuration = configuration or CoordinatorConfiguration()
         self.faults = faults
         self.on_written: list[Callable[[str, bytes, bytes], None]] = []
-        """Checks that are called with the key, the former and the new contents of each value that was changed."""
+        """Checks that are called with the key, the former and the new contents when a compare-and-set succeeds."""
         self._random = source
         self._values: Snapshot = {}
         self._names: dict[str, tuple[Entry, SimulatedBackend]] = {}
@@ -224,9 +224,9 @@ class SimulatedBackend:
         self._last_arrival_s = 0.0
         self._own: set[str] = set()
         self.contact_s = 0.0
-        """When the last request of the process arrived, in virtual seconds."""
+        """When the last request of the process arrived that was not refused, in virtual seconds; 0 before the first."""
         self._ends_s = inf
-        """When its session ends, unless another request arrives."""
+        """When its session ends, unless another request arrives; infinity without sessions, or before the first."""
 
     def __str__(self) -> str:
         return "the simulation"

@@ -86,8 +86,9 @@ class Disaster:
         """Put every replica back to an earlier moment of the very session that is current, while its owner lives.
 
         No replica can tell that by itself, nor could a new server; but the owner has seen more committed than the
-        replicas hold. Raises `Violation` as `strike` does, but health need not name a reason; and nothing is demanded
-        if a partition gets another owner meanwhile.
+        replicas hold. Raises `Violation` as `strike` does, but health need not name a reason. Nothing is demanded if
+        the replicas of some partition lack nothing that was told, if a later session began, or if a partition gets
+        another owner meanwhile.
         """
         self._observer.begin_work_again(steps=4)
         disks = [node.machine.disk for node in self._cluster.storage]

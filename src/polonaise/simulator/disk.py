@@ -36,14 +36,14 @@ class SimulatedDisk:
     # -------------------------------------------------------------- for scenarios: faults of the running disk
 
     def fail_syncs(self, count: int | None = 1) -> None:
-        """Let the next `count` syncs fail (None: all, until this is called again); what they cover may be lost."""
+        """Let the next `count` syncs fail (None: all, until this or `mend` is called); what they cover may be lost."""
         self._failures["sync"] = -1 if count is None else count
 
     def fail_appends(self, count: int | None = 1) -> None:
-        """Let the next `count` syncs of writes into new or zeroed space fail: the disk has no blocks for them.
+        """Let the next `count` writes with a sync into new or zeroed space fail at that: the disk has no blocks.
 
-        None stands for all, until this is called again. Several machines can meet this at once, if they share a volume
-        that promises more space than it has.
+        None stands for all, until this or `mend` is called. Several machines can meet this at once, if they share a
+        volume that promises more space than it has.
         """
         self._failures["append"] = -1 if count is None else count
 
@@ -67,7 +67,7 @@ class SimulatedDisk:
         self.capacity_bytes = None
 
     def slow(self, seconds: float) -> None:
-        """Let every call take `seconds` longer from now on; 0 ends it."""
+        """Let every call take `seconds` longer from now on, and one that syncs twice as much; 0 ends it."""
         self._extra_s = seconds
 
     def mend(self) -> None:
@@ -218,7 +218,7 @@ class SimulatedDisk:
     # -------------------------------------------------------------- for the ports
 
     def delay_s(self, *, sync: bool = False) -> float:
-        """Draw the seconds that a call takes."""
+        """Draw the seconds that a call takes or, with `sync`, those that its sync takes beside them."""
         configuration, draw = self.configuration, self.random.random
         delay = configuration.sync_s * (1.0 + 2.0 * draw()) if sync else configuration.operation_s * (1.0 + draw())
         if self._extra_s:
@@ -239,7 +239,7 @@ class SimulatedDisk:
         return due != 0
 
     def write(self, file: FileImage, offset: int, data: bytes) -> None:
-        """Write into the cache. Raises `DiskFailed` or `DiskFull`, after writing a first part of the data or none."""
+        """Write into the cache. Raises `DiskFailed` or `DiskFull`, after writing none, some or all of the data."""
         if self.fails("write"):
             self.write_part(file, offset, data)
             raise DiskFailed("write failed")

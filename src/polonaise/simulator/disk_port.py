@@ -1,7 +1,8 @@
 """The disk port: a process's way to the disk of its machine.
 
-A call takes a random time and acts at the end of it, so that overlapping calls act in any order. If the process is
-killed meanwhile, the call happens, or does not, or happens in part; a sync that has begun goes on to its end.
+A call, but for `identity` and `space`, takes a random time and acts at the end of it, so that overlapping calls act in
+any order. If the process is killed meanwhile, the call happens, or does not, or happens in part; a sync that has begun
+goes on to its end.
 """
 
 from __future__ import annotations

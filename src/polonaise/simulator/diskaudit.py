@@ -56,7 +56,7 @@ def copies_of_promises(control: bytes, partition: PartitionId) -> list[PromiseSe
 def promised_by(disk: SimulatedDisk, directory: str, partition: PartitionId) -> PromiseSector | None:
     """Return a node's promises for a partition, as they would be left if the power went now.
 
-    Of the two copies in its control file, the later one that can be read counts. None if neither can be read.
+    Of the two copies in its control file, the later one that can be read counts. None without one, or without a file.
     """
     path = f"{directory}/{CONTROL_FILE}"
     if path not in disk.paths():
@@ -100,9 +100,9 @@ def _read_segment(raw: bytes, replica: DiskReplica) -> None:
 
 
 def durable_last(disk: SimulatedDisk, directory: str, partition: PartitionId) -> TransactionId:
-    """Return the partition's last id that would be left on this disk if the power went now; -1 for none.
+    """Return the partition's last id that would be left on this disk if the power went now.
 
-    Quicker than `read_replica`, for frequent use.
+    If none is left, that is the last one that was trimmed, or -1. Quicker than `read_replica`, for frequent use.
     """
     begin = trimmed_by(disk, directory, partition).first
     last = begin - 1
@@ -164,7 +164,7 @@ class FinalLog:
                 self.marks.extend(evidence.client_high_water_marks.tolist())
                 self.locks.extend(evidence.locks(index) for index in range(batch.count))
         self.bodies: list[Body | None] = [parse_body(transaction.data) for transaction in self.transactions]
-        """By id: what the body says of its try; None if no application of the schedule wrote it."""
+        """By id: what the body says of its try; None if it can't be that of one (`parse_body`)."""
 
     def __len__(self) -> int:
         return len(self.transactions)

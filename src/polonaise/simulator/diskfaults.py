@@ -31,8 +31,8 @@ class DiskFaults:
         count = (len(cluster.storage) - 1) // 2
         self._spoilable = self._random.sample(cluster.storage, count)
         self.spoilt: set[str] = set()
-        """Names of the storage nodes whose disks were damaged, set back, wiped or made to fail; not those of which
-        `is_whole` was told since."""
+        """Names of the storage nodes whose disks were damaged, set back, wiped or made to fail by `fail_calls`; not
+        those of which `is_whole` was told since."""
 
     # ------------------------------------------------------------------ for the actions
 
@@ -92,7 +92,7 @@ class DiskFaults:
         fail(0)
 
     async def fail_appends(self) -> None:
-        """Let syncs of writes into new space fail on a majority of nodes at once; perhaps kill those nodes, too."""
+        """Let syncs of writes into new space fail on a majority of nodes at once; perhaps those nodes die, too."""
         storage = self._cluster.storage
         nodes = self._random.sample(storage, self._random.randrange(len(storage) // 2 + 1, len(storage) + 1))
         disks = [node.machine.disk for node in nodes]

@@ -56,7 +56,7 @@ class FileImage:
         self.durable = bytearray(contents)
         """The file as it is if every unsynced change is lost."""
         self.unsynced: list[Change] = []
-        """The changes that are in the cache only, in order."""
+        """The changes in the cache that no ended sync has covered, in order."""
         self.last = 0
         """The number of the last change: a sync that starts now has to cover the changes up to it."""
 

@@ -41,7 +41,8 @@ class _Conversation:
         self.acknowledged = 0
         """The highest number of a `Store` that was acknowledged on this connection; 0 for none."""
         self.sent: dict[int, Batch] = {}
-        """By number of a `Store` of the session: the batch in it. A `Store` without a batch, a barrier, is left out."""
+        """By number of a `Store` of the session: its batch, even if it was lost or never sent. Barriers have none: they
+        are left out."""
 
     @classmethod
     async def opened(cls, host: Host, address: str, partition: PartitionId, settings: LinkSettings) -> _Conversation:

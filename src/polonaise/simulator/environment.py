@@ -16,7 +16,10 @@ from polonaise.simulator.trace import Trace
 
 
 class ProcessFailed(ScheduleFailed):
-    """A process died of an error that the scenario did not allow. The error is `error` and the exception's cause."""
+    """A process, or something in the scenario itself, died of an error that the scenario did not allow.
+
+    The error is `error` and the exception's cause. `process` names the process, or is "scenario".
+    """
 
     def __init__(self, seed: int, name: str, error: BaseException) -> None:
         super().__init__(f"seed {seed}: {name} failed: {type(error).__name__}: {error}")

@@ -57,7 +57,7 @@ class HeadResetCheck:
         self.on_reset: Callable[[PartitionId, HeadReset], None] = lambda partition, reset: None
         """Called when a reset was carried out and is noted."""
         self.came_back: dict[tuple[PartitionId, StorageId], TransactionId] = {}
-        """The last id on the disk of each replica that was let up again with what it held."""
+        """The last id on the disk of each replica that came back, since disks were lost last, with what it held."""
         cluster.partition_checks.append(self._written)
 
     # ------------------------------------------------------------------ what is written
@@ -152,7 +152,7 @@ class HeadResetCheck:
                 return
 
     def _records(self, log: FinalLog, done: Sequence[HeadReset]) -> Iterator[Violation]:
-        """P13: the log tells of each reset, once: right after it, or in the record of a later one that went below."""
+        """P13: the log tells of each reset, once: right after it, or in the record of a later one at least as low."""
         expected: dict[TransactionId, dict[str, Any]] = {}
         for place, reset in enumerate(done):
             if all(later.to > reset.to for later in done[place + 1 :]):

@@ -50,9 +50,9 @@ class HeadResets:
         self._survivors: list[Node] = []
         self._lost: list[Node] = []
         self._images: dict[str, DirectoryImage] = {}
-        """By name of a lost node: its disk as it was when it was lost, if it can be found again."""
+        """By name of a lost node whose disk was not spoilt: the disk as it was when it was lost, to be found again."""
         self._engaged: list[SessionId] = []
-        """By partition: the last session that was engaged when disks were lost."""
+        """By partition: the last session that was engaged when disks were lost, or that has engaged lost ones since."""
         self._live: Node | None = None
         """The client that lives through the loss and the reset, if one does."""
         self._ahead: dict[PartitionId, TransactionId] = {}
@@ -92,7 +92,10 @@ class HeadResets:
         return late
 
     async def _lose(self, late: Node | None) -> list[PartitionId]:
-        """Lose the disks of a majority; return the partitions whose logs may have lost something by that."""
+        """Kill a majority of nodes, whose disks are lost; return the partitions whose logs may lose something by that.
+
+        The disks still have all: `_gone` wipes them. Raises `Violation` for what was wrong before the loss.
+        """
         storage, random = self._cluster.storage, self._random
         nodes = random.sample(storage, len(storage))
         # First those that may have rot which nobody has met: what is left has to be whole. A late one is left.
@@ -205,7 +208,7 @@ class HeadResets:
         return next((each["waits_for"] for each in told if each is not None), "")
 
     async def _decide(self, struck: list[PartitionId], gone: list[Node]) -> None:
-        """Have operators reset the heads amid a fault, until all partitions are open. Raises `Violation`."""
+        """Have operators reset the heads, perhaps amid a fault, until these partitions are open. Raises `Violation`."""
         operators = ResetOperators(self._cluster, self._check, struck, self._random)
         loop = asyncio.get_running_loop()
         race = loop.create_task(self._race(operators, gone), name="race with the reset")
@@ -268,9 +271,10 @@ class HeadResets:
         return applied if used is None else max(applied, used.mounting._subscription.received)
 
     async def _live_is_told(self, node: Node) -> None:
-        """Wait until the client that lived through the reset goes on, or was told that it is ahead of the log.
+        """Wait until the client that lived through the reset has finished, or was told that it is ahead of the log.
 
         It may be ahead and finish: then it was about to, and had nothing more to ask for. But it must append nothing.
+        Raises `Violation`.
         """
         application, history = self._applications[node.name], self._history
         seconds = _TOLD_S if self._ahead else SETTLE_S
@@ -303,7 +307,7 @@ class HeadResets:
             self._nemesis.is_whole(node)
 
     async def _new_clients(self) -> None:
-        """Put new clients in the place of those that are down: what these have applied may have been given up."""
+        """Take all clients down, and put new ones in their place: what those have applied may have been given up."""
         before, loop = list(self._cluster.clients), asyncio.get_running_loop()
         self._down(before)
         await asyncio.sleep(0)

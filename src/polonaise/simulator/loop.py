@@ -1,13 +1,13 @@
-"""An asyncio event loop with virtual time, in which every callback belongs to a simulated process.
+"""An asyncio event loop with virtual time, which knows the simulated process that each callback belongs to, if any.
 
 Callbacks that are ready run in the order in which they became ready. Only when none is left does time move, to the
 next timer: an idle hour costs nothing, and a schedule is a function of its inputs. Tasks and futures hash by birth
 number here and not by address, because `TaskGroup` and `asyncio.wait` walk over sets, and the order of a set of
 addresses differs from run to run.
 
-Each callback (*handle*, in asyncio's word) runs in a `contextvars` context, and the context names the process it
-belongs to (`Life`). So one place, the run loop, can hold back everything that a paused process would do and drop
-everything that a dead one would.
+A callback (*handle*, in asyncio's word) of a process runs in a `contextvars` context that names the process (`Life`).
+So one place, the run loop, can hold back everything that a paused process would do and drop everything that a dead one
+would. Callbacks of the scenario, and of the simulator itself, belong to no process.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StepsExceeded(ScheduleFailed):
 
 
 class Life:
-    """One life of one process: the owner of handles. Handles without a life belong to the scenario."""
+    """One life of one process: the owner of handles. Handles without one are of the scenario or the simulator."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -177,8 +177,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self, steps_max: int, failed: Callable[[Life | None, BaseException], None]) -> None:
         """Make a loop that runs at most `steps_max` handles.
 
-        It calls `failed(life, error)` for every exception that nobody handled, with the life of the process that raised
-        it; None for the scenario.
+        It calls `failed(life, error)` for an exception that nobody handled, with the life of the process that raised
+        it; None for the scenario. What dead processes raise is passed over (see also `call_exception_handler`).
         """
         self._in_run = False  # first: asyncio's constructor asks whether the loop is running
         super().__init__()

@@ -19,7 +19,7 @@ from polonaise.terms import PartitionId, StorageId
 
 _LOOK_S: Final = 0.05
 _TIMEOUT_S: Final = 1.0
-"""Virtual seconds in which the coordinator has to answer a step of an edit."""
+"""Virtual seconds in which the coordinator has to answer a step of an edit, and a node to be cleaned, at all."""
 _CLEANED_SHARE: Final = 0.7
 """The share of schedules in which nodes are cleaned of the copies that they gave up."""
 _CLEAN_S: Final = 2.0
@@ -28,7 +28,7 @@ _PROMISE: Final = "P1 durability"
 
 
 class MemberChanges:
-    """Two operators of a cluster that has more storage nodes than copies, and the check of what they bring about.
+    """The operators of a cluster that has more storage nodes than copies, and the check of what they bring about.
 
     They add copies, remove them while enough others are in sync, take changes back, and have nodes empty the copies
     that they gave up, which may be given to them again at the same moment. By `force` they remove one
@@ -136,10 +136,10 @@ class MemberChanges:
     # ------------------------------------------------------------------ the check
 
     def _written(self, partition: PartitionId, old: PartitionValue, new: PartitionValue) -> None:
-        """Check each change of a partition's value: members change by one, when it was asked for, and none is needed.
+        """Check each change of a partition's value: members become those that were asked for, and no needed copy goes.
 
-        A copy is needed if without it fewer are in sync than the partition is to have; or none, where it is to be
-        removed by `force`.
+        A copy is needed if without it fewer copies are in sync than the partition is to have or, where it is to be
+        removed by `force`, if without it none is.
         """
         if old.members != new.members:
             self._members_changed(partition, old, new)

@@ -1,4 +1,4 @@
-"""Mutations: changed lines of production code, each of which breaks one promise that a checker must find broken.
+"""Mutations: changed lines of production code, each of which breaks a promise that a checker must find broken.
 
     python -m polonaise.simulator --mutation quorum-of-one
 
@@ -63,7 +63,7 @@ def put_in(name: str) -> None:
     """Put in the mutation `name`: its module, when it is loaded, has the changed text.
 
     Raises `MutationDoesNotApply` if there is no such mutation or its module is loaded already; the import of the
-    module raises it if the old text is not there exactly once.
+    module raises it if there is no such module, or the old text is not there exactly once.
     """
     mutation = MUTATIONS.get(name)
     if mutation is None:

@@ -73,7 +73,7 @@ class Nemesis(DiskFaults):
         await self._uncornered.wait()
 
     async def heal(self) -> None:
-        """End the faults of the nemesis, and let every node run again. What was damaged stays damaged.
+        """End the faults of the nemesis, and let every node run again. Damage of disks stays; the store's is mended.
 
         What the network and the disks do by chance (`Configuration`) goes on, and so do bit flips that are still due.
         """
@@ -294,10 +294,10 @@ class Nemesis(DiskFaults):
         self._network.heal(*names)
 
     async def cut_off_coordinator(self) -> None:
-        """Cut a server off from the coordinator alone: it works on, and once its lease is over there are two owners.
+        """Cut a server off from the coordinator alone: once its lease is over, others may own its partitions.
 
-        The cut may end before that. Some of the clients do not reach the coordinator either, and stay with the old
-        owner.
+        Without true leases, it works on beside those. The cut may end before that. Some of the clients do not reach the
+        coordinator either, and stay with the old owner.
         """
         node = self.some(self._cluster.servers)
         if node.name in self._cluster.cut_off:

@@ -76,7 +76,7 @@ class Fate(enum.Enum):
     COMMITTED = "committed"
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """The application died, or was told that the append may still commit."""
+    """The application died, or was told that the append may still commit; or a reset of the head left it open."""
     GIVEN_UP = "given up"
     """It was committed, and an operator has given it up by a reset of the log's head: it is in the log no more."""
 
@@ -91,7 +91,7 @@ class Try:
     kind: Kind
     count: int
     floor: TransactionId
-    """The highest id of this partition that was known to be committed when the try was made."""
+    """The highest id of this partition that was known to be committed when the try was made, and was not given up."""
     mark: TransactionId | None = None
     """The client high-water mark by which the try was to be judged; None if the client library chose it."""
     marks: list[TransactionId] = field(default_factory=list)
@@ -108,7 +108,7 @@ class Try:
     why: str = ""
     """Why the append failed, or why its fate is unknown."""
     rests_on: TransactionId | None = None
-    """The id that a lock conflict named; None if there was no conflict."""
+    """The id that a lock conflict named; None if there was no conflict, or a reset of the head has given the id up."""
     bodies: list[bytes] = field(default_factory=list)
 
     def judged_by(self, place: int) -> tuple[TransactionId | None, list[tuple[int, int]]]:
@@ -131,7 +131,7 @@ class Body(NamedTuple):
 
 
 def parse_body(data: bytes) -> Body | None:
-    """Take a body apart. Returns None for a body that no application of this schedule wrote."""
+    """Take a body apart. Returns None for one that is too short or of no `Kind`, which no application wrote."""
     if len(data) < _BODY.size:
         return None
     number, place, kind, _ = _BODY.unpack_from(data)
@@ -170,7 +170,7 @@ class History:
     def __init__(self, partitions: int) -> None:
         self.tries: list[Try] = []
         self.seen: list[dict[TransactionId, Transaction]] = [{} for _ in range(partitions)]
-        """By partition and id: the transaction as a client first saw it."""
+        """By partition and id: the transaction as a client first saw it, unless a reset of the head has given it up."""
         self.answers: list[ProvedAnswer] = []
         self.listings: list[Listing] = []
         self.listing_count_max = 1
@@ -304,7 +304,7 @@ class History:
             )
 
     def still_known(self, partition: PartitionId, floor: TransactionId) -> TransactionId:
-        """Return what of the ids up to `floor`, which were known to be committed, no reset has given up since then."""
+        """Return `floor`, which was known to be committed, or a lower id if less is known since a reset of the head."""
         return min(floor, self.told[partition])
 
     def listed(self, listing: Listing) -> None:

@@ -55,7 +55,7 @@ class Observer:
     # ------------------------------------------------------------------ applications
 
     def begin_work_again(self, steps: int) -> None:
-        """Give each client's application `steps` more to do, in a new process."""
+        """Give each client's application `steps` to do in a new process, in place of those that it has left."""
         for node in self.cluster.clients:
             self.applications[node.name].start_again(steps)
             node.crash()
@@ -118,8 +118,8 @@ class Observer:
     def check_copies(self, spoilt: Collection[str], partition: PartitionId, last: TransactionId, copies: int) -> None:
         """Check that as many disks as an append needs hold it durably, now that its application is told of its success.
 
-        `last` is the id of its last transaction. A spoilt disk may have held it, and counts as holding it; so does that
-        of a node whose copy was given up meanwhile.
+        `last` is the id of its last transaction. A spoilt disk may have held it, and counts as holding it. The disks of
+        nodes whose copies were given up meanwhile are looked at, too.
         """
         nodes = (*self.cluster.storage, *self.cluster.spares)
         holding = [node.name for node in nodes if node.name in spoilt or node.durable_last(partition) >= last]

@@ -12,7 +12,7 @@ from polonaise.terms import Generation, PartitionId
 
 _LOOK_S: Final = 0.02
 _FAULT: Final = "session_run_out"
-"""The class of fault that is counted: a server with partitions lived on while its session could have ended."""
+"""The class of fault that is counted, at each look: a server runs on although its session can have ended."""
 
 
 class OwnershipCheck:

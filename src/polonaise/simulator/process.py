@@ -38,7 +38,7 @@ class Process(Life):
         Trying all numbers hits every gap between calls.
         """
         self.left_open: list[str] = []
-        """The files and locks that the process had still open when `main` returned: it ought to have closed them."""
+        """The files and locks still open when `main` ended without an error: the process ought to have closed them."""
         self.open_files: dict[object, str] = {}
         """The files and locks that the process has open, each with its path."""
         self.at_end: list[Callable[[bool], None]] = []

@@ -35,13 +35,13 @@ class ResetOperators:
         self._strike: Callable[[], None] | None = None
         """What is to happen at the next write of a partition's value that has to do with a reset."""
         self._at_engagement = False
-        """Whether that is the write that carries one out, and not the one that asks for it."""
+        """Whether `_strike` is called at a write that carries a reset out, and not at one that asks for a reset."""
         self._struck = asyncio.Event()
         self.asked = asyncio.Event()
         """Set once a decision was written."""
         self._ended = False
         self.settled: set[PartitionId] = set()
-        """The partitions of which an operator was told that all is decided, or that there is nothing to decide."""
+        """The partitions of which an operator learnt what came of a decision, or that were open when a try failed."""
         cluster.partition_checks.append(self._written)
 
     @property
@@ -85,7 +85,7 @@ class ResetOperators:
         self.settled.add(partition)
 
     def _choose(self, state: HeadState) -> tuple[TransactionId, StorageId | None]:
-        """Choose where the log is to end: mostly as far as it can be proved, else earlier, or by a copy in doubt."""
+        """Choose where the log is to end: as far as it can be proved, earlier, or by a copy in doubt."""
         best = max(state.copies, key=lambda copy: copy.proved)
         done = [each.to for each in state.value.resets if not each.is_pending]
         if done and self._random.random() < 0.5:
@@ -139,7 +139,7 @@ class ResetOperators:
             self._struck.set()
 
     async def _at_write(self, strike: Callable[[], None]) -> None:
-        """Have `strike` called right after a write that asks for a reset, or that carries one out."""
+        """Have `strike` called right after a write that asks for a reset or carries one out; wait for that write."""
         self._at_engagement = self._random.random() < 0.6
         self._strike = strike
         await self._struck.wait()
@@ -222,4 +222,4 @@ _FAULTS: Final[tuple[Callable[[ResetOperators], Awaitable[None]], ...]] = (
     ResetOperators._owner_loses_the_coordinator,
 )
 _WRITE_S: Final = 20.0
-"""Seconds for which an operator waits until the coordinator has taken a decision."""
+"""Virtual seconds for which an operator waits until the coordinator has taken a decision."""

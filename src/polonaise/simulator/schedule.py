@@ -65,8 +65,8 @@ _MOVES_SHARE: Final = 0.12
 _REQUIREMENT_SHARE: Final = 0.12
 """Among the seeds with three or more replicas, the share of those in which commits need more than a quorum at times."""
 _RESETS_SHARE: Final = 0.15
-"""Among the seeds with three or more replicas, and without an archive and a disaster, the share of those that end with
-disks that are lost for good and operators who reset the heads of logs."""
+"""Among the seeds with three or more replicas and no archive that end with neither a disaster nor replicas set back,
+the share of those that end with disks lost for good and operators who reset the heads of logs."""
 _DISASTER_SHARE: Final = 0.08
 _GONE_BACK_SHARE: Final = 0.06
 """Among the seeds without a disaster, the share of those that end with all replicas set back while an owner lives."""

@@ -276,8 +276,8 @@ class Trials:
     async def _owners_that_are_cut_off_are_replaced(self) -> None:
         """Cut an owner off from the coordinator for longer than its session: the other servers must take over.
 
-        It must stop by itself before (`ownershipcheck`), and own again when it is back. Nothing is done with a single
-        server.
+        It must stop by itself before (`ownershipcheck`), and be allowed to own again when it is back. Nothing is done
+        with a single server.
         """
         owned = self._owned()
         owners = [node for node in self._cluster.servers if node.name in owned.values() and node.running]

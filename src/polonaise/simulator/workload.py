@@ -1,8 +1,9 @@
 """The work of a schedule: steps that use the log in every way that the client library offers, and note the outcomes.
 
 Which steps an application takes, and how often, is drawn per seed. An outcome is noted as the library tells it:
-`AppendUnknown` as unknown, unless its receipt can still tell the fate and so is awaited; any other error as "not in the
-log and never will be".
+`AppendUnknown` as unknown, unless its receipt can still tell the fate and so is awaited; `CopiesUnproved` as committed;
+any other error as "not in the log and never will be". Errors of a producer's appends are not noted, as these are made
+again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The program of one client of the smoke test: `python -m polonaise.smoke.client`, with a `ClientJob` in its arguments.
 
 It appends notes, and transfers under locks, while its standard input says `go`, and pauses at `pause`. At `quiet` it
-appends nothing more, and says in its journal when it knows the fate of each append; at `end` it ends, once its view has
+appends nothing more, and says in its journal when each append has its answer; at `end` it ends, once its view has
 applied all of the log: so `end` comes when all clients are quiet. It ends at once when standard input does.
 """
 
@@ -53,10 +53,10 @@ class ClientJob:
     """Where its database and its journals are."""
     name: str
     life: int
-    """How often the client was started before, and once more."""
+    """The number of this start of the client: 1 for its first one."""
     seed: int
     rate: float
-    """The most operations that it begins in a second."""
+    """The most operations that it begins in a second, on average."""
 
     @property
     def journal(self) -> Path:
@@ -98,10 +98,11 @@ class Client:
             self._may_end.set()
 
     async def work(self) -> None:
-        """Append until told to end; then wait until the view has applied all of the log.
+        """Append until told to be quiet; once told to end, wait until the view has applied all of the log.
 
-        Raises an error of an append that no fault of the cluster explains, `SmokeFailed` for one without an answer, and
-        `DeadlineExceeded` for a view that does not come to the end of the log.
+        Raises an `ExceptionGroup` with an error of an append that no fault of the cluster explains, or `SmokeFailed`
+        for one without an answer. Raises `DeadlineExceeded` for a view that does not come to the end of the log, and
+        the error that stopped a view.
         """
         self._journal.write(LineKind.OPEN)
         async with asyncio.TaskGroup() as group:

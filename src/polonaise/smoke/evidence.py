@@ -23,7 +23,7 @@ from polonaise.storage.files import find, trimmed_in
 from polonaise.storage.offline import batches_of
 
 _EQUAL_S_MAX: Final = 30.0
-"""Seconds that the last replica may take to hold what the others hold."""
+"""Seconds within which all replicas have to hold the log up to its last id."""
 _LOOK_S: Final = 0.3
 _READ_BYTES: Final = 4 * 1024 * 1024
 _READ_S: Final = 60.0
@@ -32,7 +32,8 @@ _READ_S: Final = 60.0
 async def history_of(town: Town, log: polonaise.Log, partition: int) -> PartitionHistory:
     """Collect the history of a partition. The cluster runs, all clients are through, and the archive is complete.
 
-    Raises what reading the log raises: a log that can't be read breaks a promise, too.
+    If the log can't be read to its end, its `contents` say why. Raises what asking for its high-water mark raises, and
+    faults of the databases.
     """
     history = PartitionHistory(partition, copies=len(town.storage_directories))
     await _read_log(log, history)
@@ -115,7 +116,10 @@ async def _archived(store: Path, cluster_key: bytes, partition: int, last: int) 
 
 
 async def _replicas(directories: dict[str, Path], partition: int, last: int) -> dict[str, Contents]:
-    """Return what each storage node has in its files, once all reach `last`, or after `_EQUAL_S_MAX` seconds."""
+    """Return what storage nodes have in their files, once all reach `last`, or after `_EQUAL_S_MAX` seconds.
+
+    A node without files of the partition is left out.
+    """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + _EQUAL_S_MAX
     while True:

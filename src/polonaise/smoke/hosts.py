@@ -27,7 +27,7 @@ _IP_S: Final = 30.0
 
 
 class NoNetwork(PolonaiseError):
-    """Network namespaces, or something in them, can't be made on this machine; the message says why."""
+    """Network namespaces can't be made on this machine, or a link can't be cut or mended; the message says why."""
 
     code = "no_network"
 
@@ -40,7 +40,8 @@ class Hosts(Protocol):
     kinds: Collection[FaultKind]
     """The kinds of faults that are possible here."""
     network: str
-    """The network's address, from which a resumed run makes the same one; empty on loopback."""
+    """The first three numbers of the hosts' addresses, from which a resumed run makes the same network; empty on
+    loopback."""
 
     def prefix(self, node: str) -> list[str]:
         """Return the command that runs another one on the host of this node; empty for this machine."""
@@ -160,7 +161,10 @@ class NamespaceHosts:
                 _run(*self._in(at), "neighbour", "delete", to, "dev", self._device(at))
 
     def _ways(self, fault: Fault) -> list[tuple[str, str]]:
-        """Return the ways on which everything is lost: from a node (empty for this machine) to an address."""
+        """Return the ways on which everything is lost: from a node (empty for this machine) to an address.
+
+        There are none for `CUT`, which takes down the link itself.
+        """
         node, here = fault.node, self.address(fault.node)
         others = [other for other in self._numbers if other != node]
         if fault.kind is FaultKind.CUT_OUT:

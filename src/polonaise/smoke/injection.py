@@ -11,7 +11,7 @@ from polonaise.smoke.protocol.faults import Fault, FaultKind
 from polonaise.smoke.town import Town
 
 _ARCHIVING_S: Final = 1.0
-"""Seconds after which an archiver is killed that was started for it."""
+"""Seconds for which an archiver runs that was started only to be killed."""
 
 
 def begin(town: Town, fault: Fault) -> bool:
@@ -26,7 +26,10 @@ def begin(town: Town, fault: Fault) -> bool:
 
 
 def end(town: Town, fault: Fault) -> None:
-    """End a fault: the node is there again, or begins to come back. Raises what starting a node raises."""
+    """End a fault: the node is there again, or begins to come back.
+
+    Raises `NoNetwork`, and what starting a node raises.
+    """
     _END[fault.kind](town, fault)
 
 

@@ -62,7 +62,7 @@ class Notes:
             file.write(f"{pid} {birth_of(pid)}\n")
 
     def tidy(self) -> None:
-        """Remove what is left of this run, and its notes."""
+        """Remove what is left of this run, and its notes, unless something of its network could not be removed."""
         _remove(self._path)
         self._lock.release()
 

@@ -21,17 +21,17 @@ from polonaise.smoke.journal import Follower
 START_S: Final = 60.0
 """Seconds that a node gets to start, because the machine may be busy."""
 _WORDS_MAX: Final = 1_500
-"""The most characters of a log that are told when a process has ended by itself."""
+"""The most characters of a log that are told when a process has ended otherwise than it should have."""
 
 
 class Part(Protocol):
-    """One node, through all its lives."""
+    """One process of a smoke test, such as a server or a client, through all its lives."""
 
     name: str
 
     @property
     def pid(self) -> int | None:
-        """The process id; None while none was started."""
+        """The id of the process that was started last; None before that, and after `kill`."""
         ...
 
     def start(self) -> None:
@@ -47,7 +47,10 @@ class Part(Protocol):
         ...
 
     def stop(self) -> None:
-        """Stop the process gracefully, and wait for its end. Raises `SmokeFailed` if a node ends otherwise."""
+        """Stop the process. A node stops gracefully, and is waited for; a client is told to end; an archiver is killed.
+
+        Raises `SmokeFailed` if a storage node or a server does not end gracefully.
+        """
         ...
 
     def signal(self, number: signal.Signals) -> None:
@@ -55,7 +58,7 @@ class Part(Protocol):
         ...
 
     def ended(self) -> str:
-        """Return how the process has ended by itself, with its last words; empty while it runs."""
+        """Return how the process has ended otherwise than it should have, with its last words; empty if it has not."""
         ...
 
 
@@ -143,7 +146,7 @@ class Program:
 
     @property
     def status(self) -> int | None:
-        """The exit status; None while the process runs, or was not started."""
+        """The exit status; None before `start`, while the process runs, and after `kill`."""
         return self._process.poll() if self._process is not None else None
 
     def _launch(self, arguments: Sequence[str]) -> None:
@@ -211,7 +214,7 @@ class ClientPart(Program):
 
     @property
     def is_through(self) -> bool:
-        """Whether the present life knows all fates and was fed all."""
+        """Whether the present life has noted that it was fed all, and its process has ended with status 0."""
         return bool(self._followers) and self._followers[-1].ended and self.status == 0
 
     def follow(self) -> None:
@@ -248,7 +251,7 @@ class ArchiverPart(Program):
         super().__init__(name, log, prefix)
         self._arguments = ["polonaise.cli", "archive", "run", address, str(store), "--fragment-mib", "1", "--rest"]
         self.runs = 0
-        """How many runs have come to their end."""
+        """How many runs have ended with status 0, as far as `ended` has noticed."""
 
     def start(self) -> None:
         self._launch(self._arguments)
@@ -257,7 +260,7 @@ class ArchiverPart(Program):
         self.kill()
 
     def ended(self) -> str:
-        """Count a run that has come to its end, whatever its end was: the next one archives what this one has not."""
+        """Forget a run that has ended, and count one with status 0. Always empty: the next archives what is left."""
         if self.status is not None:
             self.runs += self.status == 0
             self.kill()

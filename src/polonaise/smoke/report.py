@@ -31,12 +31,12 @@ class SmokeReport:
     faults: dict[str, int] = field(default_factory=dict)
     """How often each kind of fault was inflicted."""
     operations: dict[str, int] = field(default_factory=dict)
-    """How many operations were asked for, acknowledged, refused, and of unknown fate."""
+    """How many operations were asked for, acknowledged, refused, and of unknown fate; empty until all is checked."""
     committed: int = 0
-    """The number of transactions in the log."""
+    """The number of transactions in the log, without the library's own; 0 until the log was read."""
     archive_runs: int = 0
     history: str = ""
-    """The digest of the recorded history."""
+    """The digest of the recorded history; empty until all is checked."""
     violations: list[BrokenPromise] = field(default_factory=list)
     failure: str = ""
     """Why the run ended early; empty if it came to its end."""

@@ -37,13 +37,13 @@ from polonaise.smoke.town import PARTITIONS, Ports, Town
 NAMESPACES: Final = "namespaces"
 LOOPBACK: Final = "loopback"
 RATE: Final = 500.0
-"""The most operations that each client begins in a second."""
+"""The most operations that each client begins in a second, on average."""
 PROGRESS_S: Final = 60.0
 """Seconds without an acknowledged append after which the run has failed: no fault takes a quorum away."""
 _WELL_S: Final = 120.0
-"""Seconds that the cluster gets to be well again after a step, and then the clients to work again."""
+"""Seconds that the clients get to work again after a step, and then the cluster to be well again; and at the start."""
 _THROUGH_S: Final = 180.0
-"""Seconds that the clients get to learn all fates and to apply all of the log."""
+"""Seconds that the clients get to learn all fates, and then as many again to apply all of the log."""
 _ARCHIVE_EVERY_S: Final = 5.0
 _ARCHIVE_S: Final = 120.0
 _LOOK_S: Final = 0.05
@@ -91,7 +91,7 @@ class SmokeRun:
         self._faulty: set[str] = set()
         self._archive_s = 0.0
         self._word = PAUSE
-        """What the clients were told last."""
+        """What `_tell_clients` has told last. `PAUSE` before that, because new clients wait for their first word."""
         self._state: SmokeState
         self._town: Town
         self._notes: Notes
@@ -240,7 +240,7 @@ class SmokeRun:
     def _recover(self, following: int) -> None:
         """Wait until each client has appends acknowledged again, and the cluster is well.
 
-        The clients pause if they come to where the next step begins.
+        In the second of the two waits, the clients pause if they come to where the next step begins.
         """
         before = {client.name: client.acknowledged for client in self._town.clients}
         self._until(
@@ -329,7 +329,7 @@ class SmokeRun:
         """Watch everything until the condition is true.
 
         Raises `SmokeFailed` if that takes more than `within_s` seconds, if no append is acknowledged for `PROGRESS_S`
-        seconds although the clients are not paused, or if a process ends by itself; `Interrupted` after `stop_soon`.
+        seconds although the clients were told to go, or if a process ends by itself; `Interrupted` after `stop_soon`.
         """
         began_s = time.monotonic()
         while True:
@@ -362,7 +362,10 @@ class SmokeRun:
             self._archive_s = now_s + _ARCHIVE_EVERY_S
 
     def _started(self, part: Part) -> None:
-        """Note the processes of a part, so that a later run finds them if this one is killed."""
+        """Note the process of a part, so that a later run finds it if this one is killed.
+
+        Raises `Interrupted` after `stop_soon`.
+        """
         if part.pid is not None:
             self._notes.started(part.pid)
         if self._stopped.is_set():
@@ -380,7 +383,7 @@ def _possible() -> str:
 
 
 def _lives(directory: Path, name: str) -> int:
-    """Return how often a client was started in this directory."""
+    """Return the number of the last start of a client that left a journal in this directory; 0 for none."""
     return max((int(path.name.split(".")[1]) for path in directory.glob(f"{name}.*.journal")), default=0)
 
 

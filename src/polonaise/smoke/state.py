@@ -31,7 +31,7 @@ class SmokeState:
     steps: int = 0
     """The number of steps that are over."""
     seconds: float = 0.0
-    """How long the run has taken so far, without the time between an interruption and what followed."""
+    """Seconds that the run took until it last ended or was interrupted: without pauses, and lives that were killed."""
     interruptions: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     """How many faults of each kind were inflicted."""
@@ -50,7 +50,7 @@ class SmokeState:
 
     @classmethod
     def read(cls, directory: Path) -> Self | None:
-        """Return the state of the run in a directory; None if the directory is missing or empty.
+        """Return the state of the run in a directory; None if that is missing, or has nothing in it but a lock.
 
         Raises `BadOption` for a directory that holds anything else, or a state that can't be read.
         """

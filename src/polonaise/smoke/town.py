@@ -97,11 +97,11 @@ class Town:
 
     @property
     def parts(self) -> list[Part]:
-        """All nodes, in the order in which they are started."""
+        """All parts, in the order in which they are started; the archiver is not started by `start`."""
         return [*self.zookeeper, *self.storage, *self.servers, *self.clients, self.archiver]
 
     def part(self, name: str) -> Part:
-        """Return the node of this name."""
+        """Return the part of this name."""
         return next(part for part in self.parts if part.name == name)
 
     def _addresses(self, group: NodeGroup, ports: tuple[int, ...]) -> dict[str, str]:
@@ -127,7 +127,8 @@ class Town:
     def start(self, started: Callable[[Part], None]) -> None:
         """Start the ensemble, the cluster, and the clients, which append nothing yet.
 
-        Calls `started` with each that was. Raises `ZooKeeperEnded`, `StartFailed`, and faults of the disk.
+        Calls `started` with each part once its process runs, and raises what that raises. Raises `ZooKeeperEnded`,
+        `StartFailed`, and faults of the disk.
         """
         self._settings.write_text(f"[server]\nsettle_s = {_SETTLE_S:g}\n")
         self.ensemble.start(60.0)
@@ -161,7 +162,7 @@ class Town:
         return status.coordinator_trouble or "; ".join(status.troubles[:3]) or "it is not well"
 
     def stop(self) -> None:
-        """Stop the cluster gracefully: servers, storage nodes, then ZooKeeper."""
+        """Stop the cluster gracefully: servers, storage nodes, then ZooKeeper. Raises what `Part.stop` raises."""
         for part in [*self.servers, *self.storage]:
             part.stop()
         self.ensemble.stop()

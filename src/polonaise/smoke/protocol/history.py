@@ -50,9 +50,9 @@ class Contents(NamedTuple):
     first: int
     """The first id; 0 unless something was trimmed."""
     last: int
-    """The last id, -1 for none."""
+    """The last id; one below `first` for none."""
     digest: str
-    """A digest over the bytes of all batches from the first to the last id."""
+    """A digest over the bytes of all batches from the first to the last id; empty where there is `trouble`."""
     trouble: str = ""
     """What is damaged or can't be read; empty if nothing is."""
 
@@ -77,7 +77,7 @@ class PartitionHistory:
     copies: int
     """How many replicas there are to be."""
     lines: list[Line] = field(default_factory=list)
-    """The lines of all clients that are about this partition."""
+    """The lines of all clients that are about this partition, and those of kind QUIET."""
     batches: list[BatchSeen] = field(default_factory=list)
     """The log's batches in the order in which its owner gave them out."""
     entries: list[tuple[int, bytes]] = field(default_factory=list)
@@ -89,7 +89,7 @@ class PartitionHistory:
     contents: Contents = field(default=NOTHING)
     """What the owner gave out, from the first to the last id."""
     replicas: dict[str, Contents] = field(default_factory=dict)
-    """By the name of the storage node."""
+    """What each storage node's files hold, by its name; a node without files of the partition is left out."""
     archive: Contents | None = None
     fed: dict[str, list[Fed]] = field(default_factory=dict)
     """What each consumer was fed, in the order in which it was applied."""

@@ -51,7 +51,7 @@ def digest_of(body: bytes) -> int:
 
 
 class Fold:
-    """Balances after some operations, and each operation that was not built on the balances before it."""
+    """Balances after some operations, and what is wrong: transfers that were built on others, or that overdraw."""
 
     def __init__(self) -> None:
         self.balances: dict[int, int] = defaultdict(lambda: OPENING_BALANCE)

@@ -11,7 +11,7 @@ from polonaise.smoke.protocol.faults import TARGETS, Fault, FaultKind, NodeGroup
 T = TypeVar("T")
 
 STEP_TRANSACTIONS: Final = 4_000
-"""Acknowledged transactions from one step to the next, in a run that is long enough."""
+"""The number of transactions to be acknowledged for which a run has one step; it has `STEPS_MIN` at least."""
 STEPS_MIN: Final = 3
 _PAIRED_PERCENT: Final = 60
 """The share of steps with two faults."""
@@ -24,7 +24,7 @@ class FaultStep(NamedTuple):
 
     number: int
     at: int
-    """How many transactions are acknowledged when the step begins."""
+    """The step begins once this many transactions are acknowledged."""
     hold_s: float
     """How long the faults last, in seconds; whatever the step needs to heal comes on top."""
     faults: tuple[Fault, ...]
@@ -77,7 +77,7 @@ class _Dice:
 
 
 class _Deck:
-    """All pairs of a kind and a group, shuffled; another deck follows when it is used up."""
+    """All pairs of a kind and a group, shuffled; another deck follows when none of its cards may be dealt."""
 
     def __init__(self, dice: _Dice, kinds: Collection[FaultKind]) -> None:
         self._dice = dice
