@@ -1,4 +1,7 @@
-"""What must be true after the bank has run, checked by comparing sides that share no code but that of a `Payment`."""
+"""What must be true after the bank has run, checked by comparing sides that share only the code that reads bodies.
+
+That is `Payment` and `decode_opening`.
+"""
 
 from __future__ import annotations
 

@@ -97,8 +97,8 @@ def _partitions(seconds: DataFrame, *, any_header: bool) -> DataFrame:
 
     These are conflicts, failed expectations, and appends that were given up. Each append has a sequence number of its
     client's, so one that is not in the log leaves a gap between the client's first and last transaction. Gaps before
-    the first and after the last can't be seen. Null unless transactions with any header are read: those with other
-    headers leave gaps, too.
+    the first and after the last can't be seen. Own transactions, which are not read, leave gaps and are counted, too.
+    Null unless transactions with any header are read: those with other headers leave gaps, too.
     """
     refused = F.sum(F.col("made") - F.col("count")) if any_header else F.lit(None).cast("long")
     clients = (
