@@ -92,7 +92,7 @@ class SparkFindings:
 
     verdicts: list[DemoVerdict] = field(default_factory=list)
     page: str = ""
-    """Path of the report."""
+    """Path of the report; empty if there is none."""
     lacking: str = ""
     """Why there is no result: no Spark, or no Java, on this machine. Empty if there is one."""
 

@@ -69,7 +69,8 @@ class ViewReport:
     undecodable: Letters = NO_LETTERS
     """The undecodable bodies in the ranges of these commits. They are not in the table."""
     letters: str | None = None
-    """Location of the dead-letter table, if undecodable bodies are kept in one."""
+    """Location of the dead-letter table, which need not exist before there is an undecodable body; None unless the
+    policy is TABLE."""
     well: ClassVar = True
 
     def fields(self) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class UndecodablePolicy(enum.Enum):
     FAIL = "fail"
     """End with an error that names the body, unless the view's `read` puts undecodable bodies into its rows."""
     SKIP = "skip"
-    """Leave the body out, count it, and name it in the report."""
+    """Leave the body out, and count it in the report, which names the first `NAMED_MAX`."""
     TABLE = "table"
     """Leave the body out, and add it to the dead-letter table beside the view's, in the same step."""
 

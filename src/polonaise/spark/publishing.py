@@ -67,9 +67,9 @@ While one group commits, those after it are read: one fewer than this number.
 # Longer than any batch takes: a younger object may belong to a batch that is still being written.
 LEFTOVERS_S: Final = 7 * 86_400.0
 PAUSE_S_MIN: Final = 0.05
-"""Seconds, at most, before a partition is tried again after a fault; doubled each time, until there is progress.
+"""Seconds, at most, before a partition is tried again after its first fault.
 
-Never more than `PAUSE_S_MAX`.
+Doubled after each further one, up to `PAUSE_S_MAX`, until there is progress.
 """
 PAUSE_S_MAX: Final = 2.0
 _FULL: Final = (
