@@ -1,4 +1,7 @@
-"""What must be true after the bank has run, checked by comparing sides that share no code but that of a `Payment`."""
+"""What must be true after the bank has run, checked by comparing sides that share only the code that reads bodies.
+
+That is `Payment` and `decode_opening`.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,7 @@ class SparkFindings:
 
     verdicts: list[DemoVerdict] = field(default_factory=list)
     page: str = ""
-    """Path of the report."""
+    """Path of the report; empty if there is none."""
     lacking: str = ""
     """Why there is no result: no Spark, or no Java, on this machine. Empty if there is one."""
 

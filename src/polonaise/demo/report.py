@@ -30,7 +30,7 @@ _TIMES_USUAL: Final = 20
 """A payment is unusual if it is more than so many times the median of its kind."""
 _DEVIATIONS: Final = 8.0
 """A day is unusual if its distance from the median of the days around it is more than so many times their median
-distance from that median."""
+distance from that median, which counts as 1 at least."""
 _DAYS_AROUND: Final = 14
 _DAYS_MARKED: Final = 12
 _NAMED_MAX: Final = 20
@@ -184,8 +184,8 @@ def _tell_days(page: ReportPage, days: Rows) -> None:
 def unusual_days(days: Sequence[tuple[date, int]]) -> list[tuple[date, int, float]]:
     """Return the days with far more or fewer payments than the days around them: (day, payments, usual number).
 
-    Compares with the median of the 14 entries of `days` before and after, and with the median distance from it: so a
-    bank may grow, and a few wild days do not make themselves usual. The wildest come first.
+    Compares with the median of the day and the 14 entries of `days` before and after it, and with their median distance
+    from that: so a bank may grow, and a few wild days do not make themselves usual. The wildest come first.
     """
     unusual = []
     for index, (day, count) in enumerate(days):

@@ -57,7 +57,8 @@ class Day:
     unknown: int = 0
     """Number of appends whose fate was learnt only after a deadline."""
     runs: int = 0
-    """The number of times that contexts ran: once for each payment that was begun, and again after each conflict."""
+    """The number of times that contexts ran: once for each payment that was begun, and again after each conflict or
+    failed append."""
     latencies_s: list[float] = field(default_factory=list)
     took_s: float = 0.0
     killed: list[str] = field(default_factory=list)
@@ -211,7 +212,8 @@ async def run_bank(book: Book, tellers: int, console: Console, output: Path) -> 
     """Run the bank in a temporary directory. Return whether every check holds.
 
     What Spark makes of the log goes to `output`, replacing an earlier day's: the archive, tables, and report.html.
-    Raises `BadOption` if something else is there, `StartFailed` for a node or for Spark, and `TellerFailed`.
+    Raises `BadOption` if something else is there or it can't be written to, `StartFailed` for a node or for Spark, and
+    `TellerFailed`.
     """
     _make_room(output)
     for row in book.bad_rows:
@@ -245,7 +247,7 @@ async def run_bank(book: Book, tellers: int, console: Console, output: Path) -> 
 
 @contextlib.contextmanager
 def _without_tls() -> Iterator[None]:
-    """Hide the TLS files that the environment names: they are for another cluster than the demo's, and not all its."""
+    """Hide the TLS files that the environment names: they are for another cluster than the demo's."""
     hidden = {name: os.environ.pop(name) for name in VARIABLES.values() if name in os.environ}
     try:
         yield

@@ -3,7 +3,7 @@
     python -m polonaise.demo.sparkjobs LOG DATABASE DIRECTORY
 
 Reads the log's last id and its balances, as `checks.fold` found them, from a line of standard input, and writes its
-results to standard output, both as JSON. Ends when its input does.
+results to standard output, both as JSON. If its input ends before that, it ends at once.
 """
 
 from __future__ import annotations

@@ -59,7 +59,8 @@ class TellerReport:
     """Ids of payments that a killed process of this teller had made and not reported."""
     refused: list[int] = field(default_factory=list)
     runs: int = 0
-    """The number of times that contexts ran: once for each payment that was begun, and again after each conflict."""
+    """The number of times that contexts ran: once for each payment that was begun, and again after each conflict or
+    failed append."""
     unknown: int = 0
     """Number of appends whose fate was learnt only after a deadline."""
     latencies_s: list[float] = field(default_factory=list)

@@ -56,7 +56,8 @@ class HowToArchive:
     """The last id to archive of each partition, for exactly the partitions that are archived. A batch that ends above
     its partition's id is left out whole. None for no such limit."""
     until_time: datetime | None = None
-    """Archive what was committed at this time or before, and nothing later. Needs a time zone. None for no limit."""
+    """Archive what was committed at this time or before. Of later transactions, only own ones may be archived: those
+    before the next one of an application. Needs a time zone. None for no limit."""
     delta: bool = False
     """Whether to keep the fragments also as a Delta table, with a version for each run that adds some: see
     `deltaarchive`."""
@@ -73,11 +74,11 @@ class ArchivedPartition(NamedTuple):
     last: TransactionId
     """The id up to which everything is in fragments after the run; -1 for nothing."""
     fragments: int
-    """Number of fragments that this run wrote."""
+    """Number of fragments that this run wrote, or found as the same objects."""
     transactions: int
-    """Number of transactions in the fragments that this run wrote."""
+    """Number of transactions in the fragments that this run wrote, or found as the same objects."""
     bytes: int
-    """Size in the store of the fragments that this run wrote, in bytes."""
+    """Size in the store of the fragments that this run wrote, or found as the same objects, in bytes."""
     batch_left_out: Span | None = None
     """The batch that was left out whole because it begins at or below the id in `until` and ends above that id; None
     for none."""
@@ -223,9 +224,9 @@ def _limits(log: Log, how: HowToArchive) -> dict[PartitionId, TransactionId]:
 
 
 def _last_at(log: Log, number: PartitionId, committed: TransactionId, how: HowToArchive) -> TransactionId:
-    """Return the id of the last transaction committed at `how.until_time` or before; -1 for none.
+    """Return the last id before the first application's transaction that was committed after `how.until_time`.
 
-    A batch has one commit time, so this id ends a batch.
+    -1 if nothing comes before that transaction; `committed` if there is no such transaction.
     """
     if how.until_time is None or how.until_time.tzinfo is None:
         raise BadOption(f"{how.until_time} has no time zone: give it one, such as datetime(…, tzinfo=UTC)")

@@ -79,7 +79,7 @@ def audit_table(
     """Compare a table with what its view makes of the log up to the table's marks.
 
     The table may be made by the job `views`, or kept by an application: a SQL table beside a table of marks
-    (`marks_table`, such as `polonaise_marks`). Both are read in one snapshot, so the table may be written to meanwhile.
+    (`marks_table`, such as `polonaise_marks`). Rows and marks are read in one snapshot: the table may be written to.
     A table without marks has to be given `until`, and is compared up to there. `table` is the table's address, see
     `open_target`; in a database the table has the view's name. Undecodable bodies end the audit, or are left out and
     counted: `on_undecodable` is as in `views.rebuild`.

@@ -1,7 +1,7 @@
 """Copies of a partition's batches: the servers', in fragments, and in the directories of storage nodes.
 
-The servers' copy and the fragments are values that travel to Spark's tasks and are read there. A storage node's
-directory is read in the process of the driver, whose machine it is on.
+The servers' copy and the fragments are values that travel to Spark's tasks and are read there; the driver reads again
+what may differ. A storage node's directory is read only in the process of the driver, whose machine it is on.
 """
 
 from __future__ import annotations

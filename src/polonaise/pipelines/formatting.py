@@ -83,7 +83,10 @@ def number(value: Number) -> str:
 
 
 def short(value: Number) -> str:
-    """Format a number to at most three digits, where there is little room: 7, 1.2 M, 123 M. Raises as `finite` does."""
+    """Format a number to at most three significant digits, where there is little room: 7, 1.2 M, 123 M.
+
+    From 10**15 on there are more, as trillions are the largest unit. Raises as `finite` does.
+    """
     size = abs(finite(value))
     sign = _MINUS if value < 0 else ""
     for scale, suffix in _SCALES:

@@ -118,8 +118,9 @@ def audit_log(
     sessions never go back, and the CRCs of batches and of transactions' data; and that all copies have the same bytes.
     A replica that is still catching up, or that was trimmed, is compared as far as it goes.
 
-    Servers and fragments are read by Spark's tasks, `storage` directories in this process. `timeout_s` bounds each
-    request to the log; `progress` counts tasks, then the partitions of all directories. Troubles are in the report.
+    Servers and fragments are read by Spark's tasks, `storage` directories in this process, which also reads again what
+    may differ. `timeout_s` bounds each request to the log; `progress` counts tasks, then the partitions of all
+    directories. Troubles are in the report.
 
     Raises `BadOption` and `UnknownPartition` for invalid options, `NotInitialized` for an embedded log that does not
     exist, `NotFound` for a store or directory that does not exist, `BadOption` for the address of a topic, for a store

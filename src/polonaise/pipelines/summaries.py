@@ -95,10 +95,11 @@ def _by_second(snapshot: Snapshot) -> Iterator[DataFrame]:
 def _partitions(seconds: DataFrame, *, any_header: bool) -> DataFrame:
     """Return a row per partition that has transactions. Its `refused` counts appends that are not in the log.
 
-    These are conflicts, failed expectations, and appends that were given up. Each append has a sequence number of its
-    client's, so one that is not in the log leaves a gap between the client's first and last transaction. Gaps before
-    the first and after the last can't be seen. Null unless transactions with any header are read: those with other
-    headers leave gaps, too.
+    These are conflicts, failed expectations, appends that were given up, and what a producer repeated. Each append has
+    a sequence number of its client's, so one that is not in the log leaves a gap between the client's first and last
+    transaction. Gaps before the first and after the last can't be seen. Own transactions, which are not read, leave
+    gaps and are counted, too.
+    Null unless transactions with any header are read: those with other headers leave gaps, too.
     """
     refused = F.sum(F.col("made") - F.col("count")) if any_header else F.lit(None).cast("long")
     clients = (

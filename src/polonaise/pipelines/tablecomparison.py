@@ -74,7 +74,8 @@ class Comparison:
     rows: int
     rows_expected: int
     sums: Mapping[str, tuple[Any, Any]]
-    """Each numeric column outside the key, with its sum in the table and the right sum; a sum of no rows is None."""
+    """Each numeric column outside the key, or each at all if `compare` was given no key, with its sum in the table and
+    the right sum; a sum of no rows is None."""
     totals: Mapping[str, int]
     """The number of keys that differ, by kind. Kinds that don't occur are left out."""
     differences: tuple[RowDifference, ...]

@@ -61,7 +61,9 @@ class Target(ABC):
         self._schema = schema
 
     def prepare(self, schema: StructType) -> None:
-        """Set the columns of the view's rows, and make ready to write. Called before any method but `state`, `close`.
+        """Set the columns of the view's rows, and make ready to write.
+
+        Called before any other method but `expect`, `state` and `close`.
 
         Raises `ViewUnfit` if there is no table yet and its directory holds other files, and `BadOption` for a query
         without a source.

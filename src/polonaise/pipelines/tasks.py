@@ -1,4 +1,4 @@
-"""Divide work among Spark's tasks: call a function once for each of many items.
+"""Divide work among Spark's tasks: call a function for each of many items.
 
 Only DataFrames are used, so it works with any master, and with Spark Connect.
 """

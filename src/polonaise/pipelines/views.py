@@ -40,9 +40,9 @@ class Commit(NamedTuple):
     """A range of the log that this run has added to the table."""
 
     before: dict[PartitionId, TransactionId]
-    """The table's marks before this commit: the range begins above them. A partition left out begins at id 0."""
+    """The id above which the range begins, in each partition. In a partition left out the range begins at id 0."""
     after: dict[PartitionId, TransactionId]
-    """The last id of the range in each partition to which it adds something."""
+    """The last id of the range in each partition to which it adds something; of a rebuild, in each that is read."""
     undecodable: Letters = NO_LETTERS
     """The undecodable bodies of this range."""
 
@@ -69,7 +69,8 @@ class ViewReport:
     undecodable: Letters = NO_LETTERS
     """The undecodable bodies in the ranges of these commits. They are not in the table."""
     letters: str | None = None
-    """Location of the dead-letter table, if undecodable bodies are kept in one."""
+    """Location of the dead-letter table, which need not exist before there is an undecodable body; None unless the
+    policy is TABLE."""
     well: ClassVar = True
 
     def fields(self) -> dict[str, Any]:

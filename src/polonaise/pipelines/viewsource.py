@@ -43,13 +43,14 @@ _IN_ROWS: Final = ("column", "only")
 class UndecodablePolicy(enum.Enum):
     """What a job does with an undecodable body.
 
-    This is no part of a view's definition: the body is in none of the view's rows, whatever is done with it.
+    This is no part of a view's definition: the body is in none of the view's rows, whatever is done with it. A `read`
+    that puts undecodable bodies into the rows is part of the definition, and allows only FAIL.
     """
 
     FAIL = "fail"
-    """End with an error that names the body."""
+    """End with an error that names the body, unless the view's `read` puts undecodable bodies into its rows."""
     SKIP = "skip"
-    """Leave the body out, count it, and name it in the report."""
+    """Leave the body out, and count it in the report, which names the first `NAMED_MAX`."""
     TABLE = "table"
     """Leave the body out, and add it to the dead-letter table beside the view's, in the same step."""
 
@@ -74,7 +75,8 @@ class Letters:
     named: Sequence[UndecodableBody] = ()
     """The first undecodable bodies, `NAMED_MAX` at most."""
     kept: DataFrame | None = None
-    """All undecodable bodies as rows of a dead-letter table; None if there are none, or if they are not kept."""
+    """All undecodable bodies as rows of a dead-letter table. None if there are none, if they are not kept, and in what
+    `and_then` returns."""
 
     def and_then(self, more: Letters) -> Letters:
         """Add the undecodable bodies of a later part of the log. `kept` of the result is None."""

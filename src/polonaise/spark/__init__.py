@@ -9,8 +9,8 @@ a Spark session without set-up, on a Java that `java` finds.
 
 Change with care: the layouts of a block, of a plan and of the sink's two registers (`spark/<appId>`, and the one of
 `agreedcount`) outlive a process.
-In the library this package and `pipelines` are the only ones that import pyspark, which
-`pip install 'polonaise[spark]'` brings.
+Beside this package only `pipelines` and the example `demo` import pyspark, which `pip install 'polonaise[spark]'`
+brings.
 """
 
 from importlib.util import find_spec

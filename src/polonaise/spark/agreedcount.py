@@ -28,7 +28,7 @@ from polonaise.errors import (
 from polonaise.terms import OwnKind
 
 PARTITION: Final = 0
-"""The partition whose register holds the numbers: each log, and each topic, has it from the beginning."""
+"""The partition whose register holds what is agreed: each log, and each topic, has it from the beginning."""
 _PREFIX: Final = b"spark/\0partitions/"
 """The beginning of the register's key. The zero byte tells it from an application's register, `spark/<txnAppId>`."""
 _PAUSE_S_MIN: Final = 0.05
@@ -36,23 +36,23 @@ _PAUSE_S_MAX: Final = 2.0
 _LAST: Final = struct.Struct("<q")
 _RUN: Final = struct.Struct("<qI")
 _RUNS_MAX: Final = 64
-"""The most changes of the number that are remembered: batches before the oldest of them are divided by its number."""
+"""The most numbers of partitions that are remembered. Batches before the oldest one's first are divided by it, too."""
 
 
 class AgreedCounts(NamedTuple):
     """The decoded value of the register: by which number of partitions an application's batches are divided."""
 
     last: int
-    """The latest batch whose number was agreed."""
+    """The latest batch for which the number of partitions was agreed; -1 for none."""
     runs: tuple[tuple[int, int], ...]
     """A batch, and the number of partitions from that batch on; ascending."""
 
     def of(self, batch: int) -> int:
-        """Return the number for a batch up to `last`."""
+        """Return by how many partitions a batch up to `last` is divided."""
         return next((count for first, count in reversed(self.runs) if first <= batch), self.runs[0][1])
 
     def with_batch(self, batch: int, count: int) -> AgreedCounts:
-        """Return the numbers after a batch above `last` was given this one."""
+        """Return what is agreed once `batch`, which is above `last`, is divided by `count` partitions."""
         runs = self.runs if self.runs and self.runs[-1][1] == count else (*self.runs, (batch, count))
         return AgreedCounts(batch, runs[-_RUNS_MAX:])
 

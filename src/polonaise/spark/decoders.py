@@ -159,7 +159,8 @@ class Decoder:
     def _without_bad_json(self, chosen: _Bodies, bad: dict[int, str]) -> _Bodies:
         """Return the bodies without those that are clearly no JSON; `bad` gets the reason for each of these.
 
-        There may be many of them, and this check is cheaper than halving.
+        There may be many of them, and this check is cheaper than halving. With `onUndecodable=fail` the first of them
+        ends the work.
         """
         if self._json is None:
             return chosen

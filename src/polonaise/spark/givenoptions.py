@@ -18,13 +18,17 @@ KAFKAS: Final = {
 }
 """Options that may be given by the names, here in lower case, that Spark's Kafka source has for them."""
 _SPARKS: Final = frozenset({"checkpointlocation", "path", "queryname", "__partition_columns"})
-"""Options that Spark adds by itself."""
+"""Options that are Spark's own, whether the user gives them or Spark adds them."""
 _TABLES: Final = frozenset({"provider", "owner", "option.cluster"})
 """Options that Spark adds for a table in a catalog."""
 
 
 class GivenOptions:
-    """The given options, under their documented names. Raises `BadOption` for a name not among `known`, nor Spark's."""
+    """The given options, under their documented names.
+
+    Raises `BadOption` for a name that is neither among `known` nor Spark's, for an option under two names, for a path,
+    and for a table in a catalog.
+    """
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
         by_name = {name.lower(): name for name in known}

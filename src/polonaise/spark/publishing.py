@@ -60,13 +60,16 @@ _log = logging.getLogger("polonaise.spark")
 PARTITIONS_AT_ONCE: Final = 8
 """Number of partitions that are published at the same time. Each holds a few groups in memory."""
 READ_AHEAD: Final = 4
-"""Number of groups of a partition that are read ahead, from a store that may be far away, while earlier ones commit."""
+"""Largest number of groups of a partition that are read at a time, from a store that may be far away.
+
+While one group commits, those after it are read: one fewer than this number.
+"""
 # Longer than any batch takes: a younger object may belong to a batch that is still being written.
 LEFTOVERS_S: Final = 7 * 86_400.0
 PAUSE_S_MIN: Final = 0.05
-"""Seconds, at most, before a partition is tried again after a fault; doubled each time, until there is progress.
+"""Seconds, at most, before a partition is tried again after its first fault.
 
-Never more than `PAUSE_S_MAX`.
+Doubled after each further one, up to `PAUSE_S_MAX`, until there is progress.
 """
 PAUSE_S_MAX: Final = 2.0
 _FULL: Final = (
@@ -76,7 +79,10 @@ _FULL: Final = (
 
 
 class PublicationPort(Protocol):
-    """Everything that publishing asks of the log, the staging store and the clock. See `RealPublicationPort`."""
+    """Everything that `Publication` and `publish_unnamed` ask of the log, the staging store and the clock.
+
+    See `RealPublicationPort`.
+    """
 
     async def register(self, key: bytes, partition: PartitionId) -> bytes | None:
         """Return a register's value, None if the register is unset.
@@ -161,14 +167,14 @@ class Publication:
         self._port = port
         self._own = plan
         self._repeated = (partitions, earlier)
-        """The two parts of the register that every group of the batch sets alike."""
+        """The number of partitions and the earlier batches that the register gets if this driver begins the batch."""
         self._may_be_overtaken = may_be_overtaken
         self._own_name = ""
         self._patience = Patience(port, patience_s)
         self._loaded: tuple[str, Plan] | None = None
         """Name and content of the stored plan in use. Cached: a plan never changes, and may be large."""
         self._register: bytes | None = None
-        """The register's value, as last read or set."""
+        """The register's value, as last read or set; None if it is unset, and before it is first read."""
         self._begun = False
         """Whether this driver has begun to send groups."""
         self._missed_at: list[bytes | None] = []
@@ -458,7 +464,7 @@ class RealPublicationPort:
         return Plan.parse(await self._within(self._store.get(name)), name)
 
     async def groups(self, plan: Plan, start: int) -> AsyncGenerator[Group, None]:
-        """Yield the groups in order, reading at most `READ_AHEAD` of them ahead."""
+        """Yield the groups in order, reading at most `READ_AHEAD` of them at a time."""
         ahead: deque[asyncio.Task[Group]] = deque()
         try:
             for refs in plan.groups[start:]:

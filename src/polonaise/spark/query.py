@@ -1,7 +1,8 @@
 """`polonaise.spark.read`: a DataFrame of the log that uses a condition's ranges, and Spark's own Parquet reader.
 
-Spark's Parquet reader is faster than anything that passes through Python, so it reads fragments that are wanted whole.
-The source `polonaise` reads the rest, and what only the servers have.
+Spark's Parquet reader is faster than anything that passes through Python. So it reads the fragments that a partition's
+range begins with, each wanted whole, if they are local files and neither a replica, a decoder, `headers` nor
+`kafkaColumns` is asked for. The source `polonaise` reads the rest.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def _by_place(
 
 
 def _spark_can_read(options: ReadOptions) -> bool:
-    """Whether Spark can read the fragments itself: local files, and columns that are in them."""
+    """Whether Spark can read the fragments itself: local files, columns that are in them, and all headers."""
     plain = options.decoder is None and not options.kafka_columns and options.headers is None
     plain = plain and not options.cluster.startswith(STORAGE)  # reading a replica adds a column
     return plain and options.fragments is not None and "://" not in options.fragments

@@ -40,7 +40,7 @@ from polonaise.topics import ClusterTopics
 _log = logging.getLogger("polonaise.spark")
 
 _LIST_S: Final = 30.0
-"""Seconds for which a stream uses one listing of the fragments. What is not in the listing is read from the servers."""
+"""Seconds for which a stream uses one listing of a store beside a log. What is not in it is read from the servers."""
 
 
 class QueryHistory:
@@ -106,9 +106,10 @@ class QueryHistory:
 
     @property
     def partitions(self) -> list[PartitionId]:
-        """The partitions that the query names: all of a replica, or those of a store that are in no topic, by default.
+        """The partitions that the query names. By default all; of a store that is read alone, those in no topic.
 
-        Raises `UnknownPartition`; `BadOption` for an invalid option, and for a store or replica without any partition.
+        Raises `UnknownPartition`; `BadOption` for an invalid option, and for a store or replica without any partition;
+        and what `_in_no_topic` raises.
         """
         named = self._options.partitions
         if self.log is not None:
@@ -175,8 +176,8 @@ class QueryHistory:
     def wait_beyond(self, ends: Mapping[PartitionId, TransactionId], wait_s: float) -> dict[PartitionId, TransactionId]:
         """Wait until a partition grows beyond its id in `ends`; return the new ends of partitions that did so first.
 
-        The result is empty if none grows within `wait_s` seconds. The owner of each partition gets one request, which
-        it answers when the partition has grown or the wait is over. If an owner does not answer, the ends of all
+        The result is empty if none grows within `wait_s` seconds. For each partition one request goes to its owner, who
+        answers it when the partition has grown or the wait is over. If an owner does not answer, the ends of all
         partitions are requested. A store alone is listed after the wait.
         """
         if self.log is None:

@@ -1,7 +1,7 @@
 """The columns of a query, and how each is made of the log's columns.
 
-`COLUMNS` tells for each column of a query which columns of `fragments.arrow.SCHEMA` it needs. A query that names fewer
-columns (`.schema("transaction_id long, data binary")`) has only those built.
+`columns_of` tells which of the log's columns each column of a query needs, but for those of a decoder. A query that
+names fewer columns (`.schema("transaction_id long, data binary")`) has only those built.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Projection:
         self._from_log = [name for name in wanted.names if name in known]
         extra = _EXTRA.get(options.on_undecodable, ())
         self.extra = frozenset(name for name in wanted.names if name in extra)
-        """The wanted columns that tell of undecodable bodies."""
+        """Names of the wanted columns that only `onUndecodable` brings: among `CORRUPT`, `REASON` and `DECODED`."""
         self.decoded = StructType([field for field in wanted.fields if field.name not in {*known, *extra}])
         if DECODED in self.extra:
             self.decoded = _struct(wanted[DECODED].dataType)

@@ -85,7 +85,8 @@ class SegmentFiles:
     def _files(self) -> dict[PartitionId, Files]:
         """The files of each partition, found by their names, the control file and, if need be, a segment's header.
 
-        Raises `BadOption` for a file instead of a directory, and for files that do not tell their partition.
+        Raises `BadOption` for a file instead of a directory, and for files that do not tell their partition, and what
+        `find` raises.
         """
         if os.path.isfile(self._path):
             raise BadOption(
@@ -112,13 +113,20 @@ class SegmentFiles:
 
     @property
     def cluster_key(self) -> bytes | None:
-        """The cluster key in the control file or in a segment of the first partition; None if neither has one."""
+        """The cluster key in the control file or in a segment of the first partition.
+
+        None if neither has one, or if there is no partition.
+        """
         for partition, files in self._files.items():
             return self._examined(partition).cluster_key if files.control is None else files.control.cluster_key
         return None
 
     def partitions(self, named: str) -> list[PartitionId]:
-        """Return the partitions that a query names. Raises `UnknownPartition`, `BadOption` for an empty directory."""
+        """Return the partitions that a query names.
+
+        Raises `UnknownPartition`, `BadOption` for an invalid text or a directory without partitions, and what `_files`
+        raises.
+        """
         if not self._files:
             raise BadOption(f"{self} has no partitions yet: check the path")
         return partitions_among(named, self._files, f"{self} has the partitions")
@@ -175,10 +183,11 @@ class SegmentFiles:
         )
 
     def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
-        """Return the first transaction committed at `time_us` (microseconds UTC) or later.
+        """Return the first id in the files that is committed at `time_us` (microseconds UTC) or later, at most `end`.
 
-        If there is none in the files, returns the id after the last one that can be read, at most `end`; `end` if there
-        are no segments. Raises `SegmentDamaged` for bad bytes before the transaction in its segment.
+        If ids are missing just before it, returns the first missing one. If there is none in the files, returns the id
+        after the last one that can be read, at most `end`; `end` if there are no segments. Raises `SegmentDamaged` for
+        bad bytes before the transaction in its segment.
         """
         examined = self._examined(partition)
         if not examined.segments:

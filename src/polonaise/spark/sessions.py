@@ -52,10 +52,12 @@ def session(
     runs, its settings apply, except for `master` and `conf`. A session that already exists is left as it is, but for
     `conf`.
 
-    `conf` overrides our settings: no web interface, only errors on the console, UTC, Arrow, and in local sessions one
-    shuffle partition per core and no port that other machines can reach. Java options are added to ours.
+    `conf` overrides our settings of a new session: UTC and Arrow; unless it is one of Spark Connect, no web interface
+    and only errors on the console; in local sessions, one shuffle partition per core and no port that other machines
+    can reach. Java options are added to ours.
 
-    TLS files that the environment names are named to Spark's executors as well, whose machines need them there.
+    TLS files that the environment names are also named to the executors of an application that is launched here, whose
+    machines need them at the same paths.
     Environment variables are set only while Spark is launched: `JAVA_HOME`, by `find_java`, and `PYSPARK_PYTHON` and
     `PYSPARK_DRIVER_PYTHON` (this interpreter) where the user has not set them. Workers of a cluster need the
     interpreter at the same path, or `PYSPARK_PYTHON` set to its path there.

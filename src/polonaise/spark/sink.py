@@ -40,9 +40,9 @@ class Written(WriterCommitMessage):
 
     staged: Staged
     app: str | None
-    """Id of the stream's query, which names the application if the options do not.
+    """Id of the stream's query, which names the application if the options do not. Batch writes do not use it.
 
-    None in a batch write, and where Spark does not tell.
+    None where no stream runs the task, and where Spark does not tell.
     """
 
 
@@ -77,7 +77,7 @@ class Sink:
     def stage(self, batches: Iterator[pa.RecordBatch]) -> Written:
         """Stage all rows of a task, and return its message to the driver.
 
-        Raises what `rows.divided` and the staging store raise.
+        Raises what `rows.divided`, the staging store and, in a write to a topic, `_count` raise.
         """
         context = TaskContext.get()
         store, limits = clusters.store_at(self.staging, make=True), Limits()

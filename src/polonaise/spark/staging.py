@@ -117,7 +117,7 @@ class Stage:
         self._refs: list[BlockRef] = []
 
     def add(self, partition: PartitionId, piece: RowColumns) -> None:
-        """Take rows of a partition into its open block. May upload full blocks; raises what the store raises."""
+        """Take rows of a partition into its open block. May close and upload blocks; raises what the store raises."""
         # Two sums over the rows: weights, which count towards a block's size, and lengths, which find a row's data.
         ends = np.cumsum(piece.weights)
         starts = np.concatenate([[0], np.cumsum(piece.lengths)])

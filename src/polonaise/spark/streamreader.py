@@ -58,14 +58,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ends at which the query stops, with the trigger AvailableNow; None without it."""
         self._initial: Offset | None = None
         self._ends: Mapping[PartitionId, TransactionId] = {}
-        """The ids up to which partitions can be read, exclusive, as of the last request.
+        """The ids up to which partitions can be read, exclusive, as of the last request; empty before the first.
 
         Each is the partition's end, or the first missing id of a store that is read alone.
         """
         self._warned_holes: Mapping[PartitionId, Span] = {}
-        """By partition, the ids in no fragment that the last warning named: the next polls do not repeat it."""
+        """By partition, the ids in no fragment that the last poll found: the next poll does not warn of them again."""
         self._store_key: bytes | None = None
-        """The key of a store that is read alone, once it is known: a footer has it, and each query would read one."""
+        """The key of a store that is read alone; None until it is known. Kept: a footer is read to learn it."""
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         if self._initial is None:  # Spark asks twice, and has to get the same answer
@@ -100,7 +100,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends_after(
         self, next_ids: Mapping[PartitionId, TransactionId], history: QueryHistory
     ) -> Mapping[PartitionId, TransactionId]:
-        """Return the partitions' ends, once one lies beyond its id in `next_ids`, or after `_WAIT_S` seconds."""
+        """Return the partitions' ends.
+
+        If `next_ids` are at all the ends of the last request, first waits up to `_WAIT_S` seconds for more.
+        """
         known = bool(self._ends) and not self._has_grown(history)
         if known and all(next_ids.get(partition) == end for partition, end in self._ends.items()):
             grown = history.wait_beyond(self._ends, _WAIT_S)
@@ -193,7 +196,10 @@ def _check_grown(next_ids: Mapping[PartitionId, TransactionId], ends: Mapping[Pa
 
 
 def _check_endless(options: ReadOptions) -> None:
-    """Raise `BadOption` for options with an end: a stream reads on for ever, or to the trigger AvailableNow's end."""
+    """Raise `BadOption` for options that no stream can have: an end, and a single replica as `cluster`.
+
+    A stream reads on for ever, or to the trigger AvailableNow's end.
+    """
     if options.cluster.startswith(STORAGE):
         raise BadOption(
             "cluster: one replica can't be followed: what it holds may be cut again; read it with spark.read, or "

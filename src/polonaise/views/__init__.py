@@ -4,8 +4,7 @@
 - `marks.py`: the table that says how far each partition is applied: *exactly once* rests on how its rows are changed.
 - `database.py`: settings of PostgreSQL, MariaDB and SQLite; `databaseerrors.py`: which of their errors may pass.
 - `fitness.py`: refuses tables to which nothing can be applied exactly once.
-- `worker.py`: the threads in which a `SqlView` runs its SQL; `retrying.py`: the connection that tries a transaction
-  again.
+- `worker.py`: the threads in which a `SqlView` applies; `retrying.py`: the connection that tries a transaction again.
 - `oncetable.py`: the keys of `log.once`; `tables.py` and `letters.py`: tables whose rows a pipeline makes.
 
 No other package imports SQLAlchemy, except `demo` and `smoke`; `pip install 'polonaise[sql]'` brings it. The tables of

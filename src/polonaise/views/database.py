@@ -78,7 +78,8 @@ class Database:
         self._isolation_level = isolation_level
         self._busy_ms = max(0, int(1000 * busy_s))
         self._pid: int | None = None
-        """The process that uses the engine; None before the first use, so that a view may be made before a fork."""
+        """The process that uses the engine. None before the first use, so that a view may be made before a fork, and
+        after `close` of an engine that was made here."""
         self.kind = self.engine.dialect.name
         if self.kind not in _KNOWN:
             raise BadOption(f"a SQL view needs PostgreSQL, MariaDB or SQLite; this engine is for {self.kind}")
@@ -188,7 +189,7 @@ class Database:
 
 
 class WriterConnection:
-    """A worker's own connection. Its SQL transactions are begun and ended by this class alone."""
+    """A connection to write with, for one thread. Its SQL transactions are begun and ended by this class alone."""
 
     def __init__(self, db: Connection, is_sqlite: bool) -> None:
         self.db = db

@@ -13,7 +13,7 @@ from polonaise.views.database import MARIADB, POSTGRESQL
 
 
 def check_tables(db: Connection, tables: Sequence[Table], marks: Table) -> None:
-    """Raise `ViewUnfit` unless all these tables exist, have the declared shape, and roll back with a transaction."""
+    """Raise `ViewUnfit` unless all these tables exist, can take the declared rows, and roll back with a transaction."""
     inspector = inspect(db)
     for table in [marks, *tables]:
         _check_columns(inspector, table)

@@ -67,7 +67,7 @@ class Marks:
     def move(self, db: Connection, partition: PartitionId, before: TransactionId, after: TransactionId) -> bool:
         """Move the partition's mark to `after`. Return False, with nothing changed, unless it was at `before`.
 
-        Must be the first statement of its transaction.
+        Only other moves may come before it in its transaction.
 
         An earlier SELECT would freeze a snapshot (MariaDB's REPEATABLE READ) that lacks what the previous holder of the
         row's lock has applied.

@@ -31,8 +31,8 @@ class RetryingWriter:
         """Return the result of `work`, which must consist of whole SQL transactions, so that it can be repeated.
 
         Repeats it, after pauses with jitter, when the database ends it because of other transactions. Raises
-        `ViewUnavailable` after `_TRIES` attempts and while the database is away, and otherwise what `work` or the
-        pause raises.
+        `ViewUnavailable` after `_TRIES` attempts and while the database is away, and otherwise what `work`, the pause
+        or `Database.writer` raises.
         """
         pause_s = _PAUSE_S_MIN
         for _ in range(_TRIES):

@@ -196,7 +196,7 @@ class SqlView:
     # ------------------------------------------------------------------ preparing
 
     def prepare(self) -> None:
-        """Make missing tables (with `create`) and check all of them; blocks.
+        """Make missing tables (with `create`) and check all of them, unless that was done already; blocks.
 
         The view does so by itself before it first reads a mark, and again after its database was not available. Raises
         `ViewUnfit`, which names tables and columns, `ViewUnavailable`, and `Forked` in a child of the process that has

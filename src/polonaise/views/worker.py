@@ -1,4 +1,4 @@
-"""A thread with a connection of its own, in which a view's SQL runs: the event loop never waits for a database."""
+"""A thread with a connection of its own, in which a view applies: the event loop never waits for a database."""
 
 from __future__ import annotations
 

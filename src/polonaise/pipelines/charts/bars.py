@@ -25,9 +25,9 @@ _LABELLED_MAX: Final = 14
 class Bars(Chart):
     """One bar for each value: upright over time where labels are dates, lying below each other where they are texts.
 
-    Dates that are all the first of a month stand for months. Days and months without a value are left free. Of texts,
-    the first thirty are drawn. Raises `BadOption` for labels of both kinds or with a time of day, for values that are
-    no finite numbers, and for marks at no label.
+    Dates that are all the first of a month stand for months. Days and months without a value are left free; over more
+    than 365 of them, several share a bar. Of texts, the first thirty are drawn. Raises `BadOption` for labels of both
+    kinds or with a time of day, for values that are no finite numbers, and for marks at no label.
     """
 
     values: Sequence[tuple[Label, Number]]

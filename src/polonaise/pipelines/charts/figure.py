@@ -59,7 +59,7 @@ class Chart(ABC):
             raise BadOption(f"chart {self.title!r}: {message}")
 
     def shown_marks(self) -> Iterator[tuple[int, Mark]]:
-        """Yield the marks that are drawn, each with its number: 1, 2, 3, …"""
+        """Yield the first `_MARKS_MAX` marks, the only ones that are shown, each with its number: 1, 2, 3, …"""
         return enumerate(self.marks[:_MARKS_MAX], start=1)
 
     def figure(self, identity: str) -> Markup:

@@ -35,7 +35,7 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True)
 class Lines(Chart):
-    """A line for each series, with its name at its end. The first seven are coloured, others grey in the background.
+    """A line for each series. The first seven are coloured, with their names at their ends; others are grey, unnamed.
 
     Places are all times or all numbers. A mark is at (name of the series, place): at this place, and as high as the
     series' last point up to there. Raises `BadOption` for places of both kinds, for values that are no finite numbers,

@@ -1,7 +1,8 @@
 """Find ranges in a condition: `partition = 0 and transaction_id >= 100` becomes options of the source.
 
-Only what is certain is used: comparisons of one column with one literal, joined by `and`. Spark applies the whole
-condition in any case. So a range that is missed here costs time, and a range that is too narrow would lose rows.
+Only what is certain is used: comparisons of one column with a literal, and `in` with a list of literals, joined by
+`and`. Spark applies the whole condition in any case. So a range that is missed here costs time, and a range that is too
+narrow would lose rows.
 """
 
 from __future__ import annotations

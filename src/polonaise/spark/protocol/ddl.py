@@ -21,9 +21,9 @@ _NAME: Final = re.compile(r"`.*`|\w+", re.DOTALL)
 
 
 def checked_columns(text: str) -> str:
-    """Return `text` if each of its columns has a name and a known type. Raises `ValueError`, naming the column.
+    """Return `text` if each of its columns has a name and a known type, with all types inside of it.
 
-    Other mistakes are left to Spark.
+    Raises `ValueError`, which names the column unless that is missing. Other mistakes are left to Spark.
     """
     for field in _parts(_TOKEN.findall(text)):
         _check_field(field, "column")

@@ -40,7 +40,7 @@ class BlockRef(NamedTuple):
 
 
 class Staged(NamedTuple):
-    """Everything that one task has staged: the message of a task to the driver."""
+    """Everything that one task has staged, as the task's message tells it to the driver."""
 
     task: int
     """The Spark partition. Rows go into the log in ascending order of this number."""

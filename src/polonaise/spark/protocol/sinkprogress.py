@@ -7,8 +7,9 @@ So each step is taken once, whoever tries, and however often.
 
 One partition alone does not say whether a batch is whole: a partition that the batch has not reached looks like one
 that it has no rows for. So all partitions are looked at together: the batch is whole when as many partitions have
-finished it as it has rows for. The register also names the batches that were whole before the latest one began, as runs
-of numbers (few, as a rule), so that whether a repeated batch was written is known and not guessed.
+finished it as it has rows for. In batch writes the register also names the batches that were whole before the latest
+one began, as runs of numbers (few, as a rule), so that whether a repeated batch was written is known and not guessed. A
+stream, whose batches come in order, needs none of that.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class SinkProgress(NamedTuple):
     partitions: int
     """Number of the log's partitions that the batch has rows for; 1 for a batch without rows."""
     earlier: Runs = ()
-    """Batches known to have been whole before this one began."""
+    """Batches known to have been whole before this one began, in at most `RUNS_MAX` runs; none in a stream."""
     plan: str = ""
     """The plan's name in the staging store; empty if one group was all."""
 

@@ -68,7 +68,7 @@ def rest_of(extents: Sequence[Extent], wanted: Span) -> list[Span]:
 def divide(extents: Sequence[Extent], split_bytes_max: int, splits_min: int) -> list[Split]:
     """Divide extents into splits of about `split_bytes_max` bytes or less, and at least `splits_min` if possible.
 
-    Extents of a replica's files are not divided.
+    Extents of a replica's files are not divided, and with one among the extents there may be fewer than `splits_min`.
     """
     total = sum(max(extent.bytes, _count(extent.span)) for extent in extents)
     # A fragment may hold few bytes per row, as it is compressed: each row counts for one byte at least.
