@@ -337,6 +337,21 @@ def test_threads_are_told_that_the_append_is_in_the_log_after_the_log_was_closed
     assert isinstance(receipt.error, CopiesUnproved)
 
 
+def test_threads_are_told_why_the_proof_cannot_be_had_and_may_ask_again() -> None:
+    with testing.blocking_log() as log:
+        receipt = log.append(b"1", copies=3)
+        proofs = receipt._receipt._condition.proofs
+        assert proofs is not None
+        ask, proofs._ask = proofs._ask, _too_old
+        for wait in (receipt.result, receipt.wait, receipt.applied):
+            with pytest.raises(CopiesUnproved, match="in the log as 0.* upgrade it") as unproved:
+                wait(10)
+            assert isinstance(unproved.value.receipt, blocking.Receipt)
+        assert not receipt.done
+        proofs._ask = ask
+        assert receipt.result(10).done
+
+
 async def test_the_receipt_of_what_is_not_proved_is_one_for_threads_there(log: Log) -> None:
     receipt = log.append(b"1", copies=3)
     await wait_until(lambda: receipt.committed)
@@ -348,6 +363,10 @@ async def test_the_receipt_of_what_is_not_proved_is_one_for_threads_there(log: L
 
 async def _result(receipt: Any) -> Any:
     return await receipt
+
+
+async def _too_old(id: TransactionId, needs: Needs) -> TransactionId:
+    raise UnsupportedVersion("the owner is too old: upgrade it")
 
 
 async def _never(id: TransactionId, needs: Needs) -> TransactionId:

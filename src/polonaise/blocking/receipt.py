@@ -55,7 +55,8 @@ class Receipt:
         """Wait until the receipt is settled (`done`), or `timeout` seconds are over; return whether it is settled.
 
         It is settled as well, with `error`, when the log was closed before what the append needs was proved. Raises
-        `BadOption` for an invalid timeout.
+        `BadOption` for an invalid timeout, and `CopiesUnproved` if the append is committed and the proof can't be had
+        at present, for instance because the partition's owner is of an older version by now.
         """
         checked_seconds("timeout", timeout)
         receipt = self._receipt
@@ -64,8 +65,9 @@ class Receipt:
                 self._background.call(lambda: _within(lambda: receipt.wait(None), timeout))
             except TimeoutError:
                 return receipt.done
-            except CopiesUnproved:
-                return True
+            except CopiesUnproved as error:
+                if not self._settled:  # the log works, and another wait may bring the proof
+                    raise with_receipt(self._background, error)
         return True
 
     @property

@@ -41,7 +41,7 @@ def checked_seconds(name: str, given: Any) -> float | None:
     if not isinstance(given, int | float) or isinstance(given, bool):
         raise wrong(name, given, "seconds as a number, or None for no bound")
     if not 0 <= given < math.inf:  # a NaN is neither
-        raise wrong(name, given, "seconds from 0 on, or None for no bound")
+        raise wrong(name, given, "a finite number of seconds from 0 on, or None for no bound")
     return given
 
 
