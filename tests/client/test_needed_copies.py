@@ -344,7 +344,7 @@ def test_threads_are_told_why_the_proof_cannot_be_had_and_may_ask_again() -> Non
         assert proofs is not None
         ask, proofs._ask = proofs._ask, _too_old
         for wait in (receipt.result, receipt.wait, receipt.applied):
-            with pytest.raises(CopiesUnproved, match="in the log as 0.* upgrade it") as unproved:
+            with pytest.raises(CopiesUnproved, match=r"in the log as 0.* upgrade it") as unproved:
                 wait(10)
             assert isinstance(unproved.value.receipt, blocking.Receipt)
         assert not receipt.done

@@ -67,7 +67,8 @@ class Receipt:
                 return receipt.done
             except CopiesUnproved as error:
                 if not self._settled:  # the log works, and another wait may bring the proof
-                    raise with_receipt(self._background, error)
+                    with_receipt(self._background, error)
+                    raise
         return True
 
     @property

@@ -210,7 +210,8 @@ def _partitions_table(snapshot: Snapshot, partitions: Sequence[Mapping[str, Any]
     sums |= {row["partition"]: row for row in partitions}
     note = (
         "Refused: appends that are not in the log (conflicts, failed expectations, given up), by the gaps in the "
-        "clients' numbers. Those before a client's first and after its last transaction are not counted."
+        "clients' numbers. Those before a client's first and after its last transaction are not counted; what a "
+        "producer repeated, and own transactions (of log.once and Spark's sink), are."
     )
     columns = dict(_PARTITION_COLUMNS)
     if not snapshot.any_header:
