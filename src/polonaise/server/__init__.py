@@ -1,4 +1,4 @@
-"""The server: it owns partitions, orders and commits their appends, and feeds what is committed. It keeps nothing.
+"""The server: it owns partitions, orders and commits appends, and feeds what is committed. On disk it keeps nothing.
 
 `protocol/` has the decisions, without clock or I/O; begin there, with `owner.py`. Around it, `node.py` is the process:
 it follows the assignment (its rule is `assignment.py`) while `servermembership.py` keeps the server registered, and

@@ -127,8 +127,8 @@ async def copy_on(
 ) -> Done:
     """Copy the batches in `read` to the replica `name`, whose log ends at `last`; return the new end of its log.
 
-    `ask` sends a message to that replica, and returns the answer. Raises what `ask` raises, and `ProtocolError` if the
-    replica's log did not grow, because the caller would copy the same batches for ever.
+    `ask` sends a message to that replica, and returns the answer. Raises what `ask` raises, and `ProtocolError` for an
+    answer of another kind, or if the replica's log did not grow: the caller would copy the same batches for ever.
     """
     done = expect(await ask(Copy(session, payload=[read.payload])), Done)
     if done.last <= last:

@@ -16,7 +16,7 @@ class Candidate(NamedTuple):
 
     address: str
     settled: bool = True
-    """Whether it has lived for long enough to be given partitions that another living server owns."""
+    """Whether it has lived for long enough to be given partitions (`assign` says who is given some while none has)."""
     preferred: frozenset[PartitionId] = frozenset()
     """Partitions that it should own, as far as the balance allows."""
 
@@ -29,11 +29,12 @@ def assign(
     The same input gives the same result in every process, so no manager has to be elected: of servers that see the same
     others living, whoever writes first by compare-and-set has written what the rest would have.
 
-    - A partition without a living owner goes to a settled server. While none has settled, those that own some count
-      as such, and while none does, all.
+    - A partition without a living owner goes to a settled server, if there is one to one that prefers it. While none
+      has settled, those that own some count as such, and while none does, all.
     - With `rebalance`, settled servers end with as many partitions as each other, or one more. Few partitions move for
       that: none between servers whose numbers differ by one. Without it no partition of a living server moves.
-    - With `rebalance`, a partition goes to a server that prefers it, where that does not disturb the balance.
+    - With `rebalance`, a partition moves to a settled server that prefers it from an owner that does not, where that
+      does not disturb the balance.
 
     A partition that changes its owner gets the next generation, which voids what was sent to the owner before. Without
     a candidate the assignment stays as it is.
@@ -70,7 +71,7 @@ class LivingServers:
     """The living servers as one of them sees them, with the time since which it has seen each.
 
     A server that comes and goes must not move partitions each time. So it has settled, and is given partitions of
-    others, only when it has been seen for `settle_s` seconds without a break.
+    others, only when it was there at the first look, or has been seen for `settle_s` seconds without a break.
 
     And servers do not see each other die at the same moment: for up to some seconds one takes a server for living that
     another has already taken for dead. If they moved partitions of living servers meanwhile, each would undo what the
@@ -90,7 +91,7 @@ class LivingServers:
     def candidates(
         self, members: Collection[Registration], assignment: Assignment, now_s: float
     ) -> dict[ServerId, Candidate]:
-        """Return the candidates among these members. Those that were there before this server are settled."""
+        """Return these members as candidates. Those of the first call, this server excepted, are settled at once."""
         living = {member.server: member for member in members}
         first_look = self._since_s is None
         known = self._since_s or {}
@@ -168,7 +169,11 @@ def _balance(loads: _Loads) -> None:
 
 
 def _follow_preferences(loads: _Loads) -> None:
-    """Move partitions to servers that prefer them: alone where the balance allows it, else against another one."""
+    """Move partitions to servers that prefer them, from owners that do not.
+
+    Each moves alone where the balance allows it, else in exchange for one that its new owner does not prefer, if there
+    is one.
+    """
     for partition in sorted(loads.owner_of):
         owner = loads.owner_of[partition]
         preferring = loads.preferring(partition)

@@ -1,4 +1,4 @@
-"""Answer clients' requests about the cluster: partitions, topics, unique ids, assignment. They need no coordinator."""
+"""Answer requests about the cluster (partitions, topics, ids, assignment), so that clients need no coordinator."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ClusterAnswers:
 
     The assignment is told as this server knows it, with its version and age, even while the coordinator can't be
     reached: the client decides whether that is good enough. Requests that wait for a newer one are answered as soon as
-    `learn` is called. An assignment is encoded once for all clients, and not sent any more once it was replaced.
+    `learn` takes one in. An assignment is encoded once for all clients, and not sent any more once it was replaced.
     """
 
     def __init__(self, host: Host, coordinator: Coordinator, settings: ServerSettings) -> None:
@@ -79,7 +79,7 @@ class ClusterAnswers:
         self._trouble = ""
         """Why the last attempt to read the assignment failed; empty if it succeeded."""
         self._trouble_s = 0.0
-        """When that trouble began, in the event loop's seconds."""
+        """When reads of the assignment began to fail, in the event loop's seconds; of no meaning while they succeed."""
         self._ids = _Pace(settings.unique_ids_per_s, settings.coordinator_s_max)
         self._changed = Waiters()
         """The waiting requests, which are woken when the assignment changes, or trouble begins or ends."""
@@ -97,7 +97,8 @@ class ClusterAnswers:
     async def read_description(self) -> ClusterDescription:
         """Read the description from the coordinator, and return the newest one.
 
-        Calls at the same time share their results. Raises `CoordinatorUnavailable`, and `CoordinatorDamaged`.
+        Calls at the same time share their results. Raises `CoordinatorUnavailable` after `coordinator_s_max`, and what
+        the coordinator raises.
         """
         begun_before, limit_s = self._descriptions, self._settings.coordinator_s_max
         silence = (
@@ -204,8 +205,9 @@ class ClusterAnswers:
     async def _take_id(self, ids: list[int], stranger: bool) -> None:
         """Get a unique id from the coordinator, and append it to `ids`.
 
-        Raises `CoordinatorUnavailable`: another server may reach it. Raises `Overloaded` if more ids are asked for than
-        this server's pace allows: each id is a write at the coordinator, and anybody who reaches the port may ask. An
+        Raises what the coordinator raises (to a stranger, without its text), and `CoordinatorUnavailable` after
+        `coordinator_s_max`: another server may reach it. Raises `Overloaded` if more ids are asked for than this
+        server's pace allows: each id is a write at the coordinator, and anybody who reaches the port may ask. An
         id that is lost on its way here or to the client stays unused.
         """
         try:
@@ -231,7 +233,7 @@ class ClusterAnswers:
     # ------------------------------------------------------------------ the assignment
 
     async def _wait_for_newer(self, request: GetAssignment) -> None:
-        """Wait, at most for as long as the request says, until the assignment is newer than what the client knows.
+        """Wait until the assignment is newer than the client's, for the request's time and `read_wait_s_max` at most.
 
         Once the assignment can't be read, wait only `_TROUBLE_S` longer: another server may know a newer one.
         """
@@ -252,7 +254,10 @@ class ClusterAnswers:
         return -1 if self._assignment is None else self._assignment.version
 
     async def _tell_assignment(self, request: GetAssignment, stranger: bool) -> AssignmentIs:
-        """Return the newest assignment known now. Raises `CoordinatorUnavailable` if none was read yet."""
+        """Return the newest assignment known now, without its rows if the client knows it already.
+
+        Raises `CoordinatorUnavailable` if none was read yet.
+        """
         trouble = _code_in(self._trouble) if stranger else self._trouble
         if self._assignment is None:
             because = f": {trouble}" if trouble else ""

@@ -19,11 +19,11 @@ class ConnectionRequests:
     """Counts a connection's unanswered requests, and bounds how many answers are made or sent at a time."""
 
     waiting: int = 0
-    """The number of requests that are not answered yet."""
+    """The number of requests that are not answered yet, without those that owners answer."""
     turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_ANSWERS_MAX))
     """Held while an answer waits for its client to read, is made, and is sent."""
     waits: dict[asyncio.Task[Any], None] = field(default_factory=dict)
-    """The tasks that wait for what a client has asked to wait for. They are cancelled when its connection closes."""
+    """The tasks that wait before they make their answer. They are cancelled when the connection closes."""
 
     async def wait(self, wait: Coroutine[Any, Any, object], connection: Connection) -> None:
         """Await `wait`, for as long as the connection is open. Raises the reason if it is closed already."""

@@ -28,9 +28,9 @@ class OneCopy:
 
 
 class CopyTurns:
-    """Lets some partitions at a time copy in the background, at the throttle's rate. One for each server.
+    """Lets some copies at a time be made in the background, at the throttle's rate. One for each server.
 
-    A session start that needs a copy for its quorum does not come here: while it copies, appends wait for it.
+    A session start does not come here: while it copies, appends wait for it.
     """
 
     def __init__(self, host: Host, settings: ServerSettings, latencies: Histogram) -> None:
@@ -53,7 +53,7 @@ class CopyTurns:
         self._gate = asyncio.Lock()
         """Held by the copy that is next to begin: the others come after it in the order in which they asked."""
         self.waiting = 0
-        """The number of copies that wait for their turn, or for the throttle."""
+        """How many wait for a turn to copy, or to ask a late replica what it holds, or for the throttle."""
 
     @property
     def bytes_per_s(self) -> float:

@@ -52,7 +52,7 @@ class FragmentScrubbing:
         self._scrub = FragmentScrub(settings.scrub_bytes_per_s, settings.scrub_every_s, first_s, settings.scrub_again_s)
 
     def health(self) -> dict[str, Any]:
-        """Return how far the scrub is and what it found; for each fragment not repaired, why and what to do."""
+        """Return how far the scrub is and what it found; of the latest damages also why they last, and what to do."""
         scrubbed = self._scrub.scrubbed
         damages = [damage._asdict() for damage in scrubbed.damages]
         return {

@@ -69,7 +69,7 @@ class HealthWarnings:
         links: Mapping[StorageId, StorageLink],
         not_owning: Callable[[], str] = str,
     ) -> None:
-        """`owners` returns the owners of the server's partitions, `not_owning` why it owns none; empty if it may."""
+        """`owners` returns the owners of the server's partitions, `not_owning` is as in `ServerMembership`."""
         self._host = host
         self._not_owning = not_owning
         self._idle = _Trouble(settings.warn_s, settings.warn_again_s)
@@ -109,7 +109,7 @@ class HealthWarnings:
                 )
 
     def _look_for_faults(self, owners: Sequence[PartitionOwner], now: float) -> PartitionOwner | None:
-        """Return the owner with the latest fault among these; None if none of them had one."""
+        """Return the owner that had the latest fault; None if none had one, or if that owner is not among these."""
         for owner in owners:
             if owner.readiness.faults.total > self._faults_seen.get(owner, 0):
                 self._last_faulty, self._last_fault_s = owner, now

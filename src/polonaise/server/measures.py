@@ -18,22 +18,23 @@ class ServerMeasures(NamedTuple):
     latencies: Histogram
     """The times from the receipt of an append to its commit: for each batch, that of the oldest append in it."""
     refused: Mapping[str, int]
-    """The total of clients' requests that were refused, by error code."""
+    """The total of clients' messages that were refused, by error code. Not counted is what owners refuse by their
+    effects: appends that are not ordered, and requests that wait in vain or find no room."""
     connections: int
-    """The number of clients' connections."""
+    """The number of connections on which a client has said hello."""
     connections_bytes: int
-    """The bytes held for clients' connections: unfinished frames and answers not taken yet."""
+    """The bytes held for clients' connections: frames not handled yet, and unsent messages that clients don't share."""
     connections_cut_off: int
     """The total of connections that were cut off because all of them together held too many bytes."""
     requests: int
-    """The number of unanswered requests for reads, trims and health, and about the cluster: not those that an owner
-    answers, such as appends, mounts and flushes."""
+    """The number of unanswered requests for reads, bodies, trims and health, and about the cluster: not those that an
+    owner answers, such as appends, mounts and flushes."""
     storage_connected: Mapping[StorageId, bool]
     """Whether each storage node is connected."""
     coordinator_errors: int
-    """The total of failed reads of the assignment and of partitions' members, and of failed renewals of the lease."""
+    """The total of failed attempts to follow the assignment, to read partitions' members and to renew the lease."""
     coordinator_trouble: str
-    """What the server can't do at the coordinator at present, and why; empty if nothing."""
+    """Which of the assignment, partitions' members and the lease can't be read or renewed, and why; empty if none."""
     fragments_scrub: Mapping[str, Any] | None
     """The report of the scrub of the fragment store; None without a store or a scrub."""
     copies: Mapping[str, Any]

@@ -59,7 +59,10 @@ class MemberWatch:
             self._drop_links()
 
     async def _look_at_all(self) -> None:
-        """Look at each partition once. The trouble is over if all that were tried could be read, or none is owned."""
+        """Look at each partition once. The trouble is over if all that were tried, one at least, could be read.
+
+        It is over as well if no partition is owned.
+        """
         answers: list[bool | None] = []
         for partition in list(self._partitions):
             served = self._partitions.get(partition)
@@ -75,7 +78,7 @@ class MemberWatch:
 
     @property
     def _pause_s(self) -> float:
-        """The seconds from one look to the next."""
+        """The seconds from the end of one look to the next."""
         hurried = self._clock.monotonic_s() < self._hurried_until_s
         return 1 / (self._settings.members_hurry_per_s if hurried else self._settings.members_looks_per_s)
 
@@ -92,7 +95,8 @@ class MemberWatch:
     def _drop_links(self) -> None:
         """Close the links to nodes that are no storage nodes of the cluster any more, once no partition uses them.
 
-        While each node has a copy of something, the description is not even read: none of them can have left.
+        While each linked node has a copy of one of this server's partitions, the description is not even read: none of
+        them can have left. Between two sessions of any partition, no link is closed.
         """
         # Between two sessions a partition may be speaking to any of them.
         if any(served.owner.session is None for served in self._partitions.values()):

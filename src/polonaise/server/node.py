@@ -56,14 +56,16 @@ from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, AssignmentIs, Fetc
 
 _log = logging.getLogger(__name__)
 _REQUESTS_MAX = 64
-"""The most unanswered requests of one connection: while it has so many, nothing is read from it."""
+"""The most unanswered requests of one connection, without those that owners answer: while it has so many, nothing is
+read from it."""
 _MAKING_MAX = 4
 """The most answers of all connections that are put together in memory at the same time."""
 _ASSIGNMENT = "the assignment can't be read"
 _DESCRIPTION_S = 60.0
 """Seconds after which the description is read again unasked: who grew a topic may have died before assigning it."""
 _TICK_S = 0.25
-"""The interval at which partitions are told the time, in seconds: a deadline may be noticed this much late."""
+"""The interval, in seconds, at which partitions that are not at rest are told the time: a deadline may be noticed this
+much late."""
 
 
 class Server:
@@ -99,9 +101,9 @@ class Server:
         self._shared: SharedParts
         """What each partition is given; from `start` on."""
         self.partitions: dict[PartitionId, ServedPartition] = {}
-        """The partitions that this server owns."""
+        """The partitions that the followed assignment gives this server, also those that have stopped by themselves."""
         self._past: Counter[str] = Counter()
-        """The totals of partitions that it does not own any more."""
+        """The totals of partitions that are not in `partitions` any more."""
         self._latencies = Histogram()
         self._refused: Counter[str] = Counter()
         self._trouble = CoordinatorTrouble()
@@ -371,7 +373,7 @@ class Server:
                 served.start()
 
     def _follow_requirement(self) -> None:
-        """Have each partition act by the requirement that was just read, from a new session on."""
+        """Have each partition act by the requirement and the zones that were just read, from a new session on."""
         for served in list(self.partitions.values()):
             served.follow_requirement()
 
@@ -385,7 +387,7 @@ class Server:
 
     @property
     def not_owning(self) -> str:
-        """Why this server owns nothing, although it is started; empty if it owns what the assignment gives it."""
+        """Why this server owns nothing, if its registration may have run out, until it owns again; empty otherwise."""
         return self._membership.not_owning
 
     @property
@@ -428,7 +430,7 @@ class Server:
         self._connections[connection] = ConnectionRequests()
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
-        """End the client's mounts on this connection."""
+        """End the client's mounts on this connection, and cancel its requests that wait for something."""
         requests = self._connections.pop(connection, None)
         if requests is None or connection.peer is None:
             return
@@ -446,7 +448,7 @@ class Server:
             raise
 
     def _handle(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
-        """Bring a message to its partition's owner; answer in tasks requests that only read or concern no partition.
+        """Bring a message to an owner; answer reads, trims, health requests and those about the cluster in tasks.
 
         Raises the error with which the message is refused.
         """
@@ -519,8 +521,8 @@ class Server:
     ) -> None:
         """Answer a request in a task of its own, once `wait` has ended.
 
-        While a client has `_REQUESTS_MAX` requests unanswered, nothing is read from it. And an answer is made only when
-        little is unsent of those before: a client that does not read must not fill this server's memory.
+        While a connection has `_REQUESTS_MAX` such requests unanswered, nothing is read from it. And an answer is made
+        only when little is unsent of those before: a client that does not read must not fill this server's memory.
         """
         requests = self._connections[connection]
         requests.waiting += 1
@@ -556,7 +558,7 @@ class Server:
 
     @property
     def past_totals(self) -> Counter[str]:
-        """The totals of the partitions that it does not own any more, summed up: a copy."""
+        """The totals of the partitions that are not in `partitions` any more, summed up: a copy."""
         return Counter(self._past)
 
     def measures(self) -> ServerMeasures:

@@ -128,8 +128,9 @@ class PartitionReader:
     async def fetch(self, request: Fetch) -> Bodies:
         """Return the bodies of single transactions, each checked against its CRC.
 
-        Raises `BeyondLog` for an id that is not committed, `ProtocolError` for more than an answer holds and for an id
-        that is cut short, `DataDamaged` for a body that does not fit its CRC, and else what `read` raises.
+        Raises `BeyondLog` for an id that is not committed, `ProtocolError` for more than `FETCH_MAX` ids, more bytes
+        than an answer holds and an id that is cut short, `DataDamaged` for a body that does not fit its CRC, and else
+        what `read` raises.
         """
         if len(request.ids) > 8 * FETCH_MAX:
             raise ProtocolError(
@@ -189,7 +190,7 @@ class PartitionReader:
         after_time_us: int = 0,
         part_last: TransactionId = WHOLE,
     ) -> memoryview:
-        """Read committed batches from `first` on from an engaged replica or, if they were trimmed, from the fragments.
+        """Read committed batches from the one with `first` on, from an engaged replica or, if trimmed, the fragments.
 
         `last` must be committed; no batch ends above it. About `bytes_max` bytes are read, and one batch at least, if
         any qualifies. With `after_time_us` (µs UTC), from the first batch of that commit time or later. With
@@ -253,6 +254,6 @@ class PartitionReader:
         """Ask a replica over the bulk connection, which leaves the session connection to acknowledgements.
 
         Returns the answer. Raises what the replica refused with, `DeadlineExceeded`, and `ConnectionLost` or what has
-        kept the connection from being made.
+        broken the connection or kept it from being made.
         """
         return await self._links[name].ask_bulk(message, self.owner.partition)

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 _LOOK_S: Final = 300.0
 """Seconds after which the description is read again although no change of it was told."""
 _AGAIN_S: Final = 1.0
-"""Seconds between two tries to read it."""
+"""Seconds until the description is read again after that has failed."""
 
 
 class Requirements:
@@ -26,13 +26,13 @@ class Requirements:
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
         self._version = -1
-        """The version of the description that was read last, at which changes are waited for."""
+        """The version of the description that `begin` or `follow` took last: `follow` waits for a change of it."""
         self._read = (0, 0)
-        """The newest demand in that description, and how many partitions it has. Neither ever falls."""
+        """The number of the newest demand, and the number of partitions, in the newest description that was taken."""
         self._of: Mapping[PartitionId, Requirement] = {}
         self._demands: Mapping[str, Demand] = {}
         self.zones: Mapping[StorageId, str] = {}
-        """The zones of the storage nodes that have one, by the description that was read last."""
+        """The zones of the storage nodes that have one, as they were last taken from a description."""
 
     def begin(self, described: Versioned[ClusterDescription]) -> None:
         """Take the first description, whose changes are followed from then on."""
@@ -40,7 +40,7 @@ class Requirements:
         self.take(described.value)
 
     def take(self, description: ClusterDescription) -> bool:
-        """Take a description that was read, unless a newer one was; return whether it changes a requirement."""
+        """Take a description if it has a newer demand or more partitions; return whether it has a newer demand."""
         before, after = self._read, (description.newest_demand, description.total)
         # Partitions that a topic has got have its requirement, which has no new number for that.
         if after <= before:
@@ -57,8 +57,8 @@ class Requirements:
         """Return the requirement of a session that is to follow the one in `value`.
 
         An earlier session may have acted by a newer description than this server has read, and the partition itself may
-        be newer: no requirement must be taken back, or missed, by a server that is behind. Raises `PartitionNotReady`
-        while it is.
+        be newer: no requirement must be taken back, or missed, by a server that is behind. One that is behind reads the
+        description again; raises what the coordinator raises, and `PartitionNotReady` if it is still behind then.
         """
         if not self._has_read(partition, value.required):
             self.take(await self._coordinator.describe())

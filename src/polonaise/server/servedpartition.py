@@ -54,7 +54,7 @@ _HISTORY_READS_MAX = 8
 """The most lagging mounts of one partition for which history is read at the same time: it is held in memory."""
 
 _FAILED: Final = tuple((reason, f"failed_{reason.name.lower()}") for reason in FailureReason)
-"""The names of the totals of failed appends."""
+"""Each reason of failed appends, with the name of its total."""
 
 
 class ServedPartition:
@@ -93,7 +93,7 @@ class ServedPartition:
         self._sessions = self._host.spawn(self._keep_sessions(), f"sessions of partition {self.partition}")
 
     def close(self, error: PolonaiseError) -> None:
-        """End the ownership: tell clients to look elsewhere. The next owner decides the fate of appends in flight."""
+        """End the ownership, and tell clients the error. The next owner decides the fate of appends in flight."""
         if self._sessions is not None:
             self._sessions.cancel()
         for task in list(self._tasks):
@@ -241,13 +241,13 @@ class ServedPartition:
 
     @property
     def replicas(self) -> tuple[StorageId, ...]:
-        """The replicas that the present session has to do with; none between sessions."""
+        """The storage nodes of the members, and of a copy that a pending change adds; none between sessions."""
         session = self.owner.session
         return () if session is None else participants(session.value)
 
     @property
     def members_change(self) -> bool:
-        """Whether this owner knows of a change of the members that is pending."""
+        """Whether the present session knows of a change of the members that is pending; False between sessions."""
         return self.owner.session is not None and self.owner.session.value.next is not None
 
     async def look(self) -> bool:

@@ -41,7 +41,7 @@ class ServerMembership:
         self._registration: Registration
         self._membership: Membership | None = None
         self._renewed = asyncio.Event()
-        """Set when a renewal succeeds; cleared when the registration may have run out."""
+        """Set when a registration or renewal succeeds in time; cleared when the registration may have run out."""
         self.stretch = 0
         """The number of times that the registration may have run out. What was read in one stretch is not to be
         followed in the next: others may have changed it meanwhile."""
@@ -60,7 +60,8 @@ class ServerMembership:
     async def register_again(self) -> None:
         """Register the server again, whose registration is gone. Raises what `Coordinator.register` does.
 
-        This does not count as a renewal: other servers may have judged this very registration to have run out.
+        This does not count as a renewal: it may be the same registration still, which other servers may have judged to
+        have run out.
         """
         self._membership = await self._coordinator.register(self._registration)
 

@@ -1,7 +1,8 @@
 """One attempt to start a session: claim, fence, decide, clean, engage (`docs/replication.md`, steps 1 to 6).
 
-`protocol.recovery` makes the decisions; this file carries them out. Nothing that an attempt learns leaves it before
-the engagement is written, but for what health tells: it returns a `StartedSession`, or raises.
+`protocol.recovery` and `headreset` decide; this file carries that out. Nothing that an attempt learns leaves it before
+the engagement is written, but for what health tells, and that appends are refused while commits lack copies or zones:
+it returns a `StartedSession`, or raises.
 """
 
 from __future__ import annotations
@@ -205,7 +206,8 @@ class SessionStart:
     # ------------------------------------------------------------------ 2-4 fence, doubt, decide
 
     async def _fence_and_decide(self, value: PartitionValue) -> Decided:
-        """Fence all participants, and decide where the log ends as soon as their answers allow it."""
+        """Have all participants fenced, and decide where the log ends when enough (and the quick ones) have
+        answered."""
         names = recovery.participants(value)
         # All at the same time: with one after the other, one node that is away would hold up all sessions.
         fencing = [self._host.spawn(self._fence(name), f"fence {name}") for name in names]

@@ -18,16 +18,17 @@ class ServerSettings(OwnerSettings):
     link: LinkSettings = field(default_factory=LinkSettings)
     """The bounds and deadlines of each connection, to clients and to storage nodes."""
     connections_bytes_max: int = 96 * 1024 * 1024
-    """The most bytes of unfinished frames and untaken answers, of all clients together; beyond it, the clients with the
-    most are cut off."""
+    """The most bytes of frames not handled yet and messages not taken yet, of all clients together; beyond it, the
+    clients with the most are cut off."""
     inline_bytes_max: int = INLINE_BYTES_MAX
     """The largest body of an append, in bytes."""
     gather_s: float = 0.2
     """How long a session start waits for more replicas than it needs: once for their answers and, when a quorum is
-    clean, for each further replica to become clean. While copies or zones are lacking that are required, appends are
-    refused only after this long."""
+    clean, for each further replica to become clean. While too few replicas answer for the copies or zones that are
+    required, appends are refused only after this long."""
     session_starts_max: int = 32
-    """The most partitions that start a session at the same time; more would make each other miss their deadlines."""
+    """The most partitions that start a session at the same time, without those that take longer than
+    `session_start_turn_s`; more would make each other miss their deadlines."""
     session_start_turn_s: float = 2.0
     """A session start that takes longer than this no longer counts against `session_starts_max`: what it waits for,
     others may not need. While fewer storage nodes are connected than a quorum of copies takes, it does count: all wait
@@ -42,27 +43,32 @@ class ServerSettings(OwnerSettings):
     preferred: frozenset[int] = frozenset()
     """The partitions that this server should own, as far as the balance over the servers allows."""
     settle_s: float = 10.0
-    """Seconds for which a server has to live before it is given partitions that other servers own.
+    """Seconds for which a server has to live before it is given partitions, while others have lived so long.
 
-    Nor do such partitions move until the living servers and the assignment have been the same for so long, or for a
-    lease if that is longer: a server that comes and goes would move them each time.
+    Nor do partitions of living servers move until the living servers and the assignment have been the same for so long,
+    or for a lease if that is longer: a server that comes and goes would move them each time.
     """
     coordinator_s_max: float = 5.0
-    """The deadline of what a server asks the coordinator for in one go, such as a step of a session start, which is one
-    or two requests. A fifth of it is the longest time between two looks at the assignment."""
+    """The deadline of most of what a server asks the coordinator for in one go, such as a step of a session start,
+    which is one or two requests; reads of the assignment and renewals have none. A fifth of it is the longest that a
+    server waits for news of the assignment until it looks again."""
     members_look_s: float = 1.0
     """The shortest time between two looks at the coordinator for changes of a partition's members, which operators ask
     for; 0 for none: such a change is then made when the session ends by itself."""
     members_looks_per_s: int = 10
-    """The most such looks in a second, for all partitions of a server: with thousands each one waits longer."""
+    """The most looks in a second for changes of members, of all partitions of a server: with thousands each one
+    waits longer."""
     members_hurry_per_s: int = 50
-    """The same for the minute after members of any of them, or the description of the cluster, have changed."""
+    """The most looks in a second for changes of members while one is pending in any partition of the server, and for a
+    minute after that or after a change of the cluster's description."""
     unique_ids_per_s: float = 100.0
     """The most unique ids a second that clients are given by this server, on average: each is a write at the
-    coordinator, and anybody who reaches the port may ask. Those that come at once, as a service that starts, wait."""
+    coordinator, and anybody who reaches the port may ask. Of clients that come at once, as when a service starts, the
+    first get two seconds' worth, others wait, and too many are refused."""
     retry_s_min: float = 0.05
     """The first pause before a failed connection, session start or coordinator request is tried again; each failure
-    doubles it. Each pause is then made up to half longer or shorter, at random."""
+    doubles it, except for the bulk connection to a storage node. Each pause is then made up to half longer or
+    shorter, at random."""
     retry_s_max: float = 2.0
     """The longest pause before a failed connection, session start or coordinator request is tried again, without the
     random part, which may make it half longer."""
@@ -76,24 +82,26 @@ class ServerSettings(OwnerSettings):
     """About how many bytes one request asks for when a replica is brought up to date, a lagging mount is fed, or a
     fragment is mended."""
     copies_max: int = 8
-    """The most partitions that copy to late replicas in the background at the same time."""
+    """The most copies to late replicas that a server makes in the background at the same time."""
     copies_per_storage_max: int = 4
-    """The most of them that copy to the same storage node, so that a slow one does not take all turns."""
+    """The most copies in the background to one storage node at a time, so that a slow one does not take all turns."""
     copy_bytes_per_s: int = 64 * 1024 * 1024
     """The most bytes per second that a server copies to late replicas in the background, of all its partitions."""
     copy_bytes_per_s_min: int = 1024 * 1024
-    """What it copies per second however slow appends are: without this, a late replica might stay late for ever."""
+    """The bytes per second that a server copies to late replicas however slow appends are, though never more than
+    `copy_bytes_per_s`: without this, a late replica might stay late for ever."""
     copy_share: float = 0.5
-    """The share of the time in which it is copied in the background: in the rest, replicas serve appends alone."""
+    """The share of the time that copies to late replicas take in the background, or more if they would be slower than
+    `copy_bytes_per_s_min`: in the rest, replicas serve appends alone."""
     copy_latency_s: float = 0.01
     """While copies are made, appends may take this long, or twice as long as without copies, if that is longer. If they
     take longer, copying slows down."""
     readmit_transactions: int = 1_000
     """While a late replica lacks more transactions than this, it is caught up with in the background; the new session
-    that lets it back in copies the rest. A session start copies more than this to a replica only if there is no quorum
-    without it."""
+    that lets it back in copies the rest. A session start copies more than this to a replica only if the others are no
+    quorum, or lack copies or zones that commits need."""
     readmit_s_min: float = 1.0
-    """The shortest time between two sessions that let replicas back in."""
+    """The shortest time between two ends of a partition's session only to let a replica back in."""
     read_bytes_max: int = 4 * 1024 * 1024
     """About the most bytes in the answer to one read: its last batch may bring it above."""
     read_wait_s_max: float = 30.0

@@ -37,4 +37,4 @@ class SharedParts:
     latencies: Histogram
     """Takes the time that each batch needs to be committed."""
     requirements: Requirements
-    """Says which replicas commits need beside a quorum."""
+    """Says how many copies and zones commits need beside a quorum."""

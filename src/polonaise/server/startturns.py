@@ -15,7 +15,7 @@ class StartTurns:
     """Lets partitions start sessions when `StartQueue` says that it is their turn.
 
     A turn ends with the attempt, or after `session_start_turn_s`: what one partition waits for, another may not need.
-    While too few storage nodes are connected for a session (`storage_connected`), only the end of the attempt ends a
+    While `storage_connected` says that too few storage nodes are connected, only the end of the attempt ends a
     turn: all partitions wait for nodes, and would crowd in together when these come back. A partition waits as long as
     others get theirs; when no partition has got one for `session_start_wait_s_max`, `turn` raises `DeadlineExceeded`.
     """

@@ -34,8 +34,8 @@ class StorageAddresses:
     def of(self, name: StorageId) -> str:
         """Return the address of a storage node, as this server last read it.
 
-        One that it does not know was added since: the description is read again, and meanwhile the node's name stands
-        for its address.
+        One that it does not know was added since, or has left: the description is read again, and meanwhile the node's
+        name stands for its address.
         """
         if name not in self._description.storage:
             self.look_again()

@@ -49,7 +49,7 @@ class StorageHealth:
             self._asking = None
 
     async def _ask_one(self, link: StorageLink) -> dict[str, Any] | None:
-        """Ask one storage node, and return its health; None without a connection, or if it sends none in time."""
+        """Ask one storage node, and return its health; None if no valid answer comes in time."""
         connection = link.bulk or link.session
         if connection is None:
             return None

@@ -26,10 +26,10 @@ def expect(message: Message, kind: type[M]) -> M:
 
 
 class ReplicaListener(Protocol):
-    """Hears what replicas say about one partition during a session.
+    """Hears what replicas say about one partition, in sessions and between them.
 
-    `on_stored`: a replica has synced the session's messages up to this number. `on_replica_failed`: a replica has
-    refused a message, or the session connection to its node has closed.
+    `on_stored`: a replica has synced the messages of `session` up to `number`. `on_replica_failed`: a replica has
+    refused a message of a session, or the session connection to its node has closed.
     """
 
     def on_stored(self, name: StorageId, connection: Connection, session: int, number: int) -> None: ...
@@ -51,10 +51,11 @@ class StorageLinks(dict[StorageId, "StorageLink"]):
 
 
 class StorageLink:
-    """Keeps two connections to one storage node: one for the messages of sessions, one for bulk reads and copies.
+    """Keeps two connections to one storage node.
 
-    There are two because a gigabyte of history must not stand in front of an acknowledgement. When the session
-    connection breaks, the node's replicas have no part in this server's sessions any more, and each listener is told.
+    One is for the starts and the messages of sessions, one for all other reads and copies. There are two because a
+    gigabyte of history must not stand in front of an acknowledgement. When the session connection breaks, the node's
+    replicas have no part in this server's sessions any more, and each listener is told.
     """
 
     def __init__(
@@ -81,9 +82,9 @@ class StorageLink:
         self.session: Connection | None = None
         """The connection for sessions once both sides have said hello; None while there is none."""
         self.session_address = ""
-        """The address at which the last connection for sessions was made: a move leaves a connection that stands."""
+        """The address at which the last connection for sessions was made; the node may have moved since."""
         self.bulk: Connection | None = None
-        """The connection for reads and copies; None while there is none."""
+        """The connection for all but sessions and their starts; None while there is none."""
         self.last_error: PolonaiseError | None = None
         """The error that last broke the session connection or kept it from being made; None once one is made."""
         self.bulk_error: PolonaiseError | None = None
@@ -129,7 +130,7 @@ class StorageLink:
         """Ask over the bulk connection, and return the answer.
 
         Raises what the node refused with, `DeadlineExceeded` after `replica_s_max`, and `ConnectionLost` or what has
-        kept the connection from being made.
+        broken the connection or kept it from being made.
         """
         if self.bulk is None:
             why = self.bulk_error or self.last_error
@@ -160,8 +161,8 @@ class StorageLink:
     async def _check_name(self, connection: Connection) -> None:
         """Close the connection and raise what is wrong if it leads to another storage node than this link's.
 
-        Otherwise one copy could count as two, or as another node's. The node is asked whether it has the name; one of a
-        version before names is only kept from being linked twice.
+        Without this check one copy could count as two, or as another node's. The node is asked whether it has the name;
+        one of a version before names is only kept from being linked twice.
         """
         assert connection.peer is not None
         try:
@@ -241,7 +242,10 @@ class StorageLink:
         self._changed.set()
 
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
-        """Bring an acknowledgement or a refusal to the partition's listener, if it came on the session connection."""
+        """Bring an acknowledgement, or the refusal of a session's message, to the partition's listener.
+
+        What comes on another connection than the session connection is ignored.
+        """
         listener = self._listeners.get(partition)
         if listener is None or connection is not self.session:
             return

@@ -20,12 +20,12 @@ _STEP_S: Final = 1.0
 
 
 async def trim(reader: PartitionReader, request: TrimLog) -> LogTrimmed:
-    """Have the engaged replicas drop what lies below `request.before`; return how far that got in about a second.
+    """Have the engaged replicas drop segments below `request.before`; return how far that got in about a second.
 
     Raises `NotArchived` unless the fragments of this server's own store hold everything below, are the same that the
     caller has verified, and are of this very log; `BeyondLog` if `before` is not committed, and `ProtocolError` if it
-    is negative; `PartitionNotReady` without a session, or if a replica fails; and what keeps the store or the log from
-    being read.
+    is negative; `PartitionNotReady` without a session, or if the session ends or a replica fails; and what keeps the
+    store or the log from being read.
     """
     owner, before = reader.owner, request.before
     partition, session = owner.partition, owner.session
@@ -103,7 +103,10 @@ async def _drop(reader: PartitionReader, session: Session, before: TransactionId
 async def _drop_one(
     reader: PartitionReader, session: Session, name: StorageId, before: TransactionId, *, confirm: bool
 ) -> Trimmed:
-    """Have one replica drop its oldest segment; with `confirm`, tell it first that `before` is committed."""
+    """Have one replica drop its oldest segment if all of it is below `before`.
+
+    With `confirm`, tell it first that `before` is committed.
+    """
     try:
         if confirm:
             expect(await reader.ask(name, Confirm(session.id, before)), Done)

@@ -11,7 +11,7 @@ from polonaise.terms import StorageId
 
 
 class Acknowledgements:
-    """Counts what the replicas engaged in one session have synced. Nothing else ever decides a commit.
+    """Counts what the replicas engaged in one session have synced. Within the session nothing else decides a commit.
 
     Everything sent in a session (batches and barriers) is numbered 1, 2, 3, … in one order that is the same for all
     replicas; to acknowledge a number is to acknowledge all before it.

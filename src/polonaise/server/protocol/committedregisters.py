@@ -20,7 +20,7 @@ AskedRegisters: TypeAlias = GetRegister | ListRegisters
 class CommittedRegisters:
     """Holds the registers of a partition at its committed high-water mark, and answers requests for them.
 
-    Each request is admitted first; later, `answer` or `give_up` has to be called for it once.
+    Each request is admitted first; later, `answer` or `release` has to be called for it once.
     """
 
     __slots__ = ("_keys", "_listing_count_max", "_listings", "values")
@@ -76,6 +76,6 @@ class CommittedRegisters:
         return RegistersListed(committed, page.more, registers.encode(page.changes))
 
     def release(self, asked: AskedRegisters) -> None:
-        """Let another listing be admitted in place of this one, which is answered or given up now."""
+        """Let another listing be admitted for this one, which is answered or given up. Ignores other requests."""
         if isinstance(asked, ListRegisters):
             self._listings -= 1

@@ -1,8 +1,9 @@
 """Requests to prove that a committed transaction is on so many engaged replicas, in so many zones.
 
-They rest on the present session alone: what a replica engaged in it has acknowledged, or had when the session began,
-which is everything that was committed before. Such a proof stays true, for no replica ever cuts what is committed. A
-request is void with its session, and its client asks again in the next one, where other replicas may be engaged.
+A proof rests on the present session alone: what a replica engaged in it has acknowledged, or had when the session
+began, which is everything that was committed before. It stays true, for only a reset of the head has what is committed
+cut. A request is refused when its session ends, and its client asks again in the next one, where other replicas may be
+engaged.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PROOFS_MAX: Final = 10_000
 
 
 class PendingProof(NamedTuple):
-    """Asks to be told when what is needed has synced the transaction `id`."""
+    """Asks to be told when as many engaged replicas as `needs` says, in as many zones, have synced transaction `id`."""
 
     until_s: float
     request: int
@@ -32,7 +33,7 @@ class PendingProof(NamedTuple):
 
 
 class CopyProofs:
-    """Answers such requests, and holds those that are not proved yet."""
+    """Answers requests to prove that transactions have the copies they need; holds those that are not proved yet."""
 
     __slots__ = ("_asked", "_held", "_out", "_partition")
 
@@ -97,7 +98,8 @@ class CopyProofs:
                 self._refuse(pending, error)
 
     def _answer(self, pending: PendingProof, proved: TransactionId) -> None:
-        """Tell the client how far it is proved: no farther than the log is committed, where it may still be changed."""
+        """Tell the client how far its needs are proved, to the committed mark at most: above that the log may
+        change."""
         answer = CopiesProved(max(proved, pending.id))
         self._out.answer(Answer(pending.connection, pending.request, answer))
 

@@ -30,7 +30,8 @@ class ThrottleSettings:
     bytes_per_s_min: float
     """The bytes per second that are copied however slow appends are; at most `bytes_per_s_max`."""
     share: float
-    """The share of the time in which it is copied, above 0 and at most 1; the rest is pauses."""
+    """The share of the time that copies take, above 0 and at most 1; the rest is pauses, as far as `bytes_per_s_min`
+    leaves time for them."""
     latency_s: float
     """Appends that take no longer than this are not disturbed, in seconds."""
 
@@ -89,7 +90,7 @@ class CopyThrottle:
         self._adapt()
 
     def _learn(self, commits: Commits, *, disturbed: bool) -> None:
-        """Take in what was committed since the last call: while copies were under way (`disturbed`), or without."""
+        """Take in what was committed since the last call: during or just after copies (`disturbed`), or without."""
         count, seen = commits.batches - self._seen.batches, self._seen
         self._seen = commits
         if count <= 0:
@@ -126,8 +127,8 @@ class CopyProgress:
     def falls_behind(self, missing: int, now_s: float, patience_s: float) -> bool:
         """Note how many transactions the replica lacks now; return whether that got no less for `patience_s` seconds.
 
-        For a node that was away, this begins anew with a new object: time alone tells nothing, as a copy may wait for
-        its turn for longer than `patience_s`.
+        The time between two calls counts, however long it is, as a copy may wait for its turn. So take a new object for
+        a node that was away meanwhile.
         """
         if self._least is None or missing < self._least:
             self._least, self._since_s = missing, now_s

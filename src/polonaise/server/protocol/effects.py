@@ -95,7 +95,7 @@ class MarkMoved(NamedTuple):
 
 
 class EndSession(NamedTuple):
-    """Stop what belongs to the session, which has ended, and start the next one."""
+    """Stop what belongs to the session, which has ended; the next one is to start, unless the ownership has ended."""
 
     session: SessionId
     reason: str
@@ -127,7 +127,7 @@ class EffectsInOrder:
     1. **send to replicas**: so that their disks work while clients are told;
     2. **refuse before feed**: when a client is fed one of its appends, it takes for lost every older one whose fate it
        was not told. So every refusal is told before anything is fed that was decided after it;
-    3. **feed before answer**: an answer tells a committed high-water mark; everything up to that mark goes out first;
+    3. **feed before answer**: the answer to a mount or flush tells a mark; everything up to that mark goes out first;
     4. **requests to the shell**: what to read or to wait for, and which readers to wake;
     5. **the end last**: a session that ends has told everything that it had proved, and a client that is cut off has
        been told the fate of what came before its mistake.

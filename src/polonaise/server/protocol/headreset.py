@@ -140,7 +140,7 @@ def decide(
 
 
 def begun(value: PartitionValue, certain: TransactionId) -> PartitionValue:
-    """Return the value with its pending reset begun in its session, to be written before any copy is cut for it.
+    """Return the value with its pending reset begun, in its session or earlier: written before a copy is cut for it.
 
     From then on copies lack what they may have held, and so prove nothing any more: neither to the next attempt, nor to
     another decision that replaces this one. `certain` is what the source of the reset can share with other copies.

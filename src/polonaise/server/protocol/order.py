@@ -1,7 +1,8 @@
 """The judging and ordering of appends: locks and expectations first, then an id, then a batch.
 
 Everything is judged against the state *including* what is ordered and not yet committed. So a refusal may rest on an
-append that never commits. Each refusal carries the id that it rests on, and is told only when that id is committed.
+append that never commits. Each refusal carries the id that it rests on, and is told as it is only once that id is
+committed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ LOCKS_MAX: Final = 1_000
 FRAME_LOCKS_MAX: Final = 1_000_000
 """The most locks in one append frame: they are judged in one turn of the loop."""
 INLINE_BYTES_MAX: Final = 1024 * 1024
-"""The largest body that travels within a batch, in bytes."""
+"""The largest body of an append, in bytes, unless the server's settings give another bound."""
 FRAME_COUNT_MAX: Final = 65_536
 """The most transactions in one append frame: they are judged in one turn of the loop."""
 FRAME_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -56,8 +57,8 @@ class Refusal(NamedTuple):
     """An append that was not ordered, and why."""
 
     rests_on: TransactionId
-    """The id of the append that the refusal rests on: it is justified, and so told, only if that one is committed.
-    NO_TRANSACTION if it rests on none."""
+    """The id of the append that the refusal rests on: it is justified, and told as it is, only if that one is
+    committed. NO_TRANSACTION if it rests on none."""
     client_id: ClientId
     sequence: int
     """The append's sequence number at its client."""
@@ -389,7 +390,7 @@ class Order:
     def _judge_group(
         self, appends: ReceivedAppends, positions: list[int], operations: list[Operation], marks: list[int]
     ) -> tuple[TransactionId, int, FailureReason] | None:
-        """Judge one group. Return None after it was let in: locks raised, registers changed.
+        """Judge one group. Return None if it is to be let in: its locks are raised then, and its registers changed.
 
         For a refused group, return the id that the refusal rests on, its value and its reason; nothing has changed.
         """

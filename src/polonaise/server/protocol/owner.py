@@ -3,13 +3,13 @@
 Clients' messages go through one inbox in the order of arrival. While there is a session, appends are judged against
 everything ordered so far, as long as they fit into the next batch. Batches are sent to the replicas while the session's
 window is not full, and a batch is committed once a quorum of the members has synced it; only engaged replicas count.
-Whatever a client is told or fed rests on a commit, or on an engaged session:
+Whatever a client is told of the log, or fed, rests on a commit, or on an engaged session:
 
 * **nothing before it is committed**: a batch is fed when it is committed, and a request answered when the message to
-  the replicas that proves it is;
+  the replicas that proves it is, or when the next session starts;
 * **refuse before feed**: a refusal that rests on an undecided append is held until that append is decided, and told
   before the batch with that append is fed. If the append goes with its session, the refusal says SESSION_ENDED;
-* **feed before answer**: an answer that tells a mark is kept until its mount was fed everything up to that mark;
+* **feed before answer**: the answer to a mount or a flush is kept until the mount was fed everything up to its mark;
 * **nothing before it is engaged**: the fate of the appends of an ended session is told when the next session starts.
 
 When each of these happens is decided in this file alone. `effects` says in which order the effects of one event are
@@ -100,7 +100,7 @@ class PartitionOwner:
         self.session: Session | None = None
         """The present session; None between sessions."""
         self.committed: TransactionId = NO_TRANSACTION
-        """The highest id that this owner has ever proved to be committed."""
+        """The committed high-water mark, as this owner has proved it. Only a reset of the log's head lowers it."""
         self._last_crc = 0
         self._last_session: SessionId = NO_SESSION
         self.registers = CommittedRegisters(settings.listing_count_max)
@@ -127,7 +127,7 @@ class PartitionOwner:
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody waits for what this owner commits or answers."""
+        """Whether a client is mounted, or an append or a request waits in the inbox."""
         return bool(self.feeds.mounts or self._inbox)
 
     @property
@@ -187,7 +187,8 @@ class PartitionOwner:
     def session_not_started(self, error: PolonaiseError, *, operator: bool = False) -> list[Effect]:
         """Note that an attempt to start a session failed; `operator`: only an operator can help.
 
-        With `operator` all requests are refused with `error`. Without it the next attempt may succeed, so they wait.
+        With `operator` the requests that wait are refused with `error`. Without it the next attempt may succeed, so
+        they wait on.
         """
         blocked = self.readiness.attempt_failed(error, operator=operator)
         if blocked is not None:
@@ -327,7 +328,11 @@ class PartitionOwner:
         self._feed_all()
 
     def replica_failed(self, name: StorageId, connection: Hashable, error: PolonaiseError, now: Moment) -> list[Effect]:
-        """End the session because an engaged replica failed; between sessions, add its fault to the known causes."""
+        """End the session because an engaged replica failed.
+
+        Between sessions, if nothing was committed since a fault, the failure is added to the causes that clients are
+        told.
+        """
         if self.session is not None and self.session.is_engaged(name, connection):
             # Even where a quorum is left: only a new session can record that this replica lacks what comes next.
             self.readiness.faults.blame([name], str(error), now.monotonic_s)
@@ -347,9 +352,10 @@ class PartitionOwner:
     def append(
         self, client_id: ClientId, connection: Hashable, generation: Generation, appends: ReceivedAppends, now: Moment
     ) -> list[Effect]:
-        """Order a client's appends after everything that came before; without a mount on its connection they are void.
+        """Judge a client's appends after everything that came before; without a mount on its connection they are void.
 
-        Appends of another generation, and those that would pass a bound of the inbox, are refused.
+        Refused at once are appends of another generation, those that would pass a bound of the inbox, and all while
+        replicas are lacking that commits need.
         """
         mount = self.feeds.mount_of(client_id, connection)
         if mount is None:
@@ -378,9 +384,9 @@ class PartitionOwner:
     def _pump(self, now: Moment, *, at_once: bool = False) -> None:
         """Judge what waits, in order, while there is a session; send what was let in while its window is not full.
 
-        When nothing is on its way, a message goes out at once. Otherwise it goes out at the end of this turn of the
-        loop, so that what arrives together becomes one batch; and while the window is full, with the acknowledgement
-        that makes room.
+        When nothing is on its way, or with `at_once`, a message goes out now. Otherwise it goes out at the end of this
+        turn of the loop, so that what arrives together becomes one batch; and while the window is full, with the
+        acknowledgement that makes room.
         """
         while (session := self.session) is not None:
             # Judged first, also while the window is full: refusals need no room in it, and what was let in is ready to
@@ -518,7 +524,7 @@ class PartitionOwner:
     # ------------------------------------------------------------------ requests
 
     def flush(self, client_id: ClientId, connection: Hashable, request: int, now: Moment) -> list[Effect]:
-        """Answer once every earlier append of the mount is decided and fed.
+        """Answer once every earlier append of the mount is decided, and fed if it is committed.
 
         Raises `PartitionNotReady` without a mount on this connection, and `Overloaded` if too many answers wait for the
         mount's feed.
@@ -530,7 +536,8 @@ class PartitionOwner:
     def ask_mark(self, connection: Hashable, request: int, now: Moment) -> list[Effect]:
         """Answer with the committed high-water mark, as proved by a message to the replicas that is sent from now on.
 
-        A deposed owner can't prove one, and so can't answer with a mark that was overtaken.
+        A session that starts from now on proves it as well. A deposed owner can't prove a mark, and so can't answer
+        with one that was overtaken.
         """
         self._ask(PendingMark(self._settings.asked_until_s(now.monotonic_s), request, connection), now)
         return self._out.taken()
@@ -546,7 +553,7 @@ class PartitionOwner:
         return self._out.taken()
 
     def prove_copies(self, connection: Hashable, request: int, asked: ProveCopies, now: Moment) -> list[Effect]:
-        """Answer once so many engaged replicas, in so many zones, have synced a committed transaction."""
+        """Answer once as many engaged replicas as asked for, in as many zones, have synced a committed transaction."""
         until_s, needs = self._settings.asked_until_s(now.monotonic_s), Needs(asked.copies, asked.zones)
         self._proofs.ask(PendingProof(until_s, request, connection, asked.id, needs), self.session, self.committed)
         return self._out.taken()
@@ -575,7 +582,10 @@ class PartitionOwner:
     # ------------------------------------------------------------------ time, and the end
 
     def tick(self, now: Moment) -> list[Effect]:
-        """Check what comes with time: replicas that are late, a pulse that is due, requests that waited too long."""
+        """Check what comes with time: late replicas, a pulse that is due, appends and requests that waited too long.
+
+        Mounts are told of a hindrance that has lasted, or is over.
+        """
         session, settings = self.session, self._settings
         if session is not None:
             late = session.late(now.monotonic_s, settings.acknowledge_s_max)
@@ -605,7 +615,7 @@ class PartitionOwner:
         return self._out.taken()
 
     def stop(self, error: PolonaiseError, now: Moment) -> list[Effect]:
-        """End the ownership: tell clients to look elsewhere. The next owner decides the fate of appends in flight."""
+        """End the ownership, and tell clients the error. The next owner decides the fate of appends in flight."""
         if self.stopped is not None:
             return []
         self.stopped = error

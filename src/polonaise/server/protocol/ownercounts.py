@@ -12,15 +12,16 @@ from polonaise.terms import FailureReason, TransactionId
 class OwnerCounts(dict[str, int]):
     """Counts by name, from the beginning of the ownership, and the time that batches take to be committed.
 
-    What is counted is counted once for each batch, or each message with refusals, and not for each append.
+    These are counts of appends unless they say otherwise, but raised once for a whole batch or frame.
 
     - `sessions`: sessions started. `committed_batches`, `committed_transactions`, `committed_bytes`: what this owner
       committed, in bytes of batches.
     - `refused`: appends judged and refused. `conflicts`: those of them refused because of a lock.
       `conflicts_before_session`: those conflicts that rest on nothing ordered in the session, but on how little is
-      known of the locks from before it. `conflicts_by_table`: those judged while the locks shared places in the table.
-      Of these two kinds some may be false; all other conflicts are certain.
-    - `expired`: appends that waited in the inbox past their deadline. `void_appends`: those of a mount that had ended.
+      known of the locks from before it. `conflicts_by_table`: others, judged while the locks shared places in the
+      table. Of these two kinds some may be false; all other conflicts are certain.
+    - `expired`: appends that waited in the inbox past their deadline. `void_appends`: those that came without a mount
+      on their connection, or whose mount had ended when they were to be judged.
     """
 
     def __init__(self, latencies: Histogram | None = None) -> None:

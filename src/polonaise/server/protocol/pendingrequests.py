@@ -15,7 +15,7 @@ from polonaise.terms import TransactionId
 
 
 class PendingMount(NamedTuple):
-    """Asks whether a mount may append: it may once every append of the client's older mounts is decided, and fed."""
+    """Asks whether a mount may append: it may once all appends of older mounts are decided, and fed if committed."""
 
     until_s: float
     request: int

@@ -29,16 +29,20 @@ class Readiness:
     def __init__(self, partition: PartitionId) -> None:
         self._partition = partition
         self.waits_for = "its first session has not begun"
-        """The reason why the partition is not ready; empty while it is."""
+        """The reason why there is no session; empty while there is one."""
         self.blocked: PolonaiseError | None = None
         """The error with which appends and reads are refused until an operator acts; None if none has to."""
         self.faults = SessionFaults()
         self.late: dict[StorageId, str] = {}
-        """The members that are not engaged, each with why it was not brought up to date; empty if no try has failed."""
+        """The members without which the last session started, each with why it is not up to date; "" if that is
+        unknown."""
         self.added: dict[StorageId, str] = {}
-        """The copies that a pending change adds, each with why it was not brought up to date; empty as in `late`."""
+        """The copies that a pending change adds, each with why it is not up to date; "" if that is unknown."""
         self.reached: dict[StorageId, TransactionId] = {}
-        """The last id, at least, in the copies of `late` and `added`; those of which nothing is known are left out."""
+        """The last id, at least, in the copies of `late` and `added`, and between sessions of those that were engaged.
+
+        Those of which nothing is known are left out.
+        """
         self.answers: dict[StorageId, ReplicaAnswer] = {}
         """What each replica has proved in the attempts to start a session since the last one was started."""
         self._progress: dict[StorageId, CopyProgress] = {}
@@ -108,16 +112,16 @@ class Readiness:
             self.reached[name] = last
 
     def replica_lacks(self, name: StorageId, missing: int, now_s: float, patience_s: float) -> bool:
-        """Note how many transactions a late member lacks; return whether that got no less for `patience_s` seconds."""
+        """Note how many transactions a late replica lacks; return whether that got no less for `patience_s` seconds."""
         return self._progress.setdefault(name, CopyProgress()).falls_behind(missing, now_s, patience_s)
 
     def replica_away(self, name: StorageId) -> None:
-        """Note that a late member's node is not connected: the time until it is does not count for `replica_lacks`."""
+        """Note that a late replica's node is not connected: the time until it is does not count for `replica_lacks`."""
         self._progress.pop(name, None)
 
     @property
     def falling_behind(self) -> list[StorageId]:
-        """The late members that came no nearer for too long when they were last copied to."""
+        """The late members and added copies that came no nearer for too long when they were last copied to."""
         return [
             name
             for name, progress in self._progress.items()

@@ -21,7 +21,7 @@ class ReplicaAnswer:
     joined: SessionId
     """The last session that the replica was made clean for; NO_SESSION if there was none."""
     prepared: TransactionId
-    """The id with which its log ended when it joined that session."""
+    """The id with which its log ended when it joined its last session; NO_TRANSACTION if it joined none."""
     confirmed: TransactionId
     """The id up to which its copy is certainly the log."""
     max_synced: TransactionId

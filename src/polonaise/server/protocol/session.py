@@ -107,7 +107,7 @@ class Session:
 
     @property
     def in_flight(self) -> int:
-        """The number of messages that no quorum has synced yet."""
+        """The number of messages sent that are not committed yet."""
         return len(self._in_flight)
 
     @property
@@ -129,9 +129,10 @@ class Session:
         return not (self._in_flight or self._unsynced or self.has_something_to_send)
 
     def waiting_since_s(self, now_s: float) -> float | None:
-        """Return since when this session waits for a commit, as of now; None if it has proved that it commits.
+        """Return since when this session waits for a commit, as of now; None if it does not.
 
-        A barrier that a quorum has synced proves it only while no append waits: barriers need no room on a disk.
+        It does not if nothing waits, or if only barriers and requests wait and it has committed a message before. That
+        proves nothing for appends, because barriers need no room on a disk.
         """
         if not (self._in_flight or self.has_something_to_send):
             return None
@@ -232,7 +233,7 @@ class Session:
     # ------------------------------------------------------------------ the end
 
     def remains(self, wall_us: int) -> tuple[list[SealedBatch], list[PendingRequest]]:
-        """Return the batches whose fate the end of the session leaves open, and the requests not yet answered."""
+        """Return the batches whose fate the end of the session leaves open, and the requests not yet proved."""
         batches = [sent.batch for sent in self._in_flight if sent.batch is not None]
         # Sealed although it is never sent: so whoever tells the clients has batches only to deal with.
         if self.order.forming_count:

@@ -22,7 +22,9 @@ class SessionFaults:
         self.unsettled = False
         """Whether a fault has ended a session since the last commit."""
         self.fruitless = 0
-        """The number of sessions that faults have ended in one trouble, each while it was waiting for a commit in vain.
+        """How many sessions, since the last commit, a fault has ended while they waited for a commit in vain.
+
+        Begins anew after more than `FAULTS_LAST_S` from the end of one to the beginning of the wait of the next.
         """
         self.last = ""
         """The fault that ended a session last; empty if none has."""

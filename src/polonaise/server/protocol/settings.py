@@ -17,8 +17,8 @@ class OwnerSettings:
     lock_entries: int = DEFAULT_ENTRIES
     """The number of entries of the lock table. More make false conflicts rarer, at 8 bytes each."""
     window: int = 4
-    """The most messages (batches, barriers) that no quorum has synced yet. More hides latency, fewer makes batches
-    larger."""
+    """The most messages (batches, barriers) that are sent and not committed yet. More hides latency, fewer makes
+    batches larger."""
     batch_count_max: int = 8_192
     """No further append frame joins a batch that has this many transactions; the last frame may bring it above."""
     batch_bytes_max: int = 2 * 1024 * 1024
@@ -32,7 +32,8 @@ class OwnerSettings:
     """The longest that an append may wait to be ordered."""
     request_s_max: float = 4.0
     """The longest that a request, or a mount, waits to be proved (or `inbox_s_max`, if that is shorter); then it is
-    refused with what it waited for. Clients wait longer, so that they learn that."""
+    refused with what it waited for, unless a session has taken it up and is still proving it. Clients wait longer, so
+    that they learn that."""
     cache_bytes_max: int = 32 * 1024 * 1024
     """The bytes of recent batches, per partition, from which caught-up readers are fed."""
     checkpoint_transactions: int = 250_000

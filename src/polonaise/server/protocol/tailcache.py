@@ -1,4 +1,4 @@
-"""The cache of recent batches that all mounts of a partition are fed from."""
+"""The cache of recent batches that the mounts of a partition are fed from, unless they lag."""
 
 from __future__ import annotations
 
