@@ -12,6 +12,7 @@ from polonaise.coordination.requirement import Requirement
 from polonaise.coordination.values import ClusterDescription, PartitionValue, Versioned
 from polonaise.errors import PartitionNotReady
 from polonaise.server.requirements import Requirements
+from rigs.waiting import wait_until
 
 PLAIN = ClusterDescription.new(bytes(16), 1, {name: f"{name}:1" for name in "ABC"})
 OLD, NEW = PLAIN.requiring(2, 0), PLAIN.requiring(2, 0).requiring(3, 0)
@@ -21,11 +22,22 @@ class Told:
     """A coordinator that tells one description."""
 
     def __init__(self, description: ClusterDescription) -> None:
-        self.description, self.reads = description, 0
+        self.described, self.reads = description, 0
+        self.asked, self.moved = 0, asyncio.Event()
+
+    async def description_changed(self, version: int) -> None:
+        """Return at once, and then after each change."""
+        self.asked += 1
+        if self.asked > 1:
+            await self.moved.wait()
+            self.moved.clear()
+
+    async def description(self) -> Versioned[ClusterDescription]:
+        return Versioned(2, self.described)
 
     async def describe(self) -> ClusterDescription:
         self.reads += 1
-        return self.description
+        return self.described
 
 
 def asked(told: Told, last: Requirement | None, began: ClusterDescription = OLD) -> Requirement | None:
@@ -113,6 +125,20 @@ def test_partitions_that_a_topic_has_got_have_its_requirement_without_a_new_numb
     assert not requirements.take(required.grown("a", 1)), "no session has to end for it"
     assert requirements.of(2) == Requirement(1, 3, 0)
     assert requirements.told_of_topics == {"a": "3 copies"}
+
+
+async def test_a_requirement_that_a_sessions_start_has_read_first_is_followed_by_the_others() -> None:
+    requirements, told = begun(OLD, NEW)
+    assert await requirements.for_session(0, PartitionValue(1, 7, tuple("ABC"), required=NEW.requirements()[0]))
+    changed = asyncio.Event()
+    following = asyncio.ensure_future(requirements.follow(lambda: None, changed.set))
+    async with asyncio.timeout(10):
+        await changed.wait()
+    changed.clear()
+    told.moved.set()
+    await wait_until(lambda: told.asked == 3)
+    following.cancel()
+    assert not changed.is_set(), "it is told once"
 
 
 def test_a_newer_description_that_was_read_for_a_session_tells_its_zones_too() -> None:

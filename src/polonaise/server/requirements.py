@@ -29,6 +29,8 @@ class Requirements:
         """The version of the description that `begin` or `follow` took last: `follow` waits for a change of it."""
         self._read = (0, 0)
         """The number of the newest demand, and the number of partitions, in the newest description that was taken."""
+        self._followed = 0
+        """The number of the newest demand when `follow` last called `changed`, or at the beginning."""
         self._of: Mapping[PartitionId, Requirement] = {}
         self._demands: Mapping[str, Demand] = {}
         self.zones: Mapping[StorageId, str] = {}
@@ -38,6 +40,7 @@ class Requirements:
         """Take the first description, whose changes are followed from then on."""
         self._version, self.zones = described.version, described.value.zones
         self.take(described.value)
+        self._followed = self._read[0]
 
     def take(self, description: ClusterDescription) -> bool:
         """Take a description if it has a newer demand or more partitions; return whether it has a newer demand."""
@@ -91,7 +94,9 @@ class Requirements:
                 if zoned:
                     self.zones = read.value.zones
                 self._version = read.version
-                if self.take(read.value):
+                self.take(read.value)
+                if self._read[0] > self._followed:  # or a session's start has read it first: `changed` is still to come
+                    self._followed = self._read[0]
                     for_topics = "".join(f"; to topic {name}, {told}" for name, told in self.told_of_topics.items())
                     _log.info("commits need %s%s", self.told or "a quorum, and nothing else", for_topics)
                     changed()

@@ -68,5 +68,5 @@ class StorageAddresses:
         finally:
             self._reading = None
         for name, address in self._description.nodes.items():
-            if address != before.address_of(name):
-                _log.info("storage node %s has moved from %s to %s", name, before.address_of(name), address)
+            if name in before.nodes and address != before.nodes[name]:
+                _log.info("storage node %s has moved from %s to %s", name, before.nodes[name], address)
