@@ -93,7 +93,7 @@ class LocalPlan:
         return cls(wanted.partitions or _PARTITIONS, addresses)
 
     def started_again(self, wanted: Wanted) -> LocalPlan:
-        """Return this cluster's plan for another start, which may change the number of servers, and their ports.
+        """Return this cluster's plan for another start: other servers, and ports of servers and ZooKeeper, if wanted.
 
         Raises `BadOption` if anything else is to be changed, and `AddressInUse`.
         """
@@ -181,7 +181,7 @@ class LocalPlan:
 
 
 def plan_in(directory: Path) -> LocalPlan | None:
-    """Return the plan of the cluster in a directory; None if the directory is missing, empty, or was only locked.
+    """Return the plan of the cluster in a directory; None if it is missing, or holds locks and logs at most.
 
     Raises `BadOption` for a directory that holds anything else, `ClusterFileDamaged`, `UnsupportedFormat`,
     `NotADirectory`, and other faults of the disk.

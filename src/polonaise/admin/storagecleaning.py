@@ -32,7 +32,7 @@ _AT_ONCE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What became of one copy that a storage node still has, and that no session needs any more."""
+    """What became of one copy that a storage node still has, although it is no member of the partition any more."""
 
     partition: PartitionId
     bytes: int

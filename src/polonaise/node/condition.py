@@ -37,11 +37,12 @@ class Condition(NamedTuple):
     """The engaged storage nodes. A commit needs a majority of all members."""
     left_out: dict[str, str]
     """Why storage nodes are left out, by name: those that are not connected and, while the partition is ready, those
-    that are not engaged."""
+    that are not engaged. Of the members only, while there is a session."""
     waits_for: str
     """The reason why the partition is not ready; empty if it is."""
     scrub: dict[str, dict[str, Any]]
-    """Reports of the scrubs of the members, by the node's name; their `damages` are those found in this partition."""
+    """Reports of the scrubs of the members or, while there is no session, of all storage nodes, by the node's name.
+    Their `damages` are those found in this partition."""
     fragments_scrub: dict[str, Any] | None
     """The report of the scrub of the server's fragment store, with the damages in this partition; None if the server
     has no store, or does not scrub it."""
@@ -63,12 +64,12 @@ class Condition(NamedTuple):
 
     @property
     def behind(self) -> dict[str, str]:
-        """The storage nodes that the server reaches and that are not engaged, each with the reason."""
+        """The storage nodes of `left_out` that the server reaches, with the reasons; none while `ready` is false."""
         return {name: why for name, why in self.left_out.items() if name not in self.unreachable}
 
     @property
     def out(self) -> dict[str, str]:
-        """The storage nodes that the server does not reach, each with the reason."""
+        """The storage nodes of `left_out` that the server does not reach, each with the reason."""
         return {name: self.left_out[name] for name in self.unreachable}
 
     @property
