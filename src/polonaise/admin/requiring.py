@@ -40,9 +40,9 @@ class RequirementChange:
     copies: int
     zones: int
     topic: str
-    """The topic of which they are required; empty for the whole cluster."""
+    """The topic of which the copies and zones are required; empty for the whole cluster."""
     waiting: Mapping[PartitionId, str]
-    """The partitions that do not act by it yet, each with the reason; empty if all do."""
+    """The partitions that do not act by the requirement yet, each with the reason; empty if all do."""
 
     def document(self) -> dict[str, Any]:
         """Return the outcome as a JSON-ready document."""

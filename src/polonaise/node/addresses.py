@@ -276,7 +276,7 @@ def check_storage_name(name: StorageId) -> None:
 
 
 def check_storage_address(address: str) -> None:
-    """Raise `BadOption` unless this is an address that a storage node keeps at every start: port 0 is none."""
+    """Raise `BadOption` unless this is an address, and one that a storage node keeps at each start: not port 0."""
     parsed = parse_address(address)
     if isinstance(parsed, HostPort) and not parsed.port:
         raise BadOption(

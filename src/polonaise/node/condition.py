@@ -58,9 +58,10 @@ class Condition(NamedTuple):
     tls: str = ""
     """What is wrong with the server's TLS files; empty if nothing."""
     change: str = ""
-    """The change of members that is pending, in words; empty if none is."""
+    """The change of members that is pending, in words; empty if none is, and while there is no session."""
     lacking: str = ""
-    """What the partition lacks if it has fewer members than it is to have, engaged or not; empty if it has enough."""
+    """What the partition lacks if it has fewer members than it is to have, engaged or not; empty if it has enough, and
+    while there is no session."""
 
     @property
     def behind(self) -> dict[str, str]:
@@ -163,7 +164,7 @@ def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapp
 
 
 def _lacking(answer: Mapping[str, Any], health: Mapping[str, Any]) -> str:
-    """Return what a partition lacks that has fewer members than it is to have; empty if it has enough.
+    """Return what a partition lacks that has fewer members than it is to have; empty if it has enough, or no session.
 
     All members may be engaged then, and yet there is no room for the losses that the cluster was made to survive. The
     text is the same for all partitions with the same lack, because equal troubles are told once with their number.
@@ -181,7 +182,7 @@ def _lacking(answer: Mapping[str, Any], health: Mapping[str, Any]) -> str:
 
 
 def _change_in(health: Mapping[str, Any]) -> str:
-    """Return the change of members that is pending according to a partition's health; empty if none is."""
+    """Return the change of members that is pending according to a partition's health; empty if none is told there."""
     members, pending = health.get("members"), health.get("next")
     if members is None or pending is None:
         return ""

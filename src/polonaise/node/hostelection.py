@@ -161,7 +161,10 @@ class HostElection:
             ) from host.failure
 
     async def _until_left(self, host: EmbeddedHost) -> None:
-        """Run the nodes in this loop until they are cancelled or end. Raises their fault."""
+        """Run the nodes in this loop until they are cancelled or end.
+
+        Raises their fault. If they stopped themselves, that is in `host.failure`.
+        """
         loop = asyncio.get_running_loop()
         stop_at_mistakes(loop, host)
         nodes = asyncio.ensure_future(host_log(host, self._address, self._started))
@@ -261,7 +264,8 @@ _elections: dict[Identity, HostElection] = {}
 def take(address: EmbeddedAddress) -> HostElection:
     """Take part in the election at an existing directory until `leave`.
 
-    All callers in this process share one `HostElection` for each directory. Raises `NotFound` if it can't be found.
+    All callers in this process share one `HostElection` for each directory, until it fails or the last one leaves it.
+    Raises `NotFound` if the directory can't be found.
     """
     # By device and inode: two paths may lead to the same directory, and a process must not wait for its own lock.
     try:
@@ -298,7 +302,7 @@ def leave(election: HostElection) -> None:
 def _disown() -> None:
     """Forget, in a forked child, the elections of its parent.
 
-    The child has none of the parent's threads, so it hosts nothing, and a log that it opens stands for election anew.
+    The child has none of the parent's threads, so it hosts nothing, and stands for election anew when it opens a log.
     """
     global _guard
     _guard = threading.Lock()
