@@ -48,7 +48,7 @@ _TRIES: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The options of `cluster start`; None for those that were not given."""
+    """The options of `cluster start` that say what the plan is to be; None for those that were not given."""
 
     coordinator: str | None = None
     """`zookeeper` or `file`."""
@@ -82,7 +82,8 @@ class LocalPlan:
     def new(cls, wanted: Wanted) -> LocalPlan:
         """Return the plan of a new cluster, with defaults for all that is not wanted otherwise.
 
-        Raises `AddressInUse` if the wanted ports are not free, and `BadOption` if they don't exist.
+        Raises `AddressInUse` if the wanted ports, or without a wish enough ports, are not free; and `BadOption` if the
+        wanted ones don't exist.
         """
         storage, servers = wanted.storage or _STORAGE, wanted.servers or _SERVERS
         has_zookeeper = (wanted.coordinator or ZOOKEEPER) == ZOOKEEPER

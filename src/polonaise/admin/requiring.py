@@ -156,7 +156,7 @@ def _lack_in(
 async def _check_servers(
     host: Host, coordinator: Coordinator, description: ClusterDescription, known_by: str, timeout_s: float
 ) -> None:
-    """Raise `InsufficientReplicas` unless all servers know such requirements, which this key of their health shows."""
+    """Raise `InsufficientReplicas` unless all servers know such requirements: their health has the key `known_by`."""
     servers = {each.server: each.address for each in await answered(coordinator.members(), timeout_s)}
     told = await _asked(host, servers, ROLE_SERVER, description.key, timeout_s)
     for server, answer in told.items():
