@@ -53,7 +53,8 @@ class Load:
     partitions: Sequence[PartitionId] = (0,)
     """The partitions, which each client appends to by turns."""
     timeout_s: float = 10.0
-    """The longest that one append, or the wait for the next transaction, may take."""
+    """The longest that one append may take. A consumer waits for the next transaction as long, and for the producer's
+    longest pause besides."""
     seed: int = 1
     """The seed of the locks and pauses that are drawn."""
 
@@ -74,7 +75,7 @@ class Measured:
     """What a benchmark has measured."""
 
     seconds: float = 0.0
-    """From the first append to the last answer."""
+    """From the first append to the last answer or, of consumers, the last arrival."""
     body_bytes: int = 0
     """The bytes of the bodies that were committed, or received."""
     latencies_s: array[float] = field(default_factory=lambda: array("d"))

@@ -65,7 +65,7 @@ class ServerStatus:
     partitions: int
     """The number of partitions that the assignment gives to the server."""
     trouble: str = ""
-    """Why the server could not be asked; empty if it answered."""
+    """Why there is no health of the server to be read, such as that another one answers; empty if there is one."""
     told: Sequence[str] = ()
     """What is wrong according to the server itself, line by line."""
 
@@ -103,11 +103,11 @@ class StorageStatus:
     address: str
     """The storage node's address in the cluster's description."""
     trouble: str = ""
-    """Why the storage node could not be asked; empty if it answered."""
+    """Why there is no health of the storage node, such as that another one answers; empty if there is one."""
     directory: str | None = None
     """The storage directory; None if the node did not tell."""
     partitions: int | None = None
-    """The number of partitions of which the node has a replica; None if it did not tell."""
+    """The number of partitions of which the node has files, also of copies that it gave up; None if it did not tell."""
     free_bytes: int | None = None
     """The bytes of the directory's disk that the node may still use; None if it did not tell."""
     total_bytes: int | None = None
@@ -115,7 +115,7 @@ class StorageStatus:
     told: Sequence[str] = ()
     """What is wrong according to the storage node itself, line by line."""
     not_connected: Mapping[ServerId, str] = field(default_factory=dict)
-    """The servers that have no connection to the storage node, each with the reason."""
+    """The servers that told that they have no connection to the storage node, each with the reason."""
     draining: bool = False
     """Whether the storage node is being drained: it gets no more copies."""
 
@@ -156,7 +156,8 @@ class PartitionStatus:
     owner: Owner | None
     """The owner in the assignment; None while nobody owns the partition."""
     condition: Condition | None
-    """The condition that the owner tells; None if the owner did not answer, or does not serve the partition."""
+    """The condition that the owner tells; None if there is no owner, or it did not answer, or does not serve the
+    partition."""
     unknown: str = ""
     """Why there is no condition; empty if there is one."""
     counts: Mapping[str, Any] = field(default_factory=dict)

@@ -36,12 +36,13 @@ class ReplicaReport(NamedTuple):
 
 
 class ReplicaDifference(NamedTuple):
-    """Where replicas of a partition part, and which of them agree with each other from there on."""
+    """Where replicas of a partition part, and which of them agree with each other there."""
 
     first: TransactionId
     """The first id at which they differ. Below it, replicas that hold an id hold the same."""
     sides: tuple[tuple[str, ...], ...]
-    """Directories of the replicas, grouped by those that agree with each other."""
+    """Directories of the replicas that hold a batch there, grouped by those that hold the same one. Replicas of one
+    side may differ later."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class _Walk:
     files: Files
     batches: AsyncGenerator[Batch, None] = field(init=False)
     batch: Batch | None = None
-    """The next batch to compare; None at the replica's end."""
+    """The next batch to compare; None before the first `step`, and at the replica's end or first damage."""
     last: TransactionId = NO_TRANSACTION
     damage: str = ""
 

@@ -40,7 +40,7 @@ _SERVICE_LINK: Final = re.compile(
 )
 """The end of a variable that Kubernetes sets in each container for a service `polonaise-…`. It is no setting."""
 _SERVICE_URL: Final = re.compile(r"(tcp|udp|sctp)://.*")
-"""The value of such a variable of Kubernetes if its name ends in `_PORT`."""
+"""The value of a variable that Kubernetes sets for a service `polonaise-…`, if the variable's name ends in `_PORT`."""
 _OTHER_VARIABLES: Final = ("CI", "CONFIG", "COORDINATOR", "LOG", "TLS_CA", "TLS_CERTIFICATE", "TLS_KEY")
 """The valid variables that are no settings of a table, without the prefix."""
 _QUANTITY: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
@@ -166,9 +166,9 @@ def variable_of(table: str, name: str) -> str:
 
 
 def _tables_in(path: str, mistakes: list[str]) -> dict[str, dict[str, Any]]:
-    """Return the tables of a configuration file, and note its other mistakes.
+    """Return the tables of a configuration file, and note in `mistakes` what else stands at its top.
 
-    Raises `BadOption` for a file that does not exist, and for invalid TOML.
+    Raises `BadOption` for a file that does not exist or is too large, and for invalid TOML.
     """
     try:
         text = with_own_errors(path, lambda: _read(Path(path)))
@@ -354,7 +354,7 @@ def _number_of(value: object, units: Mapping[str, float]) -> float:
 
 
 def _written(kind: SettingKind, value: Any) -> str:
-    """Return a value as it could be written in a file."""
+    """Return a value as text, as a variable of the environment could give it."""
     if kind is SettingKind.LIST:
         return ",".join(value)
     if kind is SettingKind.PARTITIONS:

@@ -103,7 +103,8 @@ class CopyMoves:
     async def carry_out(self, moves: Sequence[Move]) -> None:
         """Carry out moves, several at the same time, but one step at a time in each partition.
 
-        If some fail, the others are carried out all the same, and the first failure is raised.
+        If one fails, the later ones of its partition are left out, those of other partitions are carried out all the
+        same, and one of the failures is raised.
         """
         turns = asyncio.Semaphore(_AT_ONCE_MAX)
         by_partition: dict[PartitionId, list[Move]] = {}

@@ -34,7 +34,7 @@ class HeldCopy:
     confirmed: TransactionId
     """The id up to which an owner has told it that its copy is the log."""
     joined: SessionId
-    """The last session that it took part in; NO_SESSION for none."""
+    """The replica's joined session, which is the last that it was made clean for; NO_SESSION for none."""
     took_part: bool
     """Whether it took part in the last session until that ended, as far as the coordinator knows."""
 
@@ -79,7 +79,7 @@ class HeadOutcome:
     """Whether a session has carried the reset out. Else the replicas that came back could prove the end of the log, and
     their proof counts."""
     committed: TransactionId
-    """The high-water mark of the partition now; with the record of the reset, if it was carried out."""
+    """The committed high-water mark of the partition now; with the record of the reset, if it was carried out."""
 
 
 async def head_state(host: Host, coordinator: Coordinator, partition: PartitionId, timeout_s: float) -> HeadState:
@@ -138,8 +138,8 @@ def _copy(name: StorageId, value: PartitionValue, answer: dict[str, Any]) -> Hel
 def decision(state: HeadState, to: TransactionId, source: StorageId | None, asked_us: int) -> HeadReset:
     """Return the reset to `to`, from the copy of `source` or else from the one that is least in doubt.
 
-    Raises `HeadNotReset` for an id that no copy holds, for one that only doubtful ids of a copy reach unless that copy
-    is named, and once `RESETS_MAX` resets were carried out.
+    Raises `HeadNotReset` for a `source` that has not answered, for an id that the copy of `source` lacks or, without
+    `source`, that no copy has or that may be in doubt wherever it is, and once `RESETS_MAX` resets were carried out.
     """
     if to < NO_TRANSACTION:
         raise HeadNotReset(f"the head can't be reset to {to}: give the id of a transaction, or -1 for an empty log")

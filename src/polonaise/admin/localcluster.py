@@ -28,7 +28,8 @@ _READY_S: Final = 60.0
 _READY_PARTITION_S: Final = 0.1
 """Seconds after which a cluster that is not ready counts as failed, and the seconds that each partition adds."""
 _WELL_S: Final = 10.0
-"""Seconds that a cluster whose partitions are all ready gets to become well in everything else."""
+"""Seconds from the beginning of the wait in which a cluster whose partitions are all ready may become well in
+everything else."""
 _EARLIER_S: Final = 20.0
 """Seconds that the processes of an earlier run get to end: those that hang kill themselves after twelve."""
 _BACKOFF_S_MIN: Final = 0.5
@@ -42,10 +43,11 @@ _LAST_LINE_MAX: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """An event of the cluster, to be told to the user who started it."""
+    """An event of a local cluster, or of a run of `polonaise smoke`, to be told to the user who started it."""
 
     event: str
-    """`starting`, `waiting`, `ready`, `not_ready`, `ended`, `restarted`, or `stopping`."""
+    """The kind of the event. Of a local cluster: `starting`, `waiting`, `ready`, `not_ready`, `ended`, `restarted`, or
+    `stopping`."""
     text: str
     """The event in a line for people."""
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -189,7 +191,7 @@ class LocalClusterRun:
         self._tell(Told("starting", "\n".join(lines), fields))
 
     def wait_ready(self) -> None:
-        """Return when every partition is ready, or `stop_soon` was called.
+        """Return when every partition is ready, or `stop_soon` was called. All else gets ten seconds to be well, too.
 
         If that takes more than a minute, or longer for many partitions, raises `StartFailed` for a new cluster. A
         cluster that existed before goes on: a partition may wait for its operator, who needs the nodes to help it.
@@ -222,7 +224,8 @@ class LocalClusterRun:
         return f"look at it with: polonaise cluster status --coordinator {self.cluster.coordinator}"
 
     async def _until_ready(self) -> str:
-        """Wait until every partition is ready, and return what else is wrong then; empty if nothing is.
+        """Wait until every partition is ready, and within `_WELL_S` until all is well; return what is wrong then, if
+        anything.
 
         Raises `StartFailed` after the time that such a cluster gets. Returns early after `stop_soon`.
         """
@@ -246,12 +249,12 @@ class LocalClusterRun:
         return missing
 
     def follow(self) -> None:
-        """Watch the processes until `stop_soon`; start again those that end by themselves."""
+        """Watch the processes until `stop_soon`; with `restart`, start again those that end by themselves."""
         while not self._stopped.wait(_LOOK_S):
             self.look()
 
     def look(self) -> None:
-        """Check the processes once: tell of those that have ended, and start again those whose pause is over."""
+        """Check the processes once: tell of those that have ended; with `restart`, start those whose pause is over."""
         now_s = time.monotonic()
         for watched in self._watched:
             node = watched.node

@@ -48,7 +48,7 @@ _TRIES: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The options of `cluster start`; None for those that were not given."""
+    """The options of `cluster start` that say what the plan is to be; None for those that were not given."""
 
     coordinator: str | None = None
     """`zookeeper` or `file`."""
@@ -82,7 +82,8 @@ class LocalPlan:
     def new(cls, wanted: Wanted) -> LocalPlan:
         """Return the plan of a new cluster, with defaults for all that is not wanted otherwise.
 
-        Raises `AddressInUse` if the wanted ports are not free, and `BadOption` if they don't exist.
+        Raises `AddressInUse` if the wanted ports, or without a wish enough ports, are not free; and `BadOption` if the
+        wanted ones don't exist.
         """
         storage, servers = wanted.storage or _STORAGE, wanted.servers or _SERVERS
         has_zookeeper = (wanted.coordinator or ZOOKEEPER) == ZOOKEEPER
@@ -93,7 +94,7 @@ class LocalPlan:
         return cls(wanted.partitions or _PARTITIONS, addresses)
 
     def started_again(self, wanted: Wanted) -> LocalPlan:
-        """Return this cluster's plan for another start, which may change the number of servers, and their ports.
+        """Return this cluster's plan for another start: other servers, and ports of servers and ZooKeeper, if wanted.
 
         Raises `BadOption` if anything else is to be changed, and `AddressInUse`.
         """
@@ -181,7 +182,7 @@ class LocalPlan:
 
 
 def plan_in(directory: Path) -> LocalPlan | None:
-    """Return the plan of the cluster in a directory; None if the directory is missing, empty, or was only locked.
+    """Return the plan of the cluster in a directory; None if it is missing, or holds locks and logs at most.
 
     Raises `BadOption` for a directory that holds anything else, `ClusterFileDamaged`, `UnsupportedFormat`,
     `NotADirectory`, and other faults of the disk.

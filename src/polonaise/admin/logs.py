@@ -244,7 +244,10 @@ async def tail(
 async def _before_last(
     log: Log, partition: PartitionId, mark: TransactionId, count: int, timeout_s: float
 ) -> TransactionId:
-    """Return the id after which there are `count` transactions up to `mark`, not counting the library's own."""
+    """Return the id after which there are `count` transactions up to `mark`, not counting the library's own.
+
+    -1 if there are fewer.
+    """
     upto, step = mark, count
     while count and upto >= 0:
         after = max(-1, upto - step)

@@ -24,8 +24,9 @@ class MemberEdits:
     """Asks for changes of partitions' members, and of the cluster's storage nodes.
 
     A change that is asked for is in the partition's value as `next`; the owner makes it. Everything here raises
-    `CoordinatorUnavailable` when the coordinator gives no answer for `timeout_s` seconds. Only if the message says so
-    may a change have been asked for then: otherwise an answer that was lost is read again.
+    `CoordinatorUnavailable` when the coordinator gives no answer for `timeout_s` seconds, and a change also when others
+    are faster each time. Only if the message says so may a change have been asked for then: if the answer to a write is
+    lost, the value is read again.
     """
 
     def __init__(self, coordinator: Coordinator, timeout_s: float) -> None:
@@ -35,7 +36,8 @@ class MemberEdits:
     async def add_copy(self, partition: PartitionId, name: StorageId) -> PartitionValue:
         """Ask for one more copy of a partition, on the storage node `name`; return the partition's value.
 
-        Raises what `with_copy` raises, with nothing changed.
+        Raises what `with_copy` raises, with nothing changed, and `UnknownStorageNode` if the node is removed or drained
+        meanwhile: what was asked for is taken back then.
         """
         description = await self.description()
         value = await self._change(partition, lambda value: with_copy(value, description.value, name))

@@ -30,7 +30,7 @@ async def new_directory(disk: Disk, directory: str, *, embedded: bool) -> AsyncG
 
     `embedded` says whether an embedded log is made, which ends with a file of its own, or the directory of a cluster.
 
-    From before anything is removed or made until the block has ended well, a file in the directory says that it is no
+    From before anything but the lock is removed or made until the block has ended well, a file in it says that it is no
     log. Raises `BadOption` for a directory that holds anything else, `AlreadyInitialized` for one with a log (from
     which that file is removed first, if a restore was killed just before it would have done so), `DirectoryInUse`, and
     faults of the disk.

@@ -16,7 +16,8 @@ class ReplicaStatus(NamedTuple):
     name: str
     """The name of the replica's storage node."""
     state: str
-    """`engaged`, `behind` or `out`, the last two with the reason; `unknown` if the owner does not tell."""
+    """`engaged`, `behind` or `out`, the last two with the reason; `not engaged` of a node that is reached while the
+    partition is not ready; `unknown` if the owner does not tell."""
     session: SessionId | None
     """The last session in which the replica was engaged; None if it never was."""
     closing: TransactionId | None

@@ -40,9 +40,9 @@ class RequirementChange:
     copies: int
     zones: int
     topic: str
-    """The topic of which they are required; empty for the whole cluster."""
+    """The topic of which the copies and zones are required; empty for the whole cluster."""
     waiting: Mapping[PartitionId, str]
-    """The partitions that do not act by it yet, each with the reason; empty if all do."""
+    """The partitions that do not act by the requirement yet, each with the reason; empty if all do."""
 
     def document(self) -> dict[str, Any]:
         """Return the outcome as a JSON-ready document."""
@@ -57,12 +57,12 @@ async def require(
     """Change what is required of a topic, or of the whole cluster, and wait until every partition of it acts by that.
 
     Without a `topic` it is the whole cluster; an empty name is none, so that nobody who lost a name changes it all.
-    With 0 copies and 0 zones, commits need what the other one requires; if that is nothing either, a quorum only. Fewer
-    copies than zones stand for as many. The wait ends after `timeout_s` seconds, as each wait for an answer before the
-    change does. Raises, with nothing changed: `UnknownTopic`; `BadOption` for an invalid name, and for numbers that the
-    partitions' copies and their zones can't have; `InsufficientReplicas` if too few of these nodes answer, or a server
-    does not or is of a version that does not know such requirements. Raises `CoordinatorUnavailable`, which says so if
-    the change may have been made.
+    With 0 copies and 0 zones this demand is taken back; others, of the whole cluster or of topics, still hold. Fewer
+    copies than zones stand for as many as zones. The wait ends after `timeout_s` seconds, as each wait for an answer
+    before the change does. Raises, with nothing changed: `UnknownTopic`; `BadOption` for an invalid name, and for
+    numbers that the partitions' copies and their zones can't have; `InsufficientReplicas`, unless 0 copies are asked
+    for, if too few storage nodes with copies answer, or a server does not or is of a version that does not know such
+    requirements. Raises `CoordinatorUnavailable`, which says so if the change may have been made.
     """
     if copies < 0 or zones < 0:
         raise BadOption(f"invalid requirement of {copies} copies in {zones} zones: neither can be below 0")
@@ -156,7 +156,7 @@ def _lack_in(
 async def _check_servers(
     host: Host, coordinator: Coordinator, description: ClusterDescription, known_by: str, timeout_s: float
 ) -> None:
-    """Raise `InsufficientReplicas` unless all servers know such requirements, which this key of their health shows."""
+    """Raise `InsufficientReplicas` unless all servers know such requirements: their health has the key `known_by`."""
     servers = {each.server: each.address for each in await answered(coordinator.members(), timeout_s)}
     told = await _asked(host, servers, ROLE_SERVER, description.key, timeout_s)
     for server, answer in told.items():
@@ -186,7 +186,7 @@ async def _check_present(
     copied: Mapping[frozenset[StorageId], PartitionId],
     timeout_s: float,
 ) -> None:
-    """Raise `InsufficientReplicas` unless the storage nodes that are required answer."""
+    """Raise `InsufficientReplicas` unless, of each partition's storage nodes, as many answer as are required."""
     told = await _asked(host, description.nodes, ROLE_STORAGE, description.key, timeout_s)
     there = [name for name, answer in told.items() if isinstance(answer, dict)]
     if lack := _lack_in(required, copied, there):
@@ -242,7 +242,7 @@ async def _told_by_owners(
 
 
 def _why_in(told: Told, partition: PartitionId, owner: Owner) -> str:
-    """Return what a partition waits for according to its owner's answer; empty if that tells nothing of it."""
+    """Return what a partition waits for: its owner's word, or that it does not answer; empty if it tells nothing."""
     if not isinstance(told, dict):
         return f"its owner, server {owner.server}, does not answer: {told}"
     try:

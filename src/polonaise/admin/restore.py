@@ -89,7 +89,8 @@ class HowToRestore:
     """Addresses of the storage nodes by name, for a cluster with a coordinator in a directory; empty for an embedded
     log."""
     partitions: int | None = None
-    """Number of partitions of the new log; None for up to the last one that has fragments."""
+    """Number of partitions of the new log, without those of topics. None for up to the last one that has fragments or,
+    if the archived cluster had topics, for as many as it had."""
     until: Mapping[PartitionId, TransactionId] | None = None
     """Last id to restore of each partition; a batch that goes beyond is left out whole. None for no such limits."""
     until_time_us: int | None = None

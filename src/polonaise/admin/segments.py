@@ -1,7 +1,7 @@
 """Examine segments offline: whether they are as they were written, what is in them, and how much.
 
-Every byte is read and checked, and none is changed. The node may be running: what looks damaged is read a second time,
-because a write may have been under way.
+Each segment is read and checked to its end or to its first bad bytes, and nothing is changed. The node may be running:
+where `verify` finds damage it reads a second time, because a write may have been under way.
 """
 
 from __future__ import annotations

@@ -32,11 +32,11 @@ _AT_ONCE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What became of one copy that a storage node still has, and that no session needs any more."""
+    """What became of one copy that a storage node still has, although it is no member of the partition any more."""
 
     partition: PartitionId
     bytes: int
-    """The bytes that were freed; 0 if it was empty already, or was kept."""
+    """The bytes that were freed; 0 if the copy was empty already, or was kept, or its fate is not known."""
     trouble: str
     """Why the copy was kept, or that its fate is not known; empty if it was emptied."""
 
@@ -50,9 +50,10 @@ async def clean_storage(
 ) -> None:
     """Empty every copy on a storage node of which the node is no member any more, while the cluster goes on.
 
-    `report` is told of each copy that was there: emptied, or kept and why. The node gets `timeout_s` seconds to answer
-    at all, and `step_s` for each copy. Raises `UnknownStorageNode`, what keeps the node from answering,
-    `WrongStorageNode`, `UnsupportedVersion` of a node that is too old, and `CoordinatorUnavailable`.
+    `report` is told of each copy that was there: emptied, or kept and why, or that its fate is not known. The node
+    gets `timeout_s` seconds to answer at all, and `step_s` for each copy. Raises `UnknownStorageNode`, what keeps the
+    node from answering, `WrongStorageNode`, `UnsupportedVersion` of a node that is too old, and
+    `CoordinatorUnavailable`.
     """
     description = (await edits.description()).value
     description.check_known(name)

@@ -59,7 +59,7 @@ async def add_storage(
 
 
 def _check_new(description: ClusterDescription, name: StorageId, address: str, zone: str) -> None:
-    """Raise `BadOption` for what a node of the cluster can't have, or what another command changes."""
+    """Raise `BadOption` for the address of another node, and for another address or zone of a node of the cluster."""
     present = description.zones.get(name, "")
     if name in description.storage and zone not in ("", present):
         # Not changed here: the commits of the cluster may need the zone that it has.

@@ -48,7 +48,8 @@ async def trim(
     not know to be committed. May be interrupted and repeated at any time. If no storage node has a sealed segment that
     lies wholly below, nothing is dropped, and the report says so.
 
-    `timeout` bounds each request to the log, in seconds; None for no bound, but 300 s for each answer to a trim.
+    `timeout` bounds each request to the log, in seconds. None stands for `ClientSettings.answer_s_max`, but for 300 s
+    with each answer to a trim.
 
     Raises `NotArchived` for ids that no fragment holds, or if the server relies upon another store; `FragmentDamaged`,
     `WrongClusterKey`, `BeyondLog` for a `before` that is not committed, and what reading and the store raise.

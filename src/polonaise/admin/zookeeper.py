@@ -34,12 +34,12 @@ _JARS: Final = (
     "zookeeper", "zookeeper-jute", "metrics-core", "snappy-java",
     "slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core",
 )  # fmt: skip
-"""All that a server needs. With every jar of PySpark on its path it would start a second later."""
+"""All that a server without TLS needs. With every jar of PySpark on its path it would start a second later."""
 _HEAP: Final = "256m"
 _PAUSE_S: Final = 0.05
 _STOP_S: Final = 10.0
 _LOG_END: Final = 2_000
-"""Characters of a server's log that are told when it did not start."""
+"""Characters of a server's log that are told when it did not start, or ended by itself."""
 _WATCHED: Final = """\
 exec 3<&0
 "$@" </dev/null 3<&- &
@@ -228,7 +228,7 @@ class ZooKeeperEnsemble:
         tls: TlsFiles | None = None,
         places: Sequence[ZooKeeperPlace] = (),
     ) -> None:
-        """Choose ports, and write the configuration.
+        """Choose ports, and prepare the configuration, which `start` writes.
 
         Raises `BadOption`, `JavaMissing`, `ExtraMissing`, and `CertificateUnusable`.
 
@@ -307,7 +307,7 @@ class ZooKeeperEnsemble:
             server.wait_serving(until_s)
 
     def check(self) -> None:
-        """Raise `ZooKeeperEnded` if a server has ended by itself."""
+        """Raise `ZooKeeperEnded` if a server does not run: after `start`, one that has ended by itself."""
         for server in self.servers:
             if not server.running:
                 raise server.ended("ended")
@@ -389,7 +389,7 @@ def _free_ports(host: str, count: int) -> list[int]:
 
 
 def check_free(address: HostPort) -> None:
-    """Raise `AddressInUse` if another process listens at the address."""
+    """Raise `AddressInUse` if another process listens at the address, `BadOption` if this one can't listen there."""
     with _bound(address):
         pass
 

@@ -192,6 +192,7 @@ def trim(
     """Drop archived history from the storage nodes, for good: whole segments, once the fragments of it are verified.
 
     Servers read that history from the fragments from then on, so they must know the store (server run --fragments).
+    Without a topic in the address and --partition, the partitions of all topics are trimmed as well.
     """
     from polonaise.admin import trimming
     from polonaise.fragments.store import open_store

@@ -69,7 +69,7 @@ def cluster_status(
 
 
 async def _watch(observer: ClusterObserver, interval_s: float, *, all_rows: bool, as_json: bool) -> None:
-    """Show the cluster's status again and again: on a terminal in place, elsewhere one below the other."""
+    """Show the cluster's status again and again: on a terminal in place; elsewhere, or as JSON, one below the other."""
     from rich.console import Console, Group
     from rich.live import Live
 

@@ -23,7 +23,7 @@ _COMMON_MAX: Final = 3
 _TOPICS_MAX: Final = 3
 """The most topics that get a line which says what their commits need."""
 _COMMON_FROM: Final = 2
-"""The least number of partitions with the same trouble for which there is such a line."""
+"""The least number of partitions with the same trouble that get a line which says how many they are."""
 _VERDICTS: Final = ("all is well", "DEGRADED", "FAILED")
 
 

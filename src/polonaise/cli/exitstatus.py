@@ -25,4 +25,5 @@ EXIT_STATUS = (
     f"command line, {ExitStatus.DEGRADED} degraded health, {ExitStatus.INTERRUPTED} interrupted, "
     f"{ExitStatus.READER_GONE} the reader of the output went away."
 )
-"""The last paragraph of a command's help. Status 2 is typer's own; commands that run nodes say theirs."""
+"""The last paragraph of a command's help. Status 2 is typer's own. Commands that run nodes do without the paragraph:
+their statuses are in `docs/tools.md`."""

@@ -20,8 +20,8 @@ _LEAST: Final = 4
 class LineTable(Table):
     """A table that cuts its cells where the terminal is too narrow, each cut marked by an ellipsis.
 
-    First to be cut is the last column, which says reasons; then names; then headers of numbers. Numbers come last: a
-    number that is cut is a wrong one.
+    First to be cut is the last column, which says reasons; then names; then headers of numbers. Numbers are cut only
+    when `_LEAST` characters are left of each name and reason: a number that is cut is a wrong one.
     """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

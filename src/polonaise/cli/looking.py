@@ -158,7 +158,7 @@ def storage_rows(nodes: Sequence[StorageStatus]) -> Rows:
 
 
 def partition_rows(partitions: Sequence[PartitionStatus]) -> Rows:
-    """Return partitions as rows. The owner is a server's id, `gen.` its generation, `committed` a high-water mark."""
+    """Return partitions as rows: the owner is a server's id, `committed` the partition's committed high-water mark."""
     columns = ["partition", "state", "owner", "gen.", "session", "committed", "engaged", "problems"]
     return Rows(columns, [_partition_row(each) for each in partitions], (0, 2, 3, 4, 5))
 

@@ -162,7 +162,8 @@ def say_json(fields: dict[str, Any], *, now: bool = False) -> None:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[int] = ()) -> None:
     """Print a table. The columns at the indexes `right` are numbers. A list in a cell has a line for each item.
 
-    On a terminal it is as wide as the terminal; elsewhere as wide as its cells need, so that scripts get them whole.
+    On a terminal it is at most as wide as the terminal; elsewhere as wide as its cells need, so that scripts get them
+    whole.
     """
     print_all([table_of(columns, rows, right=right)])
 

@@ -35,8 +35,8 @@ def archive(
 ) -> None:
     """Archive what is committed and not archived yet, many fragments at a time; each is verified.
 
-    Does the same as `polonaise archive run`, on Spark. May be killed and run again at any time, also several times at
-    once.
+    Does on Spark what `polonaise archive run` does, but not for the partitions of topics. May be killed and run again
+    at any time, also several times at once.
     """
     ends = None if until is None else inputs.ids_of(until)
     end_time = None if until_time is None else inputs.time_of(until_time)

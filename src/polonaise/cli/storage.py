@@ -256,8 +256,8 @@ def storage_clean(
 ) -> None:
     """Free the room of copies that a storage node gave up: after a balance, a replacement, or a copy removed.
 
-    A copy is kept, and the exit status is 1, where so many others are not in sync as the partition is to have. With TLS
-    it takes the certificate of a server, because it deletes data.
+    A copy is kept, and the exit status is 1, where fewer others are in sync than the partition is to have, or its
+    members are being changed. With TLS it takes the certificate of a server, because it deletes data.
     """
     from polonaise.admin.storagecleaning import clean_storage
 

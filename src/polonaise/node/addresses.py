@@ -53,8 +53,8 @@ def split_topic(address: str) -> tuple[str, str]:
     """Return the address of a cluster, and the topic that is named with it; an empty name without one.
 
     The topic is the path of `polonaise://HOST:PORT/TOPIC`, and the option `?topic=TOPIC` of `zookeeper://…` and
-    `file:PATH`. Raises `BadOption` for a name that no topic may have, and for a topic of an embedded log, which has
-    none. An address of another kind is returned as it is.
+    `file:PATH`. Raises `BadOption` for a name that no topic may have, for two topics of `zookeeper://…`, and for a
+    topic of an embedded log, which has none. An address of another kind is returned as it is.
     """
     scheme = address.partition(":")[0]
     if scheme == SERVERS:
@@ -234,7 +234,8 @@ def storage_nodes_of(texts: Iterable[str], option: str) -> dict[StorageId, str]:
     """Return the addresses of storage nodes by name, written as NAME=HOST:PORT or, where the name is the address,
     HOST:PORT.
 
-    Raises `BadOption`, which names `option`, for a name or an address that is invalid or there twice.
+    Raises `BadOption` for a name or an address that is invalid and, with `option` in the message, for one that is there
+    twice or that is both the name of a node and the address of another.
     """
     nodes: dict[StorageId, str] = {}
     for text in texts:
@@ -253,7 +254,7 @@ def storage_nodes_of(texts: Iterable[str], option: str) -> dict[StorageId, str]:
 
 
 def check_storage_addresses(addresses: Iterable[str], option: str) -> None:
-    """Raise `BadOption`, which names `option`, for an address of a storage node that is invalid or there twice."""
+    """Raise `BadOption` for an address that is invalid or, with `option` in the message, there twice."""
     seen: set[str] = set()
     for address in addresses:
         check_storage_address(address)
@@ -275,7 +276,7 @@ def check_storage_name(name: StorageId) -> None:
 
 
 def check_storage_address(address: str) -> None:
-    """Raise `BadOption` unless this is an address, with a fixed port: one that a storage node keeps at every start."""
+    """Raise `BadOption` unless this is an address, and one that a storage node keeps at each start: not port 0."""
     parsed = parse_address(address)
     if isinstance(parsed, HostPort) and not parsed.port:
         raise BadOption(

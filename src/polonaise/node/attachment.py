@@ -133,7 +133,8 @@ class _Whereabouts:
 def whereabouts(directory: str, election: elections.HostElection | None = None) -> str:
     """Return which process hosts the log in this directory, and what to do if it does not answer, as a phrase.
 
-    If none does, says so, and why this process can't. Empty if this process hosts the log, or nothing is known.
+    If none does, says so, and why this process can't if `election` knows it. Empty if this process hosts the log, or if
+    there is no lock file.
     """
     path = lock_path(directory)
     if not os.path.exists(path):

@@ -37,11 +37,12 @@ class Condition(NamedTuple):
     """The engaged storage nodes. A commit needs a majority of all members."""
     left_out: dict[str, str]
     """Why storage nodes are left out, by name: those that are not connected and, while the partition is ready, those
-    that are not engaged."""
+    that are not engaged. Of the members only, while there is a session."""
     waits_for: str
     """The reason why the partition is not ready; empty if it is."""
     scrub: dict[str, dict[str, Any]]
-    """Reports of the scrubs of the members, by the node's name; their `damages` are those found in this partition."""
+    """Reports of the scrubs of the members or, while there is no session, of all storage nodes, by the node's name.
+    Their `damages` are those found in this partition."""
     fragments_scrub: dict[str, Any] | None
     """The report of the scrub of the server's fragment store, with the damages in this partition; None if the server
     has no store, or does not scrub it."""
@@ -57,18 +58,19 @@ class Condition(NamedTuple):
     tls: str = ""
     """What is wrong with the server's TLS files; empty if nothing."""
     change: str = ""
-    """The change of members that is pending, in words; empty if none is."""
+    """The change of members that is pending, in words; empty if none is, and while there is no session."""
     lacking: str = ""
-    """What the partition lacks if it has fewer members than it is to have, engaged or not; empty if it has enough."""
+    """What the partition lacks if it has fewer members than it is to have, engaged or not; empty if it has enough, and
+    while there is no session."""
 
     @property
     def behind(self) -> dict[str, str]:
-        """The storage nodes that the server reaches and that are not engaged, each with the reason."""
+        """The storage nodes of `left_out` that the server reaches, with the reasons; none while `ready` is false."""
         return {name: why for name, why in self.left_out.items() if name not in self.unreachable}
 
     @property
     def out(self) -> dict[str, str]:
-        """The storage nodes that the server does not reach, each with the reason."""
+        """The storage nodes of `left_out` that the server does not reach, each with the reason."""
         return {name: self.left_out[name] for name in self.unreachable}
 
     @property
@@ -162,7 +164,7 @@ def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapp
 
 
 def _lacking(answer: Mapping[str, Any], health: Mapping[str, Any]) -> str:
-    """Return what a partition lacks that has fewer members than it is to have; empty if it has enough.
+    """Return what a partition lacks that has fewer members than it is to have; empty if it has enough, or no session.
 
     All members may be engaged then, and yet there is no room for the losses that the cluster was made to survive. The
     text is the same for all partitions with the same lack, because equal troubles are told once with their number.
@@ -180,7 +182,7 @@ def _lacking(answer: Mapping[str, Any], health: Mapping[str, Any]) -> str:
 
 
 def _change_in(health: Mapping[str, Any]) -> str:
-    """Return the change of members that is pending according to a partition's health; empty if none is."""
+    """Return the change of members that is pending according to a partition's health; empty if none is told there."""
     members, pending = health.get("members"), health.get("next")
     if members is None or pending is None:
         return ""

@@ -96,7 +96,7 @@ class EmbeddedAddress(NamedTuple):
     """The address of the fragment store; None for the one that the log's directory names, if any."""
 
     def check(self, description: ClusterDescription) -> None:
-        """Raise `BadOption` if the existing log contradicts the address."""
+        """Raise `BadOption` if the existing log has other numbers of storage directories or partitions."""
         for option, given, existing in (
             ("storage", self.storage, len(description.storage)),
             ("partitions", self.partitions, description.partitions),
@@ -320,7 +320,10 @@ class EmbeddedSockets(SocketDirectory):
         self._log_directory = directory
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Connect to a node. Raises `ConnectionLost`, which says that no process hosts the log, if it can't."""
+        """Connect to a node. Raises `ConnectionLost` if it can't.
+
+        The error says that no process hosts the log, unless this process has too many files open.
+        """
         try:
             return await super().connect(address, factory)
         except ConnectionLost as error:
@@ -349,7 +352,10 @@ class EmbeddedHost(RealHost):
         """Why the nodes stopped themselves; None while they have not."""
 
     def fail(self, error: BaseException) -> None:
-        """Stop the nodes as the end of their process would: cut them off from the disk, and end their loop."""
+        """Stop the nodes as the end of their process would: cut them off from the disk, and end their loop.
+
+        The first call raises `NodesStopped`; later ones do nothing.
+        """
         if self.failure is not None:
             return
         self.failure = error
@@ -420,7 +426,8 @@ def _too_few(
 async def host_log(host: EmbeddedHost, address: EmbeddedAddress, started: Callable[[], None]) -> None:
     """Run the nodes of the log until cancelled; make the log if there is none. The caller holds the host's lock.
 
-    Calls `started` when the nodes serve. Raises what is wrong with the directory.
+    Calls `started` when the nodes serve. Raises what is wrong with the directory, and `BadOption` if the log
+    contradicts the address.
     """
     directory = address.directory
     if await is_log(host.disk, directory):

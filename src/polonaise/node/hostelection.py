@@ -61,7 +61,7 @@ class HostElection:
         self._cancel: Callable[[], None] | None = None
         self._pause_s = WATCH_S
         self._lock_file: Identity | None = None
-        """The identity of the lock file that this process has locked; None before the first."""
+        """The identity of the lock file that this process locked last; None before the first."""
         self._users = 0
         self.listeners: list[Callable[[PolonaiseError], None]] = []
         """The functions that are called, in the election's thread, with the error that ends this process's part in the
@@ -69,7 +69,10 @@ class HostElection:
         self.settled: Future[None] = Future()
         """Done once this process hosts, or another one has the lock; fails with the reason why this one can't host."""
         self.trouble: PolonaiseError | None = None
-        """Why this process's last attempt to host failed, if the cause may pass; else None."""
+        """Why this process's last attempt to get the lock, or to host with it, failed, if it goes on trying; else None.
+
+        Stays as it is while another process has the lock, and is None again once this one hosts.
+        """
         self.failure: PolonaiseError | None = None
         """The error for which this process neither hosts nor tries any more; None without such an error."""
         self._thread = threading.Thread(target=self._run, name=f"host {address.directory}", daemon=True)
@@ -158,7 +161,10 @@ class HostElection:
             ) from host.failure
 
     async def _until_left(self, host: EmbeddedHost) -> None:
-        """Run the nodes in this loop until they are cancelled or end. Raises their fault."""
+        """Run the nodes in this loop until they are cancelled or end.
+
+        Raises their fault. If they stopped themselves, that is in `host.failure`.
+        """
         loop = asyncio.get_running_loop()
         stop_at_mistakes(loop, host)
         nodes = asyncio.ensure_future(host_log(host, self._address, self._started))
@@ -258,7 +264,8 @@ _elections: dict[Identity, HostElection] = {}
 def take(address: EmbeddedAddress) -> HostElection:
     """Take part in the election at an existing directory until `leave`.
 
-    All callers in this process share one `HostElection` for each directory. Raises `NotFound` if it can't be found.
+    All callers in this process share one `HostElection` for each directory, until it fails or the last one leaves it.
+    Raises `NotFound` if the directory can't be found.
     """
     # By device and inode: two paths may lead to the same directory, and a process must not wait for its own lock.
     try:
@@ -295,7 +302,7 @@ def leave(election: HostElection) -> None:
 def _disown() -> None:
     """Forget, in a forked child, the elections of its parent.
 
-    The child has none of the parent's threads, so it hosts nothing, and stands for election anew.
+    The child has none of the parent's threads, so it hosts nothing, and stands for election anew when it opens a log.
     """
     global _guard
     _guard = threading.Lock()

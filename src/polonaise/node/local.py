@@ -76,14 +76,14 @@ class ChildNode:
         self.address = address
         """The address that the node listens at; the same after a restart. Empty before it is known."""
         self.exit_status: int | None = None
-        """The process's exit status, once its end was waited for or noticed; None since the last start.
+        """The exit status of the process that was started last; 0 for a clean stop, below 0 for a signal that ended it.
 
-        0 for a clean stop, below 0 for the signal that ended the process.
+        None before the first start, and after each until `has_ended`, `wait_ended`, `stop` or `kill` finds it ended.
         """
 
     @property
     def pid(self) -> int | None:
-        """The process id; None before `start`, and once the process's end was waited for or noticed."""
+        """The process id; None before `start`, and once `has_ended`, `wait_ended`, `stop` or `kill` found it ended."""
         return self._process.pid if self._process else None
 
     @property
@@ -133,7 +133,10 @@ class ChildNode:
         self.address = line.removeprefix("listening ").strip()
 
     def has_ended(self) -> bool:
-        """Tell whether the process has ended by itself; from then on it counts as not started."""
+        """Return, once, whether the process has ended; then it counts as not started.
+
+        False for a process whose end `wait_ended`, `stop` or `kill` has waited for.
+        """
         if self._process is None or self._process.poll() is None:
             return False
         self._forget()

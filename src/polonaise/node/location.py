@@ -17,6 +17,8 @@ class LogLocation(NamedTuple):
     discovery: Discovery
     settings: ClientSettings
     tell_failures: Callable[[Callable[[BaseException], None]], None] = lambda listener: None
-    """Registers a listener, which is called with the error that ends this process's part in the log."""
+    """Registers a listener, which is called with the error that ends this process's part in an embedded log, and never
+    for a cluster."""
     whereabouts: Callable[[], str] = lambda: ""
-    """Describes which process serves the log at the moment, for error messages; empty if unknown."""
+    """Describes which other process hosts the log at the moment, or that none does, for error messages. Empty if this
+    one hosts it, if nothing is known, and for a cluster."""

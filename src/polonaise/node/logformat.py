@@ -12,7 +12,7 @@ from typing import Any, Final, TextIO
 from polonaise.redaction import redacted
 
 FIELDS: Final = ("partition", "session", "generation", "server", "storage")
-"""The optional fields of a log line, given by `extra` where they are known."""
+"""The optional fields of a log line in JSON, given by `extra` where they are known."""
 
 
 class LogFormat(enum.StrEnum):
@@ -54,7 +54,10 @@ class JsonLines(logging.Formatter):
 
 
 def log_to(stream: TextIO | None, log_format: LogFormat, *, verbose: bool) -> None:
-    """Write this process's log to a stream (None: standard error): warnings and errors; all else only if `verbose`."""
+    """Write this process's log to a stream (None: standard error): warnings, errors, and if `verbose` what it does.
+
+    Debugging messages, and what aiohttp says of its work, are never written.
+    """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if log_format is LogFormat.JSON else TextLines())
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])

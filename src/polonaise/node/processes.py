@@ -229,8 +229,8 @@ async def run_server(
 
     `nodes` has their addresses by name, in order; for a cluster that exists its own description counts. `fragments` is
     the address of the fragment store, from which the server reads what was trimmed; `tls` is the host's identity, for
-    ZooKeeper. Raises `BadOption` for options that are invalid, or that contradict the existing cluster. With `http`,
-    also raises `ExtraMissing`, and what listening there raises.
+    ZooKeeper. Raises `BadOption` for options that are invalid, or that contradict the existing cluster, and without
+    `nodes` if there is no cluster. With `http`, also raises `ExtraMissing`, and what listening there raises.
     """
     check_http(http)
     check_server_address(settings.listen)  # before the cluster is made: this server could not serve it

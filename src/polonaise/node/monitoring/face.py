@@ -39,7 +39,7 @@ class ObservedNode(Protocol):
     """The methods of a node that the paths need."""
 
     def labels(self) -> tuple[str, str]:
-        """Return the node's role and its name, as values of labels."""
+        """Return the node's role, and a server's id (empty for a storage node), as values of labels."""
 
     def not_ready(self) -> str:
         """Return why the node is not ready; empty if it is."""
@@ -96,7 +96,7 @@ class ObservedServer:
 
 
 def _not_ready(waits: Mapping[PartitionId, str]) -> str:
-    """Return why partitions are not ready, given what each waits for; empty if all are."""
+    """Return which partitions are not ready and what the first waits for, given what each waits for; empty for none."""
     if not waits:
         return ""
     waiting = sorted(waits)

@@ -24,7 +24,7 @@ class Metric(NamedTuple):
     name: str
     kind: MetricKind
     meaning: str
-    """One sentence, with the unit where the name has none."""
+    """What it tells, in words, with the unit where the name has none."""
     labels: tuple[str, ...] = ()
 
 
@@ -284,7 +284,7 @@ REPLICA_BYTES: Final = _gauge("replica_log_bytes", "Bytes of the segment files."
 REPLICA_QUEUE_BYTES: Final = _gauge("replica_queue_bytes", "Memory that waiting messages take, in bytes.", PARTITION)
 
 METRICS: Final = tuple(_ALL)
-"""All metrics, in the order of this file."""
+"""All metrics above, in their order."""
 FROM_THE_LIBRARY: Final = {
     "process_virtual_memory_bytes": "Virtual memory of the process.",
     "process_resident_memory_bytes": "Resident memory of the process.",
@@ -297,4 +297,4 @@ FROM_THE_LIBRARY: Final = {
     "python_gc_collections_total": "Collections by the garbage collector, by `generation`.",
     "python_info": "Always 1: the version of Python.",
 }
-"""The metrics of the process, which prometheus_client reads from the system. Those of `process_` are there on Linux."""
+"""The metrics of the process, which prometheus_client adds. Those of `process_` are there on Linux."""

@@ -33,7 +33,7 @@ class _SeenPartition(NamedTuple):
     engaged: list[StorageId]
     late: list[StorageId]
     lacks_copies: bool
-    """Whether it has fewer members than it is to have."""
+    """Whether its session has fewer members than the partition is to have; False between sessions."""
     replica_lag: dict[StorageId, int]
     feed_lag: dict[ClientId, int]
 
