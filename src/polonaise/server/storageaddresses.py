@@ -60,7 +60,7 @@ class StorageAddresses:
 
     async def _read(self) -> None:
         """Read the description, and log the addresses that have changed. Without the coordinator nothing changes."""
-        before = self._description
+        before = self._description.nodes
         try:
             self._description = await self._coordinator.describe()
         except PolonaiseError:
@@ -68,5 +68,5 @@ class StorageAddresses:
         finally:
             self._reading = None
         for name, address in self._description.nodes.items():
-            if name in before.nodes and address != before.nodes[name]:
-                _log.info("storage node %s has moved from %s to %s", name, before.nodes[name], address)
+            if name in before and address != before[name]:
+                _log.info("storage node %s has moved from %s to %s", name, before[name], address)
