@@ -38,7 +38,10 @@ class Recovered:
     tail: Tail | None
     """The last segment, open. None without a usable segment: the log is new, or its first segment damaged or gone."""
     damage: str
-    """Why the log may have lost ids above its end; empty when it has lost none."""
+    """Why the log may have lost ids above its end, as its files show it; empty if they do not.
+
+    A loss that was recorded earlier need not show: above `untrusted_above` nothing is read.
+    """
 
 
 async def recover(disk: Disk, directory: str, slot: ControlSlot) -> Recovered:

@@ -82,7 +82,7 @@ class StorageNode:
         self.name: StorageId | None = None
         """The name by which the cluster knows this node; None before its directory has one."""
         self._naming = asyncio.Lock()
-        """Held while the name is compared, and made durable if there was none."""
+        """Held while the name is compared, and made durable if there was none, and while the directory is given up."""
         self._closing: asyncio.Future[None] | None = None
         self._cache = SegmentCache()
         self._openings = asyncio.Semaphore(_OPENINGS_MAX)
@@ -123,7 +123,7 @@ class StorageNode:
 
     @property
     def open_files(self) -> int:
-        """The number of files that this node keeps open, the lock of its directory among them."""
+        """The number of files that are open: those of partitions, the control file, and the lock of the directory."""
         return (0 if self._control is None else 2) + len(self._files)
 
     async def start(self) -> None:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 from polonaise.terms import PartitionId, TransactionId
 
 DAMAGES_MAX: Final = 100
-"""The most damages that are remembered, the latest ones."""
+"""The most damages that are remembered."""
 _ROUND_S_MIN: Final = 1.0
 """The shortest time between the beginnings of two rounds, in seconds: a round may have nothing to read."""
 

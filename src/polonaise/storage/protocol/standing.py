@@ -23,7 +23,7 @@ class Bounds(NamedTuple):
     """The ids that bound the standings of one replica's transactions."""
 
     confirmed: TransactionId
-    """Transactions up to this id are `COMMITTED`."""
+    """Transactions up to this id are `COMMITTED`, unless they are above `trusted`."""
     trusted: TransactionId | None = None
     """Transactions above this id are `UNTRUSTED`; None if all are trusted."""
     lost: TransactionId | None = None
