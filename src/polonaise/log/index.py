@@ -26,7 +26,7 @@ _MAGIC: Final = b"PLNX"
 _CRC_OFFSET: Final = HEADER_BYTES - 4
 
 SegmentIdentity = tuple[bytes, PartitionId, TransactionId]
-"""The cluster key, the partition and the first id of a segment: no other segment has the same three."""
+"""The cluster key, the partition and the first id of a segment: no other segment of a node has the same three."""
 
 
 class Index:

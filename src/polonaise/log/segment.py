@@ -11,7 +11,7 @@ A segment is a 128-byte header, a preamble (the registers as they were before it
 
 A frame says up to which offset this node had synced the file when it wrote the frame: bytes below may have been
 acknowledged, so they are missed if they do not read back. The frame's CRC is seeded with the segment's identity and
-covers the frame's own offset, so that a frame of another segment or offset is no frame here.
+covers the frame's own offset, so that a frame with another identity or offset is no frame here.
 
 Zeros may follow the last frame of the segment that is written to (`tail.py`): space that the next frames will take.
 They say nothing. If frames that had been synced became zeros, the evidence of sync shows it, like all damage.

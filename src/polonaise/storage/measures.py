@@ -26,11 +26,11 @@ class ReplicaMeasures(NamedTuple):
     segments: int
     """The number of the replica's segment files."""
     log_bytes: int
-    """The size of these files, in bytes."""
+    """The size of the replica's segment files, in bytes."""
     queue_entries: int
     """The number of messages that wait in the replica's queue."""
     queue_bytes: int
-    """The memory that these messages take, in bytes."""
+    """The memory that the messages in the replica's queue take, in bytes."""
 
 
 class StorageMeasures(NamedTuple):
@@ -47,7 +47,7 @@ class StorageMeasures(NamedTuple):
     connections: int
     """The number of connections: two of each server, and those of operators."""
     connections_bytes: int
-    """The bytes held for these connections: unfinished frames and answers not taken yet."""
+    """The bytes held for all connections: frames not handled yet, and answers not taken yet."""
     reads: int
     """The number of unanswered reads, and of unanswered requests that name the node."""
     open_files: int

@@ -525,7 +525,7 @@ class Done(Message):
     last: I64
     """The last id that the copy holds."""
     last_crc: U32
-    """CRC of the batch that ends there."""
+    """CRC of the batch that ends at `last`."""
 
 
 @message(73)

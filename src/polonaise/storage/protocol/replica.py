@@ -63,7 +63,7 @@ class TellEmptied(NamedTuple):
     """Answer with how much smaller the log's segments are than `bytes`, once the earlier actions are carried out."""
 
     bytes: int
-    """Their size before."""
+    """The size of the log's segments before it was emptied."""
 
 
 class Acknowledge(NamedTuple):

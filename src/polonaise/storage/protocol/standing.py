@@ -16,7 +16,7 @@ class Standing(enum.Enum):
     UNPROVED = "unproved"
     """The transaction was written here. Only a quorum of replicas could tell whether it is committed."""
     UNTRUSTED = "untrusted"
-    """Its sync failed, or the node has found damage below it: the node itself would cut it."""
+    """The transaction's sync failed, or the node has found it or one below it damaged: the node would cut it."""
 
 
 class Bounds(NamedTuple):
