@@ -60,7 +60,7 @@ class Operation(NamedTuple):
 
 
 class FailedAppend(NamedTuple):
-    """An append that is not in the log and never will be."""
+    """An append that is not in the log and never will be; of a `DUPLICATE`, the producer's first sending is."""
 
     sequence: int
     """The append's sequence number at its client."""

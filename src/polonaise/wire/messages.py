@@ -155,7 +155,7 @@ class Append(Message):
 
 @message(14)
 class AppendsFailed(Message):
-    """Appends that are not in the log and never will be."""
+    """Appends that are not in the log and never will be; of a `DUPLICATE`, the producer's first sending is."""
 
     generation: I32
     rows: Blob
@@ -448,13 +448,13 @@ class CutForReset(Message):
 
 @message(91)
 class EmptyCopy(Message):
-    """Has a copy of a partition that needs it no more drop all its batches, and obey no session before `session`.
+    """Has a copy that its partition needs no more drop all batches, and obey no session before `session`.
 
     Sent by an operator's command, in the role of a server: it destroys data. Answered with `CopyEmptied`.
     """
 
     session: I64
-    """The session of the partition's value by which the copy is none of its members, and is not to become one."""
+    """The session in the partition's value, by which the copy is no member and is not to become one."""
 
 
 @message(92)

@@ -259,7 +259,7 @@ class Replica:
         return [DropBelow(before)]
 
     def empty(self, session: SessionId, size: int) -> list[Action]:
-        """Drop every batch of a copy that `session`, of which it is no member, and later ones need no more.
+        """Drop every batch of a copy that is needed no more: by `session` it is no member, and is not to become one.
 
         `size` is the bytes that its segments take. Refused if the copy obeys a later session, which may have made it a
         member since the operator looked; no copy is emptied for `NO_SESSION`.
