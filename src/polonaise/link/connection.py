@@ -1,4 +1,4 @@
-"""The framed connection between two nodes, the same code on both sides."""
+"""The framed connection between client, server and storage node, the same code on both sides."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ OnMessage = Callable[["Connection", Message, int, int], None]
 
 These are greetings, heartbeats, answers to requests of this side that still wait, and a `Refused` about the connection.
 A `PolonaiseError` that the callback raises is sent back as `Refused`; a `ProtocolError` closes the connection as well;
-an `InvariantViolated` is a mistake in the node's own code, and stops the node.
+an `InvariantViolated` is a mistake in this side's own code, and stops this side.
 """
 OnClosed = Callable[["Connection", PolonaiseError], None]
 """Called once, with the connection and the reason, when the connection has closed."""
@@ -504,7 +504,7 @@ class Connection(asyncio.Protocol):
     def _receive(self, received: Frame) -> None:
         """Handle one frame: greet, answer a ping, settle a request, or deliver.
 
-        Raises `ProtocolError`, and `InvariantViolated` after the node was told to stop.
+        Raises `ProtocolError`, and `InvariantViolated` after this side was told to stop.
         """
         message = codec.decode(received)
         if self.peer is None:
@@ -710,7 +710,7 @@ def hello(
     node: int = 0,
     version_min: int = PROTOCOL_VERSION_MIN,
 ) -> Hello:
-    """Return the hello of this version of Polonaise, for a node with this role, name, cluster key and number.
+    """Return the hello of this version of Polonaise, for a side with this role, name, cluster key and number.
 
     `version_min` is the oldest protocol version that has what this side will ask for.
     """

@@ -117,7 +117,7 @@ class ControlSlot:
     """One partition's sectors in the control file: its promises, and the evidence of sync.
 
     Used by one task at a time. `save`, `begin_cut` and `begin_trim` are durable on return; if they can't be, the
-    process stops: a node that can't keep promises must not go on answering.
+    node stops (`Host.fail`): one that can't keep promises must not go on answering.
     """
 
     def __init__(self, control: ControlFile, copy: PromiseSector, evidence: SyncEvidence, newest: int) -> None:
@@ -338,14 +338,14 @@ class ControlFile:
     async def write_copy(self, partition: PartitionId, position: int, sector: bytes, *, sync: bool) -> None:
         """Write a copy of a partition's promises into sector `position` (0 or 1).
 
-        A failure stops the process, unless this process has closed the file.
+        A failure stops the node (`Host.fail`), unless the file was closed.
         """
         await self._or_fail(self._file.write(offset_of(partition) + position * SECTOR_BYTES, [sector]))
         if sync:
             await self._sync()
 
     async def _or_fail(self, work: Awaitable[None]) -> None:
-        """Await a write or a sync of the file. A failure stops the process, unless this process has closed the file.
+        """Await a write or a sync of the file. A failure stops the node, unless the file was closed.
 
         So does a failed sync: a later one would not tell what this one has lost.
         """

@@ -51,7 +51,8 @@ SMALL_WRITE_BYTES: Final = 16 * 1024
 class Tail:
     """The last segment of a log, with its index and registers in memory and its file open.
 
-    Everything up to `end` is synced: nothing else enters the index.
+    Everything up to `end` is synced: writes enter the index after their sync, and `recovery` makes durable what `load`
+    has found.
     """
 
     def __init__(self, disk: Disk, directory: str, header: SegmentHeader, file: File, scanned: Scan) -> None:

@@ -89,7 +89,7 @@ class Pong(Message):
 
 @message(10)
 class Mount(Message):
-    """Starts the feed of a partition after a high-water mark, and voids this client's earlier mount of it."""
+    """Starts the feed of a partition after the client high-water mark, and voids this client's earlier mount of it."""
 
     connection_sequence: I64
     """A number that rises with each connection of this client; a mount with a smaller one is refused."""
