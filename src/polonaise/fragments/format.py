@@ -193,7 +193,7 @@ Finding the smallest and the largest of a million bodies would cost as much as c
 
 @contextmanager
 def readable(what: str) -> Iterator[None]:
-    """Turn pyarrow's errors about damage into `FragmentDamaged`, and a missing file into `NotFound`.
+    """Turn errors of pyarrow and the system into `FragmentDamaged`, and a missing file into `NotFound`.
 
     A context manager around what reads a fragment; `what` names that in the errors. Errors of a store come through as
     they are.
@@ -269,7 +269,7 @@ def footer_in(end: bytes) -> Footer | None:
 
 
 def batches_in(source: Any, cluster_key: bytes | None = None) -> Iterator[bytes]:
-    """Yield the fragment's batches, byte for byte as they were on the servers' disks.
+    """Yield the fragment's batches, byte for byte as storage nodes kept them.
 
     A row group is in memory at a time. Raises what `open_fragment` does, and `FragmentDamaged` when a batch can't be
     made again with the CRC that it had.

@@ -1,4 +1,4 @@
-"""The framed connection between two nodes, the same code on both sides."""
+"""The framed connection between client, server and storage node, the same code on both sides."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ _OTHERS: Final = {
 OnMessage = Callable[["Connection", Message, int, int], None]
 """Called with (connection, message, request number, partition) for each message but those of the connection itself.
 
-These are greetings, heartbeats, answers to this side's requests, and a `Refused` about the connection. A
-`PolonaiseError` that the callback raises is sent back as `Refused`; a `ProtocolError` closes the connection as well; an
-`InvariantViolated` is a mistake in the node's own code, and stops the node.
+These are greetings, heartbeats, answers to requests of this side that still wait, and a `Refused` about the connection.
+A `PolonaiseError` that the callback raises is sent back as `Refused`; a `ProtocolError` closes the connection as well;
+an `InvariantViolated` is a mistake in this side's own code, and stops this side.
 """
 OnClosed = Callable[["Connection", PolonaiseError], None]
 """Called once, with the connection and the reason, when the connection has closed."""
@@ -176,7 +176,10 @@ class Connection(asyncio.Protocol):
         self.peer_name = "a peer that has not said hello"
         """The name that the peer gave itself, fit for a line of a log."""
         self.peer_role = 0
-        """The role in the peer's hello, which may have been refused since; 0 before there is one."""
+        """The role in the peer's hello, once version and role were found right; 0 before.
+
+        The hello may have been refused for its cluster.
+        """
         self._heard_s = 0.0
         self._sent_s = 0.0
         self._frame_began_s: float | None = None
@@ -187,7 +190,7 @@ class Connection(asyncio.Protocol):
         self.closed: PolonaiseError | None = None
         """The reason why the connection is closed; None while it is open."""
         self.refused = False
-        """Whether that reason came from the peer, which refused the connection after both sides had said hello."""
+        """Whether the reason in `closed` came from the peer, which refused the connection after it had said hello."""
         self._barred: PolonaiseError | None = None
         """Why the peer is refused whatever its hello says; None for a peer that is not."""
 
@@ -501,7 +504,7 @@ class Connection(asyncio.Protocol):
     def _receive(self, received: Frame) -> None:
         """Handle one frame: greet, answer a ping, settle a request, or deliver.
 
-        Raises `ProtocolError`, and `InvariantViolated` after the node was told to stop.
+        Raises `ProtocolError`, and `InvariantViolated` after this side was told to stop.
         """
         message = codec.decode(received)
         if self.peer is None:
@@ -548,9 +551,10 @@ class Connection(asyncio.Protocol):
     def _greet(self, message: Message) -> None:
         """Check the peer's first message, which has to be a fitting hello; the accepting side answers it.
 
-        Raises a `ProtocolError` for another message, version or role. A hello of another cluster, and on the connecting
-        side a refusal, close the connection without an error here. The version is checked first, then the role, then
-        the cluster: a peer of another version may mean something else by the rest.
+        Raises a `ProtocolError` for another message, version or role. A peer that is barred, has a certificate for
+        another role or is of another cluster, and on the connecting side a refusal, close the connection without an
+        error here. Of a hello, the version is checked first, then the role, then the cluster: a peer of another version
+        may mean something else by the rest.
         """
         if isinstance(message, Refused) and not self._accepted:
             self.close(fault_in(message))
@@ -706,7 +710,7 @@ def hello(
     node: int = 0,
     version_min: int = PROTOCOL_VERSION_MIN,
 ) -> Hello:
-    """Return the hello of this version of Polonaise, for a node with this role, name, cluster key and number.
+    """Return the hello of this version of Polonaise, for a side with this role, name, cluster key and number.
 
     `version_min` is the oldest protocol version that has what this side will ask for.
     """

@@ -1,4 +1,4 @@
-"""Check the role in a peer's hello against its TLS certificate; tell a peer whose TLS meets a node without it."""
+"""Check the role in a peer's hello against its TLS certificate; notice a peer that speaks TLS to a node without it."""
 
 from __future__ import annotations
 

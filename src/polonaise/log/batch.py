@@ -16,7 +16,7 @@ segment, and the feed. Layout (`docs/formats.md` has it with offsets)::
     evidence   what each transaction was judged by (flag 2):
       client high-water mark i64[count] · end of locks u32[count] (cumulative) · lock hash u64[…] · lock mode u8[…]
 
-Nothing here copies data: a `Batch` is a view of the bytes it was parsed from.
+Parsing copies nothing: a `Batch` is a view of the bytes it was parsed from.
 """
 
 from __future__ import annotations
@@ -85,13 +85,16 @@ class Batch:
     session: SessionId
     """The session of the owner that made the batch."""
     commit_time_us: int
-    """When the owner made the batch, in microseconds since 1970 (UTC); never falls from batch to batch."""
+    """When the owner made the batch, in microseconds since 1970 (UTC).
+
+    Never falls from batch to batch: if the clock has gone back, it is the time of the batch before.
+    """
     generation: Generation
     """The generation of the owner."""
     data_bytes: int
     """The size of all bodies together, in bytes; the same in a copy without data."""
     registers_bytes: int
-    """The size of the section with changed registers, in bytes; 0 in a copy without data."""
+    """The size of the section with changed registers, in bytes; 0 without one, and in a copy without data."""
     previous_crc: int
     """The CRC of the batch before this one; 0 for the first batch of a partition."""
 
@@ -233,7 +236,7 @@ class Batch:
 
     @property
     def registers(self) -> memoryview:
-        """The encoded register changes, which `log.registers` reads; empty for none."""
+        """The encoded register changes, which `log.registers` reads; empty for none, and in a copy without data."""
         start = HEADER_BYTES + _columns_bytes(self.count) + padded(self.data_bytes)
         return self.view[start : start + self.registers_bytes]
 
@@ -256,8 +259,7 @@ class Batch:
     def transactions(self, after: TransactionId = -1, *, own: bool = False) -> Iterator[Transaction]:
         """Yield the transactions with ids above `after`, each body checked against its own CRC (`DataDamaged`).
 
-        Own transactions of the library are left out unless `own` is set: only tools that show the log as it is want
-        them.
+        Own transactions of the library are left out unless `own` is set.
         """
         data = bytes(self.data)
         partition, time_us = self.partition, self.commit_time_us
@@ -335,9 +337,9 @@ class EvidenceColumns(NamedTuple):
 class Columns:
     """The transactions of a batch that is being formed, column by column.
 
-    Filled by the owner from append frames; `seal` turns them into a batch's bytes. `data` holds views of the bytes
-    of those frames, so nothing is copied before `seal`. The owner leaves the evidence columns empty when evidence is
-    not kept.
+    Filled by the owner from append frames, or from a fragment; `seal` turns them into a batch's bytes. `data` holds
+    views of the bytes of those, so no body is copied before `seal`. When evidence is not kept, `seal` passes over the
+    evidence columns, and the owner does not fill them for transactions of clients.
     """
 
     client_ids: array[int] = field(default_factory=lambda: array("i"))

@@ -55,8 +55,8 @@ _HEADER: Final = struct.Struct("<4sHHq16s")
 _MAGIC: Final = b"PLNW"
 _CRC_OFFSET: Final = 124
 _EVIDENCE_PAUSE_S: Final = 0.1
-"""The least time, in seconds, between two writes of evidence: written after every sync, it would cost each append a
-second trip to the disk's threads."""
+"""About the most seconds that noted evidence waits before it is written. Written after every sync, it would cost each
+append a second trip to the disk's threads."""
 
 
 def encode_header(cluster_key: bytes, created_us: int) -> bytes:
@@ -117,7 +117,7 @@ class ControlSlot:
     """One partition's sectors in the control file: its promises, and the evidence of sync.
 
     Used by one task at a time. `save`, `begin_cut` and `begin_trim` are durable on return; if they can't be, the
-    process stops: a node that can't keep promises must not go on answering.
+    node stops (`Host.fail`): one that can't keep promises must not go on answering.
     """
 
     def __init__(self, control: ControlFile, copy: PromiseSector, evidence: SyncEvidence, newest: int) -> None:
@@ -125,7 +125,7 @@ class ControlSlot:
         self._copy = copy
         self._newest = newest
         self.evidence = evidence
-        """The furthest position that this log is known to have been synced to."""
+        """The furthest position up to which this log is known to be synced; a cut sets it back."""
 
     @property
     def partition(self) -> PartitionId:
@@ -149,7 +149,7 @@ class ControlSlot:
 
     @property
     def trimmed(self) -> TrimMark:
-        """Where the log begins after the last trim; `NOTHING_TRIMMED` before the first."""
+        """Where the log begins after the last trim; `NOTHING_TRIMMED` before the first, and after a cut at -1."""
         return self._copy.trimmed
 
     async def save(self, promises: Promises) -> None:
@@ -338,16 +338,16 @@ class ControlFile:
     async def write_copy(self, partition: PartitionId, position: int, sector: bytes, *, sync: bool) -> None:
         """Write a copy of a partition's promises into sector `position` (0 or 1).
 
-        A failure stops the process, except that the file was closed.
+        A failure stops the node (`Host.fail`), unless the file was closed.
         """
         await self._or_fail(self._file.write(offset_of(partition) + position * SECTOR_BYTES, [sector]))
         if sync:
             await self._sync()
 
     async def _or_fail(self, work: Awaitable[None]) -> None:
-        """Await a write or a sync of the file. A failure stops the process, except that the file was closed.
+        """Await a write or a sync of the file. A failure stops the node, unless the file was closed.
 
-        Also that of a sync: a later one would not tell what this one has lost.
+        So does a failed sync: a later one would not tell what this one has lost.
         """
         try:
             await work

@@ -13,7 +13,7 @@ _READ_BYTES: Final = 1024 * 1024
 
 
 async def digest(log: PartitionLog, first: TransactionId, last: TransactionId) -> tuple[int, bytes]:
-    """Return the CRC of the batch that ends at `last`, and SHA-256 over the CRCs of all batches from `first` on.
+    """Return the CRC of the batch that ends at `last`, and SHA-256 over the CRCs of the batches from `first` to it.
 
     Each batch is verified. May run while the log is changed. Raises `OutOfOrder` unless a batch begins at `first` and
     one ends at `last`, and if the log is cut meanwhile; `DamageFound`, `HistoryTrimmed` and `PartitionUnavailable` as

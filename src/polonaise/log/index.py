@@ -2,8 +2,8 @@
 
 The file is a 128-byte header and an entry (first id, file offset, commit time) per batch. It is written at checkpoints
 only, header and entries together, and the header carries a CRC over all entries up to its checkpoint: whatever a crash
-leaves of it is either a whole checkpoint or nothing. It is a shortcut and never proof: every user checks that the batch
-that an entry points to is there.
+leaves of it is either a whole checkpoint or nothing. An entry is a shortcut and no proof: a read checks that the batch
+is where the entry says. A checkpoint is evidence that the batches it covers had been synced.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAGIC: Final = b"PLNX"
 _CRC_OFFSET: Final = HEADER_BYTES - 4
 
 SegmentIdentity = tuple[bytes, PartitionId, TransactionId]
-"""The cluster key, the partition and the first id of a segment: no other segment has the same three."""
+"""The cluster key, the partition and the first id of a segment: no other segment of a node has the same three."""
 
 
 class Index:

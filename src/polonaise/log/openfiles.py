@@ -191,7 +191,7 @@ class _KeptFile:
         await self._files.forget(self)
 
     async def _use(self, call: Callable[[File], Awaitable[T]]) -> T:
-        """Run `call` on the open file, which stays open until the call ends."""
+        """Run `call` on the open file, which is not closed for the sake of other files until the call ends."""
         self.users += 1
         try:
             file = self.file
@@ -204,7 +204,7 @@ class _KeptFile:
             self._files.freed()
 
     async def _reopen(self) -> File:
-        """Return the file, opened again. Raises `Closed` when it was closed for good meanwhile."""
+        """Return the file, opened again. Raises `Closed` when it was closed for good."""
         async with self._opening:
             try:
                 if self.file is None and not self._closed:

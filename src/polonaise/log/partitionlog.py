@@ -1,7 +1,8 @@
 """One partition's log on one disk: append, read, cut and trim, and tell what may have been lost.
 
-Promises: an append that returned is on the disk; every CRC is checked before bytes are given out; nothing is cut before
-the control file says so; bytes that were good once and are not any more are reported, never skipped.
+Promises: an append that returned is on the disk; the CRCs of frame and batch are checked before bytes are given out;
+nothing that was synced is cut before the control file says so; bytes that were good once and are not any more are
+reported, never skipped.
 
 `recovery.py` finds the log in its files when it is opened, `tail.py` writes its last segment, `segmentreader.py` reads.
 """
@@ -64,8 +65,8 @@ class PartitionLog:
     """The open log of one partition.
 
     `append`, `cut`, `trim`, `lose_above` and `close` are for one task, one call at a time; reads may run beside them
-    and see only what is synced. After a failure that leaves the files in doubt, `broken` says why, and the log has to
-    be opened anew.
+    and see only what is synced. After a `cut` or `lose_above` that failed on the way, `broken` says why, and the log
+    has to be opened anew. After a failed write or sync it has to be cut (`untrusted`).
     """
 
     def __init__(
@@ -85,7 +86,10 @@ class PartitionLog:
         self.slot = slot
         """The partition's promises in the control file."""
         self.broken: PolonaiseError | None = None
-        """The failure after which the log has to be opened anew; None while it can be used."""
+        """Why the log has to be opened anew: a cut or `lose_above` failed on the way, or the log was closed; else None.
+
+        Also set while a cut or `lose_above` is under way.
+        """
         self.damage = ""
         """What damage was found when the log was opened, or by a read since then (`lose_above`); empty for none.
 
@@ -102,7 +106,7 @@ class PartitionLog:
         cache: SegmentCache | None = None,
         disk: Disk | None = None,
     ) -> PartitionLog:
-        """Open the log in `directory`, or make its first segment when there is none.
+        """Open the log in `directory`; make the first segment of a new one.
 
         A torn tail is cut. Damage is recorded in the control file, and the bytes are left as they are until `cut`. Logs
         of one node share a `cache`, and a `disk` that bounds how many files they have open. Raises what
@@ -151,7 +155,8 @@ class PartitionLog:
 
     @property
     def last(self) -> TransactionId:
-        """The last id that the log holds, synced and believed; -1 when it is empty, or no segment can be used."""
+        """The last id that the log holds, synced and believed; `first - 1` when it is empty, -1 when no segment can be
+        used."""
         return self._tail.scanned.last if self._tail else NO_TRANSACTION
 
     @property
@@ -176,13 +181,14 @@ class PartitionLog:
     # ------------------------------------------------------------------ writing
 
     async def append(self, batches: Sequence[Batch]) -> None:
-        """Append the batches with one write and one sync. On return they are durable; otherwise none is in the log.
+        """Append the batches with one write and one sync. On return they are durable; after a fault none is in the log.
 
         Raises `OutOfOrder`, `LogForked` and `BatchDamaged` for batches that do not follow or can't be stored, with
         nothing changed; `PartitionUnavailable` while the log has to be cut or opened anew first; `RegistersFull`;
-        `DiskFull`, normally with the partial bytes removed; and `DiskFailed`, after which nothing above `last` is
-        believed and the log takes nothing until it was cut there (`untrusted`), as after a `DiskFull` whose bytes could
-        not be removed. Nothing is lost by that: what was not synced was not acknowledged.
+        `DiskFull`, normally with the partial bytes removed; and `DiskFailed`. After a `DiskFailed`, unless only a new
+        segment could not be made, nothing above `last` is believed and the log takes nothing until it was cut there
+        (`untrusted`), as after a `DiskFull` whose bytes could not be removed. Nothing is lost by that: what was not
+        synced was not acknowledged.
         """
         tail = self._appendable()
         self._check_follow(batches)
@@ -222,7 +228,8 @@ class PartitionLog:
     def _check_follow(self, batches: Sequence[Batch]) -> None:
         """Raise unless the batches go on from the log's end and can be read back once they are stored.
 
-        Raises `OutOfOrder` for wrong ids, `LogForked` for another predecessor, `BatchDamaged` for what can't be stored.
+        Raises `OutOfOrder` for wrong ids or another partition, `LogForked` for another predecessor, and `BatchDamaged`
+        for what can't be stored.
         """
         last, crc = self.last, self.last_crc
         for batch in batches:
@@ -359,8 +366,8 @@ class PartitionLog:
 
         A log that ends below `last` loses only what is not believed. A cut at -1 leaves a log that begins anew at 0,
         also of one that was trimmed. Raises `OutOfOrder`, with nothing changed, unless
-        a batch ends at `last`; `DamageFound` for damaged bytes below; and `PartitionUnavailable` when the log has to be
-        opened anew.
+        a batch ends at `last`; `DamageFound` for damaged bytes below; `SegmentDamaged` when a segment's preamble can't
+        be read again; and `PartitionUnavailable` when the log has to be opened anew.
         """
         self._check_whole()
         last = min(last, self.last)
@@ -414,7 +421,8 @@ class PartitionLog:
     async def _target(self, last: TransactionId) -> tuple[Tail | None, int, int]:
         """Return the segment that a cut at `last` makes the tail, how many of its batches stay, and the last one's CRC.
 
-        Changes nothing. The segment is None for a log without one. Raises `OutOfOrder` and `DamageFound` as `cut` does.
+        Changes nothing. The segment is None if none is to stay: the log has none, or was trimmed and is cut at -1.
+        Raises `OutOfOrder` and `DamageFound` as `cut` does.
         """
         segments = self.segments
         if self._tail is None or (last == NO_TRANSACTION and segments[0].first > 0):
@@ -521,7 +529,8 @@ class PartitionLog:
 
         At most `bytes_max` bytes, unless the first batch alone is larger. With `after_time_us` (microseconds UTC),
         batches before the first one with that commit time or a later one are left out. With `part_last`, only batches
-        whose first id is between `first` and `part_last`, both included. The list is empty if no batch qualifies.
+        whose first id is between `first` and `part_last`, both included. The list is empty if no batch of the segment
+        qualifies.
 
         Raises `DamageFound`; `PartitionUnavailable` when the log has to be opened anew; and `HistoryTrimmed` if
         `first` was trimmed, unless the first batch of the requested time is certainly one that is left.

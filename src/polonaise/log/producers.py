@@ -68,7 +68,7 @@ class Produced(NamedTuple):
     ids: tuple[int, ...] = ()
     """The ids that the last few numbers got, oldest first; the last id is that of `last_sequence`."""
     digests: tuple[int, ...] = ()
-    """The digest of what was appended under each of these numbers, by `digest_of`; `NOT_KEPT` if unknown."""
+    """For each of `ids`, the digest (`digest_of`) of what was appended under its number; `NOT_KEPT` if unknown."""
 
     def opened(self, epoch: int) -> Produced:
         """Return the value with this epoch, after the producer was opened. Its numbering goes on where it was."""

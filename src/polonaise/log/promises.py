@@ -45,12 +45,15 @@ class TrimMark(NamedTuple):
 
 
 NOTHING_TRIMMED: Final = TrimMark(0, 0)
-"""The mark of a log that was never trimmed."""
+"""The mark of a log that begins at 0: never trimmed, or begun anew since."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promises:
-    """A replica's durable word on one partition. `docs/replication.md` says who raises what, and why."""
+    """A replica's durable word on one partition. `docs/replication.md` says who raises what, and why.
+
+    When the copy is emptied, all but `fence` and `untrusted_above` go back to their defaults.
+    """
 
     fence: SessionId = NO_SESSION
     """The largest session that the replica was told of: messages of a smaller one are refused."""
@@ -58,13 +61,19 @@ class Promises:
     """The last session that the replica was made clean for; or a later one that reset the log's head, if it was cut for
     that reset."""
     prepared: TransactionId = NO_TRANSACTION
-    """The last id that the copy held when it joined the session `joined`: its prepared mark."""
+    """The last id that the copy held when it joined a session last: its prepared mark.
+
+    A cut for a reset of the log's head lowers it, if it is below that id.
+    """
     confirmed: TransactionId = NO_TRANSACTION
-    """The confirmed mark: up to this id the copy is certainly the log. It falls only when the log's head is reset."""
+    """The confirmed mark: up to this id, but for what may be lost (`lost_above`), the copy is certainly the log.
+
+    Falls only when the log's head is reset, or the copy is emptied.
+    """
     lost_above: TransactionId = UNRESOLVED
     """The id above which acknowledged ids may have been lost; UNRESOLVED when none were.
 
-    Moved up as ids are confirmed again, and cleared by joining a session only.
+    Moved up as ids are confirmed again, and cleared only by joining a session or by emptying the copy.
     """
     untrusted_above: TransactionId = UNRESOLVED
     """The id above which the files may hold bytes that must not be believed; UNRESOLVED when all are believed.
@@ -135,11 +144,11 @@ class PromiseSector(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """The contents of the evidence slot: rewritten soon after a sync of the log or a change of promises, never synced.
+    """The contents of the evidence slot: rewritten soon after a sync of the log or a change of promises.
 
-    Losing the slot, or finding an old one, makes the node know less and never something false. `cuts` binds the slot to
-    the log since its last cut. `sequence` is that of the newest `PromiseSector` that was durable when the slot was
-    written.
+    It has no sync of its own. Losing the slot, or finding an old one, makes the node know less and never something
+    false. `cuts` binds the slot to the log since its last cut. `sequence` is that of the newest `PromiseSector` that
+    was durable when the slot was written.
     """
 
     partition: PartitionId

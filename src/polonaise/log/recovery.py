@@ -38,7 +38,10 @@ class Recovered:
     tail: Tail | None
     """The last segment, open. None without a usable segment: the log is new, or its first segment damaged or gone."""
     damage: str
-    """Why the log may have lost ids above its end; empty when it has lost none."""
+    """Why the log may have lost ids above its end, as its files show it; empty if they do not.
+
+    A loss that was recorded earlier need not show: above `untrusted_above` nothing is read.
+    """
 
 
 async def recover(disk: Disk, directory: str, slot: ControlSlot) -> Recovered:
@@ -202,8 +205,8 @@ async def _make_durable(slot: ControlSlot, tail: Tail, *, cut_above: bool) -> No
     prove nothing. So bytes that no evidence proves to be synced are written once more; and a cut is made once more,
     even if no bytes are left above it, because bytes that were cut could come back after the copy was told to be clean.
 
-    If the writing fails, ids that the dead process may have acknowledged are in doubt, and the loss is recorded. After
-    any other failure nothing is lost: the next opening does all of this again.
+    If the disk fails in the writing, ids that the dead process may have acknowledged are in doubt, and the loss is
+    recorded. After any other failure nothing is lost: the next opening does all of this again.
     """
     evidence = slot.evidence
     proved = max(tail.scanned.synced, evidence.offset if evidence.segment_first == tail.header.first else 0)

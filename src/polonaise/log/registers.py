@@ -21,7 +21,8 @@ TOTAL_BYTES_MAX: Final = 1024 * 1024
 PRODUCERS: Final = b"producer/"
 """The prefix of the keys of idempotent producers."""
 SPARK_SINKS: Final = b"spark/"
-"""The prefix of the keys under which the Spark sink records, per application, how far its latest batch is appended."""
+"""The prefix of the Spark sink's keys: per application, how far its latest batch is appended, and by which numbers of
+partitions its batches are divided."""
 RESERVED: Final = (PRODUCERS, SPARK_SINKS)
 """The prefixes of the keys that only the library sets."""
 PAGE_COUNT_MAX: Final = 4_096

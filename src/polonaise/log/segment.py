@@ -11,7 +11,7 @@ A segment is a 128-byte header, a preamble (the registers as they were before it
 
 A frame says up to which offset this node had synced the file when it wrote the frame: bytes below may have been
 acknowledged, so they are missed if they do not read back. The frame's CRC is seeded with the segment's identity and
-covers the frame's own offset, so that a frame of another file, offset or life of the file is no frame here.
+covers the frame's own offset, so that a frame with another identity or offset is no frame here.
 
 Zeros may follow the last frame of the segment that is written to (`tail.py`): space that the next frames will take.
 They say nothing. If frames that had been synced became zeros, the evidence of sync shows it, like all damage.
@@ -89,9 +89,12 @@ class SegmentHeader(NamedTuple):
     previous_first: TransactionId
     """The first id of the segment before this one; -1 for none."""
     previous_last: int
-    """The offset of the frame of that segment's last batch."""
+    """The offset, in the segment before this one, of its last batch's frame; 0 for none."""
     previous_end: int
-    """The offset of that segment's end: it was sealed and synced up to there before this one was made."""
+    """The offset of the end of the segment before this one; 0 for none.
+
+    That segment was sealed and synced up to there before this one was made.
+    """
     preamble_bytes: int
     preamble_crc: int
 
@@ -216,7 +219,7 @@ def open_frame(view: Buffer, at: int, *, offset: int, seed: int) -> FrameHeader 
 def open_batch(view: memoryview, at: int, *, offset: int, seed: int) -> Batch:
     """Return the batch whose frame begins at position `at` of `view`; `offset` and `seed` as for `open_frame`.
 
-    Raises `BatchDamaged` unless frame, structure and every CRC are right.
+    Raises `BatchDamaged` unless the frame, its batch, and the CRCs of both are right.
     """
     header = open_frame(view, at, offset=offset, seed=seed)
     if header is None:
@@ -257,8 +260,8 @@ async def follows(file: SegmentSource, header: SegmentHeader, after: SegmentHead
     """Tell whether the segment in `file` ends with the batch that the next segment follows.
 
     `header` is this segment's, `after` the next one's: that names the end and the CRC of the last batch before it. Only
-    that batch's frame is read. Each batch carries the CRC of its predecessor, so with the last one those before it are
-    right as well. Raises `SegmentDamaged` when no frame is where `after` says that the last one was.
+    the header of that batch's frame is read. Each batch carries the CRC of its predecessor, so with the last one those
+    before it are right as well. Raises `SegmentDamaged` when no frame is where `after` says that the last one was.
     """
     offset = after.previous_last
     frame = open_frame(await file.read(offset, FRAME_BYTES), 0, offset=offset, seed=header.seed)
@@ -293,9 +296,12 @@ class Scan:
     changed: array[int] = field(default_factory=lambda: array("q"))
     """The positions in the index of the batches that change registers."""
     bad: str = ""
-    """Why the scan ended before the end of the bytes; empty when it did not."""
+    """What was bad where the scan ended; empty if it ended at its limit, at zeros or at the end of the bytes."""
     torn: bool = False
-    """Whether the bad bytes may be those of a write that never ended: no frame says that they had been synced."""
+    """Whether the bad bytes may be those of a write that never ended: no frame says that they had been synced.
+
+    False for a good batch that does not follow the one before.
+    """
 
     def add(self, batch: Batch) -> None:
         """Add the next batch of the segment, which was checked."""
@@ -331,8 +337,8 @@ async def scan(
 ) -> Scan:
     """Read batches from where `scanned` ends up to offset `stop`, or to the last one that ends at or below `limit`.
 
-    Checks every CRC, that ids are dense, and that each batch carries the CRC of the one before. Bad bytes end the scan:
-    `scanned.bad` says why. Returns `scanned`.
+    Checks the CRCs of frames and batches, that ids are dense, and that each batch carries the CRC of the one before.
+    Bad bytes end the scan: `scanned.bad` says why. Returns `scanned`.
     """
     async for _ in walk(file, header, scanned, stop, limit):
         pass

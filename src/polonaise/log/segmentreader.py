@@ -1,4 +1,4 @@
-"""Read a log through each segment's index, with every CRC checked and a bounded number of open files."""
+"""Read a log through each segment's index, with the CRCs of frames and batches checked and open files shared."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class SerializabilityCheck:
         self.judged = 0
         """How many transactions had evidence."""
         self.unjudged = 0
-        """How many transactions had none, because their batch kept none."""
+        """How many transactions had no evidence, because their batch kept none."""
 
     def follow(self, batch: Batch) -> None:
         """Check the next batch of the log."""

@@ -32,8 +32,8 @@ CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
 CHECKPOINT_BATCHES: Final = 4_096
 """How much may be written between two checkpoints of the index, in bytes and in batches.
 
-About so much is scanned after a crash; all of the segment if a batch in it changes registers. Batches are counted too,
-because each takes a time to scan, however few bytes it has.
+About so much is scanned after a crash; all of the segment if a batch below the checkpoint changes registers. Batches
+are counted too, because each takes a time to scan, however few bytes it has.
 """
 ZEROS_BYTES_MAX: Final = 64 * 1024
 """How many bytes of zeros are written ahead of the log, at most.
@@ -51,7 +51,8 @@ SMALL_WRITE_BYTES: Final = 16 * 1024
 class Tail:
     """The last segment of a log, with its index and registers in memory and its file open.
 
-    Everything up to `end` is synced: nothing else enters the index.
+    Everything up to `end` is synced: writes enter the index after their sync, and `recovery` makes durable what `load`
+    has found.
     """
 
     def __init__(self, disk: Disk, directory: str, header: SegmentHeader, file: File, scanned: Scan) -> None:
@@ -60,7 +61,8 @@ class Tail:
         self._index_file = IndexFile(header.identity)
         self._seed = header.seed
         self._checkpoint_end = header.data_start
-        """The offset up to which the last checkpoint of the index covers the segment."""
+        """The offset up to which the checkpoint that was resumed or written last here covers the segment; that of the
+        first frame for none."""
         self._zeros_end = 0
         """The offset up to which zeros may have been written ahead; 0 for none."""
         self._zeros_fit = True

@@ -42,9 +42,9 @@ class Files:
     whole: bool
     """Whether these are all segments of the partition, and not single files that somebody picked."""
     control: ControlRecord | None = None
-    """The control file's facts; None if there is no control file beside the files."""
+    """The control file's facts; None for a single file, and if there is no control file beside the files."""
     directory: str = ""
-    """The storage node's directory; empty if there is no control file beside the files."""
+    """The storage node's directory; empty if `control` is None."""
 
 
 def name_in(files: Files) -> StorageId:
@@ -132,7 +132,7 @@ def _files_of(directory: str, partition: PartitionId) -> Files:
 
 
 def found_again(files: Files) -> Files:
-    """Find the same partition's files again, as they are now; the same `files` if there is no control file."""
+    """Find the same partition's files again, as they are now; the same `files` if `control` is None."""
     return _files_of(files.directory, files.partition) if files.directory and files.partition is not None else files
 
 

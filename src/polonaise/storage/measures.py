@@ -15,21 +15,22 @@ class ReplicaMeasures(NamedTuple):
 
     partition: PartitionId
     usable: bool
-    """Whether the replica's files are open and can be used."""
+    """Whether the replica's files are open and can be used. If not, nothing but the queue is measured: ids are -1, and
+    sizes 0."""
     session: SessionId
-    """The session that the replica obeys; -1 for none, or while its files are not open."""
+    """The session that the replica obeys; -1 for none."""
     last: TransactionId
-    """The last id that the replica holds, synced; -1 for none."""
+    """The last id that the replica holds, synced; if it holds none, the id before its first one."""
     confirmed: TransactionId
     """The highest id that the replica knows to be committed; -1 for none."""
     segments: int
     """The number of the replica's segment files."""
     log_bytes: int
-    """The size of these files, in bytes."""
+    """The size of the replica's segment files, in bytes."""
     queue_entries: int
     """The number of messages that wait in the replica's queue."""
     queue_bytes: int
-    """The memory that these messages take, in bytes."""
+    """The memory that the messages in the replica's queue take, in bytes."""
 
 
 class StorageMeasures(NamedTuple):
@@ -46,13 +47,13 @@ class StorageMeasures(NamedTuple):
     connections: int
     """The number of connections: two of each server, and those of operators."""
     connections_bytes: int
-    """The bytes held for these connections: unfinished frames and answers not taken yet."""
+    """The bytes held for all connections: frames not handled yet, and answers not taken yet."""
     reads: int
-    """The number of unanswered reads."""
+    """The number of unanswered reads, and of unanswered requests that name the node."""
     open_files: int
-    """The number of files of the log that are open."""
+    """The number of files that are open: those of partitions, the control file, and the lock of the directory."""
     open_files_max: int
-    """The most files of the log that stay open."""
+    """The most files of partitions that stay open."""
     scrub_bytes_per_s: int
     """The rate of the scrub, in bytes per second; 0 if it is switched off."""
     scrubbed: Scrubbed

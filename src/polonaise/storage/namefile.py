@@ -22,7 +22,7 @@ NAME_BYTES_MAX: Final = 512
 
 
 def check_name(name: StorageId) -> None:
-    """Raise `ProtocolError` for a name that the file can't hold: an empty or long one, or one with control characters.
+    """Raise `ProtocolError` for a name that the file can't hold: an empty or long one, or one that can't be printed.
 
     The server that makes a cluster checks more than this.
     """

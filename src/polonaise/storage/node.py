@@ -82,7 +82,7 @@ class StorageNode:
         self.name: StorageId | None = None
         """The name by which the cluster knows this node; None before its directory has one."""
         self._naming = asyncio.Lock()
-        """Held while the name is compared, and made durable if there was none."""
+        """Held while the name is compared, and made durable if there was none, and while the directory is given up."""
         self._closing: asyncio.Future[None] | None = None
         self._cache = SegmentCache()
         self._openings = asyncio.Semaphore(_OPENINGS_MAX)
@@ -123,7 +123,7 @@ class StorageNode:
 
     @property
     def open_files(self) -> int:
-        """The number of files that this node keeps open, the lock of its directory among them."""
+        """The number of files that are open: those of partitions, the control file, and the lock of the directory."""
         return (0 if self._control is None else 2) + len(self._files)
 
     async def start(self) -> None:
@@ -242,7 +242,7 @@ class StorageNode:
     # ------------------------------------------------------------------ connections
 
     def _accept(self) -> Connection:
-        """Make the connection for a server that has just connected; one that refuses, if the directory is gone."""
+        """Make the connection for a peer that has just connected; one that refuses, if the directory is gone."""
         if self._gone is not None:
             refusal = RefusingConnection(self._host, self._settings, self._gone, self._on_closed)
             self._connections[refusal] = _StorageRequests(0)
@@ -265,7 +265,7 @@ class StorageNode:
         return connection
 
     def _on_greeted(self, connection: Connection) -> None:
-        """Check the server's cluster; a new node takes over that of the first server, and of nobody else."""
+        """Check a server's cluster, or note an operator. A new node takes over the cluster of the first server only."""
         assert connection.peer is not None
         if connection.peer.role == ROLE_OPERATOR:
             self._operators.add(connection)
@@ -291,7 +291,7 @@ class StorageNode:
     # ------------------------------------------------------------------ messages
 
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
-        """Bring a server's message to its replica's queue, or answer it beside the queue."""
+        """Bring a server's message to its replica's queue, or answer it, or an operator's, beside the queue."""
         if self._operators and connection in self._operators and not isinstance(message, Health):
             raise ProtocolError(f"an operator may ask for health only, and sent {type(message).__name__}")
         if isinstance(message, _QUEUED):

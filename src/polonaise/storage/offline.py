@@ -92,10 +92,10 @@ class Dumped(NamedTuple):
 async def dump(files: Files, damaged: Callable[[SegmentDamaged], None] | None = None) -> AsyncGenerator[Dumped, None]:
     """Yield every batch of every file. Each file is read by itself: a missing file between two is not noticed.
 
-    Raises `SegmentDamaged` at the first bytes that are not as they were written. `damaged`, if given, is called with
-    the error instead, and reading goes on with what is intact behind the damage. A file whose beginning is damaged is
-    then read only if the control file beside it says whose it is. Also raises `WrongClusterKey`,
-    `UnsupportedFormat`, and `NotFound` for a file that a running node has removed meanwhile.
+    Raises `SegmentDamaged` at the first bytes that are not as they were written; an unfinished write only ends its
+    file. `damaged`, if given, is called with the error instead, and reading goes on with what is intact behind the
+    damage. A file whose beginning is damaged is then read only if the control file beside it says whose it is. Also
+    raises `WrongClusterKey`, `UnsupportedFormat`, and `NotFound` for a file that a running node has removed meanwhile.
     """
     for path in files.paths:
         with ReadOnlyFile(path) as file:
@@ -140,9 +140,9 @@ async def opened(file: ReadOnlyFile, path: str, files: Files) -> tuple[Scan, Seg
 async def batches_of(files: Files, after: TransactionId = NO_TRANSACTION) -> AsyncGenerator[Batch, None]:
     """Yield the batches of one partition that hold anything above `after`, in order and without a gap.
 
-    Raises `SegmentDamaged` at the first batch that is missing or can't be read, be it at the beginning, between two
-    others or at the end; `WrongClusterKey`, `UnsupportedFormat`, and `NotFound` for a file that a running node has
-    removed meanwhile.
+    Raises `SegmentDamaged` at the first batch that can't be read, or is missing between two others or, as far as a
+    control file tells, at the beginning or the end; `WrongClusterKey`, `UnsupportedFormat`, and `NotFound` for a file
+    that a running node has removed meanwhile.
     """
     before: Scan | None = None
     for path in _from(files, after):

@@ -249,7 +249,7 @@ class PartitionReplica:
 
     @property
     def _is_shut(self) -> bool:
-        """Whether the files can't be used until they are opened anew."""
+        """Whether the files can't be used: they have to be opened anew, or are being cut."""
         return self.unavailable is not None or (self._log is not None and self._log.broken is not None)
 
     @property
@@ -531,5 +531,5 @@ def _store_request(entry: _Entry) -> StoreRequest:
 
 
 def _batches(payload: Payload) -> Sequence[Batch]:
-    """Return the batches of a message, with every CRC checked: what arrives damaged is never written."""
+    """Return the batches of a message, each checked against its CRC: what arrives damaged is never written."""
     return split(payload[0]) if payload else ()

@@ -39,7 +39,8 @@ class Presence:
         """The number of partitions checked so far: it says whose turn is next."""
         self._error_logged = ""
         self.space: DiskSpace | None = None
-        """The room on the directory's disk at the last check; None before the first one, and when it is not known."""
+        """The room on the directory's disk at the last check that did not fail; None before that, and while there is no
+        such directory."""
 
     async def run(self, host: Host) -> None:
         """Check once every `presence_s` seconds, until the directory is gone."""

@@ -23,7 +23,7 @@ class StorageSettings:
     link: LinkSettings = field(default_factory=LinkSettings)
     """The bounds and deadlines of each connection."""
     connections_bytes_max: int = 192 * 1024 * 1024
-    """The most bytes of unfinished frames and untaken answers, of all servers together; the greediest are cut off."""
+    """The most bytes of unhandled frames and untaken answers of all connections together; the greediest are cut off."""
     segment_bytes_max: int = 256 * 1024 * 1024
     """The size at which a segment is full, in bytes."""
     segment_batches_max: int = 262_144

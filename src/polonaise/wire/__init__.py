@@ -4,7 +4,7 @@ Begin with `messages`, which declares the messages and says what they mean; thos
 turns declared fields into bytes and back, and `frame` cuts a byte stream into frames. `appends` and `fetches` have the
 columns of the messages that carry many transactions at once, `assignments` the rows of an assignment.
 
-Bytes that are none of these raise `ProtocolError`, and the node that meets them closes that one connection: lengths are
-checked before anything is allocated. A field, a number or a layout is a promise to nodes of other versions: what exists
-stays as it is, and `docs/formats.md` and the fuzz tests change together with it.
+Bytes that are none of these raise `ProtocolError`, and the side that meets them closes that one connection: lengths are
+checked before anything is allocated. A field, a number or a layout is a promise to clients and nodes of other versions:
+what exists stays as it is, and `docs/formats.md` and the fuzz tests change together with it.
 """

@@ -49,7 +49,7 @@ def inbox_bytes(size: int) -> int:
 
 
 class Operation(NamedTuple):
-    """One expectation or change that belongs to an append: of a register, a producer or the append's position."""
+    """One expectation or change that belongs to an append."""
 
     position: int
     """The place of its transaction in the frame, from 0."""
@@ -60,7 +60,7 @@ class Operation(NamedTuple):
 
 
 class FailedAppend(NamedTuple):
-    """An append that is not in the log and never will be."""
+    """An append that is not in the log and never will be; of a `DUPLICATE`, the producer's first sending is."""
 
     sequence: int
     """The append's sequence number at its client."""

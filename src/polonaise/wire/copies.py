@@ -27,9 +27,9 @@ class Needs(NamedTuple):
     """What one append needs before it counts as a success, beside its commit."""
 
     copies: int
-    """The least number of engaged replicas that have synced it."""
+    """The least number of engaged replicas that must have synced the append."""
     zones: int
-    """The least number of zones that these are in."""
+    """The least number of zones in which engaged replicas must have synced the append."""
 
     def encode(self) -> bytes:
         """Return the value of an expectation of `ExpectationKind.COPIES`."""

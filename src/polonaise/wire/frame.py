@@ -61,8 +61,8 @@ def encode(
 class Frames:
     """Cuts a stream of bytes into frames.
 
-    Its memory is bounded: it keeps at most one unfinished frame, whose length was checked against `bytes_max` before
-    anything was kept, and of that only the bytes that have arrived. Frames that arrive whole are not copied.
+    Its memory is bounded: it keeps only bytes that have arrived and belong to no frame returned so far, and waits for
+    no frame that is longer than `bytes_max`. Frames that arrive whole, with nothing kept before them, are not copied.
     """
 
     __slots__ = ("_kept", "_needed", "bytes_max")
@@ -74,7 +74,7 @@ class Frames:
 
     @property
     def kept_bytes(self) -> int:
-        """The bytes of the unfinished frame that have arrived; 0 without one."""
+        """How many bytes have arrived that belong to no frame returned so far."""
         return len(self._kept)
 
     def feed(self, chunk: bytes | bytearray) -> list[Frame]:

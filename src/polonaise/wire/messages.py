@@ -50,7 +50,7 @@ ROLE_OPERATOR: Final = 4
 
 @message(1)
 class Hello(Message):
-    """The first frame of each side. The accepting side says it only after a fitting hello of the other.
+    """The first frame of each side that does not refuse. The accepting side says it only after a fitting one.
 
     `node` is the id of a client or server, or a random number of a storage node's process; 0 for others or if unknown.
     """
@@ -68,15 +68,15 @@ class Refused(Message):
     """A fault, by its stable code. Without request number and partition it is about the connection, which closes."""
 
     detail: I64
-    """From a storage node: for `fenced` the newer session, for `history_trimmed` the first id that it still holds. For
-    other codes, and from a server, 0."""
+    """From a storage node: for `fenced` the session that the replica obeys, for `history_trimmed` the first id that it
+    still holds. For other codes, and from a server, 0."""
     code: Text
     text: Text
 
 
 @message(3)
 class Ping(Message):
-    """A sign of life on an idle connection. Anything at all from the peer answers it."""
+    """A sign of life, when nothing was sent or nothing heard for a while. Anything at all from the peer answers it."""
 
 
 @message(4)
@@ -89,7 +89,7 @@ class Pong(Message):
 
 @message(10)
 class Mount(Message):
-    """Starts the feed of a partition after a high-water mark, and voids this client's earlier mount of it."""
+    """Starts the feed of a partition after the client high-water mark, and voids this client's earlier mount of it."""
 
     connection_sequence: I64
     """A number that rises with each connection of this client; a mount with a smaller one is refused."""
@@ -155,7 +155,7 @@ class Append(Message):
 
 @message(14)
 class AppendsFailed(Message):
-    """Appends that are not in the log and never will be."""
+    """Appends that are not in the log and never will be; of a `DUPLICATE`, the producer's first sending is."""
 
     generation: I32
     rows: Blob
@@ -210,7 +210,10 @@ class Read(Message):
 
     first: I64
     bytes_max: U32
-    """About the most bytes of the answer: its last batch may bring it above. At least one batch is sent, if any."""
+    """About the most bytes of the answer: its last batch may bring it above. At least one batch is sent, if any.
+
+    A part whose `first` lies within a batch may be answered with none: ask again from behind that batch.
+    """
     wait_ms: U32
     """The longest that the server waits, in milliseconds, if there is nothing to send yet."""
     with_data: U8
@@ -223,7 +226,7 @@ class Read(Message):
 
 @message(22)
 class Batches(Message):
-    """The answer to `Read` and `ReadBatches`: whole batches one after the other, or none."""
+    """The answer to `Read` and `ReadBatches`: batches one after the other, or none."""
 
     committed: I64
     """The committed high-water mark; in the answer to a `ReadBatches`, the `last` of that request."""
@@ -402,15 +405,18 @@ class SessionInfo(Message):
     fence: I64
     """The largest session that it was told of."""
     joined: I64
-    """The last session that it joined; NO_SESSION for a new or wiped copy."""
+    """The last session that it joined, or a later one for whose reset of the head it was cut.
+
+    NO_SESSION for a copy that is new, wiped or emptied.
+    """
     prepared: I64
-    """The id with which its log ended when it joined that session."""
+    """The id with which its log ended when it joined a session last, or lower after a cut for a reset of the head."""
     confirmed: I64
-    """The id up to which the copy is certainly the log."""
+    """The id up to which the copy, but for what it may have lost, is certainly the log."""
     max_synced: I64
-    """The last id that it holds, synced; NO_TRANSACTION if it is empty."""
+    """The last id that it holds, synced; if it is empty, the id before its first one."""
     last_crc: U32
-    """CRC of the batch that ends at `max_synced`; 0 if it is empty."""
+    """CRC of the batch that ends at `max_synced`; 0 if that is NO_TRANSACTION."""
     lost_above: I64
     """The id above which the copy may have lost something; UNRESOLVED (the smallest integer) if it has lost nothing."""
 
@@ -442,13 +448,13 @@ class CutForReset(Message):
 
 @message(91)
 class EmptyCopy(Message):
-    """Has a copy of a partition that needs it no more drop all its batches, and obey no session before `session`.
+    """Has a copy that its partition needs no more drop all batches, and obey no session before `session`.
 
     Sent by an operator's command, in the role of a server: it destroys data. Answered with `CopyEmptied`.
     """
 
     session: I64
-    """The session of the partition's value by which the copy is none of its members, and is not to become one."""
+    """The session in the partition's value, by which the copy is no member and is not to become one."""
 
 
 @message(92)
@@ -519,7 +525,7 @@ class Done(Message):
     last: I64
     """The last id that the copy holds."""
     last_crc: U32
-    """CRC of the batch that ends there."""
+    """CRC of the batch that ends at `last`."""
 
 
 @message(73)
@@ -603,7 +609,7 @@ class Identify(Message):
     """Tells a storage node by which name the server knows it: the first request on a connection.
 
     A node without a name takes this one, durably, before it answers with `Identified`. One that has another name
-    refuses with `wrong_storage_node`. Servers send it to nodes that speak protocol version 2.
+    refuses with `wrong_storage_node`. Servers send it to nodes that speak protocol version 2 or later.
     """
 
     name: Text

@@ -62,7 +62,7 @@ def encode_topics(topics: ClusterTopics) -> TopicsAre:
 
 
 def parse_topics(message: TopicsAre) -> ClusterTopics:
-    """Return the topics of a cluster. Raises `ProtocolError` if they are damaged or none of a cluster."""
+    """Return the topics of a cluster. Raises `ProtocolError` if they are damaged, or such as no cluster has."""
     raw = bytes(message.payload[0]) if message.payload else b""
     if crc32(raw) != message.crc:
         raise ProtocolError("the topics of a cluster arrived damaged: their checksum does not match")
@@ -79,7 +79,7 @@ def encode_topic(version: int, total: int, ids: Sequence[PartitionId]) -> TopicI
 
 
 def parse_topic(message: TopicIs) -> tuple[PartitionId, ...]:
-    """Return the ids of the topic's partitions. Raises `ProtocolError` if they are damaged or none of a cluster."""
+    """Return the ids of the topic's partitions. Raises `ProtocolError` if they are damaged, or such as no topic has."""
     packed = message.payload[0] if message.payload else b""
     if crc32(packed) != message.crc or len(packed) % 4 or not len(packed):
         raise ProtocolError("the partitions of a topic arrived damaged: their checksum or length does not match")

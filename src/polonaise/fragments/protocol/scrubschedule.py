@@ -24,7 +24,7 @@ _ROUND_S_MIN: Final = 1.0
 
 
 class FragmentDamage(NamedTuple):
-    """A fragment that was not as it was written when the scrub read it."""
+    """A fragment that was not as it was written when the scrub read it, or that was listed and could not be read."""
 
     partition: PartitionId
     path: str

@@ -63,7 +63,7 @@ class TellEmptied(NamedTuple):
     """Answer with how much smaller the log's segments are than `bytes`, once the earlier actions are carried out."""
 
     bytes: int
-    """Their size before."""
+    """The size of the log's segments before it was emptied."""
 
 
 class Acknowledge(NamedTuple):
@@ -103,8 +103,8 @@ class StoreRequest(NamedTuple):
 class Replica:
     """Decides what to do about each message of an owner.
 
-    Before each call the shell sets `promises`, `last` and `last_crc` to what is durable. A decision is never applied
-    here in advance: if carrying it out fails, nothing has to be taken back.
+    Before each call the shell sets `promises`, `last` and `last_crc` to what is durable. No decision changes these here
+    in advance: if carrying it out fails, nothing has to be taken back.
     """
 
     __slots__ = ("_asked", "_joined_on", "last", "last_crc", "promises")
@@ -115,7 +115,10 @@ class Replica:
         self.last_crc = last_crc
         self._joined_on: Hashable = None
         self._asked: SessionId = NO_SESSION
-        """The session of the last `LastSessionInfo` since this copy was opened, NO_SESSION for none; see `_unasked`."""
+        """The session whose `LastSessionInfo` was obeyed last; NO_SESSION for none since this copy was opened.
+
+        See `_unasked`.
+        """
 
     # ------------------------------------------------------------------ sessions
 
@@ -145,7 +148,7 @@ class Replica:
     def truncate(self, session: SessionId, last: TransactionId) -> list[Action]:
         """Cut everything above `last` on a copy that is being made clean, for a session that it has not joined yet.
 
-        Nothing confirmed is ever cut, except above a loss: that part is copied anew in any case.
+        It cuts nothing confirmed, except above a loss: that part is copied anew in any case.
         """
         if refusal := self.refusal(session):
             return [refusal]
@@ -213,8 +216,8 @@ class Replica:
         # The connection counts from now on, the promise from the save: the messages behind this one are looked at only
         # after it was carried out, and where it fails, `promises.joined` refuses them.
         self._joined_on = connection
-        # The loss is cleared here and nowhere else. `prepared` is the end of the log by decision, and equal CRCs there
-        # are equal logs, so whatever was lost is back.
+        # The loss is cleared only here and in `empty`. `prepared` is the end of the log by decision, and equal CRCs
+        # there are equal logs, so whatever was lost is back.
         joined = replace(promises, joined=session, prepared=prepared, lost_above=UNRESOLVED)
         return [TellEnd()] if joined == promises else [Save(joined), TellEnd()]
 
@@ -256,7 +259,7 @@ class Replica:
         return [DropBelow(before)]
 
     def empty(self, session: SessionId, size: int) -> list[Action]:
-        """Drop every batch of a copy that `session`, of which it is no member, and later ones need no more.
+        """Drop every batch of a copy that is needed no more: by `session` it is no member, and is not to become one.
 
         `size` is the bytes that its segments take. Refused if the copy obeys a later session, which may have made it a
         member since the operator looked; no copy is emptied for `NO_SESSION`.

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 from polonaise.terms import PartitionId, TransactionId
 
 DAMAGES_MAX: Final = 100
-"""The most damages that are remembered, the latest ones."""
+"""The most damages that are remembered."""
 _ROUND_S_MIN: Final = 1.0
 """The shortest time between the beginnings of two rounds, in seconds: a round may have nothing to read."""
 
@@ -41,19 +41,19 @@ class Scrubbed:
     partitions: int = 0
     """The number of partitions that the present round, or the last one, is done with, skipped ones included."""
     partitions_of: int = 0
-    """The number of partitions in that round."""
+    """The number of partitions that the present round, or the last one, has in all."""
     skipped: int = 0
-    """The number of partitions of that round that could not be used, or were damaged and so not read to their end."""
+    """The number of partitions that the present or last round did not read to their end: unusable, or damaged."""
     bytes: int = 0
-    """The number of bytes that were read in that round, and were good."""
+    """The number of bytes that were read in the present or last round, and were good."""
     started_us: int = 0
-    """When that round began."""
+    """When the present or last round began."""
     finished_us: int = 0
     """When a round ended last."""
     found: int = 0
     """The number of damages found since the node started."""
     repaired: int = 0
-    """The number of these damages after which the copy was whole again."""
+    """The number of damages found since the node started after which the copy was whole again."""
     damages: tuple[ScrubDamage, ...] = ()
     """The latest damages, in the order in which they were found; those that are repaired are forgotten first."""
 

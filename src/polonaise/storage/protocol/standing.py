@@ -16,14 +16,14 @@ class Standing(enum.Enum):
     UNPROVED = "unproved"
     """The transaction was written here. Only a quorum of replicas could tell whether it is committed."""
     UNTRUSTED = "untrusted"
-    """Its sync failed, or the node has found damage below it: the node itself would cut it."""
+    """The transaction's sync failed, or the node has found it or one below it damaged: the node would cut it."""
 
 
 class Bounds(NamedTuple):
     """The ids that bound the standings of one replica's transactions."""
 
     confirmed: TransactionId
-    """Transactions up to this id are `COMMITTED`."""
+    """Transactions up to this id are `COMMITTED`, unless they are above `trusted`."""
     trusted: TransactionId | None = None
     """Transactions above this id are `UNTRUSTED`; None if all are trusted."""
     lost: TransactionId | None = None
