@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from polonaise.errors import FragmentDamaged, FragmentMissing, NotArchived, NotFound, StoreUnavailable
+from polonaise.errors import (
+    FragmentDamaged,
+    FragmentMissing,
+    NotArchived,
+    NotFound,
+    PolonaiseError,
+    StoreUnavailable,
+)
 from polonaise.fragments import format as fragment_format
 from polonaise.fragments import history as histories
 from polonaise.fragments.history import FragmentHistory, HistorySettings
@@ -237,6 +244,20 @@ async def test_a_damaged_fragment_and_a_missing_one_do_not_make_it_list_and_read
         with pytest.raises(FragmentDamaged):
             await history.read(0, 30, 179, 1)
     assert store.fetched == []
+
+
+@pytest.mark.parametrize("gone_first", [True, False])
+async def test_of_two_refused_fragments_with_an_id_the_damaged_one_is_told_and_not_the_one_that_is_gone(
+    store: Store, gone_first: bool
+) -> None:
+    history = history_of(store)
+    await history.up_to(0)
+    name = next(each for each in history._listings[0].fragments if each.first <= 30 <= each.last)
+    refused: list[tuple[Any, PolonaiseError]] = [
+        (name._replace(last=name.last + 30), NotFound("gone")), (name, FragmentDamaged("damaged"))
+    ]  # fmt: skip
+    with pytest.raises(FragmentDamaged):
+        await history._holding(0, 30, dict(refused if gone_first else reversed(refused)))
 
 
 async def test_damage_in_one_partition_is_not_told_of_another(store: Store) -> None:

@@ -205,7 +205,7 @@ class FragmentHistory:
         for name, error in refused.items():
             if name.partition == partition and name.first <= transaction <= name.last:
                 if isinstance(error, NotFound):
-                    break
+                    continue
                 raise error
         raise FragmentMissing(
             f"{self} has no fragment with id {transaction} of partition {partition}, and the storage nodes no longer "
