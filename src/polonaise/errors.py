@@ -300,7 +300,8 @@ class NotFound(PolonaiseError):
 class ControlFileDamaged(PolonaiseError):
     """The control file's header, or both copies or the newest one of a partition's promises, are unreadable.
 
-    Nothing is opened, and nothing is emptied: promises that can no longer be read may have been made.
+    With a damaged header the whole directory stays closed, with damaged promises that one partition does. Nothing is
+    emptied: promises that can no longer be read may have been made.
     """
 
     code = "control_file_damaged"

@@ -26,7 +26,10 @@ _LOOK_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class HeldCopy:
-    """The part of the log that one replica holds, as it proved it to the partition's owner."""
+    """What one replica told the partition's owner about its copy, and whether it took part in the last session.
+
+    Only the ids up to `proved` are not in doubt.
+    """
 
     name: StorageId
     last: TransactionId

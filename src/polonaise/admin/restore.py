@@ -135,7 +135,7 @@ class Restored:
     directory: str
     cluster_key: bytes
     partitions: tuple[RestoredPartition, ...]
-    """Partitions up to the last one that has fragments. Those after it are new and empty."""
+    """The result for each partition up to the last one that has fragments. Those after it are new and empty."""
 
 
 @dataclass

@@ -41,7 +41,8 @@ class SqlTarget(Target):
     """A table with the view's name, and tables of its marks and definition beside it. Raises what `MarkedTable` raises.
 
     Columns and key of an existing table are never changed: others may have added indexes, rights or columns to it. If
-    they are declared differently, the keeper of the database has to drop the table.
+    the view declares them differently, `ViewUnfit` says so: an administrator has to drop the table together with those
+    of its marks and definition, and the next run makes all three anew.
     """
 
     def __init__(

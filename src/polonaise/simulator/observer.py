@@ -130,7 +130,7 @@ class Observer:
     # ------------------------------------------------------------------ for reports
 
     def described(self) -> str:
-        """Describe what every application, owner and partition is waiting for."""
+        """Describe what applications do, what owners wait for, and the value of each partition at the coordinator."""
         lines = [
             f"{name} does {sorted(a.doing.values())}, {a.steps_left} steps left"
             for name, a in self.applications.items()
