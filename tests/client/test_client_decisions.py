@@ -314,9 +314,13 @@ def test_what_is_no_lock_is_refused_at_once(said: tuple[Any, ...]) -> None:
         joined([said], Limits())  # type: ignore[list-item]
 
 
-def test_other_bytes_are_no_locks() -> None:
-    with pytest.raises(BadOption):
-        joined([b"account 7"[:8]], Limits())  # type: ignore[list-item]
+@pytest.mark.parametrize(
+    "others", [[b"account "], [b"account 7"], [b"account ", b"account 78"], [Lock("a", 1), b"account 7"]]
+)
+def test_other_bytes_are_no_locks(others: list[Any]) -> None:
+    """Whatever their length: a mode that is none would make the owner cut the connection off."""
+    with pytest.raises(BadOption, match=r"is no Lock\(name, id, mode\)"):
+        joined(others, Limits())
 
 
 def test_too_many_locks_are_refused_at_once() -> None:

@@ -480,6 +480,6 @@ class _StorageRequests:
 
     def __init__(self, answered_max: int) -> None:
         self.turn = asyncio.Semaphore(answered_max)
-        """Limits how many requests are answered at a time, each of which may have bytes in memory. Others wait for it."""
+        """Limits how many requests are answered at a time: each may have bytes in memory. Others wait for it."""
         self.waiting = 0
         """The number of reads that are not answered yet."""

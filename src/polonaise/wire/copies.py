@@ -9,7 +9,7 @@ from polonaise.errors import ProtocolError
 from polonaise.wire.codec import I64, U8, Message, message
 
 COPIES_VERSION: Final = 3
-"""The version of the protocol from which on servers know what one append needs. To older ones no such append is sent."""
+"""The first version of the protocol in which servers know what one append needs: to older ones none is sent."""
 NEEDED_MAX: Final = 255
 """The most copies or zones that an append can need, as they are sent in a byte each."""
 _NEEDS: Final = struct.Struct("<BB")
