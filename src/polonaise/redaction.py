@@ -25,7 +25,7 @@ _PASSWORD: Final = re.compile(r"(?P<scheme>\b[\w+.\-]+:/{1,3}|//)?(?P<user>[^\s:
 _SPACED: Final = re.compile(r"(?P<scheme>\b[\w+.\-]+://)(?P<user>[^\s:/@'\"]*):[^@\n]{1,200}@")
 """`user:password@` with blanks in it, only where a scheme shows that an address begins."""
 _TOKEN: Final = re.compile(r"(?i)\b(?P<scheme>https?://)[^\s:/@'\"]+@")
-"""A user without a password, where the user is itself the token."""
+"""A user without a password in an http or https address, where the user may be itself the token."""
 _QUOTED: Final = re.compile(r"(?i)[^\s?&=;'\"]*(?:%3a%2f%2f|%40|%3d)[^\s&;'\"]*")
 """A percent-encoded address within an address, or text that resembles one and holds no secret.
 

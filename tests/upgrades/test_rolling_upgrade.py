@@ -193,7 +193,7 @@ async def test_servers_of_0_1_are_sent_no_append_that_needs_copies(tmp_path: Pat
         cluster = await asyncio.to_thread(lambda: stack.enter_context(cluster_of(tmp_path, coordinator, old)))
         async with polonaise.connect(cluster.coordinator) as log:
             early = log.append(b"early", 0, copies=2)
-            with pytest.raises(UnsupportedVersion, match=r"is not in the log, and was not sent.* upgrade the servers"):
+            with pytest.raises(UnsupportedVersion, match=r"is not in the log, and is not sent.* upgrade the servers"):
                 await early
             with pytest.raises(UnsupportedVersion, match="upgrade the servers"):
                 log.append(b"late", 0, copies=2)

@@ -36,7 +36,9 @@ _PATH_MAX: Final = 4096
 """The most characters of a path, which is Linux's limit."""
 
 failures: ContextVar[list[ssl.SSLError]] = ContextVar("failures")
-"""The errors of the handshake that was begun in this context. The event loop itself reports only a lost connection."""
+"""The TLS errors of the handshake that the current task has begun, in a list that this task has set before.
+
+The event loop itself may report only a lost connection."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,8 +75,12 @@ class MemberChanges:
         await asyncio.get_running_loop().create_future()
 
     async def _deed(self, edits: MemberEdits, partition: PartitionId) -> None:
+        """Change the members of a partition by one step: cancel a change that is under way, add a copy or remove one.
+
+        A removal is forced only where the partition has as many members as it is to have, or more.
+        """
         value = await edits.partition(partition)
-        copies = len(self._cluster.description.storage)
+        copies = len(self._cluster.description.storage)  # as described first: without the spares
         if value.next is not None:
             # Most often the owner gets the time that it needs.
             if self._random.random() < 0.2:

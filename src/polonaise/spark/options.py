@@ -313,7 +313,7 @@ def _on_undecodable(text: str) -> OnUndecodable:
     if word == "table":
         raise ValueError(
             "table is for polonaise pipeline views: write skip here, and to keep the undecodable bodies store the "
-            "result of a second query with only"
+            "result of a second query with onUndecodable=only"
         )
     if word not in {each.value for each in OnUndecodable}:
         raise ValueError(f"write {', '.join(each.value for each in OnUndecodable)}")

@@ -120,7 +120,7 @@ def error_of(failure: AppendFailure, partition: PartitionId, sequence: int, rece
         case FailureReason.REGISTERS_FULL:
             return RegistersFull(f"{which}: the partition's registers are full; delete some")
         case Unordered.NOT_KNOWN_THERE:
-            return UnsupportedVersion(f"{which} is not in the log, and was not sent: {cause}")
+            return UnsupportedVersion(f"{which} is not in the log, and is not sent: {cause}")
         case Unordered.STOPPED:
             return Closed(f"{which} was not sent: the client was closed or the partition stopped{because}")
         case Unordered.WITHDRAWN:

@@ -53,8 +53,9 @@ class AppendFailure(NamedTuple):
     reason: FailureReason | Unordered
     value: int = -1
     cause: str = ""
-    """What kept the partition from committing at that time; for STOPPED and NOT_KNOWN_THERE, why the append was not
-    sent. Empty if nothing is told of that."""
+    """What kept the partition from committing when this client learned of the failure. For STOPPED it is the error that
+    stopped the partition, for NOT_KNOWN_THERE why the append is not sent, or not sent again. Empty if nothing is known,
+    and for WITHDRAWN and UNKNOWN."""
 
 
 class Pending:
