@@ -184,9 +184,9 @@ class LocalPlan:
 def plan_in(directory: Path) -> LocalPlan | None:
     """Return the plan of the cluster in a directory. None if there is no directory, or the cluster was never started.
 
-    The directory of one that was never started holds at most locks, log files of nodes, and a plan whose writing was interrupted. Raises
-    `BadOption` for one without a plan that holds anything else, `ClusterFileDamaged`, `UnsupportedFormat`,
-    `NotADirectory`, and other faults of the disk.
+    The directory of one that was never started holds at most locks, log files of nodes, and a plan whose writing was
+    interrupted. Raises `BadOption` for a directory without a plan that holds anything else, `ClusterFileDamaged`,
+    `UnsupportedFormat`, `NotADirectory`, and other faults of the disk.
     """
     path = directory / PLAN
     if not os.path.lexists(directory):

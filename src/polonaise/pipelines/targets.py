@@ -49,7 +49,7 @@ class Target(ABC):
     _schema: StructType
     """Columns of the view's rows. Set by `expect`."""
     _definition: Definition
-    """Set by `prepare`."""
+    """The view's definition, with which the one that the table keeps is compared. Set by `prepare`."""
 
     def __init__(self, spark: SparkSession, view: TableView, cluster: str) -> None:
         self._spark = spark

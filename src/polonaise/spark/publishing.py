@@ -167,8 +167,8 @@ class Publication:
         self._port = port
         self._own = plan
         self._repeated = (partitions, earlier)
-        """What the register gets with each group if this driver begins the batch: of how many partitions the batch has rows,
-        and which earlier batches are whole."""
+        """What the register gets with each group if this driver begins the batch: for how many partitions the batch has
+        rows, and which earlier batches are whole."""
         self._may_be_overtaken = may_be_overtaken
         self._own_name = ""
         self._patience = Patience(port, patience_s)

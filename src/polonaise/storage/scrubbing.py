@@ -1,4 +1,4 @@
-"""The scrub of a storage node: it reads all files in the background, to find rot before the bytes are needed."""
+"""The scrub of a storage node: it reads all segments in the background, to find rot before they are needed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Decides the order in which contexts run that want the same locks, once one of them has met a conflict.
 
 Optimistic contexts that all change one thing mostly run in vain: of those that run at the same time, one commits. So a
-context that was refused, or would be, takes a turn. Within a client contexts go one after the other, first come first
-served, each after the commit of the one before. Clients go in a round: one that has committed lets its *rivals* go
-first, the clients whose commits conflicted with its appends.
+context that was refused, or would be, takes a turn. Within a client, first come first served, one that raises a lock
+goes alone, after the commit of the one before, and those in a row that only check it go together. Clients go in a
+round: one that has committed lets its *rivals* go first, the clients whose commits conflicted with its appends.
 """
 
 from __future__ import annotations

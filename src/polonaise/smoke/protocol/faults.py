@@ -65,7 +65,7 @@ TARGETS: Final[dict[FaultKind, tuple[NodeGroup, ...]]] = {
     FaultKind.WIPE: (NodeGroup.STORAGE,),
     FaultKind.MOVE: (NodeGroup.SERVER,),
 }
-"""The groups that each kind is inflicted on."""
+"""By kind: the groups from which its node is drawn. The other end of a `CUT_PAIR` is a storage node."""
 
 
 class Fault(NamedTuple):
