@@ -1,7 +1,7 @@
 """The schedule of a storage node's scrub: which bytes it reads next, and when.
 
-All segments are read again and again, so that rot is found while other copies can mend it. In each round every partition
-is read from its beginning to its end, one after the other, at a bounded rate. A round that ends early is followed by
+All segments are read again and again, so that rot is found while other copies can mend it. Each round reads every
+partition from its beginning to its end, one after the other, at a bounded rate. A round that ends early is followed by
 the next one only when that is due.
 """
 
