@@ -185,6 +185,8 @@ async def test_a_copy_that_has_been_moved_already_is_a_success() -> None:
     await Values(FOUR, "BCD").moves().replace(0, "A", "D")
     with pytest.raises(BadOption, match="no copy on A"):
         await Values(FOUR, "BC").moves().replace(0, "A", "D")
+    with pytest.raises(UnknownStorageNode, match="no storage node 'X'"):
+        await Values(FOUR, "BCD").moves().replace(0, "X", "D")
 
 
 async def test_a_copy_does_not_move_to_a_node_that_has_one_if_the_partition_has_none_to_spare() -> None:

@@ -219,7 +219,7 @@ async def test_an_id_that_no_transaction_can_have(log: Log) -> None:
         await log.transaction(2**64, 0)
 
 
-@pytest.mark.parametrize("mark", [None, "5", 0.5, -2])
+@pytest.mark.parametrize("mark", [None, "5", 0.5, -2, 2**63])
 def test_a_view_that_does_not_tell_a_mark_stops_its_partition_and_it_is_said_why(mark: Any) -> None:
     class Unsure(Fold):
         def high_water_mark(self, partition: int) -> int:

@@ -15,7 +15,14 @@ from polonaise.admin.asking import opened_coordinator
 from polonaise.admin.storagemoves import move_storage
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription, Versioned
-from polonaise.errors import BadOption, PolonaiseError, UnknownStorageNode, WrongClusterKey, WrongStorageNode
+from polonaise.errors import (
+    BadOption,
+    PolonaiseError,
+    UnknownStorageNode,
+    WrongClusterKey,
+    WrongRole,
+    WrongStorageNode,
+)
 from polonaise.host import Host
 from polonaise.node.addresses import storage_nodes_of
 from polonaise.node.processes import check_storage_nodes
@@ -132,6 +139,8 @@ async def test_a_move_to_where_another_node_answers(town: Town) -> None:
     before = town.cluster.service.snapshot()["description"]
     with pytest.raises(WrongStorageNode, match="storage node storage-2:9000 answers at storage-2:9001"):
         await _move(town, "storage-1:9000", "storage-2:9001")
+    with pytest.raises(WrongRole, match=r"no storage node answers at server-0:7000, but a node of another kind"):
+        await _move(town, "storage-1:9000", "server-0:7000")
     assert town.cluster.service.snapshot()["description"] == before
 
 

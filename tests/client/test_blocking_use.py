@@ -339,7 +339,7 @@ def test_coroutines_are_refused(log: testing.BlockingMemoryLog) -> None:
     class Callable:
         async def __call__(self, tx: Draft) -> None: ...
 
-    for wrong in (context, Callable()):
+    for wrong in (context, Callable(), None):
         with pytest.raises(BadOption, match="plain function"):
             log.run(wrong)
         with pytest.raises(BadOption, match="plain function"):

@@ -7,6 +7,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,38 @@ async def test_a_body_over_the_limit_is_refused_before_anything_is_sent(client: 
     with pytest.raises(BodyTooLarge):
         await client.run(lambda tx: tx.append(bytes(1024 * 1024 + 1)))
     assert (await client.append(bytes(1024 * 1024))).id == 0
+
+
+@pytest.mark.parametrize("partition", [True, False, 0.0, 1.0, "0"])
+async def test_what_is_no_partition_number_is_refused_also_where_that_partition_is_used(
+    two_partitions: World, partition: Any
+) -> None:
+    """True and 1.0 equal 1, and would be found where it is."""
+    client = await two_partitions.client()
+    for used in (0, 1):
+        await client.append(b"x", used)
+    with pytest.raises(BadOption, match="a partition is an integer"):
+        client.append(b"x", partition)
+    with pytest.raises(BadOption, match="a partition is an integer"):
+        client.read(partition)
+    with pytest.raises(BadOption, match="a partition is an integer"):
+        client.applied(partition)
+    with pytest.raises(BadOption, match="a partition is an integer"):
+        await client.high_water_mark(partition)
+
+
+async def test_a_number_of_another_integer_type_is_that_partition(two_partitions: World) -> None:
+    client = await two_partitions.client()
+    number = IntEnum("Number", {"ONE": 1}).ONE
+    receipt = await client.append(b"x", number)
+    assert (receipt.partition, type(receipt.partition)) == (1, int)
+    await client.append(b"x", 1)
+
+
+@pytest.mark.parametrize("locks", [False, 0])
+async def test_a_false_value_that_is_no_list_of_locks_is_refused(client: Log, locks: Any) -> None:
+    with pytest.raises(BadOption, match=r"a list of Lock"):
+        client.append(b"x", locks=locks)
 
 
 async def test_too_many_locks_are_refused_before_anything_is_sent(client: Log) -> None:

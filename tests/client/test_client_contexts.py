@@ -134,6 +134,9 @@ async def test_an_abandoned_context_appends_nothing(world: World, client: Log) -
         await client.run(context)
     with pytest.raises(Abandoned):
         await client.run(lambda tx: None)
+    for reason in (None, ""):  # such as `tx.abandon(reasons.get(code))`
+        with pytest.raises(Abandoned):
+            await client.run(lambda tx, reason=reason: tx.append(b"paid") or tx.abandon(reason))
     outcome = await client.submit(context).outcome()
     assert outcome.kind is OutcomeKind.ABANDONED
     assert not world.server.heard.appends

@@ -15,6 +15,7 @@ from polonaise.errors import (
     PolonaiseError,
     ProtocolError,
     WrongClusterKey,
+    WrongRole,
     WrongStorageNode,
 )
 from polonaise.host import Host
@@ -149,11 +150,16 @@ def trouble_in(told: Told) -> str:
 async def ask_named(host: Host, name: StorageId, address: str, cluster_key: bytes, timeout_s: float) -> Told:
     """Ask at this address for the storage node `name`; return its health, or the error for which there is none.
 
-    Raises `WrongStorageNode` for another storage node, and `WrongClusterKey` for a node of another cluster.
+    Raises `WrongStorageNode` for another storage node, `WrongRole` for a server, and `WrongClusterKey` for a node of
+    another cluster.
     """
     told = await ask_health(host, address, ROLE_STORAGE, cluster_key, timeout_s)
     if isinstance(told, WrongClusterKey):
         raise told
+    if isinstance(told, WrongRole):
+        raise WrongRole(
+            f"no storage node answers at {address}, but a node of another kind: check the address"
+        ) from told
     if (other := not_named(name, address, told)) is not None:
         raise other
     return told

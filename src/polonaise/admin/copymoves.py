@@ -70,6 +70,7 @@ class CopyMoves:
             await self._check_enough_after(value, source, target)
             await self._move(Move(partition, source, target))
         elif target in value.members:
+            (await self._edits.description()).value.check_known(source)
             self._report(partition, f"the copy on {source} has been moved to {target} already")
         else:
             raise BadOption(f"partition {partition} has no copy on {source}: it is on {', '.join(value.members)}")

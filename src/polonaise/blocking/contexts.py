@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from polonaise.blocking.background import Background
+from polonaise.client.protocol.arguments import wrong
 from polonaise.errors import BadOption
 
 T = TypeVar("T")
@@ -25,7 +26,9 @@ class _ContextRequest(NamedTuple):
 
 
 def check_plain(context: PlainContext) -> None:
-    """Raise `BadOption` for a context that is a coroutine function."""
+    """Raise `BadOption` for a context that can't be called, or is a coroutine function."""
+    if not callable(context):
+        raise wrong("context", context, "a plain function, not called: run(context, *args)")
     if inspect.iscoroutinefunction(context) or inspect.iscoroutinefunction(type(context).__call__):
         raise BadOption("a context of the blocking face is a plain function; coroutines go with polonaise.connect")
 

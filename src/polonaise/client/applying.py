@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar, cast
 from polonaise.client.appends import PartitionAppends
 from polonaise.client.bodies import BodyFetch, BodyFetcher
 from polonaise.client.mounting import Form, Mounting
-from polonaise.client.protocol.arguments import wrong
+from polonaise.client.protocol.arguments import INT64_MAX, wrong
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.requests import Requests
 from polonaise.client.settings import ClientSettings
@@ -177,7 +177,7 @@ class Applier:
             applied: Any = cast(RunView, self._view).apply_run(run)
             if hasattr(applied, "__await__"):
                 applied = await self._until_applied(applied, run[0].id, run[-1].id)
-            if not isinstance(applied, int) or applied < NO_TRANSACTION:
+            if not isinstance(applied, int) or not NO_TRANSACTION <= applied <= INT64_MAX:
                 raise wrong(f"the view's apply_run(run of partition {self._partition})", applied, _A_MARK)
             reached: TransactionId = applied
         except Exception as error:  # noqa: BLE001 - the application's own code; told to the application
@@ -329,7 +329,7 @@ class Applier:
                 _log.exception("%s", text)
                 self._mark.trouble = ViewFailed(text)
             else:
-                if not isinstance(mark, int) or mark < NO_TRANSACTION:
+                if not isinstance(mark, int) or not NO_TRANSACTION <= mark <= INT64_MAX:
                     raise wrong(f"the view's high_water_mark({self._partition})", mark, _A_MARK)
                 return mark
             await self._pause()

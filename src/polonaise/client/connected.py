@@ -208,11 +208,14 @@ class Connected:
         """
         if partition is None:
             partition = self._choose(given)
-        try:
+        if type(partition) is int:  # True and 1.0 would be found where 1 is
+            try:
+                return self._partitions[partition].appends
+            except KeyError:
+                pass  # not used yet, or no partition of this log: checked below, off the hot path
+        partition = self._usable(partition)
+        if partition in self._partitions:
             return self._partitions[partition].appends
-        except (KeyError, TypeError):
-            pass  # not used yet, or no partition number at all: checked below, off the hot path
-        self._usable(partition)
         id = self._routes.id_of(partition)
         appends = PartitionAppends(partition, self.client_id, self._settings, id)
         appends.proofs = ProofRequests(self._host, partition, partial(self._requests.prove, partition))
@@ -264,23 +267,24 @@ class Connected:
 
     def id_of(self, partition: PartitionId) -> PartitionId:
         """Return the id of a partition in the cluster, by which its fragments are named. Raises `UnknownPartition`."""
-        self._check_partition(partition)
-        return self._routes.id_of(partition)
+        return self._routes.id_of(self._checked(partition))
 
-    def _check_partition(self, partition: PartitionId) -> None:
+    def _checked(self, partition: PartitionId) -> PartitionId:
+        """Return the number as a plain integer. Raises `BadOption`, `UnknownPartition`, `Closed`, as `check_loop`."""
         self._check_open()
         check_loop(self._loop)
-        if not isinstance(partition, int):
+        if not isinstance(partition, int) or isinstance(partition, bool):
             raise wrong("partition", partition, f"a partition is an integer, 0 to {self.partition_count - 1}")
         if not 0 <= partition < self.partition_count:
             raise UnknownPartition(
                 f"partition {partition}; {where_of(self.topic)} has partitions 0 to {self.partition_count - 1}"
             )
+        return int(partition)
 
     def _usable(self, partition: PartitionId | None) -> PartitionId:
         if partition is None:
             partition = self._choose(())
-        self._check_partition(partition)
+        partition = self._checked(partition)
         if self._fault is not None:
             raise fresh(self._fault)
         return partition

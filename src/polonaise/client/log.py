@@ -288,7 +288,7 @@ class Log(ReadableLog):
             checked_header(header)
         if high_water_mark is not None:
             checked_id("high_water_mark", high_water_mark)
-        lock_bytes = joined(locks, limits) if locks else b""
+        lock_bytes = joined(locks, limits) if locks or (type(locks) is not tuple and locks is not None) else b""
         checked = operations(expectations, changes) if expectations or changes else ()
         # By identity, not by truth: None or False for a number is a mistake, which would silently ask for nothing.
         needs = None if copies is _NONE and zones is _NONE else checked_needs(copies, zones)

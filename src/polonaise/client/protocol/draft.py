@@ -409,14 +409,14 @@ class Draft:
         self._operation_bytes += bytes_of(checked)
         _check_operations(len(self.operations), self._operation_bytes)
 
-    def abandon(self, reason: str = "the context abandoned the transaction") -> None:
+    def abandon(self, reason: str | None = None) -> None:
         """Append nothing after all. `return tx.abandon("why")` ends the context; `run` then raises `Abandoned`.
 
         The decision is final, and rests on the state that the view had applied when the context ran. Where that state
         must be the newest, wait for it first (`Log.high_water_mark`, then `Log.wait_applied`).
         """
         self._check_open()
-        self.abandoned = reason
+        self.abandoned = "the context abandoned the transaction" if reason is None else str(reason)
 
 
 def append_own(draft: Draft, kind: OwnKind, data: bytes) -> None:
