@@ -46,7 +46,7 @@ def seconds_of(text: str) -> float:
 def partition_of(text: str) -> int:
     """Return the number of a partition. Raises `ValueError` unless the text is a number from 0 to 999,999,999."""
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise ValueError(f"invalid partition {text!r}: partitions are numbered from 0")
+        raise ValueError(f"invalid partition {text!r}: give one number, from 0 on")
     return int(text)
 
 

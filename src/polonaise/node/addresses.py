@@ -151,8 +151,8 @@ def coordinator_at(host: Host, address: str, tls: TlsIdentity | None = None) -> 
         return _in_zookeeper(host, address, tls)
     if scheme == SERVERS:
         raise BadOption(
-            f"{redacted(address)!r} names servers, which clients ask: a server needs the coordinator itself, "
-            f"{_COORDINATORS}"
+            f"{redacted(address)!r} names servers, which clients ask: this needs the coordinator itself, "
+            f"{_COORDINATORS} (--coordinator, or POLONAISE_COORDINATOR)"
         )
     if scheme != "file":
         raise BadOption(f"unknown kind of coordinator {scheme!r}: write {_COORDINATORS}")
