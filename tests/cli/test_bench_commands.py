@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
 
 from polonaise.admin.bench import Load, Measured
-from polonaise.errors import AppendExpired, AppendUnknown, BadOption
+from polonaise.errors import AppendExpired, AppendUnknown, BadOption, PolonaiseError
 from rigs.shell import Shell
 
 LOG = "memory:log"
@@ -16,6 +18,20 @@ LOG = "memory:log"
 
 def held(shell: Shell, partition: int = 0) -> list[bytes]:
     return [tx.data for tx in shell.clusters[LOG].partition(partition).transactions()]
+
+
+def appends_fail(monkeypatch: pytest.MonkeyPatch, error: PolonaiseError, fails: Callable[[int], bool]) -> None:
+    """Have the appends fail with this error whose numbers, from 1, are chosen by `fails`."""
+    from polonaise.client.log import Log
+
+    real, calls = Log.append, count(1)
+
+    def append(self: Log, *arguments: Any, **options: Any) -> Any:
+        if fails(next(calls)):
+            raise error
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(Log, "append", append)
 
 
 # ------------------------------------------------------------------ what is measured
@@ -94,19 +110,8 @@ def test_people_get_a_table(shell: Shell) -> None:
 def test_appends_that_fail_are_counted_and_the_command_says_so_by_its_status(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from polonaise.client.log import Log
-
     shell.cluster()
-    real, calls = Log.append, 0
-
-    def append(self: Log, *arguments: Any, **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls % 2:
-            raise AppendUnknown("nobody knows")
-        return real(self, *arguments, **options)
-
-    monkeypatch.setattr(Log, "append", append)
+    appends_fail(monkeypatch, AppendUnknown("nobody knows"), lambda call: call % 2 == 1)
     said = shell.run("bench", "producers", LOG, "-n", 10, "--json")
     assert said.status == 1
     assert said.objects[0]["failed"] == {"append_unknown": 5}
@@ -145,19 +150,8 @@ def test_fewer_transactions_than_partitions_are_followed_where_they_are(shell: S
 def test_consumers_do_not_wait_for_ever_for_a_transaction_whose_append_failed(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from polonaise.client.log import Log
-
     shell.cluster()
-    real, calls = Log.append, 0
-
-    def append(self: Log, *arguments: Any, **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == 2:
-            raise AppendExpired("too late")
-        return real(self, *arguments, **options)
-
-    monkeypatch.setattr(Log, "append", append)
+    appends_fail(monkeypatch, AppendExpired("too late"), lambda call: call == 2)
     shell.refuses(
         "bench", "consumers", LOG, "-n", 5, "--timeout", 1, code="deadline_exceeded",
         naming="partition 0 still lacks 1 of the run's transactions after 1 s",

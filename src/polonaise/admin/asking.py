@@ -11,7 +11,6 @@ from typing import Any, Final, TypeAlias, TypeVar
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import PartitionValue
 from polonaise.errors import (
-    CoordinatorUnavailable,
     PolonaiseError,
     ProtocolError,
     WrongClusterKey,
@@ -24,6 +23,7 @@ from polonaise.host.real import RealHost
 from polonaise.host.tls import tls_identity
 from polonaise.link.connection import Connection, connect, hello
 from polonaise.node.addresses import coordinator_at
+from polonaise.server.coordinatortrouble import answered_within
 from polonaise.terms import PartitionId, StorageId
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE, Health, HealthIs
 
@@ -73,11 +73,8 @@ async def answered(asking: Awaitable[T], timeout_s: float, more: str = "") -> T:
 
     `more` is what the error says besides, such as that a change may have been made.
     """
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await asking
-    except TimeoutError:
-        raise CoordinatorUnavailable(f"the coordinator did not answer within {timeout_s:g} s{more}") from None
+    async with answered_within(timeout_s, f"the coordinator did not answer within {timeout_s:g} s{more}"):
+        return await asking
 
 
 async def values_in(coordinator: Coordinator, partitions: Iterable[PartitionId]) -> dict[PartitionId, PartitionValue]:
