@@ -128,7 +128,7 @@ class WrongClusterKey(PolonaiseError):
 
 
 class WrongStorageNode(PolonaiseError):
-    """A storage node has another name than the one by which it was asked for: an address leads to the wrong disk.
+    """A storage node has another name than the one by which it was asked for or started: an address or path is wrong.
 
     The message has both names, and what to do.
     """
@@ -143,7 +143,7 @@ class StorageNameDamaged(PolonaiseError):
 
 
 class UnknownStorageNode(PolonaiseError):
-    """The cluster has no storage node of that name, or the node has no copy of the partition that is to give it up."""
+    """The cluster has no storage node of that name, or the node has no copy to give up, or was drained meanwhile."""
 
     code = "unknown_storage_node"
 
@@ -220,7 +220,7 @@ class CertificateUnusable(PolonaiseError):
     """This process's own TLS files, or those of a CA that is to sign certificates, can't be used.
 
     One is missing, can't be read, has expired, or does not fit the others, the role or the use. Nothing was connected
-    or listened to. The message names the file, and nothing of what is in it.
+    or listened to. The message names the file, and nothing secret of what is in it.
     """
 
     code = "certificate_unusable"
@@ -230,7 +230,7 @@ class CertificateUnusable(PolonaiseError):
 
 
 class BatchDamaged(PolonaiseError):
-    """Bytes are no batch that this version can read, or a batch that no log can store.
+    """Bytes are no batch that this version can read, or a batch that no log or fragment can store.
 
     They are never served and never stored.
     """
@@ -336,7 +336,7 @@ class DirectoryInUse(PolonaiseError):
 
 
 class SegmentDamaged(PolonaiseError):
-    """A range of a partition's files does not read as it was written. Other replicas may have it."""
+    """A part of a log is missing in a copy's files, or does not read as it was written. Other replicas may have it."""
 
     code = "segment_damaged"
     retry = Retry.ELSEWHERE
@@ -368,7 +368,7 @@ class OutOfOrder(PolonaiseError):
     """Batches do not follow on those before them, or a copy of the log can't be read or changed as was asked.
 
     The message says what does not fit: no batch begins or ends at the id, the copy ends elsewhere or with another CRC,
-    it has joined another session, or it was cut meanwhile.
+    it has joined the session already, or it was cut meanwhile.
     """
 
     code = "out_of_order"
@@ -413,7 +413,7 @@ class WrongGeneration(PolonaiseError):
 class LogForked(PolonaiseError):
     """There are different bytes for the same ids, in two replicas, a feed or an archive. Never repaired by guess.
 
-    The partition, or the job that met them, stops.
+    The partition, or the job that met them, stops. Or an archive has other partitions for a topic than the cluster.
     """
 
     code = "log_forked"
@@ -437,7 +437,7 @@ class HeadNotReset(PolonaiseError):
 class InsufficientReplicas(PolonaiseError):
     """Fewer copies, or copies in fewer zones, can be had than each commit, this append, or a new topic or demand needs.
 
-    Nothing was written or changed.
+    Or a server may not know of a new demand. Nothing was written or changed.
     """
 
     code = "insufficient_replicas"
@@ -451,7 +451,7 @@ class BodyUndecodable(PolonaiseError):
 
 
 class BeyondLog(PolonaiseError):
-    """An id is above the committed high-water mark."""
+    """An id is not in the log or copy that is read: as a rule it is above the committed high-water mark."""
 
     code = "beyond_log"
     retry = Retry.AGAIN
@@ -500,7 +500,7 @@ class RegistersFull(PolonaiseError):
 
 
 class AppendExpired(PolonaiseError):
-    """The append is certainly not in the log and never will be: its deadline passed, or it was withdrawn unsent."""
+    """The append is certainly not in the log and never will be: its time ran out, or it was withdrawn unsent."""
 
     code = "append_expired"
     retry = Retry.AGAIN
@@ -509,8 +509,9 @@ class AppendExpired(PolonaiseError):
 class AppendUnknown(PolonaiseError):
     """The deadline passed, or the client or its partition ended, while the append was on its way: it may still commit.
 
-    Do not append it again before its fate is known. After a deadline, `receipt` can be awaited again; None where there
-    is no receipt. A client that has ended can't find out any more: look for the append in the log.
+    Do not append it again before its fate is known, unless by a producer, under the same number. After a deadline,
+    `receipt` can be awaited again; None where there is no receipt. A client that has ended can't find out any more:
+    look for the append in the log.
     """
 
     code = "append_unknown"
@@ -651,7 +652,7 @@ class ViewUnfit(PolonaiseError):
 
 
 class Closed(PolonaiseError):
-    """What was called has ended or was not started: a client, log, view, file, connection or node.
+    """What was called has ended or was not started, such as a client, log, view, file, connection or node.
 
     Or a transaction context has returned, and its draft was used afterwards.
     """
@@ -725,7 +726,7 @@ class ServersUnavailable(PolonaiseError):
 
 
 class CoordinatorDamaged(PolonaiseError):
-    """A value that the coordinator keeps is missing, older than before, or does not read as it was written."""
+    """A value that the coordinator keeps is missing or damaged, older than before, or contradicts another one."""
 
     code = "coordinator_damaged"
 

@@ -11,7 +11,7 @@ import enum
 from typing import Final, NamedTuple, TypeAlias
 
 PartitionId: TypeAlias = int
-"""The number of a partition, which is one independent log: 0, 1, 2, … within a cluster."""
+"""The number of a partition, which is one independent log: 0, 1, 2, … within a cluster, or within a topic."""
 
 TransactionId: TypeAlias = int
 """The position of a transaction in its partition: dense, from 0, assigned by the owner. 64 bits, signed."""
@@ -35,7 +35,8 @@ NO_SESSION: Final[SessionId] = -1
 """Stands for no session: a replica has joined none, a partition has had none, or none has carried out a reset."""
 
 UNRESOLVED: Final[TransactionId] = -(2**63)
-"""The closing mark of a session whose end nobody has decided yet."""
+"""The closing mark of a session whose end nobody has decided yet. In a replica's promises it says that nothing is lost,
+or that all bytes are believed."""
 
 StorageId: TypeAlias = str
 """The name of a storage node, which it keeps on its disk: a word, or the address it was first reached under."""
@@ -53,8 +54,9 @@ class RequestId(NamedTuple):
 class Transaction(NamedTuple):
     """One committed transaction as a consumer gets it.
 
-    `data` is the application's bytes (checked against the CRC-32 that the writing client computed), `header` its 32-bit
-    integer, `commit_time_us` microseconds UTC of the batch that carried it, never decreasing in a partition.
+    `data` is the application's bytes (checked against the CRC-32 that the writing client computed), or empty if the
+    reading client's `wants` refused them; `header` its 32-bit integer; `commit_time_us` microseconds UTC of the batch
+    that carried it, never decreasing in a partition.
     """
 
     partition: PartitionId
@@ -74,7 +76,7 @@ class Transaction(NamedTuple):
 
     @property
     def request_id(self) -> RequestId:
-        """The request id of the append that this transaction came from: unique for ever, whichever reader asks."""
+        """The request id of the append that this transaction came from; its partition is numbered as in `partition`."""
         generation = ~self.generation if self.generation < 0 else self.generation
         return RequestId(self.client_id, generation, self.partition, self.sequence)
 
@@ -108,7 +110,7 @@ class MountState(enum.IntEnum):
     """A server's answer to a client that mounts a partition, and later news on whether its appends are committed."""
 
     READY = 0
-    """Every append of this client's older connections is decided and fed; the client may append."""
+    """Every append of this client's older mounts is decided, and fed if committed; the client may append."""
     NOT_READY = 1
     """The partition has no session, or can't prove a commit just now. The reason comes with it."""
     CLIENT_AHEAD = 2
@@ -128,7 +130,7 @@ class BodyForm(enum.IntEnum):
 
 
 class ExpectationKind(enum.IntEnum):
-    """The demands that an append can make of a register, or of its own position, before it is ordered."""
+    """The demands that an append can make of a register, its own position or the replicas, before it is ordered."""
 
     EQUALS = 0
     """The register holds exactly this value."""
@@ -182,10 +184,11 @@ class FailureReason(enum.IntEnum):
     GENERATION = 8
     """Sent under a generation that is not the owner's: void. The value is the owner's generation."""
     REGISTERS_FULL = 9
-    """The change would take the partition's registers past their bound; the value is that bound, in bytes."""
+    """The change would take the partition's registers past their bound, which is the value, in bytes; or a key or value
+    is too long."""
     PRODUCER_DIFFERS = 10
     """An idempotent producer sent this sequence before, with another body or header; the value is the earlier id."""
     MARK_BEYOND_LOG = 11
-    """The client high-water mark is above what the log has reached; the value is the committed high-water mark."""
+    """The client high-water mark is above the committed high-water mark, which is the value; or it is below -1."""
     OVERLOADED = 12
     """More appends wait to be ordered than the owner keeps; this one was not taken."""

@@ -12,7 +12,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def is_topic_name(name: str) -> bool:
-    """Tell whether a topic may have this name: it stands in addresses, so it has only letters that need no quoting."""
+    """Tell whether a topic may have this name: it stands in addresses, so none of its characters may need quoting."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -26,7 +26,7 @@ class ClusterTopics(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The number of all partitions: ids are 0 to `total - 1`. It tells versions apart, as topics only grow."""
+        """The number of all partitions: ids are 0 to `total - 1`. It rises with each change, as topics only grow."""
         return self.partitions + sum(map(len, self.topics.values()))
 
     def number_of(self, partition: PartitionId) -> tuple[str, PartitionId]:

@@ -67,11 +67,11 @@ async def archive(
     whole batches, and only a committed high-water mark is certain to be the end of one.
 
     `tell_missing` is called with each range of ids that is to be written although later ids are archived: somebody has
-    removed its fragments, or is writing them at this moment.
+    removed its fragments, is writing them at this moment, or was killed while it wrote several ranges at once.
 
     Several archivers may run at the same time, and any of them may be killed: what they write twice is the same object,
-    or overlaps. Raises what reading and the store raise, `BeyondLog` for an `until` that is not committed, and what
-    `own_fragments_of` raises for a store of another log.
+    or overlaps. Raises `BeyondLog` for an `until` that is not committed, and what `own_fragments_of` and
+    `write_fragments` raise.
     """
     committed = await log.high_water_mark(partition, timeout=timeout)
     if until is not None and until > committed:
@@ -119,10 +119,10 @@ async def own_fragments_of(
     """Return the partition's fragments and their sizes in bytes, after checking that the log goes on where they end.
 
     The cluster key does not suffice: a log that was restored with the same key has it, too. A new store is marked as
-    this log's, see `fragments.mark`. Raises `WrongClusterKey` for another cluster's store, `FragmentsAhead` and
-    `LogForked` for one with fragments of a log of the same key that has gone on differently, `NotFound` for a directory
-    that may not be mounted, `FragmentDamaged` for a mark or a latest fragment that can't be read, and what reading and
-    the store raise.
+    this log's, see `fragments.mark`; for the log of a topic, the cluster's topics are recorded there as well. Raises
+    `WrongClusterKey` for another cluster's store, `FragmentsAhead` and `LogForked` for one of a log with the same key
+    that has gone on differently, `NotFound` for a directory that may not be mounted, `FragmentDamaged` for a mark, a
+    record of topics or a latest fragment that can't be read, and what reading and the store raise.
     """
     fragments = await fragments_of(store, log.id_of(partition))
     for footer in await _latest(store, fragments, log.cluster_key):
@@ -152,7 +152,7 @@ async def init(log: Log, store: ObjectStore) -> None:
     compare the key of every fragment that they use.
 
     Raises `WrongClusterKey` for a store that is marked as another cluster's or whose latest fragments are another's,
-    and `FragmentDamaged` for a mark or a latest fragment that can't be read.
+    `FragmentDamaged` for a mark or a latest fragment that can't be read, and `BadOption` for the log of a topic.
     """
     check_no_topic(log.topic, "an archive")
     for partition in await partitions_in(store):
@@ -184,7 +184,7 @@ async def _check_goes_on(
             f"partition {partition}: the fragments in {store} reach up to {last}, and the log is committed up to "
             f"{committed}: {_OTHER_LIFE}"
         )
-    # The batch behind the fragment is read, not the fragment's own last one: servers may have trimmed archived batches.
+    # The batch behind the fragment is read, not the fragment's own last one: archived batches may have been trimmed.
     # Only where the log ends with the fragment is there no other.
     next_id = min(last + 1, committed)
     async with aclosing(log.read_batches(partition, after=next_id - 1, until=next_id, timeout=timeout)) as reader:
@@ -224,13 +224,13 @@ class StoreReport:
     transactions: int = 0
     """Number of transactions in good fragments, each counted once."""
     bytes: int = 0
-    """Size of all fragments in the store, good or damaged."""
+    """The size in bytes of all fragments of the partition, good or damaged."""
     last: TransactionId = -1
     """The last id up to which everything is in good fragments; -1 for none."""
     holes: tuple[Span, ...] = ()
     """Ids that no good fragment holds, below the last id in good ones."""
     missing: tuple[Span, ...] = ()
-    """Ids that no fragment holds, good or damaged, below the last id in the store."""
+    """Ids that no fragment holds, good or damaged, below the last id of the partition in the store."""
     cluster_key: builtins.bytes | None = None
     """Cluster key of the first good fragment; None if no fragment is good."""
     wrong: list[str] = field(default_factory=list)
@@ -282,7 +282,7 @@ async def check_archived_from(log: Log, store: ReadableStore, cluster_key: bytes
     """Raise `WrongClusterKey` unless the store's fragments are of this log, as far as that can be known.
 
     `cluster_key` is that of the fragments which could be read, None for none; the store's mark is compared, too. Raises
-    `FragmentDamaged` for a mark that can't be read.
+    `FragmentDamaged` for a mark that can't be read, and `BadOption` for the log of a topic.
     """
     check_no_topic(log.topic, "an archive")
     try:

@@ -165,8 +165,8 @@ async def ask_named(host: Host, name: StorageId, address: str, cluster_key: byte
 def not_named(name: StorageId, address: str, told: Told) -> WrongStorageNode | None:
     """Return an error if the node that answers at `address` is not the storage node `name`; None if it may be.
 
-    It may be if it tells no name: a node without one takes the name by which a server reaches it, and a node of an
-    older version does not tell its name.
+    It may be if it tells no health, or no name in it: a node without one takes the name by which a server reaches it,
+    and a node of an older version does not tell its name.
     """
     theirs = told.get("name") if isinstance(told, Mapping) else None
     if theirs is None or theirs == name:

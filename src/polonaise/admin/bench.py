@@ -25,7 +25,7 @@ Connect = Callable[[], AbstractAsyncContextManager["Log"]]
 
 _LOCK_NAME: Final = "polonaise-bench"
 _MARK: Final = struct.Struct("<8sQ")
-"""The beginning of each body: the run that it is of, and its number in the run."""
+"""The beginning of each body: the run that it is of, and its number among its client's appends."""
 SIZE_MIN: Final = _MARK.size
 """The least bytes of a body."""
 _PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9)
@@ -75,21 +75,21 @@ class Measured:
     """What a benchmark has measured."""
 
     seconds: float = 0.0
-    """From the first append to the last answer or, of consumers, the last arrival."""
+    """The seconds from the start of all clients' work to its end."""
     body_bytes: int = 0
-    """The bytes of the bodies that were committed, or received."""
+    """The bytes of the bodies that were committed or, of consumers, received by all of them together."""
     latencies_s: array[float] = field(default_factory=lambda: array("d"))
-    """The latency of each transaction, in seconds."""
+    """The latency of each commit or, of consumers, of each arrival at one of them, in seconds."""
     again: int = 0
     """How often a transaction was made again, because of a lock conflict or a failure that may pass."""
     failed: Counter[str] = field(default_factory=Counter)
-    """Appends that were not known to be committed in the end, by error code."""
+    """The number of appends that were not known to be committed in the end, by error code."""
     fault: PolonaiseError | None = None
     """A failure that would come again with every append; None without one."""
 
     @property
     def transactions(self) -> int:
-        """The number of transactions that were committed, or received."""
+        """The number of commits or, of consumers, of arrivals: one transaction arrives at each consumer."""
         return len(self.latencies_s)
 
     def document(self) -> dict[str, Any]:
@@ -143,9 +143,9 @@ async def bench_consumers(connect: Connect, load: Load) -> Measured:
     """Follow the log with several clients while another one appends; measure from each append to each arrival.
 
     Each consumer receives every transaction of the run, from all partitions of the load. Raises `BadOption` for an
-    invalid load, `DeadlineExceeded` if no transaction of the run comes from a partition for `Load.timeout_s` seconds
-    and the longest pause of the producer (one whose append failed never comes), what the producer's appends raise in
-    `bench_producers`, and what connecting raises.
+    invalid load, `DeadlineExceeded` if a partition is not ready within `Load.timeout_s` seconds, or if no transaction
+    of the run comes from it for so long and the longest pause of the producer (one whose append failed never comes),
+    what the producer's appends raise in `bench_producers`, and what connecting raises.
     """
     load.check()
     produced, consumed = Measured(), Measured()
@@ -183,7 +183,7 @@ async def _produce(
 ) -> None:
     """Append one client's share. `sent_s`, if given, takes the time at which each append began, by its number.
 
-    Raises the first failure that would come again with every append, such as `BodyTooLarge`.
+    Raises a failure, of any client, that would come again with every append, such as `BodyTooLarge`.
     """
     source = random.Random(f"{load.seed}/{client}")
     room = asyncio.Semaphore(load.outstanding)

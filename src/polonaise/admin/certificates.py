@@ -120,9 +120,9 @@ def make(
     """Make a certificate for each holder, signed by the CA in the directory, which is made if missing.
 
     The certificates are valid for `days` days, but no longer than the CA. Only the user of this process can read the
-    keys. With `renew` a certificate that exists is replaced, and keeps its key. Without it raises `AlreadyInitialized`,
-    before anything is made. Also raises `BadOption`, `CertificateUnusable` for a CA that can't be used, and faults of
-    the disk.
+    keys. With `renew` a certificate that exists is replaced, and keeps its key; without it, one that exists raises
+    `AlreadyInitialized`, before any certificate is made. Also raises `BadOption`, `CertificateUnusable` for a CA or a
+    key that can't be used, and faults of the disk.
     """
     if not 0 < days <= DAYS_MAX:
         raise BadOption(f"invalid number of days {days:g}: it must be above 0 and at most {DAYS_MAX}")

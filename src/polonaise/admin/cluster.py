@@ -156,12 +156,11 @@ class PartitionStatus:
     owner: Owner | None
     """The owner in the assignment; None while nobody owns the partition."""
     condition: Condition | None
-    """The condition that the owner tells; None if there is no owner, or it did not answer, or does not serve the
-    partition."""
+    """The condition that the owner tells; None if there is no owner, or it tells none."""
     unknown: str = ""
     """Why there is no condition; empty if there is one."""
     counts: Mapping[str, Any] = field(default_factory=dict)
-    """The other figures of the owner's health document, such as its mounts and appends."""
+    """The other figures of the partition in the owner's health document, such as its mounts and appends."""
 
     @property
     def troubles(self) -> list[str]:

@@ -56,7 +56,8 @@ class ComparisonReport:
 
     @property
     def same(self) -> TransactionId:
-        """The last id that more than one replica holds, and that is equal wherever it is held; -1 for none."""
+        """The last id that more than one replica holds or has trimmed, and that is equal wherever it is held; -1 for
+        none."""
         if len(self.replicas) < 2:
             return NO_TRANSACTION
         second_last = sorted(replica.last for replica in self.replicas)[-2]

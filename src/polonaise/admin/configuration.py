@@ -1,4 +1,4 @@
-"""Read the settings of a node from its command line, the environment and a file, and keep the origin of each.
+"""Read the settings of a node or a local cluster from command line, environment and file, and keep each one's origin.
 
 The command line counts before the environment, that before the file, and that before the default.
 """
@@ -130,7 +130,7 @@ def configuration_of(
     path of the configuration file; if it is None, POLONAISE_CONFIG in `environment` may name one. `environment` is that
     of the process if it is None.
 
-    Raises `BadOption`, which names wrong settings and their origins, or a file that does not exist; and `AccessDenied`
+    Raises `BadOption`, which names wrong settings and their origins, or a file that can't be one; and `AccessDenied`
     and other faults of the disk for a file that can't be read. All tables of the file are checked, not this one alone.
     """
     environment = os.environ if environment is None else environment

@@ -60,8 +60,8 @@ class CopyMoves:
     async def replace(self, partition: PartitionId, source: StorageId, target: StorageId) -> None:
         """Move a copy from one storage node to another. What was done of it before is not done again.
 
-        Raises what `add` and `remove` raise, and `BadOption` if neither of them has a copy, if both are the same, or if
-        too few copies would be left: the other one could never be removed.
+        Raises what `add` and `remove` raise, and `BadOption` if neither node has a copy, if both are the same, or if
+        too few copies would be left without that on `source`: it could never be removed.
         """
         if source == target:
             raise BadOption(f"a copy can't move from {source} to itself: choose another storage node")

@@ -141,8 +141,9 @@ def _copy(name: StorageId, value: PartitionValue, answer: dict[str, Any]) -> Hel
 def decision(state: HeadState, to: TransactionId, source: StorageId | None, asked_us: int) -> HeadReset:
     """Return the reset to `to`, from the copy of `source` or else from the one that is least in doubt.
 
-    Raises `HeadNotReset` for a `source` that has not answered, for an id that the copy of `source` lacks or, without
-    `source`, that no copy has or that may be in doubt wherever it is, and once `RESETS_MAX` resets were carried out.
+    Raises `HeadNotReset` for an id below -1, for a `source` that has not answered, for an id that the copy of `source`
+    lacks or, without `source`, that no copy has or that may be in doubt wherever it is, and once `RESETS_MAX` resets
+    were carried out.
     """
     if to < NO_TRANSACTION:
         raise HeadNotReset(f"the head can't be reset to {to}: give the id of a transaction, or -1 for an empty log")

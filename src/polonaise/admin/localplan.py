@@ -96,7 +96,7 @@ class LocalPlan:
     def started_again(self, wanted: Wanted) -> LocalPlan:
         """Return this cluster's plan for another start: other servers, and ports of servers and ZooKeeper, if wanted.
 
-        Raises `BadOption` if anything else is to be changed, and `AddressInUse`.
+        Raises `BadOption` if anything else is to be changed or the ports can't be had, and `AddressInUse`.
         """
         is_of = (
             ("coordinator", self.coordinator, wanted.coordinator),

@@ -54,17 +54,17 @@ from polonaise.topics import ClusterTopics
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Bytes of batches that are decoded in another thread and then written with one sync."""
 _SESSIONS_APART: Final = 2**32
-"""How far above the highest session in a partition's fragments the new log's last session is.
+"""How far above the highest session in what is restored of a partition the new log's last session is.
 
-The archived log may have gone on after them: no storage directory of it must pass for one of the new log.
+The archived log may have gone on after that: no storage directory of it must pass for one of the new log.
 """
 _GENERATIONS_APART: Final = 2**10
-"""How far above the highest generation in a partition's fragments the new log's last generation is."""
+"""How far above the highest generation in what is restored of a partition the new log's last generation is."""
 _UNIQUE_IDS_APART: Final = 2**20
-"""How far above the highest client id in the fragments the unique ids of the new log begin.
+"""How far above the highest client id in what is restored the unique ids of the new log begin.
 
-The archived log may have given out more unique ids, of which the fragments show nothing. No client or server of that
-log must ever pass for one of the new log.
+The archived log may have given out more unique ids, of which that shows nothing. No client or server of that log must
+ever pass for one of the new log.
 """
 _NOBODY: Final = 0
 """A server id that is never given out. It stands for the last owner of every partition, which is dead."""
@@ -101,7 +101,7 @@ class HowToRestore:
 
 @dataclass
 class RestoredPartition:
-    """The result of a restore for one partition, with the highest session, generation and client id in it."""
+    """The result of a restore for one partition, with the highest session, generation and client id in its batches."""
 
     partition: PartitionId
     in_store_up_to: TransactionId

@@ -36,7 +36,7 @@ class SegmentDamage(NamedTuple):
 
     path: str
     offset: int
-    """Offset of the first bad bytes in the file."""
+    """Offset in the file where they begin; for a damaged body, where its batch's frame begins."""
     transaction: TransactionId
     """The first id that can't be read because of these bytes."""
     what: str
@@ -80,7 +80,7 @@ class PartitionReport:
     partition: PartitionId | None
     segments: tuple[SegmentReport, ...]
     damages: tuple[SegmentDamage, ...] = ()
-    """Damages within and between the segments, in the order of the first id that each makes unreadable."""
+    """Damages within, between and after the segments, in the order of the first id that each makes unreadable."""
 
     @property
     def last(self) -> TransactionId:

@@ -38,9 +38,9 @@ class SettingKey(NamedTuple):
     meaning: str
     """What the setting means, in one line for `config show`."""
     least: float = 0
-    """The least value, inclusive; for numbers only."""
+    """The least value, inclusive, of a number or of each partition; without meaning for other kinds."""
     most: float = 2**62
-    """The largest value, inclusive; for numbers only."""
+    """The largest value, inclusive, of a number or of each partition; without meaning for other kinds."""
 
     @property
     def unit(self) -> str:

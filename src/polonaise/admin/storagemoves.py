@@ -53,14 +53,15 @@ async def move_storage(
 ) -> StorageMove:
     """Change the address of a storage node in the cluster's description. The same address again changes nothing.
 
-    The node at the new address is asked first: one with another name or of another cluster is refused. If nobody
-    answers, the change is made all the same; and so it is for one whose disk is empty, since a lost disk is replaced
-    like that, but the outcome tells how many copies are not on it. Each wait, for the coordinator or for the node, ends
-    after `timeout_s` seconds.
+    The node at the new address is asked first: a server, and a storage node with another name or of another cluster, is
+    refused. If nobody answers, the change is made all the same; and so it is for one whose disk is empty, since a lost
+    disk is replaced like that, but the outcome tells how many copies are not on it. Each wait, for the coordinator or
+    for the node, ends after `timeout_s` seconds.
 
     Raises, with nothing changed: `BadOption` for an address that is invalid or that another storage node has,
-    `UnknownStorageNode`, `WrongStorageNode`, `WrongClusterKey`, and `NotInitialized` if the coordinator knows no
-    cluster. Raises `CoordinatorUnavailable`, after which the change may have been made: the move may be repeated.
+    `UnknownStorageNode`, `WrongStorageNode`, `WrongRole`, `WrongClusterKey`, and `NotInitialized` if the coordinator
+    knows no cluster. Raises `CoordinatorUnavailable`, after which the change may have been made: the move may be
+    repeated.
     """
     check_storage_address(address)
     edits = MemberEdits(coordinator, timeout_s)

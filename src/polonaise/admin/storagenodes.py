@@ -37,11 +37,11 @@ async def add_storage(
 ) -> StorageAdded:
     """Add a storage node to the cluster's description; from then on it may be given copies. It has none yet.
 
-    A node of the cluster that is being drained is used again. The node is asked first: one with another name or of
-    another cluster is refused, one that does not answer is not. Raises, with nothing changed, `BadOption` for a name or
-    a zone that is invalid, for an address that is invalid or another node's, or if the node is one of the cluster's
-    with another address or zone; `WrongStorageNode`, `WrongClusterKey`. Raises `CoordinatorUnavailable`, after which
-    the command may be repeated.
+    A node of the cluster that is being drained is used again. The node is asked first: a server, and a storage node
+    with another name or of another cluster, is refused, one that does not answer is not. Raises, with nothing changed,
+    `BadOption` for a name or a zone that is invalid, for an address that is invalid or another node's, or if the node
+    is one of the cluster's with another address or zone; `WrongStorageNode`, `WrongRole`, `WrongClusterKey`. Raises
+    `CoordinatorUnavailable`, after which the command may be repeated.
     """
     check_storage_name(name)
     check_storage_address(address)

@@ -13,7 +13,8 @@ the application's code:
   may wait.
 - A **view** is called in the background thread; so are the context of `submit`, the partitioner and `wants`. While
   they run, nothing else goes on: they must not wait for long, and can't wait for the log itself (`WrongThread`). They
-  may use methods that do not wait (`append`, `applied`, `decode`, …).
+  may use methods that do not wait (`append`, `applied`, `decode`, …). Only `apply` and `apply_many` of a `SqlView` run
+  in threads of the view's.
 - The **serializer** is called where the data is: in the thread of the context that appends it, in the thread that calls
   `decode`, and for `Log.append` and producers in the background thread; so several threads may call it at once.
 

@@ -43,8 +43,8 @@ def connect(
         with polonaise.blocking.connect("embedded:./bank", view=balances) as log:
             log.append(b"1 100", partition=0).applied()
 
-    Addresses, options and errors are those of `polonaise.connect`. The methods of the view and the partitioner are
-    called in the log's background thread, those of the serializer in other threads, too (see `polonaise.blocking`).
+    Addresses, options and errors are those of `polonaise.connect`. Which thread calls the view, the partitioner and the
+    serializer is said in `polonaise.blocking`.
     """
     background, context = hold(
         lambda: connecting.connect(

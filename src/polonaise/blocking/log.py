@@ -35,10 +35,10 @@ class Log:
             receipt = log.run(withdraw, 1, 30, partition=0, timeout=10)
             receipt.applied()
 
-    Each method does what the one of `polonaise.Log` does, with the same parameters and errors, and waits where that is
-    awaited. In addition, every method but `close` and `decode` raises `Forked` in a child process, and every method
-    that waits raises `WrongThread` in the background thread. Every wait ends: a call without a deadline of its own ends
-    when any thread calls `close`, with `Closed`, or with `AppendUnknown` for an append that was sent.
+    Each method but `call` does what the one of `polonaise.Log` does, with the same parameters and errors, and waits
+    where that is awaited. In addition, every method but `close` and `decode` raises `Forked` in a child process, and
+    every method that waits raises `WrongThread` in the background thread. Every wait ends: a call without a deadline of
+    its own ends when any thread calls `close`, with `Closed`, or with `AppendUnknown` for an append that was sent.
     """
 
     def __init__(self, background: Background, log: AsynchronousLog, close: Callable[[], Awaitable[None]]) -> None:

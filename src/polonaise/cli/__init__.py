@@ -4,13 +4,12 @@
 `server`, `storage`, `partition`, `topic`, `zookeeper`, `config`, `log`, `segment`, `archive`, `pipeline` (with its jobs
 in `pipeline_…`), `tls`, `bench`, and the commands `smoke` and `demo bank`. Begin reading there. `running` has what
 commands that run nodes share, `looking` what those share that look at a cluster, `changing` what those share that move
-copies, and `tlsoptions` the TLS options of all that connect to nodes.
+copies, and `tlsoptions` the TLS options of those that connect to nodes or run one.
 
-A command only reads its arguments (`inputs`), calls a function of `polonaise.admin`, `polonaise.pipelines` or
-`polonaise.smoke`, and prints what that returned (`output`). The docstring of a command is its `--help`. Commands load
-what they use in their functions: `polonaise --help` must not load Spark. Only this package and the demo print tables;
-no other package but the simulator may import this one. `docs/tools.md` describes the commands to users and changes with
-them.
+A command only reads its arguments (`inputs`), calls functions of other packages, mostly of `polonaise.admin`, and
+prints what they returned (`output`). The docstring of a command is its `--help`. Commands load what they use in their
+functions: `polonaise --help` must not load Spark. Only this package and the demo print tables; no other package but the
+simulator may import this one. `docs/tools.md` describes the commands to users and changes with them.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ cluster = typer.Typer(
 )
 
 _STOP_S: Final = 60.0
-"""Seconds that a whole cluster gets to stop once standard input has ended: its processes stop one after the other."""
+"""Seconds that a whole cluster gets to stop once standard input has ended: servers, storage nodes, then ZooKeeper."""
 _STATUSES: Final = (0, ExitStatus.DEGRADED, ExitStatus.FAILED)
 """The exit status for each `Wellness`."""
 

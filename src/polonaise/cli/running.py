@@ -95,7 +95,7 @@ def reading_settings() -> Iterator[None]:
 
 @contextmanager
 def telling_its_end(log_format: str) -> Iterator[None]:
-    """With a log in JSON, log the fault that ends the node there, too, and raise `typer.Exit` in its place.
+    """With a log in JSON, log the fault that ends the node, and raise `typer.Exit` in its place.
 
     With a log in text the fault is raised as it is: `main` prints it on standard error.
     """

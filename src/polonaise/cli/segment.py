@@ -347,7 +347,8 @@ def _comparison_fields(report: ComparisonReport) -> dict[str, Any]:
 def _one_of(replicas: list[Files], directory: str, partition: PartitionId | None) -> Files:
     """Return the files of the partition; without one, of the only partition in the directory.
 
-    Raises `BadOption` if there are several, `UnknownPartition` if the chosen one is not there.
+    Raises `BadOption` if none is chosen and there is not exactly one, and `UnknownPartition` if the chosen one is not
+    there.
     """
     if partition is None and len(replicas) == 1:
         return replicas[0]

@@ -1,4 +1,4 @@
-"""The options --tls-ca, --tls-certificate and --tls-key, for every command that connects to nodes or runs one."""
+"""The options --tls-ca, --tls-certificate and --tls-key, for the commands that connect to nodes or run one."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ from polonaise.wire.copies import COPIES_VERSION, Needs
 from polonaise.wire.messages import Flush
 
 _SEND_AT: Final = 512
-"""The number of unsent transactions at which a context's append sends all of them at once, and not at the end of the
-turn of the event loop: the server then works on them while other contexts run."""
+"""The number of unsent transactions at which a context's append sends them at once, as far as the window has room, and
+not at the end of the turn of the event loop: the server then works on them while other contexts run."""
 _NEEDS: Final = "an append that needs copies or zones"
 
 
@@ -50,9 +50,10 @@ class _OutgoingGroup(NamedTuple):
 class PartitionAppends(PartitionCondition):
     """The appends of one client to one partition, from the call until their fate is known.
 
-    Appends may be made at any time. They are sent while the partition is mounted, all of one turn of the event loop
-    together. Between mounts they wait, unsent, within the bounds of `ClientSettings`. What was sent on a mount that
-    ended, and is not in the log, is sent again on the next one, unless it may itself have ended mounts.
+    Appends may be made while the partition is mounted or not. They are sent while it is, mostly those of one turn of
+    the event loop together. Between mounts they wait, unsent, within the bounds of `ClientSettings`. What was sent on a
+    mount that ended, and is not in the log, is sent again on the next one, unless it may itself have ended mounts, or
+    needs what the next server does not know.
     """
 
     def __init__(
@@ -63,7 +64,8 @@ class PartitionAppends(PartitionCondition):
         self._settings = settings
         self._window = AppendWindow()
         self._again: deque[SentFrame] = deque()
-        """Frames that were sent on earlier mounts, are not in the log, and wait to be sent on this one."""
+        """Frames that were sent on earlier mounts, and wait to be sent again: what is pending of them is not in the
+        log."""
         self._send_again = True
         """Whether what was sent on earlier mounts may be sent again."""
         self._unsent: list[Outgoing] = []
@@ -87,7 +89,7 @@ class PartitionAppends(PartitionCondition):
         return self._stream is not None and self._has_room(taken)
 
     def _has_room(self, taken: int) -> bool:
-        """Return whether the bounds have room for another append: the `taken` slots of `admission` count as appends."""
+        """Return whether the bounds have room for another append: each slot of `admission` counts as a transaction."""
         outstanding, settings = self._outstanding, self._settings
         return (
             outstanding.count + taken < settings.outstanding_count_max
@@ -95,7 +97,7 @@ class PartitionAppends(PartitionCondition):
         )
 
     def _check_accepts(self) -> None:
-        """Raise `Overloaded` if another append would exceed the bounds, or the error that stopped the partition."""
+        """Raise `Overloaded` if the bounds have no room for another append, or the error that stopped the partition."""
         if not self._has_room(self.admission.taken):
             raise Overloaded(
                 f"{self._outstanding.count} transactions ({self._outstanding.bytes} bytes) of partition "
@@ -117,10 +119,11 @@ class PartitionAppends(PartitionCondition):
         operations: Operations = (),
         needs: Needs | None = None,
     ) -> Receipt:
-        """Register one append, to be sent at the end of this turn of the event loop; return its receipt.
+        """Register one append, to be sent at the end of this turn of the event loop or once it can be; return its
+        receipt.
 
         The client high-water mark None stands for what this client has applied. Raises `Overloaded` at the bounds, the
-        error that stopped the partition, `UnsupportedVersion` for `needs` that the server does not know, and as
+        error that stopped the partition, `UnsupportedVersion` while mounted at a server that knows no `needs`, and as
         `check_loop`.
         """
         # Once for all appends of a turn, as it costs a system call. Thread and process are compared each time: a
@@ -143,7 +146,7 @@ class PartitionAppends(PartitionCondition):
     def _needing(self, needs: Needs, count: int, size: int, operations: Operations) -> tuple[Receipt, Operations]:
         """Return the receipt of an append with needs, and its operations with the row that tells the owner of them.
 
-        `size` is without that row. Raises `UnsupportedVersion` if the server knows no needs.
+        `size` is without that row. Raises `UnsupportedVersion` while mounted at a server that knows no needs.
         """
         if self._stream is not None:
             check_knows(self._stream.connection, COPIES_VERSION, _NEEDS)
@@ -174,7 +177,7 @@ class PartitionAppends(PartitionCondition):
         """Register what a context built; return the receipt.
 
         The caller took a slot of `admission` for the append, and gives the slot back. Raises the error that stopped the
-        partition, and `UnsupportedVersion` for needs that the server does not know.
+        partition, and `UnsupportedVersion` while mounted at a server that knows no needs.
         """
         if self.stopped:
             raise fresh(self.stopped)
@@ -287,7 +290,7 @@ class PartitionAppends(PartitionCondition):
         ]
 
     def _frames(self, unsent: Sequence[Outgoing], groups: Sequence[_OutgoingGroup]) -> Iterator[AppendColumns]:
-        """Yield the frames of appends and groups in the order of their sequences; a group has a frame of its own."""
+        """Yield the frames of appends, and of groups in columns, each in one of its own, in the order of sequences."""
         settings, start = self._settings, 0
         for after, receipt, group, mark, operations in groups:
             yield from frames(unsent[start:after], settings.frame_count_max, settings.frame_bytes_max)
@@ -360,7 +363,7 @@ class PartitionAppends(PartitionCondition):
         fail_all(unanswered, ConnectionLost("the mount ended before the flush was answered"))
 
     def stop(self, error: PolonaiseError) -> None:
-        """Settle everything that is pending, end every wait with this error, and refuse everything from now on."""
+        """Settle everything that is pending, end all other waits with this error, and refuse everything from now on."""
         if self.stopped:
             return
         self.stopped = error  # first: the callers of `flush` whose waits `shut` ends look at it
@@ -385,8 +388,7 @@ class PartitionAppends(PartitionCondition):
     def judge(self, batch: Batch) -> None:
         """Read the fates of this client's appends from a fed batch.
 
-        Raises `ConsistencyLost` if one of them was never sent, if another fate of one was told before, or if the batch
-        holds only a part of a group.
+        Raises `ConsistencyLost` as `Outstanding.committed`.
         """
         clients = batch.client_ids.tolist()
         self.turntaking.fed(batch.first, clients)

@@ -1,7 +1,7 @@
 """Applies the feed to the application's view: strictly by id, again after a failure, no faster than the view can.
 
-What was received and not applied is bounded by credit: bytes are given back to the server only when the view has
-applied them, so a slow view stops its own feed, and no queue grows.
+What was received and not applied is bounded by credit: bytes are given back to the server once the view has applied
+them, or when they are dropped. So a slow view stops its own feed, and no queue grows without bound.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class Applier:
     async def _until_applied(self, applying: Awaitable[T], first: TransactionId, last: TransactionId) -> T:
         """Await what the view is applying, transactions `first` to `last`, and return the result.
 
-        Error messages and `Log.trouble` tell meanwhile what the view applies, and for how long.
+        Error messages, and after some seconds `Log.trouble`, tell meanwhile what the view applies, and for how long.
         """
         self._mark.applying = Applying(first, last, self._loop.time())
         try:
@@ -214,8 +214,8 @@ class Applier:
     async def _next_run(self) -> tuple[list[Transaction], TransactionId]:
         """Return the next transactions for the view, within the bounds of a run, and the mark once they are applied.
 
-        That mark is above the last transaction's id where the library's own transactions follow. Waits for bodies only
-        while the run is empty: transactions whose bodies have arrived need not wait for those on their way.
+        That mark may be above the last transaction's id where the library's own transactions follow. Waits for bodies
+        only while the run is empty: transactions whose bodies have arrived need not wait for those on their way.
         """
         settings, through = self._settings, self._mark.value
         count_max = 1 if through < self._singly_until else settings.run_count_max
@@ -239,7 +239,7 @@ class Applier:
         return run, through
 
     def _transactions(self, batch: Batch, bodies: dict[TransactionId, bytes] | None) -> Iterator[Transaction]:
-        """Return the transactions of a batch above the client's mark.
+        """Return the transactions of a batch that the view is to be given: those above the client's mark.
 
         `bodies` holds their data by id if the batch came without data; else it is None.
         """

@@ -38,11 +38,12 @@ class BatchReader:
         async for batch in log.read_batches(partition=0):
             print(batch.first, batch.last, sum(batch.headers))
 
-    Promises ids without gaps, each batch the successor of the one before (by its CRC), its bytes as they were written.
-    Raises `BatchDamaged`, `OutOfOrder`, `LogForked` or `ProtocolError` (another partition's batch) rather than yield
-    anything else, and the same error again if it is used further. A wait may be given up
-    (`asyncio.wait_for(anext(reader), 1)`); the next one goes on from there, as it does after `DeadlineExceeded`. For
-    one task at a time. If it is left before its end, close it with `aclose`, or leave it to the garbage collector.
+    Promises ids without gaps, each batch the successor of the one before (by its CRC), its bytes as they were written
+    (with `with_data=False`, those of its columns). Raises `BatchDamaged`, `OutOfOrder`, `LogForked` or `ProtocolError`
+    (another partition's batch) rather than yield anything else, and the same error again if it is used further. A wait
+    may be given up (`asyncio.wait_for(anext(reader), 1)`); the next one goes on from there, as it does after
+    `DeadlineExceeded`. For one task at a time. If it is left before its end, close it with `aclose`, or leave it to the
+    garbage collector.
     """
 
     def __init__(
@@ -228,7 +229,7 @@ class BatchReader:
             raise
 
     def _is_new(self, batch: Batch) -> bool:
-        """Whether the batch is the next one. A batch that reaches from one part into the next arrives twice.
+        """Whether the batch is the next one; False for one that brings nothing new.
 
         Raises `ProtocolError` for another partition's batch, `OutOfOrder` for a gap, and `LogForked`.
         """

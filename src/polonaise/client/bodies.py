@@ -25,7 +25,7 @@ _DAMAGED_MAX = 5
 
 
 class BodyFetch:
-    """The fetch of those bodies of one batch that the application wants; under way, or ended."""
+    """The fetch of those bodies of one batch that the application wants; waiting, under way, or ended."""
 
     __slots__ = ("_fetched", "crcs", "lengths", "transactions")
 

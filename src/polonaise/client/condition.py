@@ -39,7 +39,8 @@ class PartitionCondition:
         self.waits_for: Callable[[], str] = lambda: "its first mount"
         """A function that returns, in words, what an unmounted partition waits for; set by `Mounting`."""
         self.proofs: ProofRequests | None = None
-        """The requests for copies of committed transactions; set by `Connected`, None without a server to ask."""
+        """Asks for the proof that committed transactions are on the copies that they need; set by `Connected`, None
+        without a server to ask."""
         self.whereabouts: Callable[[], str] = lambda: ""
         """A function that returns which process serves the log, as the end of a sentence; empty if that is not known.
         Set by `Mounting`."""
@@ -47,7 +48,10 @@ class PartitionCondition:
         self._stream: Stream | None = None
 
     async def prove(self, id: TransactionId, needs: Needs) -> None:
-        """Return once it is proved that a committed transaction is on what it needs. Raises why that can't be known."""
+        """Return once it is proved that a committed transaction is on the copies, in the zones, that it needs.
+
+        Raises why that can't be known.
+        """
         if self.proofs is None:
             raise Closed("this partition is of no client that could ask its owner")
         await self.proofs.prove(id, needs)

@@ -33,8 +33,8 @@ Partitioner: TypeAlias = Callable[[tuple[Any, ...], int], PartitionId]
 `given` is a tuple: the arguments of the context; the data given to `append`, or the group given to `append_group`,
 alone; empty for every other method, such as `read` or `flush`. What the function raises for an empty `given` is raised
 as `BadOption`, which says that the call has to give `partition=`. The function must return the same partition every
-time for the same piece of state: a lock means nothing outside its partition. Here the first argument of each context is
-an account's number::
+time for the same piece of state: a lock means nothing outside its partition; and `partition_count` rises when a topic
+grows. Here it does not, and the first argument of each context is an account's number::
 
     polonaise.connect(address, partitioner=lambda given, count: given[0] % count)
 """
@@ -108,8 +108,9 @@ class Connected:
         """Read the cluster's description, and begin to mount the view's partitions, or those in `partitions`.
 
         `async with` calls it. Returns before the partitions are mounted (`ready` waits for that). Raises
-        `NotInitialized`, `CoordinatorUnavailable`, `ServersUnavailable`, `UnknownTopic`, `UnknownPartition` for
-        `partitions` that the topic or cluster lacks, `Closed` after `close`, and `BadOption` if called twice.
+        what finding the cluster raises, such as `NotInitialized`, `CoordinatorUnavailable`, `ServersUnavailable` and
+        `UnknownTopic`; `UnknownPartition` for `partitions` that the topic or cluster lacks, `Closed` after `close`, and
+        `BadOption` if the client was started before.
         """
         if self._closed:
             raise Closed("this client was closed: connect a new one")
@@ -173,7 +174,8 @@ class Connected:
     def fail(self, error: BaseException) -> None:
         """Stop every partition, those in use and those to come, because this client can't be trusted any more.
 
-        Called for a mistake of this library's own, and when the nodes that this process hosted have stopped themselves.
+        Called for a mistake of this library's own, and when this process can host its embedded log no more, such as
+        after the nodes that it hosted have stopped themselves.
         """
         fault = error if isinstance(error, PolonaiseError) else PolonaiseError(f"the client failed: {error!r}")
         self._fault = self._fault or fault
@@ -202,9 +204,10 @@ class Connected:
     def _appends_of(self, partition: PartitionId | None, given: tuple[Any, ...] = ()) -> PartitionAppends:
         """Return the partition's appends; begin to mount the partition at its first use.
 
-        For None the partitioner chooses, by `given`. Raises `BadOption`, and at the first use `UnknownPartition`,
-        `Closed`, as `check_loop`, and the client's `failure`. Later uses check none of that: the methods
-        of a stopped partition's appends raise by themselves.
+        For None the partitioner chooses, by `given`; without one, it is the only partition. Raises `BadOption`, what
+        the partitioner raises, and at the first use `UnknownPartition`, `Closed`, as `check_loop`, and the client's
+        `failure`. Later uses of a number check none of that: the methods of a stopped partition's appends raise by
+        themselves.
         """
         if partition is None:
             partition = self._choose(given)
@@ -258,7 +261,7 @@ class Connected:
             raise Closed("this client was not started: use `async with`, or `await log.start()`")
 
     async def cluster_topics(self) -> ClusterTopics:
-        """Return the partitions of the whole cluster, those of all topics too: for archives, which hold all of them.
+        """Return the partitions of the whole cluster, its own ones and its topics': for archives, which go by ids.
 
         Raises `CoordinatorUnavailable`, `ServersUnavailable`, `Closed`.
         """
@@ -266,7 +269,10 @@ class Connected:
         return await self._discovery.topics()
 
     def id_of(self, partition: PartitionId) -> PartitionId:
-        """Return the id of a partition in the cluster, by which its fragments are named. Raises `UnknownPartition`."""
+        """Return the id of a partition in the cluster, by which its fragments are named.
+
+        Raises `UnknownPartition`, `BadOption`, `Closed`, and as `check_loop`.
+        """
         return self._routes.id_of(self._checked(partition))
 
     def _checked(self, partition: PartitionId) -> PartitionId:

@@ -13,10 +13,11 @@ from polonaise.wire.copies import Needs
 
 
 class CopiedReceipt(Receipt):
-    """The receipt of an append that needs copies and zones. As `Receipt`, but it is done once they are proved.
+    """The receipt of an append that needs copies, or zones. As `Receipt`, but `done` only once these are proved.
 
-    `committed` says whether the append is in the log, `proved` whether what it needs is proved as well. Where that can
-    be found out no more, awaiting it raises `CopiesUnproved`.
+    `committed` says whether the append is in the log, `proved` whether what it needs is proved as well: the owner is
+    asked for the proof only while somebody awaits the receipt. Where it can be had no more, awaiting raises
+    `CopiesUnproved`.
     """
 
     __slots__ = ("needs", "proved")
@@ -26,7 +27,8 @@ class CopiedReceipt(Receipt):
         self.needs = needs
         """What the append needs."""
         self.proved = False
-        """Whether it is proved that the append is on the copies, in the zones, that it needs."""
+        """Whether it is proved that the append is on as many copies, in as many zones, as it needs; False while nobody
+        has awaited the receipt."""
 
     @property
     def done(self) -> bool:

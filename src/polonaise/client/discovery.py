@@ -1,7 +1,7 @@
 """The port through which a client learns its cluster's key, partitions and assignment, and gets a unique id.
 
 Adapters: `coordination.Coordinator`, which asks the coordinator itself, and `client.serverdiscovery.ServerDiscovery`,
-which asks servers.
+which asks servers. The test driver has its own.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Discovery(Protocol):
         """
 
     async def topics(self) -> ClusterTopics:
-        """Return the partitions of all topics, read from the coordinator for this call."""
+        """Return the partitions of the whole cluster, its own ones and its topics', read from the coordinator for this
+        call."""
 
     async def unique_id(self) -> int:
         """Return a number that nobody in the cluster was given before."""

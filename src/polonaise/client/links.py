@@ -18,7 +18,7 @@ from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER
 
 Kind: TypeAlias = Literal["stream", "bulk"]
 Route: TypeAlias = Callable[[], asyncio.Future[None]]
-"""Returns a future that is done when the assignment changes; raises an error if that names another server by now."""
+"""Returns a future that is done when the assignment changes; raises an error if that names a later owner by now."""
 
 
 class MountedPartition(Protocol):
@@ -30,7 +30,7 @@ class MountedPartition(Protocol):
 
 
 class Stream:
-    """The stream connection to one server, shared by all partitions that the server owns.
+    """The stream connection to one server, shared by all partitions that the client has mounted there.
 
     `sequence` tells the server which of this client's connections is the latest: messages on an older one are void.
     """
@@ -86,7 +86,7 @@ class Stream:
 
 
 class Links:
-    """The connections of one client."""
+    """The connections of one client to the servers that own partitions."""
 
     def __init__(self, host: Host, client_id: ClientId, cluster_key: bytes, settings: ClientSettings) -> None:
         self._host = host
@@ -189,7 +189,7 @@ class Links:
 
 
 def check_knows(connection: Connection, version: int, what: str) -> None:
-    """Raise `UnsupportedVersion` if the server at the other end speaks only older versions of the protocol."""
+    """Raise `UnsupportedVersion` if the server at the other end speaks no protocol version from `version` on."""
     assert connection.peer is not None
     if connection.peer.version_max < version:
         raise UnsupportedVersion(

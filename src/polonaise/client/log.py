@@ -87,8 +87,8 @@ class Log(ReadableLog):
     - `partitioner`: chooses the partition of a call that names none.
     - `bodies`: how bodies travel to the view. `BodyForm.INLINE`: with the feed. `LAZY`: fetched for the headers that
       `wants` accepts (without `wants`, for all), and empty for the others. `FILTERED`: with the feed, all bodies of
-      each batch in which `header & mask == value` for some header, given `header_filter=(mask, value)`; of other
-      batches as `LAZY`. A partition on whose header `wants` raises stops with `BadOption`.
+      each batch in which `header & mask == value & mask` for some header, given `header_filter=(mask, value)`; of
+      other batches as `LAZY`. A partition on whose header `wants` raises stops with `BadOption`.
 
     Raises `BadOption` for an invalid option.
     """
@@ -167,7 +167,8 @@ class Log(ReadableLog):
         - `ExpectationFailed`, `BodyTooLarge`, `TooManyLocks`, `RegistersFull` for what the context built;
         - for the copies that it needs (`Draft.need`) `CopiesUnproved`, if it was appended and they are not proved in
           time, and `UnsupportedVersion`;
-        - `ClientAhead`, `Closed`, or what else stopped the partition; `BadOption` for an invalid argument.
+        - `ClientAhead`, `Closed`, or what else stopped the partition; `UnknownPartition`; `BadOption` for an invalid
+          argument.
         """
         self._check_run(context, timeout)
         return await self._running.run(self._appends_of(partition, args), context, args, timeout)

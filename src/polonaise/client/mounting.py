@@ -280,7 +280,7 @@ class Mounting:
         return attempt
 
     def _finish(self, attempt: _Attempt) -> None:
-        """Leave a mount that has ended: hold appends back, and tell the server that it need not continue the feed."""
+        """Leave a mount that has ended: hold appends back, and tell a server that answered READY to end the feed."""
         # Before anything else: an append sent now would belong to a mount whose answers are not heard any more.
         self._appends.shut(send_again=not _harmful(attempt))
         self._attempt = None

@@ -83,8 +83,8 @@ class _Kind:
 
     def __init__(self) -> None:
         self.proved: TransactionId = NO_TRANSACTION
-        """The last id that is proved; -1 for none. It stays so: replicas cut what is committed only at a reset of the
-        head, after which this client stops the partition."""
+        """The last id that is proved; -1 for none. It stays so, but for a reset of the head: only then do replicas cut
+        what is committed."""
         self.waiting: dict[asyncio.Future[None], TransactionId] = {}
         self.task: asyncio.Task[None] | None = None
         """The task that asks the owner; None while nobody waits."""

@@ -27,8 +27,9 @@ class Receipt(Pending):
     Any number of tasks of the client's event loop may await it, at any time, again and again; giving up waiting changes
     nothing about the append.
 
-    `id` is the transaction id, -1 until committed; `sequence` the number among this client's appends to the partition,
-    from 1: both are those of the first transaction if the append is a group. `count` is the number of transactions.
+    `id` is the transaction id, -1 until committed; `sequence` the number among the transactions that this client has
+    appended to the partition, from 1: both are those of the first one if the append is a group. `count` is the number
+    of transactions.
     """
 
     __slots__ = ("_condition", "value")

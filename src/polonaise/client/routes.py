@@ -112,7 +112,7 @@ class Routes:
         return f"its owner, {owner.address}{self.whereabouts()}"
 
     def whereabouts(self) -> str:
-        """Return what is known of the process that serves the log, as the end of a sentence."""
+        """Return what is known of the process that serves the log, as the end of a sentence; empty for nothing."""
         where = self._whereabouts()
         return f"; {where}" if where else ""
 

@@ -70,7 +70,8 @@ class _Tally:
         self.races = 0
         """How often another transaction had taken the demanded position."""
         self.last = -1
-        """The id of the transaction that the last conflict was with; -1 before any conflict."""
+        """The id to be applied after the last conflict, not below that of the transaction that it was with; -1 before
+        any conflict."""
         self.overtaken = ""
         """A clause on the position that the last append demanded, if it was refused for that; else empty."""
         self.lacking = ""
@@ -148,7 +149,7 @@ class Running:
                     # if there is one; the slot was held so that what the context built could surely be appended.
                     draft.end()
                     appends.admission.give_back()
-                del draft  # frees its bodies and locks: thousands of contexts may wait for a fate at a time
+                del draft  # frees its bodies: thousands of contexts may wait for a fate at a time
                 if receipt is None:
                     continue  # others go first; `begin` waits for its turn
                 try:

@@ -130,14 +130,14 @@ class ServerDiscovery:
         return ClusterShape(self._key, partitions)
 
     async def topic(self, name: str, known: TopicPartitions | None = None, total: int = 0) -> TopicPartitions:
-        """Return the partitions of a topic, as a server knows them that has read the coordinator for it."""
+        """Return the partitions of a topic, as a server knows them, which reads the coordinator for that if it can."""
         request = DescribeTopic(-1 if known is None else known.version, total, name)
         wait_s = self._settings.coordinator_s_max
         _, topic = await self._ask(request, TopicIs, lambda answer: _topic_in(answer, name, known, total), {}, wait_s)
         return topic
 
     async def topics(self) -> ClusterTopics:
-        """Return all topics, as a server knows them that has read the coordinator for it."""
+        """Return the partitions of the whole cluster, as a server knows them that has read the coordinator for that."""
         _, topics = await self._ask(ListTopics(), TopicsAre, parse_topics, {}, self._settings.coordinator_s_max)
         return topics
 
@@ -365,7 +365,7 @@ class ServerDiscovery:
 
 
 def _reason(address: str, error: PolonaiseError) -> str:
-    """Return why a server did not answer, as a phrase that begins with its address."""
+    """Return why a server did not answer, as a phrase that names its address."""
     match error:
         case WrongRole():
             return f"{address} is no server: name servers (`polonaise server run --listen …`), not storage nodes"

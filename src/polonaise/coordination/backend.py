@@ -41,7 +41,7 @@ class Backend(Protocol):
         """
 
     async def delete(self, description: Entry) -> bool:
-        """Delete the cluster of this description, all of its entries; return False when it has another by now.
+        """Delete the cluster of this description, all of its values; return False when it has another by now.
 
         A call that is cut short leaves the whole cluster, or none.
         """
@@ -98,7 +98,10 @@ class Backend(Protocol):
         """
 
     async def close(self) -> None:
-        """Give up all of this process's names, and wait for what is under way. May be called again."""
+        """Give up all of this process's names. May be called again.
+
+        A change that is under way is finished, or ends as if the process had died there.
+        """
 
 
 def damaged(place: str, what: str) -> CoordinatorDamaged:

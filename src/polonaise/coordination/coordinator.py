@@ -101,8 +101,9 @@ class Membership:
 class Coordinator:
     """The coordinator of a cluster: a value per partition, the assignment of partitions, and the description.
 
-    Values are changed by compare-and-set only. Every call may raise `CoordinatorUnavailable`; after a *change* that
-    means the change may or may not have been made, and the caller reads again before it does anything else.
+    Values are changed by compare-and-set only, but for the counter of unique ids. Every call may raise
+    `CoordinatorUnavailable`; after a *change* that means the change may or may not have been made, and the caller reads
+    again before it does anything else.
 
     A value that is missing, damaged, of another cluster, or older than this process has seen it, is refused
     (`CoordinatorDamaged`, `WrongClusterKey`) and never taken for an empty one: a lost or older value can let two owners
@@ -255,7 +256,7 @@ class Coordinator:
         return read.value.partitions_of(name, read.version)
 
     async def topics(self) -> ClusterTopics:
-        """Return the partitions of all topics as they are now."""
+        """Return the partitions of the cluster, its own ones and its topics', as they are now."""
         return (await self.describe()).shape
 
     async def make_partitions(

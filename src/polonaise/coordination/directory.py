@@ -63,7 +63,7 @@ def unseal(name: str, raw: bytes, path: str) -> Entry:
     """Return the entry in a file that `seal` wrote under this name.
 
     Raises `CoordinatorDamaged` for anything else. Magic, format number and the CRC at the line's end stay where they
-    are in every later format, so that a newer directory (`UnsupportedFormat`) and a damaged one are told apart.
+    are in every later format, so that a newer directory (`CoordinatorNewer`) and a damaged one are told apart.
     """
     head, newline, payload = raw.partition(b"\n")
     front, summed = head[:-8], head[-8:]

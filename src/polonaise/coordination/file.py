@@ -237,7 +237,7 @@ class FileBackend:
         return entry
 
     async def _late_description(self) -> bytes | None:
-        """Return the description if it has appeared meanwhile; None where no cluster was made, or one is being made.
+        """Return the description if it has appeared meanwhile; None without a cluster, or while one is made or deleted.
 
         Raises `CoordinatorDamaged` when other values exist without it: then it was lost.
         """

@@ -18,7 +18,7 @@ from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, StorageId
 
 COPIES_MAX: Final = 9
-"""A partition that has so many copies is given no more: each append waits for more than half of them."""
+"""`with_copy` adds no copy to a partition that has so many: each append waits for more than half of them."""
 
 
 def in_sync(value: PartitionValue) -> tuple[StorageId, ...]:

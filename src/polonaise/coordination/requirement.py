@@ -22,7 +22,7 @@ class Demand(NamedTuple):
 
     @classmethod
     def of(cls, fields: Any) -> Demand:
-        """Return the demand with these fields, read from JSON. Raises `ValueError` and `TypeError` for none."""
+        """Return the demand with these `fields`, read from JSON. Raises `ValueError` and others for none."""
         number, copies, zones = fields
         return cls(int(number), int(copies), int(zones))
 

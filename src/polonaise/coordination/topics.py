@@ -57,5 +57,5 @@ class TopicPartitions(NamedTuple):
         return self.ids[number]
 
     def goes_on_from(self, before: TopicPartitions) -> bool:
-        """Tell whether this may follow `before`: not an older description, and no number has another id."""
+        """Tell whether this may follow `before`: not an older description, and no number lost, or with another id."""
         return self.version >= before.version and self.ids[: len(before.ids)] == before.ids

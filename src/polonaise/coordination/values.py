@@ -134,7 +134,8 @@ class HeadReset:
     certain: TransactionId = NO_TRANSACTION
     """The id up to which other copies hold the same log as the source: what they hold above is cut.
 
-    NO_TRANSACTION before a session cut copies for the decision or carried it out; until it is carried out, it may fall.
+    NO_TRANSACTION before a session cut copies for it, or for one that it replaces, or carried it out; until it is
+    carried out, it may fall.
     """
     begun: SessionId = NO_SESSION
     """The first session that cut copies for it, or for one that it replaces, while it is pending; else not written."""
@@ -248,7 +249,7 @@ class ClusterDescription(CoordinatorValue):
     """The zones of the storage nodes that have one: nodes of one zone may be lost together."""
     copies: int | None = None
     """How many copies each partition is to have, once storage nodes were added or removed; None before that, when each
-    node has a copy of every partition."""
+    node is to have a copy of every partition."""
     draining: tuple[StorageId, ...] = ()
     """The storage nodes that are being drained: they get no more copies."""
     topics: Mapping[str, tuple[PartitionId, ...]] = field(default_factory=dict)

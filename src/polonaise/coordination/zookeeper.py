@@ -99,7 +99,7 @@ class ZooKeeperBackend:
         self._own: dict[str, Entry] = {}
         """The names that this process has registered, each with its entry, to be taken again in a new session."""
         self._watchers: dict[str, asyncio.Future[None]] = {}
-        """Resolved when the entry of the key changes, or the watch on it is lost. One watch serves all who wait."""
+        """By key: what is resolved when the entry changes or its watch is lost. One watch serves all who wait."""
 
     def __str__(self) -> str:
         return f"zookeeper://{self._hosts}{self._root}"
@@ -155,7 +155,7 @@ class ZooKeeperBackend:
         return await self._commit(claim, _MADE, {DESCRIPTION: entries[DESCRIPTION]}, [])
 
     async def delete(self, description: Entry) -> bool:
-        """Delete the cluster of this description; return False when it has another by now."""
+        """Delete the cluster of this description; return False when it has another by now, or is gone."""
         node, creation = await self._get(DESCRIPTION), await self._get(_CREATION)
         if node is None or creation is None or self._entry(DESCRIPTION, node) != description:
             return False
@@ -193,7 +193,7 @@ class ZooKeeperBackend:
         )
 
     async def _commit(self, claim: int, state: bytes, entries: Mapping[str, Entry], leftovers: Iterable[str]) -> bool:
-        """Create nodes in one transaction, in place of leftovers, unless the claim has passed to another process."""
+        """Delete leftovers and create nodes in one transaction; return False when another process has the claim."""
 
         def begin(client: KazooClient) -> Any:
             transaction = client.transaction()
@@ -256,7 +256,7 @@ class ZooKeeperBackend:
                 return None
 
     async def changed(self, key: str, version: int) -> None:
-        """Return once the entry has another version than this, the watch on it is lost, or `_WATCH_S` have passed."""
+        """Return once the entry has another version or is gone, the watch on it is lost, or `_WATCH_S` have passed."""
         watcher = self._watchers.get(key)
         watch = None
         if watcher is None or watcher.done():
@@ -278,7 +278,7 @@ class ZooKeeperBackend:
     # -------------------------------------------------------------- names
 
     async def register(self, name: str, entry: Entry) -> bool:
-        """Take a name for the life of this process; return False when another living process has it."""
+        """Take a name for this process's life; return False while another session has it, even a dead process's."""
         entry = self._own.get(name, entry)
         await self._make_path(self._path(name.partition("/")[0]))
         # Tried for a name of this process as well: the session that had it may have ended.
@@ -303,7 +303,7 @@ class ZooKeeperBackend:
     async def renew(self, name: str) -> bool:
         """Raise the version of one's own name, or take the name again if the session that had it has ended.
 
-        Returns False while a session that this process has lost still has the name.
+        Returns False for a name that this process has not registered, and while a session that it lost still has it.
         """
         entry = self._own.get(name)
         if entry is None:

@@ -123,7 +123,7 @@ class ZooKeeperSession:
         self._client.close()
 
     def _learn_granted(self, session_s: float) -> None:
-        """Take note of how long a session ZooKeeper grants, at each connection: kazoo itself only logs it."""
+        """Take note of how long a session ZooKeeper grants, at each connection: kazoo keeps it to itself."""
         connection = self._client._connection
         invoke = connection._invoke
 

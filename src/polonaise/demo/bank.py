@@ -1,4 +1,4 @@
-"""The bank as an application of the log: its tables, its transactions, and its one transaction context."""
+"""The bank as an application of the log: its tables, its transactions, and the transaction context of a payment."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def decode_opening(data: bytes) -> tuple[int, int]:
 
 
 class Accounts(SqlView):
-    """Balances, and which payments were made: all that the bank knows, kept from the log in the tellers' database."""
+    """Balances, and which payments were made: all that the bank knows, kept from the log in a database."""
 
     metadata = schema
 

@@ -1,4 +1,4 @@
-"""What must be true after the bank has run, checked by comparing sides that share only the code that reads bodies.
+"""What must be true after the bank has run. Of the bank's own code the checks use only what reads bodies.
 
 That is `Payment` and `decode_opening`.
 """

@@ -3,7 +3,7 @@
     polonaise pipeline report LOG OUT --sections polonaise.demo.report:bank --title "The bank"
 
 A worked example of such a part: it reads the log by SQL and adds to the page. Amounts are in hundredths in the log and
-in the tables, and in whole units of the currency on the page.
+in the tables, and in units of the currency on the page.
 """
 
 from __future__ import annotations

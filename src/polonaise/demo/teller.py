@@ -26,7 +26,8 @@ from polonaise.errors import Abandoned, AppendUnknown, PolonaiseError
 REPORT_S: Final = 0.1
 """Seconds between two reports."""
 _PATIENCE_S: Final = 60.0
-"""Seconds that one attempt at a payment may take before the teller gives up. Passing faults take a second or two."""
+"""Seconds that one wait of a teller may take: for an attempt at a payment, its fate, or the view. Passing faults take a
+second or two."""
 
 
 @dataclass

@@ -92,7 +92,7 @@ class _Group(NamedTuple):
 
 
 def _groups(file: Any, footer: Footer) -> list[_Group]:
-    """Return the row groups and their ids, by the footer. Raises `FragmentDamaged` unless the ids have no gaps."""
+    """Return the row groups and their ids. Raises `FragmentDamaged` unless these are the footer's, without gaps."""
     groups: list[_Group] = []
     following = footer.first
     for number in range(file.metadata.num_row_groups):

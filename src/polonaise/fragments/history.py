@@ -123,7 +123,7 @@ class FragmentHistory:
     async def up_to(self, partition: PartitionId) -> TransactionId:
         """Return the id up to which all of the partition is in fragments, by the last listing; -1 for nothing.
 
-        Lists the partition if that was never done.
+        Lists the partition if there is no listing.
         """
         listing = self._listings.get(partition) or await self._listed(partition)
         return archived_up_to(listing.fragments)
@@ -160,8 +160,7 @@ class FragmentHistory:
         one are left out; the list is empty if the fragments have no such batch.
 
         Raises `FragmentMissing` for an id that no fragment holds; `FragmentDamaged` or `UnsupportedFormat` if every
-        fragment that holds the id is damaged or can't be read by this version: the error names one of them, and nothing
-        of it was given out.
+        fragment that holds the id is damaged or can't be read by this version: the error names one of them.
         """
         refused = self._refused_lately()
         while True:

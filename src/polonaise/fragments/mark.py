@@ -1,7 +1,7 @@
 """The mark of a store: one small object that names the cluster whose fragments are kept there.
 
 It is put there before the first fragment. A listing without fragments proves nothing by itself: a directory that is not
-mounted has none, nor has a wrong address. In a store with the mark, such a listing proves that no fragment was written.
+mounted has none, nor has a wrong address. In a store with the mark, such a listing proves that there is no fragment.
 """
 
 from __future__ import annotations

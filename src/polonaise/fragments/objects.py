@@ -1,6 +1,6 @@
 """Fragments as objects in a store: listed, looked at, written once, and verified.
 
-Slow work, Parquet and digests, is done in other threads than the event loop's.
+Fragments are made, and read through to be verified, in other threads than the event loop's.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ArchivedFragment(NamedTuple):
 
 @contextlib.contextmanager
 def of_fragment(name: FragmentName) -> Iterator[None]:
-    """Name the fragment in the errors raised within, which say what is wrong with it, and what to do about damage."""
+    """Name the fragment in the errors about its bytes that are raised within; for damage, say what to do besides."""
     try:
         yield
     except FragmentDamaged as error:
@@ -260,7 +260,7 @@ def contradictions(good: Sequence[tuple[FragmentName, Footer]]) -> list[str]:
     """Return what is wrong between fragments of one partition, in words.
 
     That is: a fragment of another cluster than the first one, or one whose first batch does not follow the last batch
-    of the fragment before it.
+    of a fragment that ends right before it.
     """
     wrong: list[str] = []
     ends = {footer.last: footer.last_crc for _, footer in good}

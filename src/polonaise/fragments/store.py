@@ -32,7 +32,7 @@ _DENIED: Final = ("ermission denied", "403 Forbidden", "401 Unauthorized")
 """Parts of error texts that mean a refusal; the first one without its letter P, which may be upper or lower case."""
 _FULL: Final = "No space left on device"
 _CALLS_MAX: Final = 16
-"""How many calls to one store are under way at a time; others wait."""
+"""How many awaited calls to one store are under way at a time; further ones wait."""
 _USAGE: Final = "write a directory's path, or a URL: file:///path, s3://bucket/prefix, gs://…, az://… or memory:///"
 
 
@@ -90,7 +90,7 @@ class ObjectStore(MendableStore, Protocol):
         """
 
     async def make_durable(self, path: str) -> None:
-        """Make an existing object survive a loss of power, whichever process put it. Raises `NotFound`."""
+        """Make an existing object survive a loss of power, whichever process put it. May raise `NotFound`."""
 
     async def holds(self, path: str, data: bytes) -> bool:
         """Tell whether an object is exactly `data`, read back for that, a little at a time. Raises `NotFound`."""

@@ -1,7 +1,7 @@
 """The host: all that a node may ask of its machine, as ports. Clock, disk, network, randomness, tasks.
 
 - This file has the ports. Begin here; a promise in its docstrings holds for every implementation (`tests/conformance`).
-- `real.py`: the machine, and `run`, which runs a node on it. The simulator has the other implementation.
+- `real.py`: the machine, and `run`, which runs a node on it. The simulator has ports of its own.
 - `files.py`: POSIX files; `threads.py`: the threads that wait for them; `syncs.py`: when the event loop waits itself.
 - `sockets.py`, `socketdirectory.py`, `address.py`: the network; `acceptor.py`: how connections are accepted;
   `receiving.py`: the memory that is read into; `filelimits.py`: the limits on open files; `wholefiles.py`: a file

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 BACKLOG: Final = 1024
 """The most connections that wait in the system to be accepted, at one socket."""
 _TOGETHER_MAX: Final = 64
-"""The most connections that are accepted in one turn of the event loop."""
+"""The most connections that are accepted at one socket in one turn of the event loop."""
 _PAUSE_S: Final = 0.1
 """Seconds for which nothing is accepted after a failure: the socket stays readable, so that the loop would spin."""
 _WARNING_S: Final = 10.0

@@ -30,7 +30,7 @@ class VouchedFor(NamedTuple):
     roles: frozenset[str]
     """The words of the roles that the certificate vouches for, out of `ROLE_WORDS`."""
     expires_s: float
-    """When the certificate expires, in seconds since 1970."""
+    """When the certificate expires, in seconds since 1970; `inf` if it does not say."""
 
     @property
     def may_be(self) -> str:

@@ -1,7 +1,8 @@
-"""POSIX files behind a few threads: each call is one hop, and the loop waits for no disk except as `syncs` allows.
+"""POSIX files: a node's behind a few threads, so that its loop waits for no disk except as `syncs` allows.
 
-`OSError` is translated here. A call whose caller was cancelled still runs to its end in its thread; a file is closed
-only after the last such call, so that nothing reaches another file under a descriptor used anew.
+What is for tools blocks. `OSError` is translated here. A call whose caller was cancelled still runs to its end in its
+thread; a file is closed only after the last such call, so that nothing reaches another file under a descriptor used
+anew.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ ALONE_S: Final = 0.1
 APART_S: Final = 0.0001
 """The least time, in seconds, between two syncs in the loop, so that it has a turn for others between them."""
 SLOW_S: Final = 0.05
-"""The duration, in seconds, from which a sync counts as slow: the loop must not wait for such a disk."""
+"""The duration, in seconds, above which a sync counts as slow: the loop must not wait for such a disk."""
 REST_RATIO: Final = 50.0
 """A slow sync in the loop sends all to threads for this many times its duration: a disk that hangs holds it up once."""
 

@@ -1,6 +1,7 @@
 """A process's TLS identity: contexts of Python's `ssl` from three files, which are read again whenever they change.
 
-Both sides of a connection show a certificate, and each verifies the other's. TLS 1.3 only.
+Both sides of a connection show a certificate, and each verifies the other's. TLS 1.3 only, but for connections to
+ZooKeeper, which may have 1.2.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ VARIABLES: Final = {
 }
 """The environment variable of each file."""
 EXPIRY_WARNING_S: Final = 14 * 86_400.0
-"""The last seconds of a certificate's life, in which its process warns once a day, when a connection begins."""
+"""How long before a certificate expires, in seconds, its process begins to warn of it, once a day at most."""
 _DAY_S: Final = 86_400.0
 RETRY_S: Final = 30.0
 """Seconds after which files that could not be used are tried again even though they did not change."""

@@ -19,10 +19,10 @@ class TlsFlow(asyncio.Transport, asyncio.BufferedProtocol):
     """A transport between a node's protocol (above) and the event loop's TLS transport (below), which bounds writes.
 
     By itself a loop's TLS transport encrypts a whole write at once and hands it to the socket's transport, whose buffer
-    it does not count: `get_write_buffer_size` says 0 and nobody is asked to wait, however much a peer leaves unread.
-    And the buffer between the two never shrinks. Here a write waits in a queue of its own, which is counted, and goes
-    down in pieces of 64 KiB while the transport below asks for no pause. Below may be about 250 KiB, encrypted, of
-    which the socket's half is not counted.
+    it does not count: after one large write `get_write_buffer_size` says 0 and nobody is asked to wait, however much of
+    it a peer leaves unread. And the buffer between the two never shrinks. Here a write waits in a queue of its own,
+    which is counted, and goes down in pieces of 64 KiB while the transport below asks for no pause. Below may be about
+    250 KiB, encrypted, of which the socket's half is not counted.
 
     The protocol is made once the handshake is done, so no protocol is told of a handshake that fails.
     """
@@ -191,12 +191,12 @@ class TlsFlow(asyncio.Transport, asyncio.BufferedProtocol):
             self.protocol.resume_writing()
 
     def _drop(self) -> None:
-        """Discard all unsent data, which can't be sent any more."""
+        """Discard the queue, which can't be sent any more."""
         self._ended = True
         self._queue.clear()
         self._queued_bytes = 0
 
 
 def _is_constant(data: Buffer) -> bool:
-    """Whether `data` is a view of a `bytes` object, which nobody can change, byte by byte."""
+    """Whether `data` is a `memoryview`, with items of one byte, of a `bytes` object, which nobody can change."""
     return isinstance(data, memoryview) and isinstance(data.obj, bytes) and data.itemsize == 1

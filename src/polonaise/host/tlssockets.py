@@ -1,7 +1,7 @@
 """The network of a process that has a TLS identity: TLS on every TCP connection. Unix sockets stay plain.
 
-Each connection begins with the TLS files as they are at that time. The first bytes of each that is accepted are looked
-at, so that a peer without TLS can be told the reason.
+Each connection begins with the TLS files as they are at that time or, if these can't be used, with those before. The
+first bytes of each that is accepted are looked at, so that a peer without TLS can be told the reason.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TlsNetwork(RealNetwork):
 
     @property
     def trouble(self) -> str:
-        """What is wrong with the TLS files, for health documents; empty if nothing is. See `network_trouble`."""
+        """What is wrong with the TLS files or soon will be, for health; empty if nothing is. See `network_trouble`."""
         return self._identity.warning()
 
     @property
@@ -61,7 +61,7 @@ class TlsNetwork(RealNetwork):
         return RealNetwork()
 
     def _listener(self, sockets: list[socket.socket], address: HostPort, factory: ProtocolFactory) -> Listener:
-        """Return a listener that refuses a peer without TLS by `BarringProtocol.bar`."""
+        """Return the listener of these sockets, which refuses peers without TLS."""
         return _TlsListener(self._identity, sockets, str(address), factory)
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
@@ -139,7 +139,7 @@ class _TlsListener:
             self._prove()
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        """Forget the task of a connection that was handed to the node's protocol, or has failed."""
+        """Forget the task of a connection, which was handed to the node's protocol or has ended before."""
         if not self._arriving.pop(task):
             self._prove()
 

@@ -1,4 +1,4 @@
-"""Helpers for users of a `Disk`: open a file for one use, and write a file that is whole or not there."""
+"""Helpers for users of a `Disk`: open a file for one use, and write a file whole or not at all."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ _OTHERS: Final = {
         "deleted, erase the directory, or give the node another one"
     )
 }
-"""What a side with this role tells a peer of another cluster."""
+"""What a side tells a peer of another cluster, by its own role. Other roles tell a general text."""
 
 OnMessage = Callable[["Connection", Message, int, int], None]
 """Called with (connection, message, request number, partition) for each message but those of the connection itself.
@@ -112,9 +112,10 @@ class Connection(asyncio.Protocol):
     request they belong to or the request fails; after `on_closed` nothing is delivered any more. What is sent may be
     lost: only an answer proves.
 
-    The side that was connected to (`accepted`) says hello second, and only to a peer of its own cluster: a stranger who
-    finds the port does not learn the cluster key there, unless this node `tells_strangers`, as servers do. And it stops
-    reading a peer that does not read. Only this side does: if both did, each could wait for the other, for ever.
+    The side that was connected to (`accepted`) says hello second and, once it has a cluster, only to a peer of that: a
+    stranger who finds the port does not learn the cluster key there, unless this node `tells_strangers`, as servers do.
+    And it stops reading a peer that does not read. Only this side does: if both did, each could wait for the other, for
+    ever.
     """
 
     def __init__(
@@ -170,13 +171,13 @@ class Connection(asyncio.Protocol):
         self._given_bytes = 0
         """All bytes ever given to the transport."""
         self._taken_bytes = 0
-        """The bytes that had left the transport at the last check that saw progress."""
+        """The bytes that had left the transport at the check whose time is in `_taken_s`."""
         self._taken_s = 0.0
         """The time of the last check that saw progress, or no writer waiting, in monotonic seconds."""
         self.peer_name = "a peer that has not said hello"
-        """The name that the peer gave itself, fit for a line of a log."""
+        """The name that the peer gave itself, fit for a line of a log; a phrase in its place while none is known."""
         self.peer_role = 0
-        """The role in the peer's hello, once version and role were found right; 0 before.
+        """The role in the peer's hello, once version, role and certificate were found right; 0 before.
 
         The hello may have been refused for its cluster.
         """
@@ -190,7 +191,7 @@ class Connection(asyncio.Protocol):
         self.closed: PolonaiseError | None = None
         """The reason why the connection is closed; None while it is open."""
         self.refused = False
-        """Whether the reason in `closed` came from the peer, which refused the connection after it had said hello."""
+        """Whether the reason in `closed` came from the peer, which had said hello and then refused the connection."""
         self._barred: PolonaiseError | None = None
         """Why the peer is refused whatever its hello says; None for a peer that is not."""
 
@@ -466,7 +467,7 @@ class Connection(asyncio.Protocol):
         self.resume(_UNREAD)
 
     def data_received(self, data: bytes) -> None:
-        """Deliver the messages that have arrived whole; hold those for which there is no turn, or a pause."""
+        """Deliver the messages that have arrived whole; hold those that wait for a turn or for the end of a pause."""
         # Any byte is a sign of life, whatever it turns out to be.
         now = self._heard_s = self._host.clock.monotonic_s()
         try:
@@ -598,7 +599,11 @@ class Connection(asyncio.Protocol):
             self._on_greeted(self)
 
     def _belongs(self, key: bytes) -> bool:
-        """Whether a peer with this cluster key may be talked to: the same cluster, or a side that knows none yet."""
+        """Whether a peer with this cluster key may be talked to: the same key, or one side has `ANY_CLUSTER`.
+
+        If only the peer has that, it may be talked to unless it has connected to this side and this side tells no
+        strangers.
+        """
         mine = self._hello.cluster_key
         return key == mine or mine == ANY_CLUSTER or (key == ANY_CLUSTER and self._takes_any)
 
@@ -609,7 +614,7 @@ class Connection(asyncio.Protocol):
         self._beat = asyncio.get_running_loop().call_later(self._settings.heartbeat_s, self._check)
 
     def _check(self) -> None:
-        """Check that the peer is alive and makes progress, and ping it; once per heartbeat."""
+        """Check that the peer is alive and makes progress, and ping it if it is time; once per heartbeat."""
         if self.closed:
             return
         settings, now = self._settings, self._host.clock.monotonic_s()

@@ -8,5 +8,5 @@
 - `digest.py`, `segmentscrub.py`, `serializability.py`: checks of a log.
 
 A change of bytes changes `docs/formats.md` and its tests as well. The order of writes and syncs is the promise: try a
-change of it in the simulator (`make simulate`). What may be cut, and when, is decided in `storage/protocol`.
+change of it in the simulator (`make simulate`). But for a torn tail, `storage/protocol` decides what is cut, and when.
 """

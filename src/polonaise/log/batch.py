@@ -126,7 +126,7 @@ class Batch:
         """Return the batch that begins at `offset` of `buffer`.
 
         Raises `BatchDamaged` for anything that is not a whole, consistent batch with the right CRC. `verify=False`
-        leaves the CRC to another reader (structure is still checked): for bytes that are only passed on.
+        leaves the CRC unchecked (the structure is still checked): for bytes that are checked elsewhere.
         """
         view = memoryview(buffer)[offset:]
         if len(view) < HEADER_BYTES:
@@ -337,9 +337,9 @@ class EvidenceColumns(NamedTuple):
 class Columns:
     """The transactions of a batch that is being formed, column by column.
 
-    Filled by the owner from append frames, or from a fragment; `seal` turns them into a batch's bytes. `data` holds
-    views of the bytes of those, so no body is copied before `seal`. When evidence is not kept, `seal` passes over the
-    evidence columns, and the owner does not fill them for transactions of clients.
+    Filled by the owner from append frames, or by `fragments.format` from a fragment; `seal` turns them into a batch's
+    bytes. `data` holds views of the frames' or the fragment's bytes, so no body is copied before `seal`. When evidence
+    is not kept, `seal` passes over the evidence columns, and the owner does not fill them for transactions of clients.
     """
 
     client_ids: array[int] = field(default_factory=lambda: array("i"))

@@ -300,8 +300,8 @@ class ControlFile:
         memory of the machine, left there by a process that died or whose sync failed. Into the same sector, because
         until it is durable the other one may be the only one that a power loss leaves whole.
 
-        Raises `ControlFileDamaged` when the partition has files and its promises can't be read, or when a newer promise
-        than the one that can be read is known to have existed.
+        Raises `ControlFileDamaged` when the partition has a directory and its promises can't be read, or when a newer
+        promise than the one that can be read is known to have existed.
         """
         # The sectors are read from the file: evidence that this process noted and has not written would be missing.
         await self._flush_evidence()
@@ -347,7 +347,7 @@ class ControlFile:
     async def _or_fail(self, work: Awaitable[None]) -> None:
         """Await a write or a sync of the file. A failure stops the node, unless the file was closed.
 
-        So does a failed sync: a later one would not tell what this one has lost.
+        A failed sync is not tried again: a later one would not tell what this one has lost.
         """
         try:
             await work

@@ -66,7 +66,7 @@ class PartitionLog:
 
     `append`, `cut`, `trim`, `lose_above` and `close` are for one task, one call at a time; reads may run beside them
     and see only what is synced. After a `cut` or `lose_above` that failed on the way, `broken` says why, and the log
-    has to be opened anew. After a failed write or sync it has to be cut (`untrusted`).
+    has to be opened anew. After a failed write or sync it may have to be cut (`untrusted`).
     """
 
     def __init__(
@@ -269,7 +269,7 @@ class PartitionLog:
             # After a crash the file may have another length than the next segment's header would say.
             await self.slot.record_failed_sync(self.last)
             raise
-        # The old segment is sealed before the new one exists: its header says, for good, where the old one ends.
+        # The old segment is sealed before the new one exists: the new one's header says, for good, where the old ends.
         header = self._header(preamble, tail)
         fresh = await self._create(header, preamble)
         # No await until the new tail is adopted: a reader in between would miss the sealed segment.
@@ -580,7 +580,7 @@ class PartitionLog:
     async def check_tail_in_place(self) -> None:
         """Raise `DamageFound` when the file of the tail was removed: writes to a removed file still succeed.
 
-        A log that is broken or has no tail is not checked. Called by the task that changes the log, between changes.
+        A log that is broken or has no tail is not checked. To be called while nobody changes the log.
         """
         if self._tail is None or self.broken is not None:
             return

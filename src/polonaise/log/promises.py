@@ -63,7 +63,7 @@ class Promises:
     prepared: TransactionId = NO_TRANSACTION
     """The last id that the copy held when it joined a session last: its prepared mark.
 
-    A cut for a reset of the log's head lowers it, if it is below that id.
+    A cut for a reset of the log's head lowers it to the cut, if it was above.
     """
     confirmed: TransactionId = NO_TRANSACTION
     """The confirmed mark: up to this id, but for what may be lost (`lost_above`), the copy is certainly the log.

@@ -185,7 +185,7 @@ async def _header_of(disk: Disk, directory: str, slot: ControlSlot, first: Trans
 def _damage_of(tail: Tail, evidence: SyncEvidence) -> str:
     """Return why bytes above the end of the scan may have been acknowledged; empty for a torn tail or a whole log."""
     scanned = tail.scanned
-    # Frames after the bad bytes say that these had been synced.
+    # Frames after the bad bytes say that these had been synced; or a good batch does not follow the one before.
     if scanned.bad and not scanned.torn:
         return scanned.bad
     # The frames can't tell of the last sync, after which no frame was written: the control file's evidence does, by the

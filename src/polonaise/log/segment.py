@@ -72,7 +72,7 @@ class DamageFound(SegmentDamaged):
     def __init__(self, message: str, last_good: TransactionId, cuts: int = 0) -> None:
         super().__init__(message)
         self.last_good = last_good
-        """The last id below the damage."""
+        """The last id that is known to lie below the damage."""
         self.cuts = cuts
         """The count of the log's cuts when the read began: a log that was cut since has other bytes there."""
 
@@ -184,7 +184,7 @@ def name(first: TransactionId, suffix: str = "seq") -> str:
 def frame_header(batch: Batch, *, offset: int, synced: int, seed: int) -> bytes:
     """Return the header of the batch's frame, which begins at `offset` of its segment; the batch follows it.
 
-    `synced` is the offset up to which the file was synced before, `seed` the segment's identity.
+    `synced` is the offset up to which the file was synced before, `seed` the segment's `SegmentHeader.seed`.
     """
     tail = _FRAME_TAIL.pack(batch.length, batch.crc, synced, offset)
     return _FRAME_MAGIC + crc32(tail, seed).to_bytes(4, "little") + tail
@@ -203,7 +203,7 @@ class FrameHeader(NamedTuple):
 def open_frame(view: Buffer, at: int, *, offset: int, seed: int) -> FrameHeader | None:
     """Return the frame header at position `at` of `view`; None unless a valid one is there.
 
-    `offset` says where in its segment that position lies, `seed` which segment it is: a valid frame names both.
+    `offset` says where in its segment that position lies, `seed` which segment it is: a valid frame fits both.
     """
     raw = bytes(view[at : at + FRAME_BYTES])
     if len(raw) < FRAME_BYTES or raw[:4] != _FRAME_MAGIC:

@@ -48,7 +48,7 @@ class SegmentCache:
         self._capacity = capacity
         self._opened: dict[str, Opened] = {}
         self._idle: OrderedDict[Opened, str] = OrderedDict()
-        """The segments that are not in use, the one that was used last at the end."""
+        """The segments that are not in use, each with its path; the one that was used last is at the end."""
 
     def __len__(self) -> int:
         """How many open segments the cache has, in use or not."""

@@ -193,7 +193,10 @@ class Tail:
             self._index_file.rewrite()
 
     def batches_up_to(self, last: TransactionId) -> int | None:
-        """Return how many batches are left when the log is cut to end with `last`; None unless a batch ends there."""
+        """Return how many batches of the segment are left when the log is cut to end with `last`.
+
+        0 if `last` is the id before the segment's first; else None if no batch ends with it.
+        """
         if last == self.scanned.last:
             return len(self.index)
         position = bisect_left(self.index.firsts, last + 1)

@@ -1,7 +1,7 @@
 """Composes coordinator, storage nodes, server and client into processes that can be run; `polonaise.connect`.
 
 Begin with `connecting`, from an address to a log. For `embedded:PATH`, `attachment` is one process's part in the log,
-`hostelection` decides which process hosts it, and `embedded` makes its directory and runs its nodes. For other
+`hostelection` decides which process hosts it, and `embedded` makes it in its directory and runs its nodes. For other
 addresses, `addresses` finds the coordinator or the servers. `processes` runs a storage node or a server as a process of
 its own; `local` starts a small cluster of them as child processes, for `cluster start`, the demo, benchmarks and tests.
 

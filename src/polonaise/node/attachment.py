@@ -1,4 +1,4 @@
-"""One process's part in an embedded log: it stands for election as the host, and reaches the process that hosts."""
+"""One process's part in an embedded log: it may stand for election as the host, and reaches the process that hosts."""
 
 from __future__ import annotations
 
@@ -171,9 +171,9 @@ def _host_in(path: str) -> str:
 
 
 def _listen(election: elections.HostElection | None, listener: Callable[[BaseException], None]) -> None:
-    """Register `listener`, which is called in this event loop when this process's part in the election ends.
+    """Register `listener`, which is called in this event loop when an error ends this process's part in the election.
 
-    It gets the error that ends that part, at once if it has ended already. Without an election it is never called.
+    It gets that error, in the loop's next turn if the part has ended already. Without an election it is never called.
     """
     if election is None:
         return

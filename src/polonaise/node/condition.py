@@ -1,7 +1,7 @@
 """Judge the condition of partitions, servers and storage nodes by their health documents.
 
 All reports of health rest on this one judgement: `polonaise log health`, `polonaise cluster status`, and the nodes'
-`/health` and `/ready`.
+`/health`. Only `/ready` looks at the node itself, because a server's document takes long to make.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Condition(NamedTuple):
     """The storage nodes of `left_out` that the server has no connection to. It is connected to the others, which are
     behind."""
     tls: str = ""
-    """What is wrong with the server's TLS files; empty if nothing."""
+    """What is wrong with the server's TLS files or soon will be; empty if nothing."""
     change: str = ""
     """The change of members that is pending, in words; empty if none is, and while there is no session."""
     lacking: str = ""
@@ -135,7 +135,8 @@ def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapp
     """Return a partition's condition from its owner's health document `answer`, in which `health` is about it."""
     engaged = health.get("engaged", [])
     late = health.get("late", {})
-    # A server of an older version tells no members: there every storage node holds a copy of each partition.
+    # Without a session no members are told, and never by a server of an older version, where every storage node holds
+    # a copy of each partition.
     members = health.get("members")
     left_out = {
         name: node["error"]
@@ -146,7 +147,8 @@ def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapp
         if (members is None or name in members) and ((health["ready"] and name not in engaged) or not node["connected"])
     }
     waits_for = "" if health["ready"] else health["waits_for"]
-    # A node that gave its copy up keeps the files, which nobody reads: damage to them is no trouble of the partition.
+    # A node that gave its copy up may keep the files, which nobody reads: damage to them is no trouble of the
+    # partition.
     scrub = {
         name: _of(partition, node["scrub"])
         for name, node in answer["storage"].items()

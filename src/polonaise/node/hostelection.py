@@ -49,8 +49,9 @@ _CLOSE_S_MAX: Final = 20.0
 class HostElection:
     """One process's part in the election at one directory: a thread that tries for the lock, and hosts while it has it.
 
-    All logs that the process has open in the directory share it, by `take` and `leave`. The nodes run in the thread,
-    under an event loop of their own, so that an application that keeps its loop busy does not hold up other processes.
+    All logs that the process has open in the directory, and may host, share it by `take` and `leave`. The nodes run in
+    the thread, under an event loop of their own, so that an application that keeps its loop busy does not hold up other
+    processes.
     """
 
     def __init__(self, identity: Identity, address: EmbeddedAddress) -> None:

@@ -278,7 +278,7 @@ class LocalCluster:
         return ChildNode(name, arguments, log, address=address, apart=self._apart, holding=self._holding)
 
     def start(self, given_up: Callable[[], bool] = _never) -> None:
-        """Start the coordinator and the storage nodes, then the servers, of which the first makes the cluster.
+        """Start the coordinator and the storage nodes, then the servers, one of which makes the cluster if it is new.
 
         Raises `StartFailed`, also once `given_up` says that nobody waits any more.
         """

@@ -89,8 +89,8 @@ async def _observed(
     """Serve a node's health and metrics during the `async with` block, if that is wished.
 
     The block gets a function to call when the node serves. HTTP is there before the node starts, so that an address in
-    use is told before anything is made, and a node that takes long to start says so. Raises `ExtraMissing`, and what
-    listening raises.
+    use is told before anything is made, and a node that takes long to start says so. `check_http` has to be called
+    before. Raises what listening raises.
     """
     if http is None:
         yield lambda: None
@@ -202,7 +202,7 @@ def _listed(nodes: Mapping[StorageId, str]) -> str:
 
 
 def check_server_address(listen: str) -> None:
-    """Raise `BadOption` for an address that a server can't listen at, or under which nobody could reach it.
+    """Raise `BadOption` for a text that is no address, and for an address that stands for every interface.
 
     A server registers the address at which it listens, and clients and other servers are sent there. A storage node
     may listen at every interface: it is reached at the address in the cluster's description.
@@ -230,7 +230,8 @@ async def run_server(
     `nodes` has their addresses by name, in order; for a cluster that exists its own description counts. `fragments` is
     the address of the fragment store, from which the server reads what was trimmed; `tls` is the host's identity, for
     ZooKeeper. Raises `BadOption` for options that are invalid, or that contradict the existing cluster, and without
-    `nodes` if there is no cluster. With `http`, also raises `ExtraMissing`, and what listening there raises.
+    `nodes` if there is no cluster; `ExtraMissing` without the libraries for `http`, for the fragment store or for
+    ZooKeeper; what listening raises, and what the coordinator and the fragment store raise.
     """
     check_http(http)
     check_server_address(settings.listen)  # before the cluster is made: this server could not serve it

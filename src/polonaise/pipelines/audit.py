@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAMED_MAX: Final = 20
-"""Number of differences that a report names, by default."""
+"""The most differences that a report names, by default."""
 
 
 @dataclass(frozen=True)

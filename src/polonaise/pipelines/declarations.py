@@ -71,8 +71,8 @@ class TableView:
     key: Sequence[str] = ()
     merge: Mapping[str, Merge] = field(default_factory=dict)
     read: Mapping[str, str] = field(default_factory=dict, repr=False)  # an address in it may have a password
-    """Options of the source that select transactions and columns: `partitions`, `headers`, `decoder` and the decoder's
-    options."""
+    """Options of the source: `partitions`, `headers`, `decoder`, the decoder's options, and others that the job itself
+    does not set."""
     whole: bool = False
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
 """The definition of a view as a short digest that is kept in its table, so that rows of two definitions never mix.
 
-A definition is everything that decides which rows come out of the same log: query, key, merge, the options of the
-source that select transactions and make columns, and the resulting columns. How Spark runs the query is no part of it.
-Nor are, where the query is a function, the functions that it calls and the values that it captures.
+A definition is everything that decides which rows come out of the same log: query, key, merge, `whole`, the options
+of the source that select transactions and make columns, and the resulting columns. How Spark runs the query is no part
+of it. Nor are, where the query is a function, the functions that it calls and the values that it captures.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ with which TLS files."""
 
 
 class Definition(NamedTuple):
-    """The definition that a table keeps beside its marks."""
+    """The definition of a view, as the view's table keeps it beside its marks."""
 
     digest: str
     """The digest of the definition, in hexadecimal. Equal digests imply equal columns and keys."""
     columns: Mapping[str, str]
-    """The columns' types, as Spark writes them."""
+    """The type of each column, by the column's name, as Spark writes types."""
     key: tuple[str, ...]
 
     def fields(self) -> dict[str, Any]:
@@ -55,7 +55,8 @@ class Definition(NamedTuple):
 def definition_of(view: TableView, schema: StructType) -> Definition:
     """Return the view's definition; `schema` is that of its rows. Whether a column may be null does not matter.
 
-    Raises `BadOption` for a query whose source can't be read, such as an object with `__call__`.
+    Raises `BadOption` for a query whose source can't be read, such as an object with `__call__`, and for a partial with
+    an argument that is neither plain nor a function.
     """
     columns, key = columns_of(schema), tuple(sorted(view.key))
     options = sorted(_deciding_options(view.read))
@@ -75,7 +76,7 @@ def _deciding_options(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def columns_of(schema: StructType) -> dict[str, str]:
-    """Return the columns' types, as Spark writes them."""
+    """Return the type of each column, by the column's name, as Spark writes types."""
     return {each.name: each.dataType.simpleString() for each in schema.fields}
 
 

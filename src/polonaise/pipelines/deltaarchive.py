@@ -47,9 +47,9 @@ class Registered(NamedTuple):
 def register(url: str, fragments: Mapping[FragmentName, int]) -> Registered:
     """Add a store's fragments that are not in its Delta table yet; `fragments` gives the size of each in bytes.
 
-    All of them but those that overlap others become one version of the table, or none does. If killed in between, run
-    it again. Several may do it at the same time. Raises `StoreUnavailable` for what delta-rs can't do, in its words,
-    and if other writers were faster at every attempt.
+    All that are added become one version of the table, or none does; `Registered.overlapping` are left out. If killed
+    in between, run it again. Several may do it at the same time. Raises `StoreUnavailable` for what delta-rs can't do,
+    in its words, and if other writers were faster at every attempt.
     """
     try:
         for _ in range(_ATTEMPTS_MAX):

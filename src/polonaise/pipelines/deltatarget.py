@@ -67,7 +67,7 @@ class DeltaTarget(DirectoryTarget):
     """A Delta table in a directory that Spark's driver and tasks both reach. One run writes at a time.
 
     The driver looks up the marks and commits on the version that it has seen: of two drivers that write the same range,
-    delta-rs refuses the second. With a key, each commit writes the whole table anew. Raises `ViewUnfit` for the table
+    the second commits nothing. With a key, each commit writes the whole table anew. Raises `ViewUnfit` for the table
     of another view or log, `DirectoryInUse` while another run, of this process or another, writes to it, and
     `DiskFailed` if its directory or its `_delta_log` can't be read or written.
     """

@@ -47,8 +47,8 @@ def read(value: Any) -> str:
 def quoted(value: Any) -> str:
     """Format a value so that no other value of its column looks the same.
 
-    None becomes NULL, bytes hexadecimal after 0x. A text is quoted if it is `NULL` itself, or has spaces, quotes or
-    other characters by which a reader could miss its end.
+    None becomes NULL, bytes hexadecimal after 0x. A text is quoted if it is empty or reads `NULL`, or has spaces,
+    quotes or other characters by which a reader could miss its end.
     """
     match value:
         case None:
@@ -65,7 +65,7 @@ def quoted(value: Any) -> str:
 
 
 def number(value: Number) -> str:
-    """Format a number: integers and decimals exactly, infinity and NaN as a dash, and others to six significant digits.
+    """Format a number: integers and decimals exactly, non-finite floats as a dash, others to six significant digits.
 
     A float or fraction from a million on, and below 10**16, has all digits before the point.
     """

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TASK_IDS: Final = 4 * BLOCK_IDS
-"""Ids of the servers' copy that one task reads."""
+"""The largest number of ids of the servers' copy that one task reads."""
 _TIMEOUT_S: Final = 60.0
 
 
@@ -256,7 +256,7 @@ def _judged(
 ) -> tuple[CopyReport, ...]:
     """Return the report on each copy. The first copy is the servers', with which the others are compared.
 
-    `synced` has the last id that each storage directory had synced before the walks.
+    `synced` has, for each copy in a storage directory, the last id that was synced before the walks.
     """
     reports = []
     for copy, walked in zip(copies, walks, strict=True):

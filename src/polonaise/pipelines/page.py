@@ -1,7 +1,7 @@
 """A report as one HTML page: it fetches nothing, runs nothing, and shows every value as text.
 
-It is light or dark as the reader's machine is, can be printed, and has tables of its charts' figures (of long lines,
-only of some points).
+It is light or dark as the reader's machine is, can be printed, and has tables of its charts' figures (of long tables,
+only some rows).
 """
 
 from __future__ import annotations

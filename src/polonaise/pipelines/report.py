@@ -43,13 +43,13 @@ class HowToReport:
 
     title: str = "What the log holds"
     options: Mapping[str, str] = field(default_factory=dict, repr=False)  # an address in it may have a password
-    """Options of the source `polonaise`: `fragments`, `partitions`, ranges by id or time, a decoder and its columns."""
+    """Options of the source `polonaise`, such as `fragments`, `partitions`, ranges by id or time, and a decoder."""
     period: str | None = None
     """The period that is summed up, one of `summaries.PERIODS`; None for one that fits the length of the history."""
     keys: Sequence[str] = ()
     """Columns, most often decoded ones, whose most frequent values are shown."""
     top: int = 20
-    """The number of values of each column that are shown."""
+    """The largest number of values of each column that are shown."""
     sections: Sections | None = None
     """The application's own part; None for none."""
 
@@ -170,7 +170,7 @@ def _over_time(title: str, periods: Sequence[Mapping[str, Any]], column: str, pe
 
 
 def _by_header(periods: Sequence[Mapping[str, Any]], period: str) -> Chart:
-    """Chart the headers with the most transactions as lines; with a single period, all headers as bars.
+    """Chart the headers with the most transactions as lines; with fewer than two periods, the headers as bars.
 
     A period in which a header has no transaction is a zero of its line. Periods in which no header has any are left
     out.
@@ -241,7 +241,7 @@ def _stored(directory: Path, page: ReportPage, tables: Mapping[str, pa.Table]) -
             with replaced(path) as unfinished:
                 pq.write_table(table, unfinished, compression="zstd")
             paths.append(path)
-        # The page last: a new page never stands beside tables of an earlier report, even if the job is killed.
+        # The page last: a new page never stands beside earlier versions of its tables, even if the job is killed.
         with replaced(directory / _PAGE) as unfinished:
             unfinished.write_text(page.html(), encoding="utf-8")
     except OSError as error:

@@ -51,5 +51,5 @@ class Snapshot:
         return read(self.spark, self.cluster, where=where, schema=schema, **options)
 
     def query(self, sql: str, *, where: str | None = None, schema: str | None = None) -> pa.Table:
-        """Run SQL in which `{log}` stands for the log. The result has to fit into this process's memory."""
+        """Run SQL in which `{log}` stands for what `read` returns. The result has to fit into this process's memory."""
         return self.spark.sql(sql, log=self.read(where=where, schema=schema)).toArrow()

@@ -1,4 +1,4 @@
-"""The log of a view or an audit: opened with or without its fragments, or fragments alone; and up to where to read."""
+"""The log of a view or its audit: opened with or without its fragments, or fragments alone; and up to where to read."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def check_address(address: str) -> None:
 def open_source(address: str, fragments: str | None = None) -> Iterator[LogSource]:
     """Open a log, with or without a store of its fragments, or such a store alone (`fragments:URL`).
 
-    An embedded log that nobody hosts is hosted here meanwhile. Raises what `full_address` and `connect` raise,
-    `BadOption` for a store that is given twice, and for a store alone `NotFound` if it does not exist, `BadOption` if
-    it is empty, and what reading the footer of its first fragment raises.
+    An embedded log that nobody hosts is hosted here meanwhile, unless its address has `host=no`. Raises what
+    `full_address` and `connect` raise, `BadOption` for a store that is given twice, and for a store alone `NotFound` if
+    it does not exist, `BadOption` if it is empty, and what reading the footer of its first fragment raises.
     """
     if address.startswith(FRAGMENTS):
         if fragments is not None:

@@ -105,7 +105,7 @@ class SqlTarget(Target):
 
     @contextmanager
     def state(self, *, with_marks: bool = True) -> Iterator[TableState]:
-        """Read the table in one snapshot of the database, once, into files that Spark reads."""
+        """Read the table in one snapshot of the database, once, into a file that Spark reads."""
         directory = Path(tempfile.mkdtemp(prefix="polonaise-"))
         try:
             reading = snapshot(
@@ -183,7 +183,7 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """Convert a database's value to the column's type: some have only one kind of number, or no time zones."""
+    """Convert a database's value to the column's type: some databases have one kind of number, or no time zones."""
     if isinstance(value, Decimal | float) and pa.types.is_integer(kind) and value == int(value):
         return int(value)
     if isinstance(value, int) and pa.types.is_boolean(kind):

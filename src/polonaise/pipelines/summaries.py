@@ -146,9 +146,9 @@ def _sums() -> list[Column]:
 
 
 def top_values(snapshot: Snapshot, columns: Sequence[str], top: int) -> pa.Table:
-    """Return the most frequent values of decoded columns: `column`, `value` (as text), `rank`, `transactions`.
+    """Return the most frequent values of columns, as rows of `column`, `value` (as text), `rank` and `transactions`.
 
-    `top` is how many values of each column are returned. Raises `BadOption` for an unknown column.
+    `top` is how many values of each column are returned at most. Raises `BadOption` for an unknown column.
     """
     log = snapshot.read()
     missing = [name for name in columns if name not in log.columns]

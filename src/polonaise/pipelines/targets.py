@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LOCK: Final = ".lock"
-"""Name of the lock file in a table's directory, held by the one process that writes the table."""
+"""Name of the lock file in a table's directory, held while a run writes the table."""
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -35,12 +35,12 @@ class TableState(NamedTuple):
     """A table as it was at one moment."""
 
     marks: dict[PartitionId, TransactionId] | None
-    """The last id of each partition that is in the rows; None if the table was read without marks."""
+    """For each partition, the last id that is in the rows; None if the table was read without marks."""
     rows: DataFrame
 
 
 class Target(ABC):
-    """A view's table. `merge` and `replace` return False, and change nothing, unless the marks are still `before`.
+    """A view's table. `merge` and `replace` return False, and change nothing, if a mark they move is not at `before`.
 
     `merge` also returns False if the table's rows were made by another definition. `letters` are rows for the
     dead-letter table beside this one, which changes in the same step.
@@ -65,8 +65,8 @@ class Target(ABC):
 
         Called before any other method but `expect`, `state` and `close`.
 
-        Raises `ViewUnfit` if there is no table yet and its directory holds other files, and `BadOption` for a query
-        without a source.
+        Raises `ViewUnfit` if there is no table yet and its directory holds other files, `DiskFailed` if the directory
+        can't be read or made, and `BadOption` for a query without a source.
         """
         self.expect(schema)
         self._definition = definition_of(self._view, schema)
@@ -99,7 +99,8 @@ class Target(ABC):
         """Read the table as it is at one moment, whatever is written to it meanwhile.
 
         Unless `with_marks`, any table can be read, also one that no view has made. Raises `ViewUnfit` for a table that
-        does not exist and, with `with_marks`, for the table of another view or log.
+        does not exist (`NotFound` if its SQLite file does not) and, with `with_marks`, for the table of another view or
+        log.
         """
 
     def close(self) -> None:

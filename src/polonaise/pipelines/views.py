@@ -61,7 +61,7 @@ class ViewReport:
     how: str
     """What the run has done: `rebuilt` or `updated`."""
     marks: dict[PartitionId, TransactionId]
-    """The last id of each partition that is in the table after the run."""
+    """For each partition, the last id that is in the table after the run."""
     commits: int
     """Number of commits that this run has made."""
     transactions: int

@@ -90,7 +90,7 @@ NO_LETTERS: Final = Letters()
 
 
 def policy_of(view: TableView, given: str | None = None) -> UndecodablePolicy:
-    """Return the policy given for this run (`given`), or else the view's. Raises `BadOption`."""
+    """Return the policy given for this run (`given`), or else the view's, or else FAIL. Raises `BadOption`."""
     options = {name.lower(): value for name, value in view.read.items()}
     declared = str(options[_OPTION.lower()]).strip().lower() if _OPTION.lower() in options else None
     if declared is not None and _OLDER in options:
@@ -139,8 +139,8 @@ class ViewSource:
     def marks(self, until: Until = EVERYTHING) -> dict[PartitionId, TransactionId]:
         """Return the last id to read of each partition that the view's query reads, as `until` says; -1 for none.
 
-        Raises `BadOption` for ids of other partitions than the query's, `BeyondLog` for ids that are not committed, and
-        what reading raises.
+        Raises `BadOption` unless the ids of `until` are of just these partitions, `BeyondLog` for ids that are not
+        committed, and what reading raises.
         """
         options = read_options({"cluster": self._source.address, **self._read})
         if until.time is not None:

@@ -159,8 +159,8 @@ def _balance(loads: _Loads) -> None:
         giver, taker = loads.most_loaded(), loads.least_loaded(loads.takers)
         if len(loads.owned[giver]) - len(loads.owned[taker]) <= 1:
             return
-        # One that the taker prefers and the giver does not, else the last one: which does not matter, but has to be
-        # the same in every process.
+        # One that only the taker prefers, if there is one, and one that only the giver prefers at last. Of several the
+        # last one: which does not matter, but has to be the same in every process.
         partition = max(
             loads.owned[giver],
             key=lambda each: (loads.prefers(taker, each) - loads.prefers(giver, each), each),

@@ -402,7 +402,7 @@ class Server:
         return f"the server has not read the assignment yet from {self._coordinator}, or it is stopping"
 
     async def _tick(self) -> None:
-        """Tell the partitions the time, for ever."""
+        """Tell the partitions the time, for ever: those at rest a few at a time, in turns."""
         while True:
             await asyncio.sleep(_TICK_S)
             for partition in self._ticks.due(self.partitions):

@@ -26,7 +26,7 @@ class Requirements:
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
         self._version = -1
-        """The version of the description that `begin` or `follow` took last: `follow` waits for a change of it."""
+        """The version of the description that `begin` got or `follow` read last: `follow` waits for a change of it."""
         self._read = (0, 0)
         """The number of the newest demand, and the number of partitions, in the newest description that was taken."""
         self._followed = 0

@@ -199,7 +199,7 @@ class ServedPartition:
         return known if session is None else {**known, "session": session.id}
 
     def _log_news(self, news: str, **fields: int) -> None:
-        """Write a line to the server's log, unless it is the one written last."""
+        """Write a line to the server's log, unless it is the one that was last written here for this partition."""
         if news != self._logged:
             self._logged = news
             _log.info("partition %d: %s", self.partition, news, extra={**self._fields, **fields})
@@ -241,7 +241,7 @@ class ServedPartition:
 
     @property
     def replicas(self) -> tuple[StorageId, ...]:
-        """The storage nodes of the members, and of a copy that a pending change adds; none between sessions."""
+        """The storage nodes of the members, and of the copies that a pending change adds; none between sessions."""
         session = self.owner.session
         return () if session is None else participants(session.value)
 

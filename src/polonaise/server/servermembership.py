@@ -1,4 +1,4 @@
-"""Keep a server registered at the coordinator, and know without its word until when the server may own partitions."""
+"""The registration of a server at the coordinator, and until when the server may own partitions if it hears nothing."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class ServerMembership:
     """Registers a server, renews its registration, and ends its ownership in time when that does not succeed.
 
     Other servers take over what this one owns once its registration has run out: no earlier than `Membership.holds_s`
-    after the moment at which its last successful renewal began. At that moment, less a margin, this server stops owning
-    by itself (`coordination.lease.Tenure`). It hears nothing from the coordinator then, and needs to hear nothing.
+    after the moment at which its last successful renewal began. Before that, by a margin, this server stops owning by
+    itself (`coordination.lease.Tenure`). It hears nothing from the coordinator then, and needs to hear nothing.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ServerMembership:
 
     @property
     def left(self) -> bool:
-        """Whether the server has left the members."""
+        """Whether the server has left the members, or has tried to."""
         return self._membership is not None and self._membership.left
 
     @property

@@ -117,7 +117,7 @@ class SessionStart:
         self._session: SessionId = 0
         self._version = 0
         self._carrying: HeadReset | None = None
-        """The reset whose source, and not the replicas' own proof, has decided where the log ends."""
+        """The reset whose source, and not the replicas' own proof, has decided where the log ends; else None."""
         self._certain: TransactionId = NO_TRANSACTION
         self._answers: dict[StorageId, ReplicaAnswer] = {}
         self._connections: dict[StorageId, Connection] = {}
@@ -127,9 +127,9 @@ class SessionStart:
     async def run(self) -> StartedSession:
         """Make the attempt, and return the session once it is engaged.
 
-        Raises `NotOwner` when a later generation exists, `ConsistencyLost` when the partition must stop,
-        `FragmentsAhead` when an operator has to act, and another `PolonaiseError` for a fault that may pass, after
-        which the caller makes another attempt.
+        Raises `NotOwner` when a later generation exists, and `ConsistencyLost` when the partition must stop. After any
+        other `PolonaiseError` the caller makes another attempt: that is `FragmentsAhead` when an operator has to act,
+        and another one for a fault that may pass.
         """
         # The number first: fencing with a number that another owner may have got as well would fence nobody out.
         claimed = await self._claim()
@@ -173,7 +173,8 @@ class SessionStart:
     async def _claim(self) -> Versioned[PartitionValue]:
         """Take the next session number.
 
-        Raises `NotOwner` if a later generation owns the partition, and `PartitionNotReady` if another owner was faster.
+        Raises `NotOwner` if a later generation owns the partition, and `PartitionNotReady` if its value was changed
+        meanwhile.
         """
         async with answered_within(self._settings.coordinator_s_max):
             current = await self._coordinator.partition(self._partition)
@@ -232,7 +233,7 @@ class SessionStart:
                 task.cancel()
 
     async def _decided_by(self, reset: HeadReset) -> Decided:
-        """Return the decision of an operator, once the source of the reset has shown that a batch ends there.
+        """Return the decision of an operator, once the source of the reset has shown that a batch ends at its id.
 
         Raises `PartitionNotReady` if none does.
         """

@@ -21,7 +21,7 @@ class StorageAddresses:
     """The addresses of storage nodes by name, as this server last read them.
 
     An address is needed only to connect. So the description is read when a connection could not be made, when a node is
-    not known, and when one may have left: for a server that reaches all of its nodes nothing is read.
+    not known, and again and again while a linked node has no copy of this server's partitions: it may have left.
     """
 
     def __init__(self, host: Host, coordinator: Coordinator, description: ClusterDescription) -> None:

@@ -53,7 +53,7 @@ class StorageLinks(dict[StorageId, "StorageLink"]):
 class StorageLink:
     """Keeps two connections to one storage node.
 
-    One is for the starts and the messages of sessions, one for all other reads and copies. There are two because a
+    One is for the starts and the messages of sessions, one for everything else. There are two because a
     gigabyte of history must not stand in front of an acknowledgement. When the session connection breaks, the node's
     replicas have no part in this server's sessions any more, and each listener is told.
     """

@@ -24,8 +24,8 @@ async def trim(reader: PartitionReader, request: TrimLog) -> LogTrimmed:
 
     Raises `NotArchived` unless the fragments of this server's own store hold everything below, are the same that the
     caller has verified, and are of this very log; `BeyondLog` if `before` is not committed, and `ProtocolError` if it
-    is negative; `PartitionNotReady` without a session, or if the session ends or a replica fails; and what keeps the
-    store or the log from being read.
+    is negative; `PartitionNotReady` without a session, if it ends before each replica was asked, or if a replica fails;
+    and what keeps the store or the log from being read.
     """
     owner, before = reader.owner, request.before
     partition, session = owner.partition, owner.session

@@ -8,8 +8,8 @@ The nodes run the code of production; only their machines are simulated. Begin w
   `workload`. Its operators, in few seeds: `archivist`, `storagemoving`, `memberschanging`, `requirementchanges`,
   `resetoperators`.
 - The verdict: `observations` has what clients asked and were told, `diskaudit` reads the disks, `checkers` compares the
-  two promise by promise; `ownershipcheck` looks at each change at the coordinator. `mutations` are bugs put in on
-  purpose that must be found.
+  two promise by promise; `ownershipcheck` looks at who owns what. `mutations` are bugs put in on purpose that must be
+  found.
 
 A new step of the work, a new fault or a new checker is one function beside the others. But one more draw from a
 generator that is in use changes what every seed means, also the seeds that tests keep: draw from a generator of your

@@ -26,7 +26,7 @@ from polonaise.terms import PartitionId, TransactionId
 
 
 def _scrubbing(cluster: Cluster) -> ServerSettings:
-    """Return server settings with a scrub of the fragments that goes round so often that it meets every other fault."""
+    """Return server settings with a scrub of the fragments that begins a round every few seconds, amid other faults."""
     source = cluster.world.random("scrub of the fragments")
     return replace(
         cluster.knobs.server,
@@ -69,7 +69,7 @@ class Archiving:
     # ------------------------------------------------------------------ the verdict
 
     def check_trims(self) -> Iterator[Violation]:
-        """Check P1: no replica has dropped an id that is not archived, or one that is not below its confirmed mark.
+        """Check P1, spares left out: no replica has dropped an id that is not archived or not below its confirmed mark.
 
         A session may begin right after that mark, and never lower, so a replica keeps the transaction at the mark.
         """

@@ -1,9 +1,9 @@
 """The coordinator of a simulated cluster: one service in memory, a backend for each process, and faults between them.
 
-The service itself never forgets and never lies, like a ZooKeeper ensemble; faults happen on the way to it. A
-request goes its own way once it is sent: it may arrive after its caller has given up or died, and its answer may be
-lost although the change was made. Requests of one client arrive in order, so that a caller who reads again sees what
-its earlier requests have done.
+Unless a scenario makes it, the service never forgets and never lies, like a ZooKeeper ensemble; faults happen on the
+way to it. A request goes its own way once it is sent: it may arrive after its caller has given up or died, and its
+answer may be lost although the change was made. Requests of one client arrive in order, so that a caller who reads
+again sees what its earlier requests have done.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class SimulatedCoordinator:
         return is_holder
 
     def registered(self, folder: str) -> dict[str, Entry]:
-        """Return the entries of the names in `folder` whose processes live and whose sessions last, by name.
+        """Return the entries of the names in `folder` whose processes live and whose sessions last, by number.
 
         Without leases, every call returns all entries as just renewed, because the simulator itself decides which
         processes count as living.

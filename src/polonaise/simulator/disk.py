@@ -40,7 +40,7 @@ class SimulatedDisk:
         self._failures["sync"] = -1 if count is None else count
 
     def fail_appends(self, count: int | None = 1) -> None:
-        """Let the next `count` writes with a sync into new or zeroed space fail at that: the disk has no blocks.
+        """Let the next `count` writes with a sync into new or zeroed space fail at the sync: the disk has no blocks.
 
         None stands for all, until this or `mend` is called. Several machines can meet this at once, if they share a
         volume that promises more space than it has.

@@ -122,7 +122,7 @@ class DiskPort:
             future.set_result(None)
 
     def _break_off(self, powerless: bool) -> None:
-        """Let each call under way of the killed process happen, or not, or in part; none after a power loss."""
+        """Let each call under way of the ended process happen, or not, or in part; none after a power loss."""
         self.disk.users.remove(self.process)
         calls, self._under_way = self._under_way, {}
         for call in () if powerless else calls.values():

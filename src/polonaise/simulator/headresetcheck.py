@@ -24,7 +24,7 @@ _FATE: Final = "P6 fate"
 
 
 class Decision(NamedTuple):
-    """A decision that an operator has written, or has tried to write."""
+    """A decision of an operator, who has written it, has tried to, or was about to."""
 
     reset: HeadReset
     proved: bool
@@ -57,7 +57,8 @@ class HeadResetCheck:
         self.on_reset: Callable[[PartitionId, HeadReset], None] = lambda partition, reset: None
         """Called when a reset was carried out and is noted."""
         self.came_back: dict[tuple[PartitionId, StorageId], TransactionId] = {}
-        """The last id on the disk of each replica that came back, since disks were lost last, with what it held."""
+        """By partition and storage node: the last id on the node's disk when it came back with what it held, since
+        disks were lost last."""
         cluster.partition_checks.append(self._written)
 
     # ------------------------------------------------------------------ what is written
@@ -104,7 +105,7 @@ class HeadResetCheck:
         self._history.head_reset(partition, reset.to, kept, gone, revived)
 
     def notes_what_came_back(self, node: Node) -> None:
-        """Note what a node's disk holds, which is let up again with it."""
+        """Note what the disk of a node holds that is let up again with it."""
         for partition in range(self._cluster.knobs.partitions):
             self.came_back[partition, self._cluster.storage_id(node)] = node.durable_last(partition)
 
@@ -133,7 +134,7 @@ class HeadResetCheck:
             yield from self._records(log, [each.reset for each in done])
 
     def _kept(self, log: FinalLog, done: CarriedOut, later: list[TransactionId]) -> Iterator[Violation]:
-        """P1: up to a reset, and to those after it, the log is byte by byte what it was before."""
+        """P1: as far as a reset, and those after it, had to keep the log, it is byte by byte what it was before."""
         last = min([done.kept, *later])
         there = {batch.first: bytes(batch.view) for batch in log.batches}
         for batch in done.before.batches:

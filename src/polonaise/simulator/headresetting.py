@@ -7,6 +7,7 @@ decision amid faults, work again, and lost disks that are found again.
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import Final
 
 from polonaise.coordination.values import HeadReset
@@ -307,7 +308,7 @@ class HeadResets:
             self._nemesis.is_whole(node)
 
     async def _new_clients(self) -> None:
-        """Take all clients down, and put new ones in their place: what those have applied may have been given up."""
+        """Take all clients down, and put new ones in their place: what the old ones have applied may be gone."""
         before, loop = list(self._cluster.clients), asyncio.get_running_loop()
         self._down(before)
         await asyncio.sleep(0)
@@ -330,10 +331,14 @@ class HeadResets:
             node.hold_down()
             self._nemesis_strikes(node)
             await asyncio.sleep(0)
+            sessions = [value.session for value in self._cluster.partition_values()]
             node.machine.disk.restore(self._images[node.name])
             if self._random.random() < 0.5:
                 self._crash_owner()  # so that the next session meets it, and not only the catch-up
             self._comes_back(node)
+            # At first the coordinator still counts its old copy as engaged, and that copy may even hold all that is
+            # known to be committed: only a later session has made it clean, and another replica may go only then.
+            await self._observer.until(REPAIR_S, functools.partial(self._engaged_after, node, sessions))
             await self._observer.repaired(node)
             other = self._random.choice([each for each in self._cluster.storage if each is not node])
             other.put_down()
@@ -341,6 +346,15 @@ class HeadResets:
             await self._observer.until(SETTLE_S, self._observer.finished)
             other.let_up()
             await self._observer.repaired()
+
+    def _engaged_after(self, node: Node, sessions: list[SessionId]) -> bool:
+        """Whether the node is engaged in a later session than these, one for each partition."""
+        name = self._cluster.storage_id(node)
+        values = self._cluster.partition_values()
+        return all(
+            name in value.engagements and value.engagements[name].session > session
+            for value, session in zip(values, sessions, strict=True)
+        )
 
     def _crash_owner(self) -> None:
         for server in self._cluster.servers:

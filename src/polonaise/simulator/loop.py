@@ -27,7 +27,7 @@ START_S: Final = 10_000.0
 _THREAD_S: Final = 0.0002
 """Virtual seconds that work in another thread takes."""
 _PURGE_MIN: Final = 512
-"""Cancelled timers that may lie in the heap before it is swept."""
+"""The heap is not swept while no more cancelled timers than this lie in it."""
 
 _CLOSE_TRIES: Final = 32
 """How often a coroutine of a dead process may await again in its `finally` blocks before the loop gives it up."""
@@ -143,7 +143,7 @@ class Timer(Handle):
 class Future(asyncio.Future[Any]):
     """A future that hashes by a number of its own, which is the same in every run of a schedule.
 
-    It takes the number when it first gets into a set: most futures never do.
+    It takes the number when it first gets into a set or dict: most futures never do.
     """
 
     _birth: int

@@ -1,4 +1,4 @@
-"""Change the members of partitions while clients work, as operators do: one copy more, one less, or on another node."""
+"""Change the members of partitions while clients work, as operators do: one copy more, or one less."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOOK_S: Final = 0.05
 _TIMEOUT_S: Final = 1.0
 """Virtual seconds in which the coordinator has to answer a step of an edit, and a node to be cleaned, at all."""
 _CLEANED_SHARE: Final = 0.7
-"""The share of schedules in which nodes are cleaned of the copies that they gave up."""
+"""Among the schedules with changes of members, the share of those in which nodes are cleaned of copies they gave up."""
 _CLEAN_S: Final = 2.0
 """Virtual seconds that a node gets to empty a copy."""
 _PROMISE: Final = "P1 durability"

@@ -1,10 +1,10 @@
 """The nemesis: injects a mix of faults, drawn per seed, now and then while clients work.
 
-Its limits are the *fault atlas*. At most a minority of the storage nodes of a seed ever has its disk damaged, restored
-from an old state, wiped, or made to fail any syncs, reads and writes. Syncs of writes into new space may fail on all
-nodes at once, because no node has acknowledged those writes. No damage is done that the design calls undetectable: rot
-of bytes where nothing durable says that they were synced, and an old disk from the current session itself. So every
-promise has to hold in spite of all these faults, and whatever breaks one is a bug.
+Its limits are the *fault atlas*. Before the trials, at most a minority of a seed's storage nodes has its disk damaged,
+restored from an old state, wiped, or made to fail any syncs, reads and writes. Syncs of writes into new space may
+fail on all nodes at once, because no node has acknowledged those writes. No damage is done that the design calls
+undetectable: rot of bytes where nothing durable says that they were synced, and an old disk from the current session
+itself. So every promise has to hold in spite of all these faults, and whatever breaks one is a bug.
 """
 
 from __future__ import annotations

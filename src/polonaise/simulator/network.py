@@ -1,8 +1,8 @@
 """The simulated network: links between machines, and the connections that run over them.
 
 Bytes of one connection keep their order; those of two connections have none between them. A network partition loses
-nothing by itself: as with TCP, bytes are held back and arrive after it has healed, unless one end gives the connection
-up before. The two ends of a connection, and the bytes between them, are in `transport`.
+nothing by itself: as with TCP, bytes are held back and arrive after it has healed, unless the connection breaks
+before. The two ends of a connection, and the bytes between them, are in `transport`.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class SimulatedNetwork:
     def reset(self, these: Machines, those: Machines) -> int:
         """Break the connections between `these` and `those`, and return how many these are.
 
-        Some of the bytes on their way are lost.
+        Some of the bytes on their way may be lost.
         """
         pairs = dict.fromkeys(_pairs(these, those, both=True))
         broken = [forth for forth in self.connections.standing if (forth.link.source, forth.link.target) in pairs]

@@ -14,14 +14,14 @@ from polonaise.terms import PartitionId, TransactionId
 
 LOOK_S: Final = 0.1
 SETTLE_S: Final = 60.0
-"""Virtual seconds after healing, or after a trial, within which everything pending has to be decided."""
+"""Virtual seconds within which work that was begun has to be finished while a majority of the storage nodes runs."""
 REPAIR_S: Final = 30.0
-"""Virtual seconds after healing, or after the harm that a trial does, within which every replica has to be engaged."""
+"""Virtual seconds within which every replica has to be engaged again once nothing harms them any more."""
 LAG_S: Final = 5.0
 """Virtual seconds within which every replica, once all are engaged, has to hold what the others hold."""
 SCRUB_S: Final = 150.0
-"""Virtual seconds after a bit has rotted within which that has to be found, and mended by the next session: an idle
-owner may take a minute to notice."""
+"""Virtual seconds after a bit of a replica has rotted within which that has to be found, and mended by the next
+session: an idle owner may take a minute to notice."""
 
 
 class Observer:
@@ -38,8 +38,8 @@ class Observer:
     async def until(self, seconds: float, reached: Callable[[], bool], promise: str = "P11 availability") -> None:
         """Wait until `reached()` is true.
 
-        Raises `Violation` of the `promise` if that takes over `seconds`, and at once the first violation that the
-        history has noted.
+        Raises `Violation` of the `promise` if that takes over `seconds`, and the first violation that the history has
+        noted as soon as there is one.
         """
         until_s = self.cluster.world.now + seconds
         while not reached():
@@ -70,7 +70,7 @@ class Observer:
         return [node.replica(partition) for node in self.cluster.storage]
 
     def engaged(self, node: Node) -> bool:
-        """Whether the node is engaged in the latest session of every partition."""
+        """Whether the node is engaged in the last engaged session of every partition."""
         name = self.cluster.storage_id(node)
         values = self.cluster.partition_values()
         return all(name in value.engagements and value.engagements[name].unresolved for value in values)
@@ -96,14 +96,14 @@ class Observer:
         return any(node.replica(partition).bad for partition in self._partitions)
 
     def lagging(self) -> bool:
-        """Whether replicas end at different ids, because one still writes what the others hold already."""
+        """Whether replicas of a partition end at different ids, as while one still writes what the others hold."""
         lasts = [[replica.last for replica in self.replicas(partition)] for partition in self._partitions]
         return any(len(set(each)) > 1 for each in lasts)
 
     async def repaired(self, node: Node | None = None) -> None:
         """Wait until all replicas are engaged, and `node`, if given, holds all that is known to be committed.
 
-        Raises `Violation` if that takes longer than `REPAIR_S` seconds. Then gives the replicas time to become `level`.
+        Raises `Violation` as `until` does, after `REPAIR_S` seconds. Then gives the replicas time to become `level`.
         """
         await self.until(REPAIR_S, lambda: self.all_engaged() and (node is None or self.filled(node)))
         await self.level()

@@ -16,7 +16,7 @@ _FAULT: Final = "session_run_out"
 
 
 class OwnershipCheck:
-    """Check each assignment that is written and, where there are sessions, that no server owns beyond its own.
+    """Check each assignment and claim that is written and, with sessions, that no server owns on after its own.
 
     - An assignment gives each partition an owner. Another owner has a later generation, and
       no generation falls: it tells two owners of a partition apart.

@@ -42,8 +42,8 @@ class Process(Life):
         self.open_files: dict[object, str] = {}
         """The files and locks that the process has open, each with its path."""
         self.at_end: list[Callable[[bool], None]] = []
-        """Functions that are called in this order when the process has died, each with whether its machine lost power:
-        the ports of the process, such as its way to the disk, cut it off by these."""
+        """Functions that are called in this order when the process ends in any way, each with whether its machine lost
+        power: the ports of the process, such as its way to the disk, cut it off by these."""
         self._may_fail = may_fail
         self._supervised: dict[VirtualTask, None] = {}
         self._ended = asyncio.Event()

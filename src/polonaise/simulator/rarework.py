@@ -30,7 +30,7 @@ from polonaise.terms import ChangeKind, LockMode, PartitionId, TransactionId
 from polonaise.wire.appends import CHANGE, AppendColumns, Operation
 
 _NOBODY_HAS: Final = 99
-"""More copies than any simulated cluster has storage nodes: an append that needs them is refused, whatever happens."""
+"""More copies than any simulated cluster has storage nodes: an append that needs them is never written."""
 _THINGS: Final = 6
 _AGES: Final = (0, 0, 1, 3, 8)
 """The numbers of ids, one drawn per transaction, by which a mark in a group lies below the applied high-water mark."""

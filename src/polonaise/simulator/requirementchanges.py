@@ -63,7 +63,7 @@ class RequirementChanges:
     async def _require_blindly(self, coordinator: Coordinator, copies: int) -> None:
         """Write a requirement of copies without the command's look at who is there, as if nodes went down after it.
 
-        Without a requirement of zones: with one that no zones can meet, nothing would ever be committed again.
+        Without a requirement of zones: with one that no zones can meet, nothing would be committed until it is changed.
         """
         current = await coordinator.description()
         await coordinator.set_description(current.value.requiring(copies, 0), current.version)

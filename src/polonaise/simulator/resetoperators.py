@@ -33,12 +33,13 @@ class ResetOperators:
         self._random = source
         self._calm = cluster.knobs.coordinator
         self._strike: Callable[[], None] | None = None
-        """What is to happen at the next write of a partition's value that has to do with a reset."""
+        """Called at or soon after the next write that asks for a reset, or that carries one out (see `_at_engagement`);
+        None if nothing is to happen then."""
         self._at_engagement = False
         """Whether `_strike` is called at a write that carries a reset out, and not at one that asks for a reset."""
         self._struck = asyncio.Event()
         self.asked = asyncio.Event()
-        """Set once a decision was written."""
+        """Set once a decision on any of the partitions was written."""
         self._ended = False
         self.settled: set[PartitionId] = set()
         """The partitions of which an operator learnt what came of a decision, or that were open when a try failed."""
@@ -85,7 +86,10 @@ class ResetOperators:
         self.settled.add(partition)
 
     def _choose(self, state: HeadState) -> tuple[TransactionId, StorageId | None]:
-        """Choose where the log is to end: as far as it can be proved, earlier, or by a copy in doubt."""
+        """Choose where the log is to end: as far as it can be proved, earlier, or by a copy in doubt.
+
+        Returns the id, and the node whose copy counts; None for the copy that is least in doubt.
+        """
         best = max(state.copies, key=lambda copy: copy.proved)
         done = [each.to for each in state.value.resets if not each.is_pending]
         if done and self._random.random() < 0.5:
@@ -93,7 +97,8 @@ class ResetOperators:
             ends = [end for end in self._batch_ends(best.name, state.partition) if end <= min(done[-1], best.proved)]
             return [NO_TRANSACTION, *ends][-1], best.name
         kind = self._random.random()
-        # Copies that were cut already, for a decision that was not carried out, prove nothing: one has to be named.
+        # Copies that were cut already, for a decision that was not carried out, prove nothing above their confirmed
+        # marks: one has to be named.
         begun = any(each.begun != NO_SESSION for each in state.value.resets)
         if kind < 0.15 or (begun and kind < 0.8):
             doubtful = max(state.copies, key=lambda copy: copy.last)

@@ -68,6 +68,7 @@ _RESETS_SHARE: Final = 0.15
 """Among the seeds with three or more replicas and no archive that end with neither a disaster nor replicas set back,
 the share of those that end with disks lost for good and operators who reset the heads of logs."""
 _DISASTER_SHARE: Final = 0.08
+"""The share of seeds that end with a disaster, besides all those that end with fragments ahead of the replicas."""
 _GONE_BACK_SHARE: Final = 0.06
 """Among the seeds without a disaster, the share of those that end with all replicas set back while an owner lives."""
 
@@ -95,7 +96,7 @@ class Result:
 def run(seed: int, *, record: bool = False) -> Result:
     """Run the schedule of one seed, and return its result, which has a trace if `record` is true.
 
-    What fails the schedule (`ScheduleFailed`) is in the result. Any other exception that the scenario raises is a
+    What fails the schedule (`ScheduleFailed`) is in the result. Any other exception that `Schedule.play` raises is a
     mistake of the simulator, and is raised.
     """
     schedule = Schedule(seed, record=record)
@@ -139,8 +140,8 @@ def _death_unheard() -> Iterator[None]:
 class Schedule:
     """The cluster, work, faults and checks of one seed, and the course that they take.
 
-    Each rare feature, such as an archive, is drawn from a random generator of its own. So adding one leaves the course
-    of every seed without it as it was, and the seeds that tests keep still show what they were kept for.
+    Each rare feature but the disaster is drawn from a random generator of its own. So adding one leaves the course of
+    every seed without it as it was, and the seeds that tests keep still show what they were kept for.
     """
 
     def __init__(self, seed: int, *, record: bool = False) -> None:
@@ -176,7 +177,7 @@ class Schedule:
             )
             for node in self.cluster.clients
         }
-        # Each seed leaves some kinds of work out and has much of others: one may hide what another brings to light.
+        # Most seeds leave some kinds of work out and have much of others: one may hide what another brings to light.
         self._weights = [weight * self._random.choice((0, 1, 1, 4)) for _, weight in STEPS]
         if not any(self._weights):
             self._weights = [weight for _, weight in STEPS]
@@ -272,14 +273,14 @@ class Schedule:
 
     @property
     def resets_drawn(self) -> bool:
-        """Whether this seed may end with resets of the head. Drawn from a generator of its own, as all that is rare."""
+        """Whether this seed ends with resets of the head, unless it ends with a disaster or with replicas set back."""
         drawn = self.world.random("head resets drawn").random() < _RESETS_SHARE
         return drawn and self.knobs.storage >= 3 and self._archiving is None
 
     async def _trimmed_as_far_as_can_be(self, archiving: Archiving) -> None:
         """Check that everything can be read after the replicas dropped all they may and one got an empty disk.
 
-        Raises `Violation`.
+        None gets one in a cluster with no replica to spare. Raises `Violation`.
         """
         archivist = archiving.archivist
         archivist.begin_to_trim()
@@ -305,9 +306,9 @@ class Schedule:
                 node.process.terminate()
 
     async def _nothing_forgotten(self) -> None:
-        """Check that nodes have only files open that they use, and close all when they end. Raises `Violation`.
+        """Check that nodes have only files open that they use, and that storage nodes close all when they are stopped.
 
-        P11: a node that keeps unused files open will run out of them one day.
+        P11: a node that keeps unused files open will have too many one day. Raises `Violation`.
         """
         until_s = self.world.now + LAG_S
         while forgotten := self.cluster.forgotten():
@@ -321,7 +322,9 @@ class Schedule:
         self._observer.stop_if_violated()
 
     async def _watch(self) -> None:
-        """Check P1 again and again: what is known to be committed is durable on a quorum of the members.
+        """Check P1 again and again: a quorum of the members holds durably what is known to be committed.
+
+        Also that replicas have trimmed nothing that they must keep.
 
         What an application was told or saw, and what a disk has noted as confirmed, is known to be committed. Spoilt
         disks are not read: each counts as holding it, because it may have held it.
@@ -368,7 +371,7 @@ class Schedule:
         violations: list[Violation] = list(self._archiving.check_trims()) if self._archiving else []
         for partition in range(self.knobs.partitions):
             replicas = self._observer.replicas(partition)
-            # The longest of the copies whose disks were never damaged is what the log is in the end.
+            # The longest of the copies whose disks are not spoilt is what the log is in the end.
             sound = [replica for replica in replicas if replica.name not in self.nemesis.spoilt]
             true = max(sound, key=lambda replica: replica.last)
             trimmed = self._archiving.batches_below(partition, true.first) if self._archiving and true.first else []
@@ -425,7 +428,8 @@ class Schedule:
     async def _work(self, session: ClientLife) -> None:
         """Work with one log object until all steps are done, or until it is to be opened anew.
 
-        After the last step, wait for healing and make the last appends: whatever is pending must be decided then.
+        After the last step, wait for healing, and make the last appends and readings: what is pending must be decided
+        then.
         """
         application = session.application
         # Most work with one log object until all is done; the others open a new one after a few steps.

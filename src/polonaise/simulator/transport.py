@@ -1,8 +1,8 @@
 """Simulated connections: the asyncio transports that processes use, and the pipes between them.
 
 A connection is two pipes, one for each direction, and a transport at each end. Bytes that a process has written but the
-window has no room for lie in its transport, and die with the process. Bytes in a pipe are on their way, and arrive
-whatever becomes of the writer.
+window has no room for lie in its transport, and die with the process. Bytes in a pipe are on their way, and arrive even
+if the writer is killed; a reset, or a loss of power at the writer's machine, may drop some of them.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ _HIGH_WATER: Final = 64 * 1024
 
 
 class Connections:
-    """The open connections of a simulated world, half-open ones included, and the pipes that a blocked link stalls."""
+    """The open connections of a simulated world, half-open ones included, and the pipes that are stalled."""
 
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
         self.powerless: set[str] = set()
         """Names of the machines without power, which answer nothing."""
         self.standing: dict[Pipe, Pipe] = {}
-        """Every connection: its pipe from the connecting end, mapped to its pipe back."""
+        """Every connection of which an end is open: its pipe from the connecting end, mapped to its pipe back."""
         self.transports: dict[SimulatedTransport, None] = {}
         """The ends whose processes live and have not been told yet that the connection is over."""
         self._stalled: dict[Pipe, None] = {}
-        """Pipes that hold something back until a link carries again. A dict, because a set would have no order."""
+        """Pipes that hold something back until a link carries again, or a machine has power again. A dict, because a
+        set would have no order."""
 
     def stall(self, pipe: Pipe, link: Link) -> None:
-        """Note that the pipe holds something back until the link carries again."""
+        """Note that the pipe holds something back until the link carries again and its target has power."""
         self._stalled[pipe] = None
         if link.blocked is not None:
             link.blocked.hold_back()
@@ -52,7 +53,7 @@ class Connections:
         return stalled
 
     def reset(self, pipe: Pipe) -> None:
-        """Break a connection: some of what is on its way never arrives, and then both ends get an error."""
+        """Break a connection: some of what is on its way may never arrive, and then both ends get an error."""
         ends = (pipe.source, pipe.target)
         if all(end.gone for end in ends):
             return
@@ -92,10 +93,10 @@ class Pipe:
         self._owed = 0
         """Bytes that the receiver has read while the link back was cut: the sender has not learned it yet."""
         self._flying: deque[tuple[float, Item]] = deque()
-        """The items on their way, each with the virtual time at which it arrives."""
+        """The items on their way, each with the virtual time at which it arrives unless it is held back."""
         self._last_ready = 0.0
         self._armed = False
-        """Whether a call of `_arrive` is due, by a timer or once the link carries again."""
+        """Whether a call of `_arrive` is due, by a timer or once the pipe is stalled no more."""
         self._stalled = False
         self._ended = False
 
@@ -122,7 +123,7 @@ class Pipe:
             self.put(ConnectionResetError("connection reset by peer"))
 
     def lose_some(self) -> None:
-        """Lose what is on its way, except a first part of random length."""
+        """Lose what is on its way, except a first part of random length, which may be all or nothing of it."""
         keep = int(self.link.draw() * (len(self._flying) + 1))
         while len(self._flying) > keep:
             self._flying.pop()
@@ -208,7 +209,7 @@ class SimulatedTransport(asyncio.Transport):
         """Whether a call of `_drain` is due."""
         self._reading = False
         self._broken: OSError | None = None
-        """The breaking of the connection, known to the kernel and not yet to the process."""
+        """The breaking of the connection, of which the kernel knows first; None if the network has not broken it."""
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
         self._high = _HIGH_WATER

@@ -1,4 +1,4 @@
-"""Trials: exact tests at the end of a schedule, when all is well again; each in a share of the seeds.
+"""Trials: exact tests late in a schedule, when all is well again; each in a share of the seeds.
 
 The nemesis has ended its faults by then, and only what the seed's network and disks do by chance goes on. So it can be
 told exactly what has to follow from what a trial does to the cluster.
@@ -21,7 +21,8 @@ from polonaise.simulator.observer import REPAIR_S, SCRUB_S, SETTLE_S, Observer
 from polonaise.simulator.waiting_client import WaitingClient
 
 _ROT_SHARE: Final = 0.25
-"""The share of seeds in which a bit of a sealed segment rots at the end, where nothing reads it but a scrub."""
+"""Among the seeds with three or more replicas, the share of those in which a bit of a sealed segment rots when all work
+is done, so that mostly nothing reads it but a scrub."""
 _IN_TURN_SHARE: Final = 0.07
 """Among the seeds with three replicas, the share of those in which one disk after the other goes bad."""
 _TAKE_OVER_S: Final = 5.0
@@ -30,14 +31,15 @@ _MENDED_LOOK_S: Final = 0.5
 """Virtual seconds between two looks at a disk: seldom, as each look reads everything on it."""
 _MENDED_STEPS: Final = 400_000
 """Additional handles that the schedule may run for each strike. An idle owner may take a minute to notice a strike, and
-scrubs read everything each second meanwhile: up to 235 000 handles were measured."""
+scrubs read everything again and again meanwhile: up to 235 000 handles were measured."""
 _LATER_S: Final = 0.5
 """Virtual seconds between the moments at which one paused server and the next resume."""
 
 _NEEDED_S: Final = 8.0
 """Virtual seconds within which a session begins that needs a replica which lacks some kilobytes."""
 _TOLD_S: Final = 15.0
-"""Virtual seconds within which a waiting client must be told which nodes it waits for."""
+"""Virtual seconds within which a waiting client must be told which nodes it waits for, and health must say why a
+directory is refused."""
 _REPLACED_TIMES: Final = 2
 _REPLACED_STEPS: Final = 20
 
@@ -134,7 +136,10 @@ class Trials:
     # ------------------------------------------------------------------ P6, P11: fates, and what is told meanwhile
 
     async def _owners_are_replaced(self) -> None:
-        """Replace owners that hold undecided appends: their fates may be told only once a new session is certain."""
+        """Have owners with undecided appends replaced, mostly.
+
+        The appends' fates may be told only once a new session is certain.
+        """
         for _ in range(_REPLACED_TIMES):
             self._observer.begin_work_again(_REPLACED_STEPS)
             await self._nemesis.minority_write()
@@ -142,7 +147,7 @@ class Trials:
         self._faults.count("owner_replaced")
 
     async def _who_waits_is_told(self) -> None:
-        """Take a majority of the storage nodes down: a client that appends is told which, and when they are back."""
+        """Take a majority of the storage nodes down: a client that appends is told which, until they are back."""
         async with self._waiting_client() as client:
             count = len(self._cluster.storage) // 2 + 1
             away = self._random.sample(self._cluster.storage, count)
@@ -311,4 +316,4 @@ _TRIALS: Final[tuple[tuple[float, Callable[[Trials], Awaitable[None]]], ...]] = 
     (0.1, Trials._who_waits_is_told),
     (0.1, Trials._refused_directory_is_told),
 )
-"""The trials that disturb work again, each with the share of seeds that have it."""
+"""Trials that are drawn whatever the cluster is like, each with the share of seeds that have it."""

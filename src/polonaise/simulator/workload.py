@@ -1,4 +1,4 @@
-"""The work of a schedule: steps that use the log in every way that the client library offers, and note the outcomes.
+"""The work of a schedule: steps that use the log as applications do, and note the outcomes.
 
 Which steps an application takes, and how often, is drawn per seed. An outcome is noted as the library tells it:
 `AppendUnknown` as unknown, unless its receipt can still tell the fate and so is awaited; `CopiesUnproved` as committed;
@@ -74,7 +74,7 @@ class ClientLife:
             self.follow(attempt, receipt)
 
     async def append(self, attempt: Try, append: Callable[[], Receipt]) -> Receipt | None:
-        """Append, and `settle`. Return the receipt; None if the append was refused at once."""
+        """Append, and `settle`. Return the receipt; None if the call raised, which is noted as the append's failure."""
         try:
             receipt = append()
         except PolonaiseError as error:

@@ -26,7 +26,7 @@ from polonaise.simulator.trace import Event
 T = TypeVar("T")
 
 _EPOCH_US = 1_750_000_000_000_000
-"""Wall-clock time at the start of every schedule, in microseconds UTC."""
+"""The true time at the start of every schedule, in microseconds UTC, from which each machine's wall clock is off."""
 
 
 class Machine:

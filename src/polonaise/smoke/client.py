@@ -1,7 +1,7 @@
 """The program of one client of the smoke test: `python -m polonaise.smoke.client`, with a `ClientJob` in its arguments.
 
 It appends notes, and transfers under locks, while its standard input says `go`, and pauses at `pause`. At `quiet` it
-appends nothing more, and says in its journal when each append has its answer; at `end` it ends, once its view has
+appends nothing more, and says in its journal when all appends have answers; at `end` it ends, once its view has
 applied all of the log: so `end` comes when all clients are quiet. It ends at once when standard input does.
 """
 
@@ -36,7 +36,7 @@ _TASKS: Final = 24
 _TRANSFERS: Final = 0.4
 """The share of transfers; the rest are notes."""
 _PATIENCE_S: Final = 60.0
-"""Seconds that a transfer may take, over all runs of its context, before the client gives it up."""
+"""Seconds, over all runs of its context, after which a transfer is not tried again."""
 _LAST_S: Final = 120.0
 """Seconds within which each wait for an append's fate has to end, be it that its fate can't be known. At the end, each
 partition's high-water mark has to be known within as long, and applied within as long again."""
@@ -100,9 +100,9 @@ class Client:
     async def work(self) -> None:
         """Append until told to be quiet; once told to end, wait until the view has applied all of the log.
 
-        Raises an `ExceptionGroup` with an error of an append that no fault of the cluster explains, or `SmokeFailed`
-        for one without an answer. Raises `DeadlineExceeded` for a view that does not come to the end of the log, and
-        the error that stopped a view.
+        Raises an `ExceptionGroup` of what ended an append: an error that no fault of the cluster explains, or
+        `SmokeFailed` if it got no answer. Raises `DeadlineExceeded` if the end of the log is not told, or a view does
+        not come to it, and the error that stopped a view.
         """
         self._journal.write(LineKind.OPEN)
         async with asyncio.TaskGroup() as group:
@@ -142,10 +142,10 @@ class Client:
         await self._fate(name, partition, receipt)
 
     async def _transfer(self, name: str, partition: int) -> None:
-        """Transfer money between two accounts, by a context that runs again after each conflict.
+        """Transfer money between two accounts, by a context that runs again after a conflict or a passing failure.
 
-        Each run appends an operation of its own. That the context runs again says that what the run before it has
-        appended is not in the log.
+        Each run makes an operation of its own. That the context runs again says that the operation of the run before it
+        is not in the log.
         """
         runs: list[str] = []
         source, target = self._random.sample(range(ACCOUNTS), 2)
@@ -188,8 +188,8 @@ class Client:
     async def _known(self, fate: Awaitable[polonaise.Receipt]) -> polonaise.Receipt:
         """Wait for a fate, once more if it was unknown after the deadline. Raises what the append failed with.
 
-        Raises `AppendUnknown` if nobody finds out any more, and `SmokeFailed` if no answer comes: each append has a
-        deadline, so one without an answer by then was lost by the library.
+        Raises `AppendUnknown` if nobody finds out any more, and `SmokeFailed` if no answer comes: no fault lasts that
+        long, so an append without an answer by then was lost by the library.
         """
         try:
             async with asyncio.timeout(_LAST_S):

@@ -32,8 +32,8 @@ _READ_S: Final = 60.0
 async def history_of(town: Town, log: polonaise.Log, partition: int) -> PartitionHistory:
     """Collect the history of a partition. The cluster runs, all clients are through, and the archive is complete.
 
-    If the log can't be read to its end, its `contents` say why. Raises what asking for its high-water mark raises, and
-    faults of the databases.
+    If the log can't be read to its end, the history's `contents` say why. Raises what asking for the partition's
+    high-water mark raises, and faults of the databases.
     """
     history = PartitionHistory(partition, copies=len(town.storage_directories))
     await _read_log(log, history)

@@ -97,14 +97,15 @@ class NamespaceHosts:
     def __init__(self, prefix: str, nodes: Iterable[str], network: str = "") -> None:
         """Make the bridge, and a namespace and a link for each node; `prefix` begins the names of all of them.
 
-        `network` is that of an earlier run, which is to come back. Raises `NoNetwork`, after which nothing is left.
+        `network` is that of the run that is resumed; empty for a free one. Raises `NoNetwork`, after which nothing is
+        left.
         """
         self.kinds: Collection[FaultKind] = PROCESS_KINDS | LINK_KINDS
         self._prefix = prefix
         self._numbers: Mapping[str, int] = {node: number for number, node in enumerate(nodes, _FIRST)}
         self._bridge = f"{prefix}b"
         self._lost: Counter[tuple[str, str]] = Counter()
-        """How many faults want everything on a way to be lost: two faults of a step may share a way."""
+        """By way, as `_ways` has it: how many faults want everything on it to be lost. Two of a step may share one."""
         self.network = network or _free_network()
         # Outside of what tidies up: if the name is taken, all that bears it is another run's.
         _run("link", "add", self._bridge, "type", "bridge")
@@ -202,7 +203,7 @@ def namespaces_possible() -> str:
 
 
 def _free_network() -> str:
-    """Return a network that this machine has no address in."""
+    """Return one of `_NETWORKS` in which this machine has no address. Raises `NoNetwork` if there is none."""
     taken = _run("-brief", "address", "show")
     free = [network for network in _NETWORKS if f"{network}." not in taken]
     if not free:

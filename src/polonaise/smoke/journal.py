@@ -27,7 +27,7 @@ class Follower:
         self._offset = 0
         self._rest = b""
         self.acknowledged = 0
-        """Acknowledged operations so far."""
+        """The number of acknowledged operations in the lines that `follow` has taken in."""
         self.opened = False
         self.quiet = False
         self.ended = False

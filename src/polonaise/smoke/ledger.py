@@ -69,7 +69,7 @@ class SmokeLedger(SqlView):
             db.execute(fed.insert(), rows)
 
     def seen(self, partition: int, accounts: Sequence[int]) -> list[int]:
-        """Return the balances of these accounts."""
+        """Return the balances of these accounts of a partition, in their order."""
         with self.reading() as db:
             rows = db.execute(
                 select(balances.c.account, balances.c.balance).where(
@@ -80,7 +80,7 @@ class SmokeLedger(SqlView):
         return [found.get(account, OPENING_BALANCE) for account in accounts]
 
     def all_balances(self, partition: int) -> dict[int, int]:
-        """Return all balances of a partition that have ever changed."""
+        """Return, by account, the balances of a partition's accounts that ever had a transfer."""
         with self.reading() as db:
             return _balances(db, partition)
 

@@ -56,13 +56,13 @@ class Notes:
         return f"{PREFIX}{self.run}"
 
     def started(self, pid: int) -> None:
-        """Note a process."""
+        """Note a process of the run, with the time of its start: it leads a group, which is killed if it is left."""
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         with open(descriptor, "a") as file:
             file.write(f"{pid} {birth_of(pid)}\n")
 
     def tidy(self) -> None:
-        """Remove what is left of this run, and its notes, unless something of its network could not be removed."""
+        """Remove what is left of this run, and then its notes; they stay if its network could not be removed."""
         _remove(self._path)
         self._lock.release()
 
@@ -115,7 +115,7 @@ def _checked(directory: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove what notes tell of, and the notes, unless something of the run's network could not be removed."""
+    """Remove what notes tell of, and then the notes; they stay if the run's network could not be removed."""
     for line in _text_of(path).splitlines():
         noted = _LINE.fullmatch(line)
         if noted is None or birth_of(int(noted[1])) != noted[2]:
@@ -130,7 +130,7 @@ def _remove(path: Path) -> None:
 
 
 def _text_of(path: Path) -> str:
-    """Return what is in a file of notes; nothing if it is missing or a symbolic link."""
+    """Return what is in a file of notes; empty if it can't be opened, or is a symbolic link."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:

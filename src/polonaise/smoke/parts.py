@@ -31,11 +31,14 @@ class Part(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """The id of the process that was started last; None before that, and after `kill`."""
+        """The id of the process that was started last; None before that, and after `kill`.
+
+        For most parts it is None as well once `stop` or `ended` has found that the process has ended.
+        """
         ...
 
     def start(self) -> None:
-        """Start the process, and do not wait for it. Raises faults of the disk."""
+        """Start the process, and do not wait for it. Raises `OSError`."""
         ...
 
     def wait_serving(self) -> None:
@@ -102,7 +105,7 @@ class NodePart:
 
 
 class ZooKeeperPart:
-    """A server of the ensemble, which the ensemble has started first."""
+    """A server of the ensemble, which the ensemble starts the first time."""
 
     def __init__(self, name: str, server: ZooKeeperServer) -> None:
         self.name = name
@@ -233,7 +236,7 @@ class ClientPart(Program):
         self.tell(END)
 
     def tell(self, word: str) -> None:
-        """Tell the client what to do; it is told again after each start."""
+        """Tell the client what to do. After each start it is told the last word again."""
         self._word = word
         if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):  # it was killed; `ended` tells if it was not

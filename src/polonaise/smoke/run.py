@@ -39,7 +39,8 @@ LOOPBACK: Final = "loopback"
 RATE: Final = 500.0
 """The most operations that each client begins in a second, on average."""
 PROGRESS_S: Final = 60.0
-"""Seconds without an acknowledged append after which the run has failed: no fault takes a quorum away."""
+"""Seconds without an acknowledged append, while the clients are to append, after which the run has failed: no fault
+takes a quorum away."""
 _WELL_S: Final = 120.0
 """Seconds that the clients get to work again after a step, and then the cluster to be well again; and at the start."""
 _THROUGH_S: Final = 180.0
@@ -65,7 +66,7 @@ class SmokeOptions:
     transactions: int
     seed: int
     hosts: str = ""
-    """`namespaces` or `loopback`; empty for namespaces where these are possible."""
+    """`namespaces` or `loopback`; empty for namespaces where these are possible, and else loopback."""
 
     def command(self, hosts: str) -> str:
         """Return the command that does the same again, on hosts of this kind."""
@@ -104,7 +105,7 @@ class SmokeRun:
         """Run to the end, and return the report, which is in the directory too; None after `stop_soon`.
 
         Afterwards nothing is left of the run but its directory. Raises `BadOption`, `DirectoryInUse`, `JavaMissing`,
-        `ExtraMissing`, `NoNetwork`, and faults of the disk.
+        `ExtraMissing`, `NoNetwork`, `AddressInUse`, and faults of the disk, some of them as `OSError`.
         """
         zookeeper.check_installed()
         _check_extras()
@@ -125,7 +126,7 @@ class SmokeRun:
     def _resumed(self) -> SmokeState | None:
         """Return the unfinished run in the directory; None for a new one, for which a finished one is removed.
 
-        Raises `BadOption` for a run of other parameters.
+        Raises `BadOption` for an unfinished run of other parameters, and what `SmokeState.read` raises.
         """
         found = SmokeState.read(self._directory)
         if found is None:
@@ -342,7 +343,7 @@ class SmokeRun:
             time.sleep(_LOOK_S)
 
     def _look(self) -> None:
-        """Look once at all processes, and at what was acknowledged."""
+        """Look once at all processes, and at what was acknowledged; start the archiver when it is due."""
         if self._stopped.is_set():
             raise Interrupted
         town, now_s = self._town, time.monotonic()
@@ -378,7 +379,7 @@ class SmokeRun:
 
 
 def _possible() -> str:
-    """Return the kind of hosts that is possible here: namespaces, if they are."""
+    """Return the best kind of hosts that is possible here: namespaces, or else loopback."""
     return LOOPBACK if namespaces_possible() else NAMESPACES
 
 

@@ -31,7 +31,7 @@ class SmokeState:
     steps: int = 0
     """The number of steps that are over."""
     seconds: float = 0.0
-    """Seconds that the run took until it last ended or was interrupted: without pauses, and lives that were killed."""
+    """Seconds of work until the run last ended or was interrupted; what a kill cut short is not counted."""
     interruptions: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     """How many faults of each kind were inflicted."""

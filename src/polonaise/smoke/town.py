@@ -22,8 +22,8 @@ PARTITIONS: Final = 4
 SEGMENT_BYTES: Final = 1024 * 1024
 """Small segments, so that each replica has many."""
 _SETTLE_S: Final = 1.0
-"""The servers' `settle_s`. A server that was started again gets its share once all servers have been quiet for a lease,
-which is longer than this. With the default, runs would only take longer."""
+"""The servers' `settle_s`. A server that was started again gets its share once servers and assignment have not
+changed for a lease, which is longer than this. With the default, runs would only take longer."""
 _LOOK_S: Final = 5.0
 
 
@@ -128,7 +128,7 @@ class Town:
         """Start the ensemble, the cluster, and the clients, which append nothing yet.
 
         Calls `started` with each part once its process runs, and raises what that raises. Raises `ZooKeeperEnded`,
-        `StartFailed`, and faults of the disk.
+        `StartFailed`, `OSError`, and faults of the disk.
         """
         self._settings.write_text(f"[server]\nsettle_s = {_SETTLE_S:g}\n")
         self.ensemble.start(60.0)

@@ -1,8 +1,9 @@
 """The number of partitions by which a sink divides a batch, agreed in the log, so that a repetition divides it alike.
 
 A topic may grow between two attempts at one batch. Divided by another number, rows would go to other partitions than
-those that the first attempt has put there: some would be doubled, and others lost. So the first task of a batch writes
-the number into a register of partition 0, and every other task, of any attempt, takes that one.
+those that the first attempt has put there: some would be doubled, and others lost. So in a named write to a topic,
+unless rows name their partitions, the first task that has rows writes the number into a register of partition 0, and
+every other task, of any attempt, takes that one.
 """
 
 from __future__ import annotations

@@ -30,10 +30,7 @@ _ALL: Final[Mapping[type[types.DataType], str]] = {
     types.StructType: "struct",
     types.MapType: "map",
 }
-"""The types that decoders make, with their names in DDL.
-
-Spark's other types have no form in Arrow that Spark accepts, or have no values.
-"""
+"""The types that decoders make, with their names in DDL. Columns of Spark's other types are refused."""
 
 _LACKS: Final[Mapping[str, frozenset[type[types.DataType]]]] = {
     "json": frozenset({types.TimeType, types.DayTimeIntervalType}),
@@ -54,8 +51,8 @@ _KEYS_ARE_TEXTS: Final = frozenset({"json", "msgpack", "avro"})
 def check_types(decoder: str, wanted: types.StructType) -> None:
     """Raise `BadOption` for a column that no body could fill.
 
-    That is: one that is or holds a type that `decoder` does not make, or a map whose keys are not texts, where the
-    format has only texts as keys.
+    That is: one that is or holds a type that `decoder` does not make, or a map whose keys are not texts, where
+    `decoder` makes only texts of keys.
     """
     possible = {kind: name for kind, name in _ALL.items() if kind not in _LACKS.get(decoder, ())}
     for field in wanted.fields:
@@ -138,5 +135,5 @@ def _requires_inside(kind: pa.DataType) -> bool:
 
 
 def holds(kind: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:
-    """Whether `is_kind` is true of a type or of any type inside it."""
+    """Whether `is_kind` is true of a type or of any type inside it, but for the keys of maps."""
     return is_kind(kind) or any(holds(field.type, is_kind) for field in fields_inside(kind))

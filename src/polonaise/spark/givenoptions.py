@@ -16,7 +16,7 @@ KAFKAS: Final = {
     "endingoffsets": "endingTransactions",
     "maxoffsetspertrigger": "maxTransactionsPerTrigger",
 }
-"""Options that may be given by the names, here in lower case, that Spark's Kafka source has for them."""
+"""By the name, in lower case, that Spark's Kafka source has for an option: our name. It may be given by either."""
 _SPARKS: Final = frozenset({"checkpointlocation", "path", "queryname", "__partition_columns"})
 """Options that are Spark's own, whether the user gives them or Spark adds them."""
 _TABLES: Final = frozenset({"provider", "owner", "option.cluster"})

@@ -41,7 +41,7 @@ class JsonBodies:
         Raises `ValueError` or an error of Arrow's if a body is not one JSON object whose fields fit the columns' types.
 
         Each body is wrapped in an object of its own: so two bodies can't be read as one object, and a body that holds
-        two objects changes the number of rows.
+        two objects is refused, or changes the number of rows.
         """
         if {body[:1] for body in bodies} != {b"{"} and any(body.lstrip()[:1] != b"{" for body in bodies):
             raise ValueError("a body that is no JSON object")

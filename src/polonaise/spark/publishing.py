@@ -1,6 +1,6 @@
 """Publish a batch: append the rows that tasks have staged.
 
-Each row of a named batch gets into the log exactly once, however often the batch is published, and by which drivers.
+Each row of a named batch gets into the log exactly once, however often the batch is published, by whichever drivers.
 
 Each partition is published independently, guarded by its register `spark/<appId>` (`protocol.sinkprogress`). A batch
 of more than one group in a partition follows a plan. The plan is stored before its first group is sent, and the
@@ -179,7 +179,7 @@ class Publication:
         self._begun = False
         """Whether this driver has begun to send groups."""
         self._missed_at: list[bytes | None] = []
-        """The register's values at which staged rows were found to be gone."""
+        """The register's values at which staged rows, or the stored plan, were found to be gone."""
         self.used: list[str] = []
         """Names in the staging store that nobody needs once the batch is published in all partitions."""
 
@@ -299,9 +299,9 @@ class Publication:
 async def publish_unnamed(port: PublicationPort, plan: Plan, patience_s: float) -> None:
     """Append the rows of a write without `txnAppId`: in order, each group whole, without a register.
 
-    A group that has certainly failed is appended again if that may help. Raises `AppendUnknown` if a group's fate is
-    not known: without a register nothing would tell a repetition from a second write. Raises at once the errors that
-    trying again can't mend, and `DeadlineExceeded` after `patience_s` seconds without progress.
+    A group that has certainly failed, by a passing fault, is appended again. Raises `AppendUnknown` if a group's fate
+    is not known: without a register nothing would tell a repetition from a second write. Raises all other errors at
+    once, and `DeadlineExceeded` after `patience_s` seconds without progress.
     """
     patience = Patience(port, patience_s)
     done = 0

@@ -127,7 +127,7 @@ class QueryHistory:
         """Return those of a store's partitions that are the log's own, as an address without a topic means them.
 
         A fragment names its partition by an id and no topic: only the store's record tells which ids are in one. Raises
-        `BadOption` if all are, and `FragmentDamaged` for a record that can't be read.
+        `BadOption` if all are, and what `recorded_topics` raises, such as `FragmentDamaged`.
         """
         topics = self._topics
         own = archived if topics is None else {partition for partition in archived if partition < topics.partitions}

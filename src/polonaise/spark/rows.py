@@ -1,7 +1,8 @@
 """Check the Arrow batches of a DataFrame, and divide their rows among the log's partitions.
 
-A row's partition is a function of the row alone, never of its position or its task. A batch that is written again after
-a crash may be divided into tasks in another way, and each partition must still get the same rows.
+A row's partition is a function of the row and the number of partitions, never of its position or its task. A batch that
+is written again after a crash may be divided into tasks in another way, and each partition must still get the same
+rows.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ class Projection:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The log's columns that have to be read."""
+        """The log's columns that have to be read, and `STANDING` if that is wanted."""
         needed = {each: None for name in self._from_log for each in self._columns[name].needs}
         if self.decodes:
             # An undecodable body is reported by its partition and id.

@@ -185,9 +185,9 @@ class SegmentFiles:
     def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
         """Return the first id in the files that is committed at `time_us` (microseconds UTC) or later, at most `end`.
 
-        If ids are missing just before it, returns the first missing one. If there is none in the files, returns the id
-        after the last one that can be read, at most `end`; `end` if there are no segments. Raises `SegmentDamaged` for
-        bad bytes before the transaction in its segment.
+        If ids are missing between it and an earlier one in the files, returns the first missing one. If there is none
+        in the files, returns the id after the last one that can be read, at most `end`; `end` if there are no segments.
+        Raises `SegmentDamaged` for damage before what it looks for, in the segment that it reads.
         """
         examined = self._examined(partition)
         if not examined.segments:
@@ -327,7 +327,8 @@ def _first_time(path: str, files: Files) -> int:
 def _walked(path: str, files: Files, span: Span) -> Iterator[Batch]:
     """Yield the batches of one segment that hold this range.
 
-    Raises `SegmentDamaged` for bad bytes before the range's end, `NotFound` if the file is gone.
+    Raises `SegmentDamaged` for damage before the range's end, `NotFound` if the file is gone. Ends at an unfinished
+    write.
     """
     return each_unwaited(_batches(path, files, span))
 

@@ -53,8 +53,8 @@ def session(
     `conf`.
 
     `conf` overrides our settings of a new session: UTC and Arrow; unless it is one of Spark Connect, no web interface
-    and only errors on the console; in local sessions, one shuffle partition per core and no port that other machines
-    can reach. Java options are added to ours.
+    and only errors on the console (without `SPARK_CONF_DIR`); in local sessions, one shuffle partition per core and no
+    port that other machines can reach. Java options are added to ours.
 
     TLS files that the environment names are also named to the executors of an application that is launched here, whose
     machines need them at the same paths.

@@ -99,8 +99,9 @@ class Sink:
     def _count(self, context: TaskContext | None) -> int:
         """Return the number of partitions by which this attempt at a batch divides rows.
 
-        A topic may grow between two attempts: of one whose rows do not name their partition the number is agreed in the
-        log. Raises `BadOption` where Spark does not tell which batch this is, and what `agreed_count` raises.
+        A topic may grow between two attempts. So where rows do not name their partition, the number is agreed in the
+        log, unless the batch has no name either (a batch write without `txnAppId`). Raises `BadOption` where Spark does
+        not tell which batch of a stream this is, and what `agreed_count` raises.
         """
         options = self.options
         if not split_topic(options.cluster)[1] or self.columns.partition:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class PolonaiseSource(DataSource):
     """The data source of `spark.read.format("polonaise")`, `readStream`, `write` and `writeStream`.
 
-    Options: `docs/spark.md`. Example::
+    Options: `docs/spark.md` to read, `docs/spark-sink.md` to write. Example::
 
         spark.read.format("polonaise").option("cluster", "embedded:./bank").load()
     """

@@ -97,7 +97,7 @@ class _OpenBlock:
 class Stage:
     """Stages the rows of one attempt of one task, as blocks that can be published.
 
-    Its memory is bounded, whatever is added. A block is at most as large as a group may be. What remains at the end
+    The rows that it holds in memory are bounded. A block is at most as large as a group may be. What remains at the end
     travels inline, in the task's message, if nothing was uploaded before and it has at most `inline_bytes_max` bytes.
     """
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _ROWS: Final = 32_768
 """Rows of one Arrow batch, roughly: with fewer Spark has too many batches to pass on, with more memory grows."""
 _BYTES: Final = 16 * 1024 * 1024
-"""Bytes of one Arrow batch, roughly: the same bound for large bodies."""
+"""Bytes of one Arrow batch from servers or a replica's files, roughly: the same bound for large bodies."""
 
 
 def input_partitions(splits: Sequence[Split]) -> list[InputPartition]:

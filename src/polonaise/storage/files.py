@@ -121,9 +121,10 @@ def _segments(directory: str) -> tuple[str, ...]:
 def _files_of(directory: str, partition: PartitionId) -> Files:
     """Collect one partition's files and the control file's facts, while the node may be running."""
     path = os.path.join(directory, CONTROL_FILE)
-    # The promises before the segments: a running node may only have more segments by the time they are listed. The
-    # trim mark after them: segments vanish only after the control file has said so, so whatever is missing in the list
-    # is below the mark by then. A trimmed segment that is still listed is no part of the log.
+    # The promises before the segments: unless it cuts or trims, a running node only has more segments by the time they
+    # are listed. The trim mark after them: trimmed segments vanish only after the control file has said so, so whatever
+    # a trim has taken from the list is below the mark by then. A trimmed segment that is still listed is no part of the
+    # log.
     record = _control_record(path, partition)
     segments = _segments(os.path.join(directory, str(partition)))
     record = replace(record, trimmed=_control_record(path, partition).trimmed)

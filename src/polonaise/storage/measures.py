@@ -20,13 +20,14 @@ class ReplicaMeasures(NamedTuple):
     session: SessionId
     """The session that the replica obeys; -1 for none."""
     last: TransactionId
-    """The last id that the replica holds, synced; if it holds none, the id before its first one."""
+    """The last id that the replica holds, synced; if it holds none, the id before its first one, or -1 while no segment
+    can be used."""
     confirmed: TransactionId
     """The highest id that the replica knows to be committed; -1 for none."""
     segments: int
     """The number of the replica's segment files."""
     log_bytes: int
-    """The size of the replica's segment files, in bytes."""
+    """The bytes of the replica's segments, each up to the end of its last batch."""
     queue_entries: int
     """The number of messages that wait in the replica's queue."""
     queue_bytes: int
@@ -37,15 +38,15 @@ class StorageMeasures(NamedTuple):
     """Measurements of a storage node as a whole at one moment. Totals count from its start, and never fall."""
 
     totals: Mapping[str, int]
-    """The sums of `PartitionReplica.counts` over all partitions."""
+    """The sums of `PartitionReplica.counts` over all partitions, by the same names."""
     syncs: Histogram
     """The times to write and sync what arrived for a replica at once: one for each sync."""
     gone: bool
     """Whether the storage directory does not belong to this node any more, so that nothing is stored."""
     partitions_known: int
-    """The number of partitions that have files in the storage directory."""
+    """The number of partitions that have files in the storage directory, or are about to get them."""
     connections: int
-    """The number of connections: two of each server, and those of operators."""
+    """The number of connections: two of each server, those of operators, and those without a hello so far."""
     connections_bytes: int
     """The bytes held for all connections: frames not handled yet, and answers not taken yet."""
     reads: int

@@ -24,7 +24,7 @@ NAME_BYTES_MAX: Final = 512
 def check_name(name: StorageId) -> None:
     """Raise `ProtocolError` for a name that the file can't hold: an empty or long one, or one that can't be printed.
 
-    The server that makes a cluster checks more than this.
+    What an operator names a node is checked more strictly (`node.addresses.check_storage_name`).
     """
     if not name or not name.isprintable() or len(name.encode()) > NAME_BYTES_MAX:
         raise ProtocolError(

@@ -111,7 +111,7 @@ class StorageNode:
 
     @property
     def address(self) -> str:
-        """The address at which servers reach this node. Raises `Closed` before `start`."""
+        """The address at which this node listens. Raises `Closed` before `start`."""
         if self._listener is None:
             raise Closed("the storage node is not started")
         return self._listener.address
@@ -222,7 +222,7 @@ class StorageNode:
         self._control, self._cluster_key = control, control.cluster_key
 
     async def _opened_name(self) -> StorageId | None:
-        """Return the name in the directory, which has a control file; None without one.
+        """Return the name in the directory, which has a control file; None if no name is there.
 
         Where the settings have a name and the directory has none, the directory is given it. Raises `WrongStorageNode`
         if both have a name and not the same.
@@ -318,7 +318,7 @@ class StorageNode:
     async def _take_name(self, name: StorageId) -> None:
         """Return if this is the node's name, which is durable then. A directory without a name takes this one.
 
-        Raises `WrongStorageNode` if the node has another name, and what the disk raises.
+        Raises `WrongStorageNode` if the node has another name, and what `_check_serving` and the disk raise.
         """
         # One at a time: of two names that come together, one is taken, and the other refused.
         async with self._naming:
@@ -474,7 +474,7 @@ class StorageNode:
 
 
 class _StorageRequests:
-    """Counts the reads of one connection, and bounds how many are answered at a time."""
+    """Counts the requests of one connection that are answered in tasks, and bounds how many at a time."""
 
     __slots__ = ("turn", "waiting")
 
@@ -482,4 +482,4 @@ class _StorageRequests:
         self.turn = asyncio.Semaphore(answered_max)
         """Limits how many requests are answered at a time: each may have bytes in memory. Others wait for it."""
         self.waiting = 0
-        """The number of reads that are not answered yet."""
+        """The number of these requests that are not answered yet."""

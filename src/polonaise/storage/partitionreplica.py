@@ -233,7 +233,7 @@ class PartitionReplica:
             async with self._changing:
                 run = self._next_run()
                 # Opened anew only when a session begins: until then nobody may be told what is on the disk, and each
-                # try costs a recovery. Or when the copy is to be emptied, which no session may ever ask again.
+                # try costs a recovery. Or when the copy is to be emptied: no session may ever begin with it again.
                 if run and self._is_shut and isinstance(run[0].message, LastSessionInfo | EmptyCopy):
                     await self._open()
                 if run:
@@ -249,12 +249,12 @@ class PartitionReplica:
 
     @property
     def _is_shut(self) -> bool:
-        """Whether the files can't be used: they have to be opened anew, or are being cut."""
+        """Whether the files can't be used: they have to be opened anew, or are being cut or read again."""
         return self.unavailable is not None or (self._log is not None and self._log.broken is not None)
 
     @property
     def fault(self) -> PolonaiseError | None:
-        """Why the files can't be used until they are opened anew; None if they can, or are being changed."""
+        """Why the files can't be used until they are opened anew; None if they can, are not open yet or being cut."""
         # While a cut is under way, its log is broken only in case that it is cut short.
         if self.unavailable is not None or self._log is None or self._changing.locked():
             return self.unavailable
@@ -512,7 +512,7 @@ def _session_info(log: PartitionLog) -> SessionInfo:
 
 
 def _size(log: PartitionLog) -> int:
-    """Return the bytes that the log's segments take, indexes left out."""
+    """Return the bytes of the log's segments, each up to the end of its last batch."""
     return sum(segment.end for segment in log.segments)
 
 

@@ -73,7 +73,7 @@ class Presence:
     async def _check(self) -> None:
         """Check the directory, and some of the partitions in it. Raises `DirectoryGone`, and what the disk raises."""
         control = self._control()
-        if control is None:  # a new node has no directory yet
+        if control is None:  # a new node has no control file yet
             return
         await control.check_in_place()
         written = [replica for replica in self._replicas() if replica.written]

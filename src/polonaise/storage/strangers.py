@@ -30,7 +30,7 @@ class Strangers:
         self._logged_s = float("-inf")
 
     def refused(self, name: str, address: str) -> None:
-        """Take note of a server that was refused, and log it unless another one was logged just before."""
+        """Take note of a server that was refused, and log it unless a refusal was logged just before."""
         self._last = f"{name} at {address}" if address else name
         self._last_s = self._clock.monotonic_s()
         if self._last_s - self._logged_s >= _TOLD_S:

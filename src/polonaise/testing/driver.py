@@ -74,7 +74,7 @@ class MemoryCluster:
             async with log.cluster.connect(view=Balances()) as second: ...
 
         Takes the options of `polonaise.connect` but `wait` and `tls`, and raises `BadOption` for an invalid one. When
-        the context ends, raises the first error that ended a task of any client of this cluster.
+        the context ends without an error, raises the first one that ended a task of this cluster or of its clients.
         """
         async with MemoryLog(self, **options) as log:
             yield log

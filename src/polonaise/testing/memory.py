@@ -99,7 +99,7 @@ class MemoryNetwork:
 
 
 class MemoryHost(RealHost):
-    """The host of clients in memory, whose heartbeats and deadlines take real time.
+    """The host of a server in memory and its clients, whose heartbeats and deadlines take real time.
 
     Errors that end a task are kept in `failures`, and fail the test at its end.
     """

@@ -64,7 +64,7 @@ class MemoryReplica:
         return self.batches[bisect_left(self.batches, first, key=lambda batch: batch.last) :]
 
     async def ask_bulk(self, message: Message, partition: PartitionId) -> Message:
-        """Answer a `ReadBatches`, as a storage node does."""
+        """Answer a `ReadBatches` from the stored batches."""
         assert isinstance(message, ReadBatches)
         encoded: list[bytes] = []
         size = 0

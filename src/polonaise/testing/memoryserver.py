@@ -204,7 +204,7 @@ class MemoryServer:
 
 
 def _value_of(reason: FailureReason, served: MemoryPartition, appends: ReceivedAppends) -> int:
-    """Return the number to tell with an armed failure; `FailureReason` says what it means."""
+    """Return the number to tell with an armed failure; where clients use it, it means what `FailureReason` says."""
     if reason is FailureReason.EXPECTATION_FAILED:
         return served.mark + 1
     if reason not in (FailureReason.PRODUCER_FENCED, FailureReason.PRODUCER_GAP):

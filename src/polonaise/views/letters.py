@@ -16,7 +16,7 @@ LETTERS: Final = "_undecodable"
 class DeadLetters:
     """The dead-letter table of a view's table: bodies that could not be decoded into rows of that table.
 
-    The dead-letter table is made when letters are first written.
+    The dead-letter table is made by the first write that may bring letters, even if it brings none.
     """
 
     def __init__(self, table: str) -> None:

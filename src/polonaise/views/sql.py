@@ -128,7 +128,8 @@ class SqlView:
         """Change the tables as all of these transactions of one partition demand, in this order.
 
         The default calls `apply` for each. Override it to do several with one statement, which is many times as fast
-        while catching up. If it raises, the same transactions come again one by one.
+        while catching up. If it raises, and the database itself is not the trouble, the same transactions come again
+        one by one.
         """
         for tx in transactions:
             self.apply(tx, db)

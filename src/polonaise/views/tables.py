@@ -186,7 +186,7 @@ class MarkedTable:
         if letters is not None:
             self._tried("making its dead-letter table", self._letters.prepare)
         for partition in sorted(set(after) - set(before)):
-            # If another process is quicker, the marks are not where they should be, and the transaction below says so.
+            # If another process is quicker, the transaction below finds out whether it has moved the marks, too.
             with contextlib.suppress(_Moved):
                 self._tried("writing its first mark", partial(self._begin, partition))
 

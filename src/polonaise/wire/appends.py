@@ -60,7 +60,10 @@ class Operation(NamedTuple):
 
 
 class FailedAppend(NamedTuple):
-    """An append that is not in the log and never will be; of a `DUPLICATE`, the producer's first sending is."""
+    """An append that is not in the log and never will be under this request id.
+
+    Of a `DUPLICATE`, the producer's first sending is; one refused for its `GENERATION` is sent again under another.
+    """
 
     sequence: int
     """The append's sequence number at its client."""

@@ -35,7 +35,7 @@ _TEXT_BYTES_MAX = 65_535
 
 @dataclass(slots=True)
 class Message:
-    """The base of all messages. After its fields a message may have a `payload`: batches, columns or bodies."""
+    """The base of all messages. After its fields a message may have a `payload`, such as batches or bodies."""
 
     TYPE: ClassVar[int] = 0
     _FIXED: ClassVar[struct.Struct] = struct.Struct("<")

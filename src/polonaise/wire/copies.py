@@ -9,7 +9,7 @@ from polonaise.errors import ProtocolError
 from polonaise.wire.codec import I64, U8, Message, message
 
 COPIES_VERSION: Final = 3
-"""The first version of the protocol in which servers know what one append needs: to older ones none is sent."""
+"""The first version of the protocol in which servers know what one append needs: older ones are sent no such append."""
 NEEDED_MAX: Final = 255
 """The most copies or zones that an append can need, as they are sent in a byte each."""
 _NEEDS: Final = struct.Struct("<BB")
@@ -57,7 +57,7 @@ class ProveCopies(Message):
 
 @message(44)
 class CopiesProved(Message):
-    """The answer to `ProveCopies`: as many engaged replicas as it asks for have synced the transaction."""
+    """The answer to `ProveCopies`: so many engaged replicas, in so many zones, have synced the transaction."""
 
     id: I64
     """The last id of which that is proved: the one that was asked for, or a later one."""

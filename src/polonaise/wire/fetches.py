@@ -34,7 +34,7 @@ def encode_bodies(bodies: Sequence[bytes], crcs: Sequence[int]) -> Bodies:
 def parse_bodies(answer: Bodies, expected: int) -> list[bytes]:
     """Return the bodies in an answer, in the order asked for. Raises `ProtocolError` unless it holds just those.
 
-    The CRCs in the answer are not looked at: the caller knows the right ones from the headers that it was fed.
+    The CRCs in the answer are not looked at: the caller knows the right ones from the columns that it was fed.
     """
     payload = memoryview(answer.payload[0] if answer.payload else b"")
     columns = 2 * len(_column(range(expected)))

@@ -7,8 +7,8 @@ Layout, 24 bytes, little-endian::
 
 The CRC is of the 20 bytes before it, followed by the head.
 
-The *head* holds a message's fields and is covered by the frame's CRC; the *payload* after it holds batches and
-bodies, which carry checksums of their own and are not summed twice.
+The *head* holds a message's fields and is covered by the frame's CRC; what the *payload* after it holds, such as
+batches and bodies, has checksums of its own and is not summed twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HEADER: Final = struct.Struct("<IHHIiII")
 _SUMMED: Final = struct.Struct("<IHHIiI")
 HEADER_BYTES: Final = HEADER.size
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
-"""The largest frame that is accepted after the peer has said hello, in bytes."""
+"""The largest frame that is accepted after the peer has said hello, in bytes, unless settings give another bound."""
 HELLO_BYTES_MAX: Final = 4096
 """The largest frame that is accepted before the peer has said hello, in bytes."""
 NO_PARTITION: Final = -1

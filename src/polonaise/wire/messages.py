@@ -92,11 +92,11 @@ class Mount(Message):
     """Starts the feed of a partition after the client high-water mark, and voids this client's earlier mount of it."""
 
     connection_sequence: I64
-    """A number that rises with each connection of this client; a mount with a smaller one is refused."""
+    """A number that rises with each connection of this client; one below that of its present mount is refused."""
     generation_known: I32
     """The largest generation of the partition that the client has seen; an owner of an older one refuses the mount."""
     client_high_water_mark: I64
-    """The last id that the client has applied: the feed begins with the batch that holds the next one."""
+    """The last id that the client has applied, or was fed: the feed begins with the batch that holds the next one."""
     form: U8
     """A `BodyForm`."""
     filter_mask: U32
@@ -104,7 +104,7 @@ class Mount(Message):
     """With FILTERED, a batch comes with all its bodies if `header & mask == value & mask` for one of its headers, and
     else without any."""
     credit: I64
-    """The bytes of feed that may be sent before more credit is given."""
+    """The bytes of feed that may be sent before more credit is given; the last batch may exceed them."""
 
 
 @message(11)
@@ -155,7 +155,7 @@ class Append(Message):
 
 @message(14)
 class AppendsFailed(Message):
-    """Appends that are not in the log and never will be; of a `DUPLICATE`, the producer's first sending is."""
+    """Appends that are not in the log and never will be under these request ids; see `wire.appends.FailedAppend`."""
 
     generation: I32
     rows: Blob
@@ -353,8 +353,8 @@ class UniqueIdIs(Message):
 class GetAssignment(Message):
     """Asks any server for an assignment newer than the one that the client knows; answered as soon as there is one.
 
-    A client always has one such request under way, and so is told of each change when the server learns of it. One that
-    does not read is told nothing further: what it has missed is in the next answer.
+    A client that finds its cluster through servers keeps one such request under way, and so is told of each change when
+    the server learns of it. One that does not read is told nothing further: what it has missed is in the next answer.
     """
 
     version_known: I64
@@ -414,7 +414,7 @@ class SessionInfo(Message):
     confirmed: I64
     """The id up to which the copy, but for what it may have lost, is certainly the log."""
     max_synced: I64
-    """The last id that it holds, synced; if it is empty, the id before its first one."""
+    """The last id that it holds, synced; if it holds none, the id before its first one, or NO_TRANSACTION."""
     last_crc: U32
     """CRC of the batch that ends at `max_synced`; 0 if that is NO_TRANSACTION."""
     lost_above: I64
@@ -425,7 +425,7 @@ class SessionInfo(Message):
 class Truncate(Message):
     """Has a copy that has not joined `session` cut everything above `last`.
 
-    A batch must end at `last`, unless the copy ends below it. Answered with `Done`.
+    A batch must end at `last`, unless the copy ends below it or none of it is to stay. Answered with `Done`.
     """
 
     session: I64
@@ -525,12 +525,12 @@ class Done(Message):
     last: I64
     """The last id that the copy holds."""
     last_crc: U32
-    """CRC of the batch that ends at `last`."""
+    """CRC of the batch that ends at `last`; 0 if that is NO_TRANSACTION."""
 
 
 @message(73)
 class ReadBatches(Message):
-    """Asks for batches from the one that holds `first` on, up to the one that ends at or before `last`.
+    """Asks for batches from the one that holds `first` on, up to the last one that ends at or below `last`.
 
     `with_data`, `after_time_us` and `part_last` mean the same as in `Read`.
     """

@@ -1,4 +1,7 @@
-"""The messages about topics, and the ids of a topic's partitions in them: little-endian, i32 each, by their numbers."""
+"""The messages about topics.
+
+In `TopicIs` the ids of a topic's partitions are little-endian, i32 each, by their numbers; in `TopicsAre` all is JSON.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from polonaise.wire.codec import I64, U32, Message, Payload, Text, message, payl
 class DescribeTopic(Message):
     """Asks any server for a topic's partitions, in a description no older than the client has heard of.
 
-    The server reads the coordinator for it.
+    The server reads the coordinator for it, if it can.
     """
 
     version_known: I64

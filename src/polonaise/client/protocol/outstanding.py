@@ -1,6 +1,7 @@
 """Decides the fate of every append of one client to one partition.
 
-Three events settle an append that was sent, as in Waltz internals ("Detection of Failed Append Requests"):
+Three events settle an append that was sent on the present mount, as in Waltz internals ("Detection of Failed Append
+Requests"):
 
 * Its request id arrives in the feed: it is committed. Every older append that is still pending has failed: an owner
   orders a client's appends by sequence, and once it has ordered one, it never takes up an older one.
@@ -55,7 +56,7 @@ class AppendFailure(NamedTuple):
     cause: str = ""
     """What kept the partition from committing when this client learned of the failure. For STOPPED it is the error that
     stopped the partition, for NOT_KNOWN_THERE why the append is not sent, or not sent again. Empty if nothing is known,
-    and for WITHDRAWN and UNKNOWN."""
+    after a close, for an append that a fed one has passed over, and for WITHDRAWN and UNKNOWN."""
 
 
 class Pending:

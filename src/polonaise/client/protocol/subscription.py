@@ -63,8 +63,8 @@ class Subscription:
 
         After a rewind, the application was given some of these ids before. Batches of the mount before may then still
         arrive on the same connection, ahead of the new mount's first batch, with a gap above `received`. So until the
-        mount has brought an id above `received`, False is returned for a gap, and then `OutOfOrder` is raised. Raises
-        `LogForked` as `Continuity.follows`.
+        mount has brought an id above `received`, False is returned for a gap; from then on, `OutOfOrder` is raised for
+        one. Raises `LogForked` as `Continuity.follows`.
         """
         try:
             brings = self.continuity.follows(batch)

@@ -125,7 +125,7 @@ class Turns:
     def contended(self, locks: dict[bytes, bool]) -> bool:
         """Return whether another context or client is to go first.
 
-        If so, an append with these locks would be refused, or would make an append that came before it be refused.
+        If so, an append with these locks would most likely be refused, or make one be refused that is to go first.
         """
         for hashed, writes in locks.items():
             queue = self._queues.get(hashed)

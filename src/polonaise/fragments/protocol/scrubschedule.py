@@ -113,7 +113,7 @@ class FragmentScrub:
         self._next_s = first_s
         """When anything may be read next."""
         self._waiting: deque[Verify] = deque()
-        """The fragments that this round has still to read; the first of them is being read."""
+        """The fragments that this round has still to read; the first of them is the next one, or is being read."""
         self._again: dict[FragmentName, tuple[float, Verify]] = {}
         """The fragments to read again apart from the rounds, each with the time from which that may be done."""
         self._unrepaired: set[FragmentName] = set()
@@ -142,7 +142,7 @@ class FragmentScrub:
     def listed(self, now_s: float, wall_us: int, fragments: Mapping[FragmentName, int]) -> None:
         """Begin a round of these fragments, each with its size in bytes.
 
-        Damaged fragments that are gone from the store are forgotten: what does not exist is no damage.
+        Damaged ones that are not among them are forgotten: gone from the store, or no concern of this server's.
         """
         self._round_s = now_s + self._every_s
         self._waiting = deque(Verify(name, size) for name, size in sorted(fragments.items()))

@@ -64,7 +64,7 @@ class ObservedServer:
     def not_ready(self) -> str:
         """Return why the server is not ready; empty if it is.
 
-        A server without partitions is ready to take over, unless it has none because of its coordinator.
+        A server without partitions is ready to take over, as long as it follows an assignment.
         """
         if not self._server.followed:
             return self._server.waits_for

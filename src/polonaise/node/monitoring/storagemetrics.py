@@ -43,7 +43,7 @@ async def storage_samples(node: StorageNode, space: DiskSpace | None, detail: De
 
 
 def _add_node(samples: Samples, node: StorageNode, space: DiskSpace | None) -> None:
-    """Add the metrics of the node as a whole that are not sums over its replicas."""
+    """Add the metrics of the node as a whole for which its replicas need not be looked at one by one."""
     measures = node.measures()
     totals, scrubbed, add = measures.totals, measures.scrubbed, samples.add
     add(metrics.STORED_TRANSACTIONS, totals.get("transactions", 0))

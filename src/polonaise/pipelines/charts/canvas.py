@@ -65,9 +65,9 @@ def area(height: float, left: float, right: float, top: float, bottom: float, he
 
 
 def upright_area(values: Sequence[Number], unit: str, *, right: float = 16, top: float = 30) -> Axes:
-    """Make an area for these values, with round numbers on its left from below the lowest to above the highest.
+    """Make an area for these values, with round numbers on its left that reach from the lowest to the highest.
 
-    The numbers include zero, unless all values are far from zero.
+    The numbers include zero, unless the values differ and all lie far from it on one side.
     """
     low, high = finite(min(values)), finite(max(values))
     near, far = sorted((abs(low), abs(high)))
@@ -95,7 +95,7 @@ def number_axis(axes: Axes, low: float, high: float) -> None:
 
 
 def _read_numbers(numbers: Sequence[float]) -> tuple[list[str], str]:
-    """Write round numbers, and name the factor that all of them are to be multiplied by: `millions`, or nothing."""
+    """Write round numbers, and name the factor that all are to be multiplied by, such as `millions`; empty for none."""
     most = max(abs(number) for number in numbers)
     factor, name = next(((factor, name) for factor, name in _SCALES if most >= 2 * factor), (1.0, ""))
     texts = (f"{number / factor + 0.0:,.10g}" for number in numbers)  # adding 0.0 makes -0.0 a zero without a sign
@@ -105,7 +105,7 @@ def _read_numbers(numbers: Sequence[float]) -> tuple[list[str], str]:
 def time_axis(axes: Axes, low: float, high: float, *, least: int = 5) -> None:
     """Let the axis below go from `low` to `high`, days since 1970, and label where days or other periods begin.
 
-    At least `least` of these are labelled, if the range has so many.
+    These are the longest periods (years, months, days, hours, …) of which the range has at least `least`.
     """
     axes.set_xlim(low, high)
     locator = AutoDateLocator(tz=UTC, minticks=least, maxticks=10)

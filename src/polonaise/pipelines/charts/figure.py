@@ -63,7 +63,10 @@ class Chart(ABC):
         return enumerate(self.marks[:_MARKS_MAX], start=1)
 
     def figure(self, identity: str) -> Markup:
-        """Return the chart with its title, marks, notes and table; `identity` is the title's id, unique on the page."""
+        """Return the chart with its title, marks, notes and table; without data, only title and notes.
+
+        `identity` is the title's id, unique on the page.
+        """
         title, drawing = element("figcaption", self.title, id=identity), self.drawn()
         if drawing is None:
             return element("figure", title, element("p", "No data.", class_="nothing"), *self._notes([]))

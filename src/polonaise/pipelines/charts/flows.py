@@ -1,4 +1,4 @@
-"""Flows: amounts that went from one name to another, as a matrix with darker cells for more."""
+"""Flows: amounts that went from one name to another, as a matrix with more strongly coloured cells for more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from polonaise.pipelines.formatting import Number, cut, finite, number, read, sh
 from polonaise.pipelines.tables import Table
 
 _SIDE_MAX: Final = 16
-"""The most rows of the chart, and the most columns: in smaller cells a number would not fit."""
+"""The most rows of the chart, and the most columns, without those of the sums: in smaller cells a number would not
+fit."""
 _ROW: Final = 30.0
 _HEADING_MAX: Final = 150.0
 

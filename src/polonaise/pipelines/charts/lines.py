@@ -47,7 +47,7 @@ class Lines(Chart):
     stepped: bool = False
     """Whether each value stays until the next one, as balances do."""
     across: str = ""
-    """Name of the horizontal axis, where places are numbers."""
+    """Name of the horizontal axis, and of the table's first column."""
 
     def __post_init__(self) -> None:
         self.check(len(self.lines) == len(self.series), "two series have the same name")

@@ -1,4 +1,4 @@
-"""The rule for commits: acknowledgements of the engaged replicas are counted against a quorum of the members."""
+"""The rule for commits: engaged replicas acknowledge, which have to be a quorum and the copies and zones required."""
 
 from __future__ import annotations
 

@@ -82,8 +82,8 @@ def corrected(value: PartitionValue, answer: ReplicaAnswer) -> ReplicaAnswer:
     """Return a copy's answer without what resets have taken back.
 
     Its confirmed mark is lowered by each reset that it was not cut for yet: what was confirmed to it before is certain
-    only up to the reset's `certain` id. A copy that was made clean for a reset which was not carried out after all
-    counts as one that took part in nothing.
+    only up to the reset's `certain` id. A copy that was made clean for a reset that is begun and not carried out counts
+    as one that took part in nothing.
     """
     missed = [reset.certain for reset in carried_out(value) if reset.session > answer.joined]
     asked = pending(value)
@@ -93,7 +93,7 @@ def corrected(value: PartitionValue, answer: ReplicaAnswer) -> ReplicaAnswer:
 
 
 def corrected_known(value: PartitionValue, known: Known) -> Known:
-    """Return what the owner knows to be committed, unless a reset has taken it back since the owner learnt it."""
+    """Return what the owner knows to be committed; nothing, if a reset has taken it back since the owner learnt it."""
     missed = [reset for reset in carried_out(value) if reset.session > known.session]
     return NOTHING_KNOWN if any(known.committed > reset.certain for reset in missed) else known
 

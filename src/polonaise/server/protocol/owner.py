@@ -2,7 +2,8 @@
 
 Clients' messages go through one inbox in the order of arrival. While there is a session, appends are judged against
 everything ordered so far, as long as they fit into the next batch. Batches are sent to the replicas while the session's
-window is not full, and a batch is committed once a quorum of the members has synced it; only engaged replicas count.
+window is not full. A batch is committed once a quorum of the members has synced it, and as many copies and zones as are
+required; only engaged replicas count.
 Whatever a client is told of the log, or fed, rests on a commit, or on an engaged session:
 
 * **nothing before it is committed**: a batch is fed when it is committed, and a request answered when the message to
@@ -118,7 +119,7 @@ class PartitionOwner:
         self._undecided: list[SealedBatch] = []
         self._turn_awaited = False
         self._lacking = ""
-        """What the replicas lack that commits need; empty while they can be had, or nobody has found out."""
+        """What the replicas lack that commits need; empty if they lack nothing, or nobody has found out."""
 
     @property
     def known(self) -> Known:
@@ -196,7 +197,7 @@ class PartitionOwner:
         return self._out.taken()
 
     def replicas_lacking(self, why: str) -> list[Effect]:
-        """Refuse appends, those that wait included, until a session starts; `why` says what replicas are lacking."""
+        """Refuse appends, those that wait included, until a session starts; `why` says what commits lack."""
         self._lacking = why
         for entry in self._inbox.take_late_appends(float("inf")):
             if self.feeds.is_current(entry.mount):

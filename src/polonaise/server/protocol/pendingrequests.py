@@ -15,7 +15,10 @@ from polonaise.terms import TransactionId
 
 
 class PendingMount(NamedTuple):
-    """Asks whether a mount may append: it may once all appends of older mounts are decided, and fed if committed."""
+    """Asks whether a mount may append.
+
+    It may once all appends of its client's older mounts are decided, and fed if committed.
+    """
 
     until_s: float
     request: int
@@ -49,7 +52,7 @@ class PendingRegisters(NamedTuple):
 
 
 class Pulse(NamedTuple):
-    """Has the replicas of an idle partition sync a barrier: so a fault is found before a writer finds it."""
+    """Has the replicas of an idle partition acknowledge a barrier: so a fault is found before a writer finds it."""
 
     until_s: float
 

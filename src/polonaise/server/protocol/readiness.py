@@ -13,7 +13,7 @@ from polonaise.server.protocol.sessionfaults import SessionFaults
 from polonaise.terms import PartitionId, SessionId, StorageId, TransactionId
 
 _PASSES_S: Final = 1.0
-"""Clients are told of a pause between two sessions only if it is longer than this, in seconds: most are short."""
+"""Clients are told of a pause that no fault began only if it is longer than this, in seconds: most are short."""
 
 
 class Readiness:
@@ -31,7 +31,7 @@ class Readiness:
         self.waits_for = "its first session has not begun"
         """The reason why there is no session; empty while there is one."""
         self.blocked: PolonaiseError | None = None
-        """The error with which appends and reads are refused until an operator acts; None if none has to."""
+        """The error with which requests are refused while only an operator can help; None otherwise."""
         self.faults = SessionFaults()
         self.late: dict[StorageId, str] = {}
         """The members without which the last session started, each with why it is not up to date; "" if that is
@@ -39,16 +39,16 @@ class Readiness:
         self.added: dict[StorageId, str] = {}
         """The copies that a pending change adds, each with why it is not up to date; "" if that is unknown."""
         self.reached: dict[StorageId, TransactionId] = {}
-        """The last id, at least, in the copies of `late` and `added`, and between sessions of those that were engaged.
+        """The last id that each copy in `late` and `added` was known to hold, and between sessions each engaged one.
 
         Those of which nothing is known are left out.
         """
         self.answers: dict[StorageId, ReplicaAnswer] = {}
-        """What each replica has proved in the attempts to start a session since the last one was started."""
+        """What each replica has proved in the attempts to start a session since the last session began."""
         self._progress: dict[StorageId, CopyProgress] = {}
-        """Whether members that are not engaged come nearer, over sessions: a busy partition ends these often."""
+        """Whether late members and added copies come nearer, over sessions: a busy partition ends these often."""
         self._ended_s = 0.0
-        """When the last session ended."""
+        """When the last session ended; 0 before the first."""
 
     def attempt_waits(self, waits_for: str) -> None:
         """Note what an attempt to start a session waits for, unless the partition waits for an operator anyway."""
@@ -92,7 +92,8 @@ class Readiness:
     ) -> None:
         """Note that the partition is not ready until the next session; `fault`: a replica's fault ended this one.
 
-        `waiting_since_s` is as in `SessionFaults.ended_session`, `reached` what each engaged replica has acknowledged.
+        `waiting_since_s` is as in `SessionFaults.ended_session`; `reached` has the last id that each engaged replica
+        is known to hold.
         """
         self.reached |= reached
         if fault:
@@ -101,7 +102,7 @@ class Readiness:
         self._ended_s = now_s
 
     def replica_late(self, name: StorageId, reason: str) -> None:
-        """Note why a member that is not engaged, or an added copy, could not be brought up to date just now."""
+        """Note why a member that is not engaged, or an added copy, is not up to date."""
         for waiting in (self.late, self.added):
             if name in waiting:
                 waiting[name] = reason

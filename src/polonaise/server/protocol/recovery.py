@@ -19,21 +19,23 @@ class ReplicaAnswer:
     """The facts that one replica proved when it was fenced: its answer to last-session-info."""
 
     joined: SessionId
-    """The last session that the replica was made clean for; NO_SESSION if there was none."""
+    """The last session that the replica was made clean for; or a later one that reset the log's head, if it was cut for
+    that reset. NO_SESSION if there was none."""
     prepared: TransactionId
-    """The id with which its log ended when it joined its last session; NO_TRANSACTION if it joined none."""
+    """The id with which its log ended when it joined its last session, unless a cut for a reset of the head has lowered
+    it; NO_TRANSACTION if it joined none."""
     confirmed: TransactionId
-    """The id up to which its copy is certainly the log."""
+    """The id up to which its copy is certainly the log, but for what it may have lost."""
     max_synced: TransactionId
     """The last id that it holds, synced; NO_TRANSACTION if it is empty."""
     last_crc: int
     """CRC of the batch that ends at `max_synced`; 0 if it is empty."""
     lost_above: TransactionId | None
-    """The id above which the replica may have lost transactions; None if it has lost nothing."""
+    """The id above which the replica may have lost transactions; None if it knows of no loss."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether the replica joined no session and holds nothing: it is new, or was wiped."""
+        """Whether the replica joined no session and holds nothing: it is new, or was wiped or emptied."""
         return self.joined == NO_SESSION and self.max_synced == NO_TRANSACTION
 
     @property
@@ -148,9 +150,9 @@ def decide(
 ) -> Decided | Undecided | Contradiction:
     """Decide where the log ends before this session; `known` is the last commit that the deciding owner has seen.
 
-    Every id that was ever committed is on so many of the replicas engaged in the last session that they are a quorum of
-    the members. With fewer than that in doubt, at least one that can be believed holds the id. So the highest id that a
-    believed replica holds is no smaller than any committed id.
+    Every id that was committed, and not given up since, is on so many of the replicas engaged in the last session that
+    they are a quorum of the members. With fewer than that in doubt, at least one that can be believed holds the id. So
+    the highest id that a believed replica holds is no smaller than any committed id.
     """
     # A replica joins only sessions that the coordinator gave out. A larger number means that the coordinator itself
     # was put back to an older state, and then its engagements can't be believed either.

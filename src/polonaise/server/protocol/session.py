@@ -59,7 +59,7 @@ class Session:
     """Numbers the messages to the replicas 1, 2, 3, … and counts the acknowledgements of the engaged ones.
 
     Batches and barriers share the numbers, in one order that is the same for all replicas. So to acknowledge a
-    number is to acknowledge all before it, and a barrier that a quorum has synced proves all batches before it.
+    number is to acknowledge all before it, and a barrier that a quorum has acknowledged proves all batches before it.
     """
 
     def __init__(
@@ -153,8 +153,8 @@ class Session:
     def prove(self, pending: PendingRequest) -> None:
         """Have the next message prove a request.
 
-        That message is sent after the request came, with or after everything ordered so far: when a quorum has synced
-        it, the session still holds, and everything ordered by then is committed.
+        That message is sent after the request came, with or after everything ordered so far: once it is committed, all
+        of that is, and the session still held when the request came.
         """
         self._requests.append(pending)
 
@@ -187,7 +187,7 @@ class Session:
         return committed
 
     def late(self, now_s: float, patience_s: float) -> list[StorageId]:
-        """Return the engaged replicas that have not synced a message sent more than `patience_s` ago."""
+        """Return the engaged replicas that lack the oldest message not synced by all, if older than `patience_s`."""
         # Messages that even the slowest replica has synced are nobody's delay. The oldest of the others decides, since
         # acknowledgements are cumulative.
         synced = min(self._acknowledgements.synced(name) for name in self.engaged)

@@ -43,9 +43,9 @@ class SessionFaults:
         self._blamed.update(dict.fromkeys(names, fault))
 
     def ended_session(self, reason: str, now_s: float, waiting_since_s: float | None) -> None:
-        """Note that a fault has ended a session, which was waiting for a commit since then; None if it was not.
+        """Note that a fault has ended a session, which had waited for a commit since `waiting_since_s`; None if not so.
 
-        A session that was not, because nobody had appended, or all was committed, says nothing of the next appends.
+        One that had not, because nobody had appended, or all was committed, says nothing of the next appends.
         """
         self.total += 1
         self.last = reason

@@ -10,7 +10,7 @@ from polonaise.server.protocol.locktable import DEFAULT_ENTRIES
 
 @dataclass(frozen=True, slots=True)
 class OwnerSettings:
-    """The bounds of one owner, in bytes, counts and seconds. Every queue has one, every wait has one."""
+    """The bounds of one owner, in bytes, counts and seconds."""
 
     evidence: bool = False
     """Whether each batch is to hold what its transactions were judged by: a checker of serializability needs it."""
@@ -24,7 +24,8 @@ class OwnerSettings:
     batch_bytes_max: int = 2 * 1024 * 1024
     """No further append frame joins a batch that has this many bytes; the last frame may bring it above."""
     append_window_bytes: int = 4 * 1024 * 1024
-    """The most bytes of undecided appends that one mount may have sent; its client is told, and waits."""
+    """The most bytes of undecided appends that one mount may have sent, but for a single frame that is larger; its
+    client is told, and waits."""
     inbox_bytes_max: int = 64 * 1024 * 1024
     """The most bytes of appends, of all mounts of a partition, that wait to be ordered; more are refused. Mounts
     of which nothing waits yet may take them to twice this."""
@@ -35,14 +36,15 @@ class OwnerSettings:
     refused with what it waited for, unless a session has taken it up and is still proving it. Clients wait longer, so
     that they learn that."""
     cache_bytes_max: int = 32 * 1024 * 1024
-    """The bytes of recent batches, per partition, from which caught-up readers are fed."""
+    """The most bytes of recent batches, per partition, from which caught-up readers are fed. The last one
+    always stays."""
     checkpoint_transactions: int = 250_000
     """After this many committed transactions a session is ended and the next one started, so that making a replica
     clean never goes far back."""
     listing_count_max: int = registers.PAGE_COUNT_MAX
     """The most registers in one page of a listing."""
     pulse_s: float = 60.0
-    """An idle partition syncs a barrier about this often, so that a fault is found before a writer finds it. The
+    """An idle partition sends a barrier about this often, so that a fault is found before a writer finds it. The
     partitions of a server take turns, eight in a second, so that with thousands of them the interval is longer."""
     acknowledge_s_max: float = 3.0
     """A replica that takes longer than this to acknowledge ends the session."""

@@ -1,4 +1,4 @@
-"""The choice of the partitions that get each tick of a server, so that unused ones cost nothing, however many."""
+"""The choice of the partitions that get each tick of a server: unused ones cost next to nothing, however many."""
 
 from __future__ import annotations
 

@@ -92,12 +92,12 @@ class PartitionHistory:
     """What each storage node's files hold, by its name; a node without files of the partition is left out."""
     archive: Contents | None = None
     fed: dict[str, list[Fed]] = field(default_factory=dict)
-    """What each consumer was fed, in the order in which it was applied."""
+    """By consumer: what it was fed, in the order in which it was applied."""
     views: dict[str, dict[int, int]] = field(default_factory=dict)
-    """The balances in each consumer's tables."""
+    """By consumer, and then by account: the balances in its tables."""
 
     def digest(self) -> str:
-        """Return a digest of the history, in hexadecimal."""
+        """Return a digest of the log's contents, the lines and what was fed, in hexadecimal."""
         total = hashlib.sha256(self.contents.digest.encode())
         for line in self.lines:
             total.update(repr(tuple(line)).encode())

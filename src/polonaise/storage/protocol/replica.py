@@ -4,8 +4,8 @@ Raising the fence shuts out every older session: a server that has lost its part
 sends is written. Joining makes the copy part of a session; only then does it take appends, and only from the
 connection on which it joined.
 
-Each method returns actions; their order is the promise. The shell carries them out in that order, and stops at the
-first one that fails.
+Each message's method returns actions; their order is the promise. The shell carries them out in that order, and stops
+at the first one that fails.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class StoreRequest(NamedTuple):
 
 
 class Replica:
-    """Decides what to do about each message of an owner.
+    """Decides what to do about each message in the replica's queue.
 
     Before each call the shell sets `promises`, `last` and `last_crc` to what is durable. No decision changes these here
     in advance: if carrying it out fails, nothing has to be taken back.
@@ -241,8 +241,8 @@ class Replica:
     def trim(self, session: SessionId, before: TransactionId) -> list[Action]:
         """Drop ids below `before`, which the owner knows to be archived.
 
-        Only ids that are confirmed and held may go: but for a reset of the head they are never cut, and so are the
-        log's for good. The batch with the confirmed mark stays, because no session can be decided to begin below it.
+        Only ids that are confirmed and held may go: unless an operator resets the head, they are the log's for good.
+        The batch with the confirmed mark stays, because no session can be decided to begin below it.
         The same rules hold for a copy that has not joined yet and is being filled with a log whose beginning the others
         have trimmed.
         """

@@ -1,8 +1,8 @@
 """The schedule of a storage node's scrub: which bytes it reads next, and when.
 
 All segments are read again and again, so that rot is found while other copies can mend it. Each round reads every
-partition from its beginning to its end, one after the other, at a bounded rate. A round that ends early is followed by
-the next one only when that is due.
+partition from its beginning to its end, one after the other, at a bounded rate; one that is damaged or can't be read is
+left until the next round. A round that ends early is followed by the next one only when that is due.
 """
 
 from __future__ import annotations
