@@ -104,7 +104,9 @@ SERVER: Final = (
     _of_server("read_bytes_max", _BYTES, 64 * _KIB, 32 * _MIB, "The answer to one read."),
     _of_server("read_wait_s_max", _SECONDS, 0.1, 600, "The longest that a read waits for commits."),
     _of_server("checkpoint_transactions", _COUNT, 1_000, 2**40, "A session ends after so many commits."),
-    _of_server("pulse_s", _SECONDS, 1, _DAY_S, "An idle partition proves about this often that it can commit."),
+    _of_server(
+        "pulse_s", _SECONDS, 1, _DAY_S, "An idle partition proves about this often that its session still holds."
+    ),
     _of_server("session_starts_max", _COUNT, 1, 4096, "Partitions that start a session at the same time."),
     _of_server("replica_s_max", _SECONDS, 0.1, 600, "The deadline of a request to a storage node."),
     _of_server("coordinator_s_max", _SECONDS, 0.5, 600, "The deadline of a request to the coordinator."),

@@ -99,8 +99,9 @@ class Background:
         """Begin what `call` does, without waiting; return the call, whose `result` waits. Raises as `call`."""
         if self.is_current:
             raise WrongThread(
-                "a method that waits was called in the background thread, for which it would wait: views and submitted "
-                "contexts run there; call it in another thread"
+                "a method that waits was called in the background thread, for which it would wait: views (but for "
+                "`apply` and `apply_many` of a SqlView), submitted contexts and partitioners run there; call it in "
+                "another thread"
             )
         call: Call[T] = Call(self)
 

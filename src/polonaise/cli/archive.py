@@ -144,8 +144,8 @@ def say_missing(number: PartitionId, span: Span, *, topic: str = "", as_json: bo
         return
     say(
         f"{_named(topic, number)}: no fragment held {span.first} to {span.last} when this run began, although later "
-        "ids were archived: a fragment had been removed, or another archiver was writing it; this run writes them "
-        "again",
+        "ids were archived: a fragment had been removed, another archiver was writing it, or an earlier run was killed "
+        "on its way; this run writes them",
         now=True,
     )
 

@@ -63,7 +63,7 @@ def init(
 def check(as_json: Json = False) -> None:
     """Check the TLS files of --tls-ca, --tls-certificate and --tls-key as a node or client would at its start.
 
-    Prints the certificate's name, its roles and its last day.
+    Prints the certificate's name, its roles and when it expires.
     """
     import os
     import time

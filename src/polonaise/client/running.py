@@ -97,8 +97,8 @@ class _Tally:
         text = f"before that the context ran, and its append was refused, {self.refused} times"
         if self.conflicts:
             text += (
-                f", {self.conflicts} of them for conflicts of its locks, the last with transaction {self.last}: "
-                "lock less, or give it more time"
+                f", {self.conflicts} of them for conflicts of its locks, the last for what transaction {self.last} "
+                "or one before it may have changed: lock less, or give it more time"
             )
         return text + self.overtaken + self.lacking
 

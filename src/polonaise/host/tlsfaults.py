@@ -59,7 +59,10 @@ def why_untrusted(error: ssl.SSLCertVerificationError) -> str:
     if code in _OTHER_HOST:
         return f"is not for this host ({error.verify_message.rstrip('.')}): issue one that names it"
     if code == WRONG_PURPOSE:
-        return "was not issued for this use: its extended key usage needs server and client authentication"
+        return (
+            "was not issued for this use: its extended key usage lacks what its role needs: server authentication to "
+            "be connected to, client authentication to connect"
+        )
     return f"was not trusted ({error.verify_message}): issue another one"
 
 

@@ -230,7 +230,7 @@ def _why(error: OSError) -> str:
             "UNSUPPORTED_PROTOCOL": "it does not speak TLS 1.3",
         }.get(error.reason or "", f"TLS failed: {error.reason}")
     if isinstance(error, TimeoutError | ConnectionAbortedError):
-        return f"no handshake within {HANDSHAKE_S:g} s"
+        return f"no handshake in time ({HANDSHAKE_S:g} s to begin it, and {HANDSHAKE_S:g} s to finish it)"
     return "it left during the handshake, as peers do that don't trust this node's certificate: its own log says why"
 
 

@@ -275,7 +275,7 @@ class ServedPartition:
         """End the session if it acts by another requirement of copies, or other zones, than were read by now."""
         session, required = self.owner.session, self._shared.requirements.of(self.partition)
         if session is not None and session.value.required != required:
-            self._carry_out(self.owner.end_session("other copies are required of commits now", self._now))
+            self._carry_out(self.owner.end_session("commits need other copies or zones now", self._now))
         elif session is not None and session.zones != self._shared.requirements.zones:
             self._carry_out(self.owner.end_session("storage nodes are in other zones now", self._now))
 

@@ -186,7 +186,9 @@ class SessionStart:
                 )
             written = await self._coordinator.set_partition(self._partition, claimed, current.version)
         if written is None:
-            raise PartitionNotReady("another owner claimed a session at the same time")
+            raise PartitionNotReady(
+                "the partition's value was changed at the same time, by another owner or an operator"
+            )
         return written
 
     async def _check_coordinator(self, fenced: Fenced) -> None:
@@ -303,7 +305,7 @@ class SessionStart:
         If the coordinator gives no answer, the attempt goes on.
         """
         if self._shared.requirements.of(self._partition) != value.required:
-            raise PartitionNotReady("another number of copies is required now")
+            raise PartitionNotReady("other copies or zones are required now")
         try:
             async with answered_within(self._settings.coordinator_s_max):
                 current = await self._coordinator.partition(self._partition)

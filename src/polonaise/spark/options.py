@@ -243,7 +243,10 @@ def _tls(texts: GivenOptions) -> TlsFiles | None:
 def _where(texts: GivenOptions) -> tuple[str, str | None]:
     cluster = texts.text("cluster")
     if cluster is None:
-        raise BadOption(f"no option cluster: name the log, .option('cluster', …), as {LOG_FORMS}, or as fragments:URL")
+        raise BadOption(
+            f"no option cluster: name the log, .option('cluster', …), as {LOG_FORMS}, fragments:URL, or storage:PATH "
+            "for what one replica holds"
+        )
     scheme, colon, rest = cluster.partition(":")
     if not colon or not rest or scheme not in (*LOG_SCHEMES, "fragments", "storage"):
         raise BadOption(

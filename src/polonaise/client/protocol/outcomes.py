@@ -81,7 +81,9 @@ def error_of(failure: AppendFailure, partition: PartitionId, sequence: int, rece
     match reason:
         case FailureReason.LOCK_CONFLICT:
             return LockConflict(
-                f"{which} was built on stale state: apply transaction {value} first, then build the append anew", value
+                f"{which} may have been built on stale state: apply transaction {value} first, then build the append "
+                "anew",
+                value,
             )
         case FailureReason.EXPECTATION_FAILED:
             return ExpectationFailed(

@@ -109,7 +109,7 @@ LISTED: Final = _gauge(
 INBOX: Final = _gauge("server_inbox_entries", "Append frames and requests that wait to be ordered.")
 INBOX_BYTES: Final = _gauge("server_inbox_bytes", "Bytes of the appends that wait to be ordered.")
 IN_FLIGHT: Final = _gauge(
-    "server_in_flight_batches", "Batches and barriers sent to replicas that no quorum has synced yet."
+    "server_in_flight_batches", "Batches and barriers sent to replicas that are not committed yet."
 )
 MOUNTS: Final = _gauge("server_mounts", "Mounts of clients, each of one partition.")
 MOUNTS_BEHIND: Final = _gauge("server_mounts_behind", "Mounts that were not fed all that is committed.")
@@ -159,10 +159,11 @@ REQUESTS: Final = _gauge(
 )
 COORDINATOR_TROUBLE: Final = _gauge(
     "server_coordinator_trouble",
-    "1 if the assignment can't be read or the lease can't be renewed, else 0; `/health` says why.",
+    "1 if the assignment or partitions' members can't be read, or the lease can't be renewed, else 0; `/health` says "
+    "why.",
 )
 COORDINATOR_ERRORS: Final = _counter(
-    "server_coordinator_errors", "Failed attempts to read the assignment or to renew the lease."
+    "server_coordinator_errors", "Failed attempts to read the assignment or partitions' members, or to renew the lease."
 )
 FRAGMENT_ROUNDS: Final = _counter("server_fragment_scrub_rounds", "Rounds of the scrub of fragments that have ended.")
 FRAGMENTS_DONE: Final = _gauge(
@@ -197,7 +198,7 @@ PARTITION_INBOX_BYTES: Final = _gauge(
     "partition_inbox_bytes", "Bytes of the appends that wait to be ordered.", PARTITION
 )
 PARTITION_IN_FLIGHT: Final = _gauge(
-    "partition_in_flight_batches", "Batches and barriers that no quorum has synced yet.", PARTITION
+    "partition_in_flight_batches", "Batches and barriers sent to replicas that are not committed yet.", PARTITION
 )
 PARTITION_ENGAGED: Final = _gauge("partition_engaged_replicas", "Replicas engaged in the present session.", PARTITION)
 PARTITION_MEMBERS: Final = _gauge(
@@ -237,14 +238,23 @@ STORAGE_PARTITIONS: Final = _gauge(
 )
 STORAGE_QUEUE: Final = _gauge("storage_queue_entries", "Messages that wait in the queues of all partitions.")
 STORAGE_QUEUE_BYTES: Final = _gauge("storage_queue_bytes", "Memory that the messages in all queues take, in bytes.")
-STORAGE_CONNECTIONS: Final = _gauge("storage_connections", "Connections of servers: two for each.")
-STORAGE_CONNECTIONS_BYTES: Final = _gauge(
-    "storage_connections_bytes", "Bytes held for servers: unfinished frames and untaken answers."
+STORAGE_CONNECTIONS: Final = _gauge(
+    "storage_connections", "Connections: two of each server, those of operators, and those without a hello so far."
 )
-STORAGE_READS: Final = _gauge("storage_unanswered_reads", "Reads that are not answered yet.")
+STORAGE_CONNECTIONS_BYTES: Final = _gauge(
+    "storage_connections_bytes", "Bytes held for connections: frames not handled yet and untaken answers."
+)
+STORAGE_READS: Final = _gauge(
+    "storage_unanswered_reads", "Reads, and requests that name the node, that are not answered yet."
+)
 SEGMENTS: Final = _gauge("storage_segments", "Segment files of all usable partitions.")
-LOG_BYTES: Final = _gauge("storage_log_bytes", "Bytes of the segment files of all usable partitions.")
-OPEN_FILES: Final = _gauge("storage_open_files", "Files of the log that are open.")
+LOG_BYTES: Final = _gauge(
+    "storage_log_bytes",
+    "Bytes of the segments of all usable partitions, each up to its last batch: zeros written ahead are left out.",
+)
+OPEN_FILES: Final = _gauge(
+    "storage_open_files", "Files that are open: those of partitions, the control file and the directory's lock."
+)
 OPEN_FILES_MAX: Final = _gauge("storage_open_files_max", "The most files of partitions that stay open.")
 DISK_BYTES: Final = _gauge("storage_disk_bytes", "Size of the file system that the directory is on, in bytes.")
 DISK_FREE: Final = _gauge("storage_disk_free_bytes", "Free bytes of that file system that the node may use.")
@@ -275,12 +285,21 @@ REPLICA_USABLE: Final = _gauge(
     "replica_usable", "1 if the replica's files can be used, else 0; `/health` says why not.", PARTITION
 )
 REPLICA_SESSION: Final = _gauge("replica_session", "The session that the replica obeys; -1 for none.", PARTITION)
-REPLICA_LAST: Final = _gauge("replica_last_id", "The last id that the replica holds, synced; -1 for none.", PARTITION)
+REPLICA_LAST: Final = _gauge(
+    "replica_last_id",
+    "The last id that the replica holds, synced; if it holds none, the id before its first one, or -1 while no segment "
+    "can be used.",
+    PARTITION,
+)
 REPLICA_CONFIRMED: Final = _gauge(
     "replica_confirmed_id", "The highest id that the replica knows to be committed; -1 for none.", PARTITION
 )
 REPLICA_SEGMENTS: Final = _gauge("replica_segments", "Segment files.", PARTITION)
-REPLICA_BYTES: Final = _gauge("replica_log_bytes", "Bytes of the segment files.", PARTITION)
+REPLICA_BYTES: Final = _gauge(
+    "replica_log_bytes",
+    "Bytes of the segments, each up to its last batch: zeros written ahead are left out.",
+    PARTITION,
+)
 REPLICA_QUEUE_BYTES: Final = _gauge("replica_queue_bytes", "Memory that waiting messages take, in bytes.", PARTITION)
 
 METRICS: Final = tuple(_ALL)

@@ -31,7 +31,7 @@ class Replicate(NamedTuple):
 
 
 class TellFailures(NamedTuple):
-    """Tell a client which of its appends are not in the log and never will be, and why."""
+    """Tell a client which of its appends are, under these request ids, not in the log and never will be, and why."""
 
     mount: ClientMount
     failures: Sequence[FailedAppend]
