@@ -164,7 +164,7 @@ class FailureReason(enum.IntEnum):
     """
 
     LOCK_CONFLICT = 0
-    """Built on stale state; the value is the id to have applied before trying again."""
+    """May have been built on stale state; the value is the id to have applied before trying again."""
     EXPECTATION_FAILED = 1
     """A register or the position is not as demanded; the value is the position that the append would have got."""
     SESSION_ENDED = 2

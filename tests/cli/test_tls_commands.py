@@ -139,9 +139,24 @@ def test_an_expired_ca_issues_nothing(shell: Shell, tmp_path: Path, monkeypatch:
 def test_a_key_that_others_may_read_is_not_used_again(shell: Shell, tmp_path: Path) -> None:
     shell.run("tls", "init", tmp_path)
     (tmp_path / "client-key.pem").chmod(0o640)
-    shell.refuses(
-        "tls", "init", tmp_path, "--client", "client", "--renew", code="certificate_unusable", naming="chmod 600"
-    )
+    renewing = ("tls", "init", tmp_path, "--client", "client", "--renew")
+    shell.refuses(*renewing, code="certificate_unusable", naming="client-key.pem': run chmod 600")
+    shell.refuses(*renewing, code="certificate_unusable", naming="remove it, and replace its certificate with --renew")
+
+
+def test_a_key_of_the_ca_that_others_may_read_asks_for_a_new_ca_if_somebody_has_it(
+    shell: Shell, tmp_path: Path
+) -> None:
+    shell.run("tls", "init", tmp_path)
+    (tmp_path / "ca-key.pem").chmod(0o640)
+    renewing = ("tls", "init", tmp_path, "--client", "client", "--renew")
+    said = shell.run(*renewing)
+    assert said.status == 1
+    assert said.errors.startswith("polonaise: [certificate_unusable] ")
+    assert "ca-key.pem': run chmod 600" in said.errors
+    assert "make a new CA and all certificates in a new directory" in said.errors
+    assert "take the old CA out of the ca.pem of every process" in said.errors
+    assert "--renew" not in said.errors
 
 
 def test_a_host_of_a_long_name_may_be_the_first(shell: Shell, tmp_path: Path) -> None:

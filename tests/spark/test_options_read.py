@@ -117,5 +117,25 @@ def test_a_write_refuses_what_only_a_decoder_would_read() -> None:
 
 
 def test_a_query_of_no_log_asks_for_one() -> None:
-    with pytest.raises(BadOption, match="no option cluster"):
+    with pytest.raises(BadOption, match=r"no option cluster.*fragments:URL.*storage:PATH"):
         read_options({})
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ({}, "no option cluster"),
+        ({"cluster": "bank"}, "write embedded:PATH"),
+        ({"cluster": "fragments:/x"}, "a fragment store can't be appended to"),
+        ({"cluster": "storage:/x"}, "one replica can't be appended to"),
+        ({"cluster": "storage://x"}, "one replica can't be appended to"),
+        ({"cluster": "fragments:/x", "topic": "orders"}, "a fragment store can't be appended to"),
+    ],
+)
+def test_a_write_is_only_offered_logs(options: dict[str, str], hint: str) -> None:
+    with pytest.raises(BadOption) as refused:
+        write_options(options, is_stream=False)
+    assert hint in str(refused.value)
+    assert "embedded:PATH" in str(refused.value)
+    assert "fragments:URL" not in str(refused.value)
+    assert "storage:PATH" not in str(refused.value)

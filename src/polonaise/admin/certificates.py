@@ -296,9 +296,15 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
             f"{str(path)!r} is no key of `polonaise tls init`: restore it, or begin in a new directory"
         )
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        if path == _key(path.parent, CA):
+            remedy = (
+                "make a new CA and all certificates in a new directory, and take the old CA out of the ca.pem of every "
+                "process"
+            )
+        else:
+            remedy = "remove it, and replace its certificate with --renew"
         raise CertificateUnusable(
-            f"other users may read the key {str(path)!r}: run chmod 600 on it; if somebody may have copied it, remove "
-            "it, and replace its certificate with --renew"
+            f"other users may read the key {str(path)!r}: run chmod 600 on it; if somebody may have copied it, {remedy}"
         )
     return key
 

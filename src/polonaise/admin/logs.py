@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 _MOMENT_S: Final = 1.0
 """Seconds that all partitions together get to become ready before their condition is requested."""
 _PENDING_MAX: Final = 1_024
-"""The most appends that are made before the fate of the first of them is known."""
+"""The most receipts that wait in the queue, behind the one whose fate is awaited.
+
+One more append may be made before the queue is found full.
+"""
 _MERGED_MAX: Final = 256
 """The most transactions of several followed partitions that wait to be taken."""
 

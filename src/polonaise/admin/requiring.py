@@ -130,8 +130,11 @@ async def _copied(
 ) -> dict[frozenset[StorageId], PartitionId]:
     """Return the sets of storage nodes that hold the copies of these partitions, or are to, with a partition each.
 
-    They are read before the requirement is written. A removal of a copy that is asked for in between is not made by the
-    partition's owner if commits need that copy (`recovery.takes_next`).
+    They are read before the requirement is written. A removal of a copy may be asked for in between: the partition's
+    owner does not make it if commits need that copy by the requirement that its server has read by then
+    (`recovery.takes_next`). So one that is made before the server has read the new requirement is judged by the old
+    one. The partition may then lack what is required: its appends are refused until a copy is added or less is
+    required, and it stays among those that do not act by the requirement yet.
     """
     copied: dict[frozenset[StorageId], PartitionId] = {}
     values = await answered(values_in(coordinator, partitions), timeout_s)

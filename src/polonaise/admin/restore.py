@@ -278,7 +278,10 @@ async def _survey(store: ObjectStore, how: HowToRestore) -> _Source:
         if cluster_key != source.cluster_key:
             wrong.append(f"the fragments of partition {number} are of another cluster than those before it")
         if wrong:
-            raise HistoryIncomplete(f"{store}: {'; '.join(wrong)}")
+            raise HistoryIncomplete(
+                f"the fragments in {store} are not of one log: {'; '.join(wrong)}. Move those that do not belong to it "
+                "out of the store, then restore again"
+            )
         names = [name for name, _ in good]
         source.last[number] = max(name.last for name in names)
         source.pieces[number] = _pieces(store, number, names, source.last[number], how)

@@ -45,13 +45,16 @@ async def recover_storage(
 ) -> list[RecoveredCopy]:
     """Make `directory`, a storage directory for the node `name`, from the storage directory `source` of another node.
 
-    All is read and verified by its checksums, written beside `directory`, and put into its place in one step at the
-    end; `tell` is called after each partition. The source is not changed, and its node may run meanwhile. Raises, with
-    `directory` as it was: `BadOption` for a directory that is not empty, an unfinished recovery beside it, a source
-    without partitions, or a name that is invalid or the source's own; `ControlFileMissing` for a source that is only a
-    part of a storage directory; `HistoryTrimmed` for one whose oldest ids were trimmed; `SegmentDamaged` for one that
-    lacks what it should hold; what `storage.files.find` and `storage.offline.batches_of` raise, and faults of the disk.
-    A recovery that fails on its way leaves what it has written beside `directory`.
+    Of each partition, what the source knows to be committed (up to its confirmed mark), and nothing above that, is
+    read, verified by its checksums, and written beside `directory`; `tell` is called after each partition. At the end
+    it is put in the place of `directory` in one step. The copy has joined no session. The source is not changed, and
+    its node may run meanwhile.
+
+    Raises, with `directory` as it was: `BadOption` for a directory that is not empty, an unfinished recovery beside it,
+    a source without partitions, or a name that is invalid or the source's own; `ControlFileMissing` for a source that
+    is only a part of a storage directory; `HistoryTrimmed` for one whose oldest ids were trimmed; `SegmentDamaged` for
+    one that lacks what it should hold; what `storage.files.find` and `storage.offline.batches_of` raise, and faults of
+    the disk. A recovery that fails on its way leaves what it has written beside `directory`.
     """
     source = source.rstrip("/") or "/"
     staging = _checked(directory, source, name)

@@ -12,9 +12,10 @@ the application's code:
 - The context of `run` and `once` runs in the thread that called them, so it may use what belongs to that thread, and
   may wait.
 - A **view** is called in the background thread; so are the context of `submit`, the partitioner and `wants`. While
-  they run, nothing else goes on: they must not wait for long, and can't wait for the log itself (`WrongThread`). They
-  may use methods that do not wait (`append`, `applied`, `decode`, …). Only `apply` and `apply_many` of a `SqlView` run
-  in threads of the view's.
+  they run, nothing else goes on: they must not wait for long, and can't wait for the log itself. They may use methods
+  that do not wait, such as `Log.append`, `Log.applied` and `Log.decode`; `Receipt.applied` waits, as does
+  `Receipt.result` of a receipt that is not settled, and they raise `WrongThread` there. Only `apply` and `apply_many`
+  of a `SqlView` run in threads of the view's.
 - The **serializer** is called where the data is: in the thread of the context that appends it, in the thread that calls
   `decode`, and for `Log.append` and producers in the background thread; so several threads may call it at once.
 

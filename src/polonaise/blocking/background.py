@@ -100,8 +100,8 @@ class Background:
         if self.is_current:
             raise WrongThread(
                 "a method that waits was called in the background thread, for which it would wait: views (but for "
-                "`apply` and `apply_many` of a SqlView), submitted contexts and partitioners run there; call it in "
-                "another thread"
+                "`apply` and `apply_many` of a SqlView), submitted contexts, partitioners and `wants` run there; call "
+                "it in another thread"
             )
         call: Call[T] = Call(self)
 

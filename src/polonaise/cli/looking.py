@@ -139,7 +139,7 @@ def server_rows(servers: Sequence[ServerStatus]) -> Rows:
 
 
 def storage_rows(nodes: Sequence[StorageStatus]) -> Rows:
-    """Return storage nodes as rows. The address of a node whose name is its address is not repeated."""
+    """Return storage nodes as rows. Where a node's name is its address, the address column says `its name`."""
     return Rows(
         ["node", "address", "state", "partitions", "free", "problems"],
         [

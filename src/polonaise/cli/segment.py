@@ -140,8 +140,9 @@ def dump(
 ) -> None:
     """Print every batch, or every transaction, of the files. Ends with exit status 1 at the first damage.
 
-    With --after-damage it continues behind damage, still with exit status 1, and marks each row from there on. Such a
-    row is whole by itself, but rows before it are lost here, and this file can't prove that it was committed.
+    With --after-damage it continues behind damage, still with exit status 1, and marks the rows between the damage and
+    the end of that file: a marked row is whole by itself, but rows before it may be lost here, and the file can't prove
+    that it was committed. Rows of the next file are read and checked anew, and are not marked.
     """
     damages: list[SegmentDamaged] = []
 

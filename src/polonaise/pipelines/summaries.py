@@ -36,7 +36,8 @@ class Summaries(NamedTuple):
     """The chosen one of `PERIODS`."""
     periods: pa.Table
     """A row per partition, header and period with transactions: `partition`, `header`, `period` (its beginning),
-    `transactions`, `bytes`, `first_id`, `last_id`, `busiest_second`."""
+    `transactions`, `bytes`, `first_id`, `last_id`, `busiest_second` (the number of transactions in the busiest second).
+    """
 
 
 def summed_up(snapshot: Snapshot, period: str | None) -> Summaries:

@@ -205,10 +205,11 @@ class ClusterAnswers:
     async def _take_id(self, ids: list[int], stranger: bool) -> None:
         """Get a unique id from the coordinator, and append it to `ids`.
 
-        Raises what the coordinator raises (to a stranger, without its text), and `CoordinatorUnavailable` after
-        `coordinator_s_max`: another server may reach it. Raises `Overloaded` if more ids are asked for than this
-        server's pace allows: each id is a write at the coordinator, and anybody who reaches the port may ask. An
-        id that is lost on its way here or to the client stays unused.
+        Waits for its turn first, at this server's pace: each id is a write at the coordinator, and anybody who reaches
+        the port may ask. Raises `Overloaded` if too many wait already; `CoordinatorUnavailable` after
+        `coordinator_s_max`, the wait for the turn included, for another server may reach the coordinator; and what the
+        coordinator raises (to a stranger, without its text). An id that is lost on its way here or to the client stays
+        unused.
         """
         try:
             async with asyncio.timeout(self._settings.coordinator_s_max):

@@ -167,7 +167,10 @@ class PartitionReader:
             return Batch.parse(cached.raw, verify=False)
         raw = await self.read_history(transaction, self.owner.committed, HEADER_BYTES)
         if not raw:
-            raise PartitionNotReady(f"no replica sent transaction {transaction}")
+            raise PartitionNotReady(
+                f"a replica answered without transaction {transaction}, which is committed: ask again, for each read "
+                "begins with the next replica"
+            )
         try:
             batch = Batch.parse(raw)
         except BatchDamaged as error:  # damaged on its way here: the replica has checked what it read

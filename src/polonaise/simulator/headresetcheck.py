@@ -185,7 +185,10 @@ def _done(value: PartitionValue) -> list[HeadReset]:
 
 
 def _document(reset: HeadReset) -> dict[str, Any]:
-    """Return what a record says of a reset (`docs/decisions/0038`)."""
+    """Return the JSON fields with which the log's record has to describe this reset, without `earlier`.
+
+    `docs/decisions/0038` says when the log gets this record.
+    """
     return {
         "to": reset.to,
         "given_up": [reset.to + 1, reset.known] if reset.known > reset.to else [],

@@ -294,10 +294,11 @@ class Nemesis(DiskFaults):
         self._network.heal(*names)
 
     async def cut_off_coordinator(self) -> None:
-        """Cut a server off from the coordinator alone: once its lease is over, others may own its partitions.
+        """Cut a server off from the coordinator alone.
 
-        Without true leases, it works on beside those. The cut may end before that. Some of the clients do not reach the
-        coordinator either, and stay with the old owner.
+        After `lease_s` seconds others may own its partitions, unless the cut ends before. In seeds without real leases
+        (`Knobs.leases`, `session_s`) the server does not notice that, and works on beside the new owners until it is
+        fenced. Some clients are cut off from the coordinator too, and stay with the old owner.
         """
         node = self.some(self._cluster.servers)
         if node.name in self._cluster.cut_off:

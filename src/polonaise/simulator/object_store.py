@@ -16,7 +16,8 @@ from polonaise.simulator.process import Process
 
 _LATENCY_S: Final = 0.002
 _FAR_S: Final = 0.05
-"""The most virtual seconds that a slow way takes (one in twenty), instead of `_LATENCY_S`."""
+"""The longest one-way latency to or from the store, in virtual seconds, for one message in twenty; for the others it is
+`_LATENCY_S`."""
 
 
 class SimulatedStore:

@@ -20,7 +20,11 @@ class Journal:
 
 
 class Follower:
-    """Counts what is in a journal that may still be written to."""
+    """Reads a journal while it is still being written.
+
+    Counts the acknowledged operations, and notes whether the client has opened the log, has an answer to each append
+    and makes no more, and has ended.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

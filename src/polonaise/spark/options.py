@@ -157,7 +157,8 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     Raises `BadOption` for one that is unknown, invalid, contradicts another, or is missing.
     """
     texts = GivenOptions(given, _READ)
-    cluster, fragments = _where(texts)
+    forms = f"{LOG_FORMS}, fragments:URL, or storage:PATH for what one replica holds"
+    cluster, fragments = _where(texts, forms)
     options = ReadOptions(
         cluster=cluster,
         fragments=fragments,
@@ -201,11 +202,12 @@ def write_options(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
     Raises `BadOption` for one that is unknown, invalid, contradicts another, or is missing.
     """
     texts = GivenOptions(given, _WRITE)
-    cluster, _ = _where(texts)
-    if cluster.startswith(FRAGMENTS):
+    given_cluster = texts.text("cluster") or ""
+    if given_cluster.startswith(FRAGMENTS):
         raise BadOption(f"cluster: a fragment store can't be appended to: name the log, {LOG_FORMS}")
-    if cluster.startswith(STORAGE):
+    if given_cluster.startswith(STORAGE):
         raise BadOption(f"cluster: one replica can't be appended to: name the log, {LOG_FORMS}")
+    cluster, _ = _where(texts, LOG_FORMS)
     app_id, version = texts.text("txnAppId"), texts.value("txnVersion", _not_negative, None)
     if is_stream and version is not None:
         raise BadOption("txnVersion is for batch writes: a stream numbers its batches itself")
@@ -240,19 +242,14 @@ def _tls(texts: GivenOptions) -> TlsFiles | None:
     return files_of({name: texts.text(f"tls.{name}") for name in VARIABLES})
 
 
-def _where(texts: GivenOptions) -> tuple[str, str | None]:
+def _where(texts: GivenOptions, forms: str) -> tuple[str, str | None]:
+    """Return the options `cluster` and `fragments`. `forms` is what `cluster` may be, for messages."""
     cluster = texts.text("cluster")
     if cluster is None:
-        raise BadOption(
-            f"no option cluster: name the log, .option('cluster', …), as {LOG_FORMS}, fragments:URL, or storage:PATH "
-            "for what one replica holds"
-        )
+        raise BadOption(f"no option cluster: name the log, .option('cluster', …), as {forms}")
     scheme, colon, rest = cluster.partition(":")
     if not colon or not rest or scheme not in (*LOG_SCHEMES, "fragments", "storage"):
-        raise BadOption(
-            f"cluster={redacted(cluster)!r}: write {LOG_FORMS}, fragments:URL, or storage:PATH for what one replica "
-            "holds"
-        )
+        raise BadOption(f"cluster={redacted(cluster)!r}: write {forms}")
     if scheme == "storage" and "://" in rest:
         raise BadOption(f"cluster={redacted(cluster)!r}: write storage:PATH, a directory on the machine of the tasks")
     fragments = texts.text("fragments")

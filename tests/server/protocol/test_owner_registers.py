@@ -47,6 +47,6 @@ def test_the_number_of_register_lists_waiting_at_once_is_bounded_however_they_en
 @pytest.mark.parametrize(("first", "prefix"), [(1_026, 0), (0, 1_025)])
 def test_registers_behind_what_no_key_is_are_refused(first: int, prefix: int) -> None:
     talk = Talk().hear("session 1 at -1")
-    with pytest.raises(ProtocolError):
+    with pytest.raises(ProtocolError, match="the limits are 1025 bytes for that key, and 1024 bytes for the prefix"):
         talk.owner.ask_registers("x1", 1, ListRegisters(bytes(first), bytes(prefix)), talk.now)
     talk.owner.ask_registers("x1", 1, ListRegisters(bytes(1_025), bytes(1_024)), talk.now)

@@ -151,7 +151,7 @@ CACHE_MISSES: Final = _counter(
 CACHE_BYTES: Final = _gauge("server_tail_cache_bytes", "Bytes of recent batches in memory.")
 CONNECTIONS: Final = _gauge("server_connections", "Connections of clients.")
 CONNECTIONS_BYTES: Final = _gauge(
-    "server_connections_bytes", "Bytes held for clients: unfinished frames and untaken answers."
+    "server_connections_bytes", "Bytes held for connections: frames not handled yet and untaken answers."
 )
 CUT_OFF: Final = _counter("server_connections_cut_off", "Connections cut off because all together held too much.")
 REQUESTS: Final = _gauge(

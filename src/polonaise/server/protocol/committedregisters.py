@@ -58,7 +58,8 @@ class CommittedRegisters:
         if max(len(asked.first) - 1, len(asked.prefix)) > registers.KEY_BYTES_MAX:
             raise ProtocolError(
                 f"a list of registers from a key of {len(asked.first)} bytes on, with a prefix of {len(asked.prefix)} "
-                f"bytes; the limit of both is {registers.KEY_BYTES_MAX} bytes"
+                f"bytes; the limits are {registers.KEY_BYTES_MAX + 1} bytes for that key, and "
+                f"{registers.KEY_BYTES_MAX} bytes for the prefix"
             )
         if self._listings >= _LISTINGS_MAX:
             raise Overloaded(f"{self._listings} lists of registers wait to be answered: ask again after a pause")

@@ -10,7 +10,10 @@ from polonaise.server.protocol.order import Refusal
 from polonaise.terms import TransactionId
 
 _COUNT_MAX: Final = 100_000
-"""The number of refusals from which on nothing more is judged: they stay until what they rest on is decided."""
+"""Once so many refusals are held, no further append is judged until some of them were told.
+
+Each is kept until the append that it rests on is decided. The frame that was judged last may bring more than this.
+"""
 _ALL: Final = 2**63
 
 
