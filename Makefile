@@ -47,7 +47,7 @@ demo: $(STAMP) ## a bank on the log; PAYMENTS=file for real payments
 simulate: $(STAMP) ## fault schedules: SEEDS=how many START=first MUTATION=one to find
 	$(BIN)/python -m polonaise.simulator --seeds $(SEEDS) --start $(START) $(if $(MUTATION),--mutation $(MUTATION))
 
-model: $(STAMP) ## session start and the owner explored exhaustively over the production decisions
+model: $(STAMP) ## session start, the owner and the player explored exhaustively over the production decisions
 	$(BIN)/python -m tests.model $(MODEL_ARGUMENTS)
 
 kill-test: $(STAMP) ## processes on an embedded log, and on a cluster, and its nodes, killed with -9: KILLS=how many

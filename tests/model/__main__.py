@@ -14,6 +14,8 @@ from polonaise.server.protocol.owner import PartitionOwner
 from .bounds import DEFAULT, Bounds
 from .decisions import production
 from .owner import explore as owner
+from .player import decisions as player_decisions
+from .player import explore as player
 from .search import Result, Search
 
 
@@ -21,6 +23,7 @@ def main() -> int:
     arguments = _arguments()
     chosen = [bounds for bounds in DEFAULT if not arguments.names or bounds.name in arguments.names]
     of_owner = [bounds for bounds in owner.BOUNDS if not arguments.names or bounds.name in arguments.names]
+    of_player = [bounds for bounds in player.BOUNDS if not arguments.names or bounds.name in arguments.names]
     given = {each.name: getattr(arguments, each.name) for each in _budgets()}
     changed = {name: value for name, value in given.items() if value is not None}
     began = time.monotonic()
@@ -28,6 +31,7 @@ def main() -> int:
     with ProcessPoolExecutor(arguments.processes) as pool:
         explored = [pool.submit(explore, replace(bounds, **changed), arguments.states_max) for bounds in chosen]
         owners = [pool.submit(explore_owner, bounds) for bounds in of_owner]
+        owners += [pool.submit(explore_player, bounds) for bounds in of_player]
         for each in as_completed(owners):
             states += each.result().states
             broken |= bool(each.result().broken)
@@ -51,9 +55,13 @@ def explore_owner(bounds: owner.Bounds) -> owner.Explored:
     return owner.Exploration(PartitionOwner, bounds).run()
 
 
+def explore_player(bounds: player.Bounds) -> owner.Explored:
+    return player.Exploration(player_decisions.PRODUCTION, bounds).run()
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
-    names = [bounds.name for bounds in (*DEFAULT, *owner.BOUNDS)]
+    names = [bounds.name for bounds in (*DEFAULT, *owner.BOUNDS, *player.BOUNDS)]
     parser.add_argument("names", nargs="*", help=f"which configurations; without any, all: {', '.join(names)}")
     parser.add_argument("--processes", type=int, default=2, help="explore so many configurations at the same time")
     parser.add_argument("--states-max", type=int, help="give up on a configuration after so many states")

@@ -1,0 +1,432 @@
+"""The active player as one state machine: events in, effects out, without clock, I/O or asyncio.
+
+The way of an entry: the main stream of its partition brings it (`fetched`); it waits in the queue of each target that
+the route function has named; it is sent (`SendBatches`), applied and acknowledged by the target (`acknowledged`). A
+target that was away is caught up by reads of the log (`ReadForTarget`, `recovered`) while the main stream goes on.
+
+What makes each entry reach each target once, in order:
+
+* **one stream at a time**: a target refuses a stream whose fence is not above the one that it keeps, and every message
+  of an older one. What the target tells after it has taken the fence is therefore final: no entry of an older stream
+  is applied after that, and the player goes on behind it;
+* **one source for each entry**: a queue takes entries up to an id from reads and those above it from the main
+  stream (`targetqueue`). The id is fixed in the same event in which the queue begins to keep what the main stream
+  brings, so none comes from both and none from neither;
+* **one step from the queue to the stream**: batches leave the queue in the event that returns `SendBatches`, under the
+  term of that event. Events of older terms change nothing.
+
+The main stream of a partition begins near what its targets have applied, once all have told that or have had their
+time; those that lack much more are caught up as if they had been away. Nothing is sent to a target that tells an id
+which the log is not proved to reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from polonaise.errors import invariant
+from polonaise.player.protocol.effects import (
+    AskMark,
+    CloseStream,
+    FollowPartition,
+    OpenStream,
+    PlayerEffect,
+    ReadForTarget,
+    SendBatches,
+    StandDown,
+)
+from polonaise.player.protocol.entries import Epoch, Fence, RoutedEntry, TargetName, Term
+from polonaise.player.protocol.settings import PlayerSettings
+from polonaise.player.protocol.targetqueue import QueueState, TargetQueue
+from polonaise.player.protocol.targetstream import StreamState, TargetStream, Unproved
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+
+
+@dataclass(slots=True)
+class MainStream:
+    """What the player knows of one partition and its main stream."""
+
+    current: TransactionId | None = None
+    """The last id that the main stream has brought, or the one behind which it began; None until it has begun."""
+    stopped: str = ""
+    """Why the main stream brings nothing more; empty while it does, or has not begun."""
+    mark: TransactionId = NO_TRANSACTION
+    """The highest id that is proved to be committed."""
+    first_kept: TransactionId = 0
+    """The first id that the log still has, as far as is known."""
+    requests: int = 0
+    """The requests for the mark so far."""
+    asked: bool = False
+    """Whether an answer is waited for."""
+    ask_again: bool = False
+    """Whether somebody needs an answer to a request that is asked later than the one under way."""
+    follows: int = 0
+    """How often the main stream has begun: the number of the present one."""
+    dummies_at: TransactionId = NO_TRANSACTION
+    """The id at which targets were last looked at for dummies."""
+
+
+class ActivePlayer:
+    """Delivers partitions to targets under one epoch: decides what is read, sent, and sent again.
+
+    Every public method is an event, unless it says otherwise. It returns the effects, which the caller carries out in
+    their order before the next event. Events about streams carry the term that the stream was opened with.
+    """
+
+    def __init__(self, epoch: Epoch, partitions: Iterable[PartitionId], settings: PlayerSettings) -> None:
+        """Begin without targets; `add_target` names them, and the first `tick` opens streams to them."""
+        self.epoch = epoch
+        self.targets: dict[TargetName, TargetStream] = {}
+        self.partitions = {partition: MainStream() for partition in partitions}
+        self.superseded = ""
+        """Why this player has stood down; empty while it is active."""
+        self._settings = settings
+        self._patient_until_s: float | None = None
+        self._out: list[PlayerEffect] = []
+
+    # ------------------------------------------------------------------ targets come and go
+
+    def add_target(self, name: TargetName, start_after: Mapping[PartitionId, TransactionId] | None = None) -> None:
+        """Deliver to this target, too: to a new one what follows these ids, by partition, or else everything.
+
+        No event: the next `tick` opens the stream.
+        """
+        invariant(name not in self.targets, f"target {name} is added twice")
+        self.targets[name] = TargetStream(name, self._settings, dict(start_after or {}))
+
+    def remove_target(self, name: TargetName, now_s: float) -> Sequence[PlayerEffect]:
+        """Deliver nothing more to this target."""
+        stream = self.targets.pop(name)
+        if stream.state is not StreamState.DOWN:
+            self._out.append(CloseStream(name, stream.term, "the target was removed"))
+        for partition in self.partitions:
+            # It may be the one that the others waited for.
+            self._begin(partition, now_s)
+        return self._effects()
+
+    # ------------------------------------------------------------------ events of streams
+
+    def connected(
+        self, target: TargetName, term: Term, applied: Mapping[PartitionId, TransactionId], now_s: float
+    ) -> Sequence[PlayerEffect]:
+        """The target has taken the fence of this stream, and told the last id that it has applied, by partition.
+
+        A partition that is not named counts as one of which it has applied nothing.
+        """
+        stream = self._stream(target, term, StreamState.OPENING)
+        if stream is not None:
+            stream.opened(now_s)
+            for partition in self.partitions:
+                self._told(stream, partition, applied.get(partition, NO_TRANSACTION), now_s)
+            self._send(stream, now_s)
+        return self._effects()
+
+    def fenced(self, target: TargetName, term: Term, kept: Fence, now_s: float) -> Sequence[PlayerEffect]:
+        """The target has refused the stream, or a message of it, because it keeps this fence."""
+        stream = self._stream(target, term, StreamState.OPENING, StreamState.UP)
+        if stream is None:
+            return self._effects()
+        if kept.epoch > self.epoch:
+            self.superseded = (
+                f"target {target} is served by a player of epoch {kept.epoch}, and this one has epoch {self.epoch}"
+            )
+            self._out = [StandDown(self.superseded)]
+            return self._effects(standing_down=True)
+        # The same epoch twice would be two players that were elected as one; the target's word is above ours.
+        stream.term = max(stream.term, kept.term)
+        stream.close(f"the target keeps {kept}, not below {Fence(self.epoch, term)}", now_s)
+        self._out.append(CloseStream(target, term, stream.reason))
+        return self._effects()
+
+    def disconnected(self, target: TargetName, term: Term, reason: str, now_s: float) -> Sequence[PlayerEffect]:
+        """The stream has ended, or could not be opened."""
+        stream = self._stream(target, term, StreamState.OPENING, StreamState.UP)
+        if stream is not None:
+            stream.close(reason, now_s)
+        return self._effects()
+
+    def written(self, target: TargetName, term: Term, now_s: float) -> Sequence[PlayerEffect]:
+        """The stream takes more: what was handed to it is written."""
+        stream = self._stream(target, term, StreamState.UP)
+        if stream is not None:
+            stream.writing = False
+            self._send(stream, now_s)
+        return self._effects()
+
+    def acknowledged(
+        self, target: TargetName, term: Term, partition: PartitionId, through: TransactionId, now_s: float
+    ) -> Sequence[PlayerEffect]:
+        """The target has applied everything that it was sent of the partition up to `through`."""
+        stream = self._stream(target, term, StreamState.UP)
+        if stream is not None:
+            queue = stream.queues.get(partition)
+            if queue is None or (queue.state is not QueueState.SUSPENDED and through > queue.sent):
+                self._close(stream, f"it acknowledges {through} of partition {partition}, which it was not sent", now_s)
+            elif queue.state is not QueueState.SUSPENDED:
+                stream.acknowledged(partition, through, now_s)
+                self._send(stream, now_s)
+        return self._effects()
+
+    def refused(
+        self, target: TargetName, term: Term, partition: PartitionId, last: TransactionId, reason: str, now_s: float
+    ) -> Sequence[PlayerEffect]:
+        """The target could not apply the entry behind `last`, the last one that it has applied of the partition.
+
+        It passes over what was sent of the partition after that, until it is sent the entry again. The other
+        partitions go on.
+        """
+        stream = self._stream(target, term, StreamState.UP)
+        if stream is not None:
+            queue = stream.queues.get(partition)
+            if queue is None or queue.state is QueueState.SUSPENDED or not queue.acked <= last < queue.sent:
+                self._close(stream, f"it refuses an entry of partition {partition} that it was not sent", now_s)
+            else:
+                # What it has applied before the refused entry is progress, too.
+                stream.acknowledged(partition, last, now_s)
+                stream.halt(partition, last, reason, now_s)
+                self._send(stream, now_s)
+        return self._effects()
+
+    # ------------------------------------------------------------------ events of the log
+
+    def mark_told(
+        self, partition: PartitionId, number: int, mark: TransactionId, now_s: float
+    ) -> Sequence[PlayerEffect]:
+        """The answer to request `number`: this was the committed high-water mark at some time after it was asked."""
+        main = self.partitions[partition]
+        if not main.asked or number != main.requests:
+            return self._effects()
+        main.asked = False
+        main.mark = max(main.mark, mark)
+        for stream in self.targets.values():
+            unproved = stream.unproved.get(partition)
+            if unproved is None or unproved.request > number:
+                continue
+            del stream.unproved[partition]
+            if unproved.last <= main.mark:
+                self._proved(stream, partition, unproved.last, now_s)
+            else:
+                reason = f"it has applied {unproved.last}, and the log ends with {mark}: it served another log"
+                stream.halt(partition, unproved.last, reason, now_s)
+                self._begin(partition, now_s)
+        if main.ask_again:
+            self._ask(partition)
+        return self._effects()
+
+    def fetched(
+        self,
+        partition: PartitionId,
+        number: int,
+        first: TransactionId,
+        through: TransactionId,
+        routed: Mapping[TargetName, Sequence[RoutedEntry]],
+        now_s: float,
+    ) -> Sequence[PlayerEffect]:
+        """The main stream `number` has brought the transactions from `first` to `through`, routed: entries by target.
+
+        A target without entries may be left out. Entries for one that is not, or no longer, among the targets are
+        passed over.
+        """
+        main = self.partitions[partition]
+        if main.current is None or main.stopped or number != main.follows:
+            return self._effects()
+        invariant(
+            main.current + 1 == first <= through,
+            f"partition {partition}: the main stream is at {main.current}, and brings {first} to {through}",
+        )
+        main.current = through
+        main.mark = max(main.mark, through)
+        for name, entries in routed.items():
+            stream = self.targets.get(name)
+            if stream is not None:
+                queue = stream.queue(partition)
+                queue.push(entries)
+                self._advance(stream, queue)
+                self._send(stream, now_s)
+        if through - main.dummies_at >= self._settings.dummy_transactions:
+            main.dummies_at = through
+            for stream in self.targets.values():
+                queue = stream.queue(partition)
+                if queue.push_dummy(through):
+                    self._advance(stream, queue)
+                    self._send(stream, now_s)
+        return self._effects()
+
+    def recovered(
+        self,
+        target: TargetName,
+        partition: PartitionId,
+        number: int,
+        entries: Sequence[RoutedEntry],
+        through: TransactionId,
+        now_s: float,
+    ) -> Sequence[PlayerEffect]:
+        """A read for a target has found these entries, and has come to `through`, which may be before its end."""
+        stream = self.targets.get(target)
+        if stream is not None:
+            queue = stream.queue(partition)
+            if queue.recovered(number, entries, through):
+                self._advance(stream, queue)
+                self._send(stream, now_s)
+        return self._effects()
+
+    def recovery_failed(
+        self, target: TargetName, partition: PartitionId, number: int, reason: str, now_s: float
+    ) -> Sequence[PlayerEffect]:
+        """A read for a target has failed, or one of its entries could not be routed: it is tried again after a pause.
+
+        What was read before is still sent.
+        """
+        stream = self.targets.get(target)
+        if stream is not None and stream.queue(partition).read_failed(number):
+            stream.read_failed(partition, reason, now_s)
+        return self._effects()
+
+    def trimmed(
+        self, partition: PartitionId, number: int, first_kept: TransactionId, now_s: float
+    ) -> Sequence[PlayerEffect]:
+        """The main stream could not begin: the log has nothing left before `first_kept`.
+
+        It begins again without the targets that lack what was trimmed.
+        """
+        main = self.partitions[partition]
+        if main.current is not None and number == main.follows:
+            main.first_kept = first_kept
+            main.current = None
+            # They tell anew what they have applied: of what was sent meanwhile it is not known.
+            for stream in self.targets.values():
+                if stream.state is StreamState.UP:
+                    self._close(stream, f"partition {partition} was trimmed up to {first_kept - 1}", now_s)
+        return self._effects()
+
+    def stopped(self, partition: PartitionId, number: int, reason: str) -> Sequence[PlayerEffect]:
+        """The main stream of a partition brings nothing more: an entry could not be routed, or the log can't be read.
+
+        What it has brought is still delivered; nothing is skipped.
+        """
+        main = self.partitions[partition]
+        if number == main.follows:
+            main.stopped = reason
+        return self._effects()
+
+    # ------------------------------------------------------------------ time
+
+    def tick(self, now_s: float) -> Sequence[PlayerEffect]:
+        """Look at all deadlines: open streams that are due, end those that are stuck, try again what was refused."""
+        if self._patient_until_s is None:
+            self._patient_until_s = now_s + self._settings.start_patience_s
+        for stream in self.targets.values():
+            if stream.state is StreamState.DOWN and stream.retry_at_s <= now_s:
+                self._out.append(OpenStream(stream.name, stream.open()))
+            elif stream.stuck(now_s):
+                self._close(stream, f"it acknowledged nothing for {self._settings.progress_s_max:g} s", now_s)
+            else:
+                for partition, halt in stream.due_halts(now_s):
+                    self._told(stream, partition, halt.last, now_s)
+                for queue in stream.due_reads(now_s):
+                    self._advance(stream, queue)
+                self._send(stream, now_s)
+        if now_s >= self._patient_until_s:
+            for partition, main in self.partitions.items():
+                if main.current is None:
+                    self._begin(partition, now_s)
+        return self._effects()
+
+    # ------------------------------------------------------------------ what a target lacks
+
+    def _told(self, stream: TargetStream, partition: PartitionId, last: TransactionId, now_s: float) -> None:
+        """Go by the id that a target has told, if the log is proved to reach it; otherwise ask the log."""
+        main = self.partitions[partition]
+        if last <= main.mark:
+            self._proved(stream, partition, last, now_s)
+            return
+        # Only a request that is asked after the target has told the id proves that the log lacks it.
+        stream.unproved[partition] = Unproved(last, main.requests + 1)
+        if main.asked:
+            main.ask_again = True
+        else:
+            self._ask(partition)
+
+    def _ask(self, partition: PartitionId) -> None:
+        main = self.partitions[partition]
+        main.requests += 1
+        main.asked = True
+        main.ask_again = False
+        self._out.append(AskMark(partition, main.requests))
+
+    def _proved(self, stream: TargetStream, partition: PartitionId, last: TransactionId, now_s: float) -> None:
+        """Serve the target behind `last`, now or once the main stream of the partition has begun."""
+        main = self.partitions[partition]
+        queue = stream.queue(partition)
+        after = max(last, queue.start_after)
+        if after + 1 < main.first_kept:
+            reason = f"it needs the log from {after + 1} on, which was trimmed: the log begins with {main.first_kept}"
+            stream.halt(partition, last, reason, now_s)
+            self._begin(partition, now_s)
+        elif main.current is None:
+            stream.proved[partition] = last
+            self._begin(partition, now_s)
+        else:
+            queue.resume(last, main.current)
+            self._advance(stream, queue)
+
+    def _begin(self, partition: PartitionId, now_s: float) -> None:
+        """Begin the main stream, if it has not begun and every target has told what it lacks, or has had its time."""
+        main = self.partitions[partition]
+        if main.current is not None or self._patient_until_s is None:
+            return
+        if now_s < self._patient_until_s and any(
+            partition not in stream.proved and partition not in stream.halts for stream in self.targets.values()
+        ):
+            return
+        told = [
+            (stream, stream.proved.pop(partition)) for stream in self.targets.values() if partition in stream.proved
+        ]
+        if not told:
+            return  # the least of nothing is not the log's end
+        lacked = [max(last, stream.queue(partition).start_after) for stream, last in told]
+        # Not behind the one that lacks the most, as in the paper: all others would wait until the main stream has
+        # come to what they lack. One that lacks more than this is caught up by reads of its own.
+        begin = max(min(lacked), max(lacked) - self._settings.join_transactions)
+        main.current = begin
+        main.dummies_at = main.current
+        main.follows += 1
+        self._out.append(FollowPartition(partition, main.follows, main.current + 1))
+        for stream, last in told:
+            queue = stream.queue(partition)
+            queue.resume(last, main.current)
+            self._advance(stream, queue)
+
+    # ------------------------------------------------------------------ effects
+
+    def _stream(self, target: TargetName, term: Term, *states: StreamState) -> TargetStream | None:
+        """Return the target's stream, if it is still of this term and in one of these states."""
+        stream = self.targets.get(target)
+        if stream is None or stream.term != term or stream.state not in states:
+            return None
+        return stream
+
+    def _advance(self, stream: TargetStream, queue: TargetQueue) -> None:
+        """Read what the queue lacks next, and note that it may have something to send."""
+        current = self.partitions[queue.partition].current
+        if current is not None and (read := queue.next_read(current)) is not None:
+            self._out.append(ReadForTarget(stream.name, queue.partition, read))
+        if queue.waits:
+            stream.ready(queue.partition)
+
+    def _send(self, stream: TargetStream, now_s: float) -> None:
+        """Send the target what its window has room for."""
+        batches = stream.take(now_s)
+        if batches:
+            self._out.append(SendBatches(stream.name, stream.term, batches))
+            for batch in batches:
+                self._advance(stream, stream.queues[batch.partition])
+
+    def _close(self, stream: TargetStream, reason: str, now_s: float) -> None:
+        stream.close(reason, now_s)
+        self._out.append(CloseStream(stream.name, stream.term, reason))
+
+    def _effects(self, *, standing_down: bool = False) -> Sequence[PlayerEffect]:
+        effects, self._out = self._out, []
+        return effects if standing_down or not self.superseded else ()

@@ -1,0 +1,67 @@
+"""What travels to a target: entries in batches, each under the fence of the stream that it was sent on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from polonaise.terms import PartitionId, TransactionId
+
+TargetName: TypeAlias = str
+"""The name of a target, by which the player's settings and the route function know it."""
+
+Epoch: TypeAlias = int
+"""The count of the active players of one name, raised by each election: from 1."""
+
+Term: TypeAlias = int
+"""The count of the streams that one active player has opened, or tried to open, to one target: from 1."""
+
+
+class Fence(NamedTuple):
+    """The number of one stream to a target. Compared by epoch, then by term: the higher one shuts out the lower."""
+
+    epoch: Epoch
+    term: Term
+
+
+NO_FENCE = Fence(0, 0)
+"""The fence that a target keeps before its first stream: lower than that of any stream."""
+
+
+class RoutedEntry(NamedTuple):
+    """What the route function made of one transaction for one target."""
+
+    id: TransactionId
+    """The id of the transaction in its partition."""
+    payload: bytes | None
+    """The application's bytes; None for a *dummy*, which only raises the id that the target keeps."""
+
+    @property
+    def size(self) -> int:
+        """The bytes that the entry counts for in bounds: those of its payload, and some for itself."""
+        return ENTRY_BYTES + len(self.payload or b"")
+
+
+ENTRY_BYTES = 32
+"""The bytes that an entry without payload counts for: about what an id and a length take, in memory and sent."""
+
+
+class DeliveryBatch(NamedTuple):
+    """Consecutive entries of one partition for one target, sent, and applied by the target, as a whole or in part."""
+
+    partition: PartitionId
+    previous: TransactionId
+    """The id of the entry that was sent to the target before the first one, or -1: the id that the target has
+    to have applied last."""
+    entries: Sequence[RoutedEntry]
+    """At least one, by rising id."""
+
+    @property
+    def last(self) -> TransactionId:
+        """The id of the last entry."""
+        return self.entries[-1].id
+
+    @property
+    def size(self) -> int:
+        """The bytes that the entries count for in bounds."""
+        return sum(entry.size for entry in self.entries)

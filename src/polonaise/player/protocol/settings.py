@@ -1,0 +1,44 @@
+"""The settings of an active player, with the reasons for the defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PlayerSettings:
+    """The bounds of one active player, in entries, transactions, bytes and seconds."""
+
+    batch_entries_max: int = 512
+    """The most entries in one batch."""
+    batch_bytes_max: int = 256 * 1024
+    """No further entry joins a batch that it would bring above this many bytes; a larger entry goes alone."""
+    window_bytes: int = 1024 * 1024
+    """No further batch is sent to a target while this many bytes sent to it are not acknowledged."""
+    queue_entries_max: int = 20_000
+    """The most entries of the main stream that wait for one target, of all partitions; then those of the partition
+    that brings the next one are dropped, and read from the log again when the target has caught up so far."""
+    queue_bytes_max: int = 16 * 1024 * 1024
+    """The most bytes of the main stream that wait for one target, of all partitions, likewise."""
+    recovery_bytes_max: int = 512 * 1024
+    """No further read is begun for a target that catches up while this many bytes that were read for it in the
+    partition wait to be sent."""
+    join_transactions: int = 1_000
+    """A target that catches up gets the main stream again once no more transactions than this lie between; and the
+    main stream begins at most so far before the last of what any target has applied."""
+    dummy_transactions: int = 10_000
+    """A target that got nothing of this many transactions is sent a dummy, so that after a restart the player does
+    not have to read them for it again."""
+    start_patience_s: float = 0.5
+    """How long a player that begins waits for targets that do not answer, so that the main streams begin near what all
+    have applied. After that they begin without those, which are caught up when they come back."""
+    progress_s_max: float = 10.0
+    """A target that is connected and acknowledges nothing for this long, while entries sent to it are not
+    acknowledged, is disconnected."""
+    retry_s_min: float = 0.05
+    """The first pause after a stream to a target has ended, or a target has refused an entry; each failure doubles
+    it. Without jitter: one player comes to each target."""
+    retry_s_max: float = 10.0
+    """The longest of these pauses."""
+    steady_s: float = 30.0
+    """A stream that lasted this long makes the next pause the first again."""

@@ -1,0 +1,307 @@
+"""The queue of one target for one partition: what waits to be sent to it, and what it still has to be caught up with.
+
+The states are those of the LogPlayer paper (`docs/references.md`); how a target joins the main stream again is our own.
+In the paper, a target that comes back gets the entries of the main stream from that moment on, and must keep them all
+while older entries are read for it: a target that lacks much would need a queue as long as its lack. Here it joins the
+main stream only when little lies between (`PlayerSettings.join_transactions`), and leaves it again when its queue
+overflows, without a new stream: what is dropped was never sent, and is read from the log.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from polonaise.errors import invariant
+from polonaise.player.protocol.entries import DeliveryBatch, RoutedEntry
+from polonaise.player.protocol.settings import PlayerSettings
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+
+
+class QueueState(enum.Enum):
+    """The states of a target's queue for one partition, with the paper's letters."""
+
+    NORMAL = "N"
+    """The target has been sent, or will be sent from this queue, all that the main stream has brought."""
+    FETCHING = "RF"
+    """Entries that the target lacks are being read from the log for it (the paper: recovery fetching)."""
+    FETCHED = "FC"
+    """All entries that it lacked are read, and some of them wait to be sent (the paper: fetching completed)."""
+    SUSPENDED = "S"
+    """Nothing is sent to the target: it is not connected, or has refused an entry of this partition."""
+
+
+class RecoveryRead(NamedTuple):
+    """A stretch of the log to be read for one target that lacks its entries."""
+
+    number: int
+    """Tells the answer from the answers to earlier reads of the same queue."""
+    first: TransactionId
+    last: TransactionId
+
+
+class QueueBudget:
+    """What the queues of one target together hold of the main stream, and may hold."""
+
+    __slots__ = ("_bytes_max", "_entries_max", "bytes", "entries")
+
+    def __init__(self, settings: PlayerSettings) -> None:
+        self._entries_max = settings.queue_entries_max
+        self._bytes_max = settings.queue_bytes_max
+        self.entries = 0
+        self.bytes = 0
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether the queues hold more than they may."""
+        return self.entries > self._entries_max or self.bytes > self._bytes_max
+
+
+class TargetQueue:
+    """What waits to be sent to one target of one partition, in the order in which it is to be sent.
+
+    Three ids follow each other: `acked` ≤ `sent` ≤ `covered`. Every entry of the target is sent once in the life of
+    a stream, because the queue takes the entries up to `covered` from reads of the log and those above it from the main
+    stream, and never one from both.
+    """
+
+    __slots__ = (
+        "_budget",
+        "_catchup",
+        "_catchup_bytes",
+        "_in_flight",
+        "_joined_at",
+        "_normal",
+        "_read_failed",
+        "_reading",
+        "_reads",
+        "_settings",
+        "_skipped_to",
+        "acked",
+        "covered",
+        "partition",
+        "sent",
+        "start_after",
+        "state",
+    )
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        settings: PlayerSettings,
+        budget: QueueBudget,
+        start_after: TransactionId = NO_TRANSACTION,
+    ) -> None:
+        """Begin suspended. The target gets nothing up to `start_after`, whatever it has applied."""
+        self.partition = partition
+        self.start_after = start_after
+        self.state = QueueState.SUSPENDED
+        self.acked: TransactionId = NO_TRANSACTION
+        """The last id that the target is known to have applied; -1 for none."""
+        self.sent: TransactionId = NO_TRANSACTION
+        """The last id that was taken to be sent; after `resume`, the one that the target has told."""
+        self.covered: TransactionId = NO_TRANSACTION
+        """The id up to which every entry was sent or is in the queue, without what the main stream brings since the
+        target joined it. Not kept up while the state is NORMAL or SUSPENDED."""
+        self._settings = settings
+        self._budget = budget
+        self._normal: deque[RoutedEntry] = deque()
+        self._catchup: deque[RoutedEntry] = deque()
+        self._catchup_bytes = 0
+        self._joined_at: TransactionId | None = None
+        self._skipped_to: TransactionId = NO_TRANSACTION
+        self._reading: RecoveryRead | None = None
+        self._reads = 0
+        self._read_failed = False
+        self._in_flight: deque[tuple[TransactionId, int]] = deque()
+
+    # ------------------------------------------------------------------ what it is like
+
+    @property
+    def waits(self) -> bool:
+        """Whether an entry can be taken."""
+        return bool(self._catchup) or (self.state is QueueState.NORMAL and bool(self._normal))
+
+    @property
+    def waiting(self) -> int:
+        """The number of entries in the queue, without those that are sent."""
+        return len(self._catchup) + len(self._normal)
+
+    @property
+    def joined(self) -> bool:
+        """Whether the queue takes what the main stream brings."""
+        if self.state is QueueState.FETCHING:
+            return self._joined_at is not None
+        return self.state is not QueueState.SUSPENDED
+
+    # ------------------------------------------------------------------ the life of a stream
+
+    def resume(self, last: TransactionId, current: TransactionId) -> None:
+        """Begin to serve the target, which has applied everything up to `last`, while the main stream is at `current`.
+
+        `last` may be above `current`: the target was ahead of others when the main stream began.
+        """
+        invariant(self.state is QueueState.SUSPENDED, f"partition {self.partition}: a queue resumes while it is served")
+        self.acked = self.sent = last
+        # Compared with what is pushed and read from now on: the id after which the target's entries begin.
+        self._skipped_to = max(last, self.start_after)
+        self.covered = self._skipped_to
+        self._joined_at = None
+        self.state = QueueState.NORMAL if self.covered >= current else QueueState.FETCHING
+
+    def suspend(self) -> int:
+        """Forget everything that waits; return the bytes in flight, of which no acknowledgement is waited for now."""
+        released = sum(size for _, size in self._in_flight)
+        self._in_flight.clear()
+        self._drop_normal()
+        self._catchup.clear()
+        self._catchup_bytes = 0
+        # The answer to a read that is under way comes to a later life of the queue, and has an older number.
+        self._reading = None
+        self._read_failed = False
+        self.state = QueueState.SUSPENDED
+        return released
+
+    # ------------------------------------------------------------------ entries come
+
+    def push(self, entries: Iterable[RoutedEntry]) -> None:
+        """Take the entries for this target that the main stream has brought; pass over those that it has applied.
+
+        If the queues of the target hold too much then, what this one holds of the main stream is dropped.
+        """
+        if not self.joined:
+            return
+        for entry in entries:
+            if entry.id > self._skipped_to:
+                self._normal.append(entry)
+                self._budget.entries += 1
+                self._budget.bytes += entry.size
+        # A single entry stays however large it is: dropped, it would be read again and dropped again.
+        if self._budget.exceeded and len(self._normal) > 1:
+            self._leave_main_stream()
+
+    def push_dummy(self, current: TransactionId) -> bool:
+        """Queue a dummy for the id `current` of the main stream, if the target gets nothing else; return whether.
+
+        Where an entry is queued or under way, none is needed: the entry's acknowledgement raises the target's id.
+        """
+        idle = self.state is QueueState.NORMAL and not self._normal and not self._in_flight
+        if not idle or current - max(self.sent, self._skipped_to) < self._settings.dummy_transactions:
+            return False
+        self.push([RoutedEntry(current, None)])
+        return True
+
+    def next_read(self, current: TransactionId) -> RecoveryRead | None:
+        """Return what to read of the log next for the target, while the main stream is at `current`; None for nothing.
+
+        One read is made at a time, and none while enough of what was read waits to be sent.
+        """
+        if (
+            self.state is not QueueState.FETCHING
+            or self._reading is not None
+            or self._read_failed
+            or self._catchup_bytes >= self._settings.recovery_bytes_max
+        ):
+            return None
+        # In one step: from here on the main stream's entries are kept, and those up to here are read.
+        if self._joined_at is None and current - self.covered <= self._settings.join_transactions:
+            self._joined_at = current
+        last = current if self._joined_at is None else self._joined_at
+        if self.covered >= last:
+            self.state = QueueState.FETCHED
+            if not self._catchup:
+                self._become_normal()
+            return None
+        self._reads += 1
+        self._reading = RecoveryRead(self._reads, self.covered + 1, last)
+        return self._reading
+
+    def recovered(self, number: int, entries: Sequence[RoutedEntry], through: TransactionId) -> bool:
+        """Take the entries that a read found up to the id `through`; return False if nobody waits for them any more.
+
+        Call `next_read` then: it goes on, or finds that all is read.
+        """
+        read = self._reading
+        if read is None or read.number != number:
+            return False
+        invariant(read.first <= through <= read.last, f"a read of {read} was answered up to {through}")
+        self._reading = None
+        for entry in entries:
+            self._catchup.append(entry)
+            self._catchup_bytes += entry.size
+        self.covered = through
+        return True
+
+    def read_failed(self, number: int) -> bool:
+        """Read nothing until `retry_read`; return False if nobody waits for the read that has failed any more."""
+        if self._reading is None or self._reading.number != number:
+            return False
+        self._reading = None
+        self._read_failed = True
+        return True
+
+    def retry_read(self) -> None:
+        """Read again, after a read that has failed."""
+        self._read_failed = False
+
+    # ------------------------------------------------------------------ entries go
+
+    def take(self) -> DeliveryBatch | None:
+        """Take the next batch to be sent; None if nothing can be sent."""
+        taken: list[RoutedEntry] = []
+        size = 0
+        while len(taken) < self._settings.batch_entries_max and self.waits:
+            entry = (self._catchup or self._normal)[0]
+            if taken and size + entry.size > self._settings.batch_bytes_max:
+                break
+            if self._catchup:
+                self._catchup.popleft()
+                self._catchup_bytes -= entry.size
+                if self.state is QueueState.FETCHED and not self._catchup:
+                    self._become_normal()
+            else:
+                self._normal.popleft()
+                self._budget.entries -= 1
+                self._budget.bytes -= entry.size
+            taken.append(entry)
+            size += entry.size
+        if not taken:
+            return None
+        invariant(taken[0].id > self.sent, f"entry {taken[0].id} after {self.sent} was sent")
+        batch = DeliveryBatch(self.partition, self.sent, taken)
+        self.sent = batch.last
+        self._in_flight.append((batch.last, size))
+        return batch
+
+    def acknowledge(self, through: TransactionId) -> int:
+        """Note that the target has applied everything up to `through`; return the bytes of the batches that this ends.
+
+        The acknowledgement of the last entry of a run stands for all before it. One that was overtaken changes nothing.
+        """
+        released = 0
+        while self._in_flight and self._in_flight[0][0] <= through:
+            released += self._in_flight.popleft()[1]
+        self.acked = max(self.acked, through)
+        return released
+
+    # ------------------------------------------------------------------ states
+
+    def _leave_main_stream(self) -> None:
+        """Drop what is queued of the main stream, of which nothing was sent; it is read from the log later."""
+        if self.state is QueueState.NORMAL:
+            self.covered = self._normal[0].id - 1
+        # Otherwise all up to the id at which it joined is read or being read, and `covered` says how far.
+        self._drop_normal()
+        self._joined_at = None
+        self.state = QueueState.FETCHING
+
+    def _drop_normal(self) -> None:
+        self._budget.entries -= len(self._normal)
+        self._budget.bytes -= sum(entry.size for entry in self._normal)
+        self._normal.clear()
+
+    def _become_normal(self) -> None:
+        self._joined_at = None
+        self.state = QueueState.NORMAL

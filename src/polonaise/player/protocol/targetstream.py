@@ -1,0 +1,203 @@
+"""One target as the active player sees it: its stream, its queues, what is in flight, and when it is tried again."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from math import inf
+from typing import NamedTuple
+
+from polonaise.player.protocol.entries import DeliveryBatch, TargetName, Term
+from polonaise.player.protocol.settings import PlayerSettings
+from polonaise.player.protocol.targetqueue import QueueBudget, TargetQueue
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+
+
+class StreamState(enum.Enum):
+    """The states of a target's stream."""
+
+    DOWN = "down"
+    """There is none; the next one is opened after a pause."""
+    OPENING = "opening"
+    """It is being opened: the target has not told yet what it has applied."""
+    UP = "up"
+    """The target has accepted the fence, and told what it has applied."""
+
+
+class Halt(NamedTuple):
+    """Why one partition is not delivered to a target, and when that is tried again."""
+
+    reason: str
+    last: TransactionId
+    """The last id that the target has applied."""
+    retry_at_s: float
+
+
+class FailedRead(NamedTuple):
+    """Why the log could not be read for a target that catches up, and when that is tried again."""
+
+    reason: str
+    retry_at_s: float
+
+
+class Unproved(NamedTuple):
+    """A last id told by a target that the log is not known to reach: the answer to a request decides."""
+
+    last: TransactionId
+    request: int
+    """The number of the first request whose answer counts: it was asked after the target told the id."""
+
+
+class TargetStream:
+    """A target's queues, one for each partition, and the one stream that they share."""
+
+    def __init__(self, name: TargetName, settings: PlayerSettings, start_after: Mapping[PartitionId, TransactionId]):
+        """Begin without a stream, to be opened at once. `start_after` is as for `TargetQueue`, by partition."""
+        self.name = name
+        self.term: Term = 0
+        """The term of the present or last stream; each attempt to open one has its own."""
+        self.state = StreamState.DOWN
+        self.reason = "not tried yet"
+        """Why there is no stream, or why the last one ended."""
+        self.retry_at_s = -inf
+        """When the next stream is opened, while there is none; in monotonic seconds."""
+        self.writing = False
+        """Whether batches were handed to the stream, and it has not said yet that it takes more."""
+        self.in_flight_bytes = 0
+        """The bytes sent and not acknowledged, of all partitions."""
+        self.halts: dict[PartitionId, Halt] = {}
+        self.failed_reads: dict[PartitionId, FailedRead] = {}
+        self.unproved: dict[PartitionId, Unproved] = {}
+        self.proved: dict[PartitionId, TransactionId] = {}
+        """What the target has applied, in partitions whose main stream has not begun."""
+        self.queues: dict[PartitionId, TargetQueue] = {}
+        self._settings = settings
+        self._start_after = start_after
+        self._budget = QueueBudget(settings)
+        self._ready: dict[PartitionId, None] = {}
+        self._progress_at_s = inf
+        self._up_since_s = inf
+        self._pause_s = settings.retry_s_min
+        self._pauses_s: dict[PartitionId, float] = {}
+
+    def queue(self, partition: PartitionId) -> TargetQueue:
+        """Return the target's queue for a partition, made when it is first asked for."""
+        queue = self.queues.get(partition)
+        if queue is None:
+            after = self._start_after.get(partition, NO_TRANSACTION)
+            queue = self.queues[partition] = TargetQueue(partition, self._settings, self._budget, after)
+        return queue
+
+    # ------------------------------------------------------------------ the stream
+
+    def open(self) -> Term:
+        """Begin an attempt to open a stream; return its term."""
+        # Counted here, not when it succeeds: an attempt whose answer was lost has raised the fence at the target.
+        self.term += 1
+        self.state = StreamState.OPENING
+        return self.term
+
+    def opened(self, now_s: float) -> None:
+        """Note that the target has accepted the fence."""
+        self.state = StreamState.UP
+        self.reason = ""
+        self._up_since_s = now_s
+
+    def close(self, reason: str, now_s: float) -> None:
+        """End the stream or the attempt, and forget all that was queued for it; decide when the next one is opened."""
+        for queue in self.queues.values():
+            queue.suspend()
+        self.halts.clear()
+        self.failed_reads.clear()
+        self.unproved.clear()
+        self.proved.clear()
+        self._ready.clear()
+        self.in_flight_bytes = 0
+        self.writing = False
+        self._progress_at_s = inf
+        if self.state is StreamState.UP and now_s - self._up_since_s >= self._settings.steady_s:
+            self._pause_s = self._settings.retry_s_min
+        self.state = StreamState.DOWN
+        self.reason = reason
+        self.retry_at_s = now_s + self._pause_s
+        self._pause_s = min(2 * self._pause_s, self._settings.retry_s_max)
+
+    # ------------------------------------------------------------------ batches
+
+    def ready(self, partition: PartitionId) -> None:
+        """Note that the queue of a partition may have an entry to send; partitions take turns."""
+        self._ready.setdefault(partition)
+
+    def take(self, now_s: float) -> list[DeliveryBatch]:
+        """Take what is to be handed to the stream now: batches of partitions in turn, as far as the window allows.
+
+        Empty while the stream is not up, or is still taking what it was handed before.
+        """
+        batches: list[DeliveryBatch] = []
+        if self.state is not StreamState.UP or self.writing:
+            return batches
+        size = 0
+        while (
+            self._ready and self.in_flight_bytes < self._settings.window_bytes and size < self._settings.batch_bytes_max
+        ):
+            partition = next(iter(self._ready))
+            del self._ready[partition]
+            queue = self.queues[partition]
+            batch = queue.take()
+            if batch is None:
+                continue
+            if queue.waits:
+                self._ready[partition] = None
+            if not self.in_flight_bytes:
+                self._progress_at_s = now_s
+            batches.append(batch)
+            size += batch.size
+            self.in_flight_bytes += batch.size
+        self.writing = bool(batches)
+        return batches
+
+    def acknowledged(self, partition: PartitionId, through: TransactionId, now_s: float) -> None:
+        """Note that the target has applied everything of the partition up to `through`."""
+        queue = self.queues[partition]
+        if through > queue.acked:
+            self._progress_at_s = now_s
+            self._pauses_s.pop(partition, None)
+        self.in_flight_bytes -= queue.acknowledge(through)
+
+    def halt(self, partition: PartitionId, last: TransactionId, reason: str, now_s: float) -> None:
+        """Stop the delivery of one partition for a while, and leave the others alone."""
+        self.in_flight_bytes -= self.queue(partition).suspend()
+        self.failed_reads.pop(partition, None)
+        self.halts[partition] = Halt(reason, last, now_s + self._next_pause_s(partition))
+
+    def read_failed(self, partition: PartitionId, reason: str, now_s: float) -> None:
+        """Note that the log could not be read for this target."""
+        self.failed_reads[partition] = FailedRead(reason, now_s + self._next_pause_s(partition))
+
+    def _next_pause_s(self, partition: PartitionId) -> float:
+        """Return the next pause of a partition: twice as long each time, until the target has applied something."""
+        pause_s = self._pauses_s.get(partition, self._settings.retry_s_min)
+        self._pauses_s[partition] = min(2 * pause_s, self._settings.retry_s_max)
+        return pause_s
+
+    # ------------------------------------------------------------------ time
+
+    def stuck(self, now_s: float) -> bool:
+        """Return whether the target has acknowledged nothing for too long, although entries are in flight."""
+        waits = self.state is StreamState.UP and self.in_flight_bytes > 0
+        return waits and now_s - self._progress_at_s >= self._settings.progress_s_max
+
+    def due_halts(self, now_s: float) -> Iterable[tuple[PartitionId, Halt]]:
+        """Return the partitions whose delivery is to be tried again, and no longer count them as halted."""
+        due = [(partition, halt) for partition, halt in self.halts.items() if halt.retry_at_s <= now_s]
+        for partition, _ in due:
+            del self.halts[partition]
+        return due
+
+    def due_reads(self, now_s: float) -> Iterable[TargetQueue]:
+        """Return the queues whose reads are to be tried again, and no longer count them as failed."""
+        due = [partition for partition, failed in self.failed_reads.items() if failed.retry_at_s <= now_s]
+        for partition in due:
+            del self.failed_reads[partition]
+            self.queues[partition].retry_read()
+            yield self.queues[partition]

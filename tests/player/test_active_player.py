@@ -1,0 +1,408 @@
+"""The active player's decisions, event by event: those on time, on bounds of bytes, and on bad answers, above all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import pytest
+
+from polonaise.errors import InvariantViolated
+from polonaise.player.protocol.activeplayer import ActivePlayer
+from polonaise.player.protocol.effects import (
+    AskMark,
+    CloseStream,
+    FollowPartition,
+    OpenStream,
+    PlayerEffect,
+    ReadForTarget,
+    SendBatches,
+    StandDown,
+)
+from polonaise.player.protocol.entries import Fence, RoutedEntry
+from polonaise.player.protocol.settings import PlayerSettings
+from polonaise.player.protocol.targetqueue import QueueState
+from polonaise.player.protocol.targetstream import StreamState
+
+E = TypeVar("E")
+
+
+class Player:
+    """An active player of epoch 3, whose effects are kept by kind, in time that the test tells."""
+
+    def __init__(self, *targets: str, partitions: int = 1, **settings: Any) -> None:
+        self.machine = ActivePlayer(3, range(partitions), PlayerSettings(**settings))
+        self.effects: list[PlayerEffect] = []
+        self.now_s = 100.0
+        for target in targets:
+            self.machine.add_target(target)
+
+    def do(self, event: str, *about: Any) -> None:
+        """Let an event happen that has a time."""
+        self.effects += getattr(self.machine, event)(*about, self.now_s)
+
+    def tick(self, after_s: float = 0.0) -> None:
+        self.now_s += after_s
+        self.effects += self.machine.tick(self.now_s)
+
+    def all(self, kind: type[E]) -> list[E]:
+        """Return the effects of this kind since the last call of `all` for it."""
+        found = [effect for effect in self.effects if isinstance(effect, kind)]
+        self.effects = [effect for effect in self.effects if not isinstance(effect, kind)]
+        return found
+
+    def connect(self, target: str, term: int = 1, applied: Mapping[int, int] | None = None, mark: int = -1) -> None:
+        """Have the target accept the stream; the log's mark is `mark` for all who ask."""
+        self.do("connected", target, term, applied or {})
+        for ask in self.all(AskMark):
+            self.do("mark_told", ask.partition, ask.number, mark)
+
+    def fetch(self, first: int, *targets: str, partition: int = 0, size: int = 1) -> None:
+        """Let the main stream bring one transaction for these targets."""
+        routed = {target: [RoutedEntry(first, bytes(size))] for target in targets}
+        self.do("fetched", partition, 1, first, first, routed)
+
+    def sent(self) -> list[tuple[str, int, int, list[int]]]:
+        """Return what was sent since the last call: target, partition, previous id, ids."""
+        return [
+            (effect.target, batch.partition, batch.previous, [entry.id for entry in batch.entries])
+            for effect in self.all(SendBatches)
+            for batch in effect.batches
+        ]
+
+
+def served(*targets: str, partitions: int = 1, **settings: Any) -> Player:
+    """A player that has begun the main streams of an empty log, and serves these targets."""
+    player = Player(*targets, partitions=partitions, **settings)
+    player.tick()
+    for target in targets:
+        player.connect(target)
+    player.effects.clear()
+    return player
+
+
+# ---------------------------------------------------------------------- the beginning
+
+
+def test_a_main_stream_begins_once_every_target_has_told_what_it_has_applied() -> None:
+    player = Player("a", "b")
+    player.tick()
+    assert player.all(OpenStream) == [OpenStream("a", 1), OpenStream("b", 1)]
+    player.connect("a", applied={0: 7}, mark=9)
+    assert player.all(FollowPartition) == []
+    player.connect("b", applied={0: 5}, mark=9)
+    assert player.all(FollowPartition) == [FollowPartition(0, 1, 6)]
+    player.fetch(6, "a", "b")
+    assert player.sent() == [("b", 0, 5, [6])]
+
+
+def test_a_target_that_does_not_answer_is_waited_for_no_longer_than_the_patience() -> None:
+    player = Player("a", "b", start_patience_s=2.0)
+    player.tick()
+    player.connect("a", applied={0: 7}, mark=9)
+    player.tick(1.9)
+    assert player.all(FollowPartition) == []
+    player.tick(0.1)
+    assert player.all(FollowPartition) == [FollowPartition(0, 1, 8)]
+    player.connect("b", applied={0: 5}, mark=9)
+    (read,) = player.all(ReadForTarget)
+    assert (read.target, read.read.first, read.read.last) == ("b", 6, 7)
+
+
+def test_while_no_target_has_told_anything_no_main_stream_begins() -> None:
+    player = Player("a")
+    player.tick()
+    player.tick(1_000.0)
+    assert player.all(FollowPartition) == []
+
+
+def test_a_main_stream_does_not_begin_far_back_for_one_target() -> None:
+    player = Player("a", "b", join_transactions=10)
+    player.tick()
+    player.connect("a", applied={0: 1_000}, mark=1_000)
+    player.connect("b", applied={}, mark=1_000)
+    assert player.all(FollowPartition) == [FollowPartition(0, 1, 991)]
+    (read,) = player.all(ReadForTarget)
+    assert (read.target, read.read.first, read.read.last) == ("b", 0, 990)
+
+
+def test_a_target_of_another_log_is_refused_and_the_others_go_on() -> None:
+    player = Player("a", "b")
+    player.tick()
+    player.connect("a", applied={0: 50}, mark=9)
+    player.connect("b", applied={0: 5}, mark=9)
+    assert player.all(FollowPartition) == [FollowPartition(0, 1, 6)]
+    assert "served another log" in player.machine.targets["a"].halts[0].reason
+    player.fetch(6, "a", "b")
+    assert player.sent() == [("b", 0, 5, [6])]
+
+
+def test_only_a_mark_that_was_asked_for_later_tells_that_a_target_is_ahead() -> None:
+    player = served("a")
+    player.machine.add_target("b")
+    player.machine.add_target("c")
+    player.tick()
+    player.do("connected", "b", 1, {0: 10})
+    (first,) = player.all(AskMark)
+    player.do("connected", "c", 1, {0: 20})
+    assert player.all(AskMark) == [], "one request at a time"
+    player.do("mark_told", 0, first.number, 10)
+    (second,) = player.all(AskMark)
+    assert not player.machine.targets["c"].halts
+    player.do("mark_told", 0, second.number, 20)
+    assert not player.machine.targets["c"].halts
+    assert [player.machine.targets[name].queues[0].state for name in "bc"] == [QueueState.NORMAL] * 2
+
+
+def test_a_target_that_needs_what_was_trimmed_is_named_and_the_others_go_on() -> None:
+    player = Player("a", "b", join_transactions=100)
+    player.tick()
+    player.connect("a", applied={0: 10}, mark=40)
+    player.connect("b", applied={0: 30}, mark=40)
+    (follow,) = player.all(FollowPartition)
+    player.do("trimmed", 0, follow.number, 20)
+    assert len(player.all(CloseStream)) == 2
+    player.tick(1.0)
+    player.connect("a", term=2, applied={0: 10}, mark=40)
+    player.connect("b", term=2, applied={0: 30}, mark=40)
+    assert player.all(FollowPartition) == [FollowPartition(0, 2, 31)]
+    assert "which was trimmed: the log begins with 20" in player.machine.targets["a"].halts[0].reason
+
+
+def test_what_an_earlier_main_stream_brings_is_passed_over() -> None:
+    player = served("a")
+    player.do("trimmed", 0, 1, 0)
+    player.tick(1.0)
+    player.connect("a", term=2)
+    player.fetch(0, "a")  # of main stream 1
+    assert player.sent() == []
+    player.do("fetched", 0, 2, 0, 0, {"a": [RoutedEntry(0, b"")]})
+    assert player.sent() == [("a", 0, -1, [0])]
+
+
+def test_a_main_stream_with_a_gap_is_a_mistake_of_our_own() -> None:
+    player = served("a")
+    with pytest.raises(InvariantViolated, match="the main stream is at -1, and brings 1 to 1"):
+        player.fetch(1, "a")
+
+
+# ---------------------------------------------------------------------- sending
+
+
+def test_entries_go_to_their_targets_and_others_get_none() -> None:
+    player = served("a", "b")
+    player.fetch(0, "a")
+    player.fetch(1, "a", "b", "unknown")
+    assert player.sent() == [("a", 0, -1, [0]), ("b", 0, -1, [1])]
+    player.do("written", "a", 1)
+    assert player.sent() == [("a", 0, 0, [1])]
+
+
+def test_what_comes_while_a_stream_is_written_goes_in_one_batch() -> None:
+    player = served("a")
+    for number in range(4):
+        player.fetch(number, "a")
+    assert player.sent() == [("a", 0, -1, [0])]
+    player.do("written", "a", 1)
+    assert player.sent() == [("a", 0, 0, [1, 2, 3])]
+
+
+def test_no_more_is_sent_than_the_window_allows_until_it_is_acknowledged() -> None:
+    player = served("a", window_bytes=100)
+    player.fetch(0, "a", size=90)
+    player.do("written", "a", 1)
+    player.fetch(1, "a")
+    assert player.sent() == [("a", 0, -1, [0])]
+    player.do("acknowledged", "a", 1, 0, 0)
+    assert player.sent() == [("a", 0, 0, [1])]
+
+
+def test_partitions_of_a_target_take_turns() -> None:
+    player = served("a", partitions=2, batch_entries_max=1, batch_bytes_max=1)
+    for number in range(2):
+        for partition in range(2):
+            player.fetch(number, "a", partition=partition)
+    for _ in range(3):
+        player.do("written", "a", 1)
+    assert [(partition, ids) for _, partition, _, ids in player.sent()] == [
+        (0, [0]), (1, [0]), (0, [1]), (1, [1])
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------------- faults of targets
+
+
+def test_a_target_that_comes_back_is_caught_up_behind_what_it_tells() -> None:
+    player = served("a")
+    for number in range(3):
+        player.fetch(number, "a")
+    player.do("disconnected", "a", 1, "reset by peer")
+    player.fetch(3, "a")
+    player.effects.clear()
+    player.tick(1.0)
+    assert player.all(OpenStream) == [OpenStream("a", 2)]
+    player.connect("a", term=2, applied={0: 0})
+    (effect,) = player.all(ReadForTarget)
+    assert (effect.read.first, effect.read.last) == (1, 3)
+    player.do("recovered", "a", 0, effect.read.number, [RoutedEntry(number, b"") for number in (1, 2, 3)], 3)
+    assert player.sent() == [("a", 0, 0, [1, 2, 3])]
+
+
+def test_pauses_grow_while_streams_fail_and_begin_anew_after_one_that_lasted() -> None:
+    player = Player("a", retry_s_min=1.0, retry_s_max=3.0, steady_s=50.0)
+    opened = []
+    for _ in range(4):
+        player.tick()
+        while not (found := player.all(OpenStream)):
+            player.tick(0.5)
+        opened.append(player.now_s - 100.0)
+        player.do("disconnected", "a", found[0].term, "refused")
+    assert opened == [0.0, 1.0, 3.0, 6.0]
+    player.tick(3.0)
+    player.connect("a", term=5)
+    player.now_s += 60.0
+    player.do("disconnected", "a", 5, "reset")
+    player.all(OpenStream)
+    player.tick(1.0)
+    assert player.all(OpenStream) == [OpenStream("a", 6)]
+
+
+def test_a_target_that_acknowledges_nothing_for_too_long_is_disconnected() -> None:
+    player = served("a", "b", progress_s_max=5.0)
+    player.tick(100.0)
+    assert player.all(CloseStream) == [], "nothing is in flight"
+    player.fetch(0, "a", "b")
+    player.do("acknowledged", "b", 1, 0, 0)
+    player.tick(4.9)
+    assert player.all(CloseStream) == []
+    player.tick(0.1)
+    assert player.all(CloseStream) == [CloseStream("a", 1, "it acknowledged nothing for 5 s")]
+    assert player.machine.targets["b"].state is StreamState.UP
+
+
+def test_a_refused_entry_is_sent_again_after_a_pause_and_other_partitions_go_on() -> None:
+    player = served("a", partitions=2, retry_s_min=1.0)
+    player.fetch(0, "a")
+    player.do("written", "a", 1)
+    player.fetch(1, "a")
+    player.do("refused", "a", 1, 0, 0, "no such account")
+    assert player.machine.targets["a"].halts[0].reason == "no such account"
+    player.effects.clear()
+    player.do("written", "a", 1)
+    player.fetch(0, "a", partition=1)
+    assert player.sent() == [("a", 1, -1, [0])]
+    player.do("written", "a", 1)
+    player.tick(0.9)
+    assert player.all(ReadForTarget) == []
+    player.tick(0.1)
+    (effect,) = player.all(ReadForTarget)
+    player.do("recovered", "a", 0, effect.read.number, [RoutedEntry(1, b"")], 1)
+    assert player.sent() == [("a", 0, 0, [1])]
+
+
+def test_a_read_that_failed_is_tried_again_and_what_was_read_is_still_sent() -> None:
+    player = Player("a", "b", retry_s_min=1.0, join_transactions=0)
+    player.tick()
+    player.connect("a", applied={0: 9}, mark=9)
+    player.connect("b", mark=9)
+    (effect,) = player.all(ReadForTarget)
+    player.do("recovered", "b", 0, effect.read.number, [RoutedEntry(0, b"")], 0)
+    (effect,) = player.all(ReadForTarget)
+    assert player.sent() == [("b", 0, -1, [0])]
+    player.do("recovery_failed", "b", 0, effect.read.number, "no server answers")
+    assert player.machine.targets["b"].failed_reads[0].reason == "no server answers"
+    player.do("acknowledged", "b", 1, 0, 0)
+    assert player.all(ReadForTarget) == []
+    player.tick(1.0)
+    (effect,) = player.all(ReadForTarget)
+    assert (effect.read.first, effect.read.last) == (1, 9)
+
+
+@pytest.mark.parametrize(
+    ("event", "about"),
+    [("acknowledged", (0, 7)), ("acknowledged", (1, 0)), ("refused", (0, 0, "why")), ("refused", (1, 0, "why"))],
+)
+def test_a_target_that_answers_for_what_it_was_not_sent_is_disconnected(event: str, about: tuple[Any, ...]) -> None:
+    player = served("a", "b")
+    player.fetch(0, "a")
+    player.do(event, "a", 1, *about)
+    (closed,) = player.all(CloseStream)
+    assert "was not sent" in closed.reason
+    assert player.machine.targets["b"].state is StreamState.UP
+
+
+# ---------------------------------------------------------------------- fences
+
+
+def test_a_player_that_was_replaced_stands_down_and_says_nothing_more() -> None:
+    player = served("a", "b")
+    player.do("fenced", "a", 1, Fence(4, 1))
+    (stand_down,) = player.all(StandDown)
+    assert "epoch 4" in stand_down.reason
+    player.fetch(0, "a", "b")
+    player.tick(100.0)
+    assert player.effects == []
+
+
+def test_a_target_with_a_higher_term_of_the_same_epoch_is_taken_at_its_word() -> None:
+    player = Player("a")
+    player.tick()
+    player.all(OpenStream)
+    player.do("fenced", "a", 1, Fence(3, 6))
+    player.tick(1.0)
+    assert player.all(OpenStream) == [OpenStream("a", 7)]
+
+
+def test_events_of_an_earlier_stream_change_nothing() -> None:
+    player = served("a")
+    player.fetch(0, "a")
+    player.do("disconnected", "a", 1, "reset")
+    player.tick(1.0)
+    player.effects.clear()
+    for event, about in [
+        ("connected", ({},)), ("written", ()), ("acknowledged", (0, 0)), ("refused", (0, -1, "why")),
+        ("disconnected", ("again",)), ("fenced", (Fence(9, 9),)),
+    ]:  # fmt: skip
+        player.do(event, "a", 1, *about)
+    assert player.effects == []
+    assert player.machine.targets["a"].state is StreamState.OPENING
+
+
+# ---------------------------------------------------------------------- what changes at run time
+
+
+def test_a_target_that_is_added_gets_what_follows_the_id_that_it_starts_after() -> None:
+    player = served("a")
+    for number in range(5):
+        player.fetch(number, "a")
+    player.machine.add_target("b", {0: 2})
+    player.tick()
+    player.connect("b", mark=4)
+    (effect,) = player.all(ReadForTarget)
+    assert (effect.target, effect.read.first, effect.read.last) == ("b", 3, 4)
+
+
+def test_a_target_that_is_removed_is_not_waited_for() -> None:
+    player = Player("a", "b")
+    player.tick()
+    player.connect("a")
+    player.do("remove_target", "b")
+    assert player.all(CloseStream) == [CloseStream("b", 1, "the target was removed")]
+    assert len(player.all(FollowPartition)) == 1
+    player.do("connected", "b", 1, {})
+    assert player.effects == [OpenStream("a", 1), OpenStream("b", 1)]
+
+
+def test_a_main_stream_that_stops_delivers_what_it_has_brought_and_skips_nothing() -> None:
+    player = served("a", partitions=2)
+    player.fetch(0, "a")
+    player.fetch(1, "a")
+    player.effects += player.machine.stopped(0, 1, "transaction 2 can't be routed: no such account")
+    player.sent()
+    player.do("written", "a", 1)
+    assert player.sent() == [("a", 0, 0, [1])]
+    player.do("fetched", 0, 1, 3, 3, {})
+    player.fetch(0, "a", partition=1)
+    player.do("written", "a", 1)
+    assert player.sent() == [("a", 1, -1, [0])]
+    assert player.machine.partitions[0].current == 1
