@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from polonaise.host.real import RealHost
-    from rigs.databases import PostgreSQL
+    from rigs.databases import MariaDB, PostgreSQL
     from rigs.shell import Shell
 
 # How long an example takes says how busy the machine is, not whether the code is right.
@@ -73,6 +74,51 @@ def postgresql() -> Iterator[PostgreSQL]:
     server.start()
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDB]:
+    """A MariaDB from Debian's package."""
+    from rigs.databases import MariaDB  # as above
+    from rigs.lacking import lacking
+
+    if MariaDB.program() is None:
+        lacking("no `mariadbd` on this machine: Debian's package mariadb-server-core has it")
+    server = MariaDB()
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'view.db'}"
+
+
+@pytest.fixture
+def postgresql_url(postgresql: PostgreSQL) -> str:
+    return postgresql.database()
+
+
+@pytest.fixture
+def mariadb_url(mariadb: MariaDB) -> str:
+    return mariadb.database()
+
+
+_MARIADB = pytest.param("mariadb", marks=pytest.mark.slow)
+"""Among the slow tests: two servers of databases take longer to start than all quick tests of views."""
+
+
+@pytest.fixture(params=["sqlite", "postgresql", _MARIADB])
+def url(request: pytest.FixtureRequest) -> str:
+    """A new, empty database of each kind in turn."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture(params=["postgresql", _MARIADB])
+def server_url(request: pytest.FixtureRequest) -> str:
+    """As `url`, of those that are servers."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
 
 
 @pytest.fixture

@@ -211,13 +211,22 @@ class WriterConnection:
         return not (self.db.closed or self.db.invalidated)
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[Connection]:
+    def transaction(self, *, synced: bool = False) -> Iterator[Connection]:
         """Yield the connection in a transaction: committed at the end, rolled back when something is raised.
 
         The code within may do all but end the transaction: the mark and what it stands for are committed together.
-        Raises `BadOption` if that code ends it, as far as the driver can tell.
+        With `synced` the commit survives a loss of power on SQLite, too, where others may not. Raises `BadOption` if
+        that code ends it, as far as the driver can tell.
         """
         db = self.db
+        if self._sqlite is not None and synced:
+            self._sqlite.execute("PRAGMA synchronous = FULL")
+            try:
+                with self.transaction():
+                    yield db
+            finally:
+                self._sqlite.execute("PRAGMA synchronous = NORMAL")
+            return
         transaction = db.begin()
         try:
             if self._sqlite is not None:

@@ -1,15 +1,40 @@
-"""Checks that a view can apply exactly once to its tables; if not, says which table is at fault, and what to do."""
+"""Makes the tables that a view applies to, and checks that it can apply exactly once to them.
+
+If not, an error says which table is at fault, and what to do.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from sqlalchemy import Connection, Integer, Numeric, String, Table, inspect, text
 from sqlalchemy.engine import Inspector
 from sqlalchemy.engine.interfaces import ReflectedColumn
+from sqlalchemy.exc import DBAPIError
 
 from polonaise.errors import ViewUnfit
-from polonaise.views.database import MARIADB, POSTGRESQL
+from polonaise.views.database import MARIADB, POSTGRESQL, WriterConnection
+from polonaise.views.databaseerrors import Trouble, trouble_in
+
+_CREATE_TRIES: Final = 5
+"""How often it is tried to create missing tables before the error is raised.
+
+Processes that start together create the same tables together; all but one fail, and find them the next time.
+"""
+
+
+def create_tables(writer: WriterConnection, tables: Sequence[Table]) -> None:
+    """Make the missing tables; try again if that fails, because another process may be making them too."""
+    for tries_left in reversed(range(_CREATE_TRIES)):
+        try:
+            with writer.transaction() as db:
+                for metadata in {table.metadata: None for table in tables}:
+                    metadata.create_all(db)
+            return
+        except DBAPIError as error:
+            if not tries_left or trouble_in(error) is Trouble.UNAVAILABLE:
+                raise
 
 
 def check_tables(db: Connection, tables: Sequence[Table], marks: Table) -> None:

@@ -59,6 +59,11 @@ class Marks:
             )
         return int(row.high_water_mark)
 
+    def all(self, db: Connection) -> dict[PartitionId, TransactionId]:
+        """Return the marks of all partitions that have a row, whatever log they are of."""
+        rows = db.execute(select(self.table.c.partition, self.table.c.high_water_mark))
+        return {row.partition: int(row.high_water_mark) for row in rows}
+
     def add(self, db: Connection, partition: PartitionId, cluster: str) -> None:
         """Write the partition's row, with the mark -1. Raises SQLAlchemy's `IntegrityError` if there is one already."""
         values = {"partition": partition, "high_water_mark": NO_TRANSACTION, "cluster": cluster}

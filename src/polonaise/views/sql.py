@@ -13,25 +13,19 @@ from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy import Connection, Engine, MetaData, Table
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import IntegrityError
 
 from polonaise.client.protocol.oncekeys import OnceRecord
 from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
 from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
 from polonaise.views.database import Database, WriterConnection
-from polonaise.views.databaseerrors import Trouble, translated, trouble_in
-from polonaise.views.fitness import check_tables
+from polonaise.views.databaseerrors import translated
+from polonaise.views.fitness import check_tables, create_tables
 from polonaise.views.marks import Marks
 from polonaise.views.oncetable import OnceKept
 from polonaise.views.worker import Worker, end_all
 
 T = TypeVar("T")
-
-_CREATE_TRIES = 5
-"""How often it is tried to create missing tables before the error is raised.
-
-Processes that start together create the same tables together; all but one fail, and find them the next time.
-"""
 
 
 class SqlView:
@@ -218,22 +212,10 @@ class SqlView:
             tables = list(self.metadata.sorted_tables) if self.metadata is not None else []
             tables += [self._once.table] if self._once is not None else []
             if self._create:
-                self._create_tables(writer, [*tables, self._marks.table])
+                create_tables(writer, [*tables, self._marks.table])
             with writer.transaction() as db:
                 check_tables(db, tables, self._marks.table)
             self._prepared = True
-
-    def _create_tables(self, writer: WriterConnection, tables: Sequence[Table]) -> None:
-        """Make the missing tables; try again if that fails, because another process may be making them too."""
-        for tries_left in reversed(range(_CREATE_TRIES)):
-            try:
-                with writer.transaction() as db:
-                    for metadata in {table.metadata: None for table in tables}:
-                        metadata.create_all(db)
-                return
-            except DBAPIError as error:
-                if not tries_left or trouble_in(error) is Trouble.UNAVAILABLE:
-                    raise
 
     # ------------------------------------------------------------------ what the client calls
 

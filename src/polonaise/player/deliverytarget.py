@@ -1,0 +1,61 @@
+"""What a target has to do: keep a fence and, for each partition, what it has applied; and apply entries with that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol, TypeAlias
+
+from polonaise.player.protocol.entries import DeliveryBatch, Fence
+from polonaise.player.protocol.reception import Verdict
+from polonaise.terms import PartitionId, TransactionId
+
+Judge: TypeAlias = Callable[[Fence, TransactionId, DeliveryBatch], Verdict]
+"""Decides on a batch, given the fence that the target keeps and the last id of the partition that it has applied."""
+
+
+class Acceptance(NamedTuple):
+    """A target's answer to a stream that is offered to it."""
+
+    accepted: bool
+    kept: Fence
+    """The fence that the target keeps now: that of the stream if it was accepted, or else the one that shuts it out."""
+    applied: Mapping[PartitionId, TransactionId]
+    """By partition, the last id that the target has applied; a partition of which it has applied nothing is left out.
+    Empty unless the stream was accepted."""
+
+
+class Application(NamedTuple):
+    """What a target did with a batch."""
+
+    verdict: Verdict
+    last: TransactionId
+    """The last id of the partition that the target has applied; -1 for none."""
+    kept: Fence
+    """The fence that the target keeps."""
+    refusal: str = ""
+    """Why the entry after `last` could not be applied; empty if none was refused."""
+
+
+class DeliveryTarget(Protocol):
+    """A place that entries are delivered to, with its durable memory.
+
+    Calls for one stream come one after the other; streams may overlap, and so may processes that share the memory. So
+    both methods read, decide and write in one durable step that no other such step comes in between.
+    """
+
+    async def accept(self, offered: Fence, log_key: bytes) -> Acceptance:
+        """Accept a stream under the fence `offered` if that is above the one that is kept, and keep it then.
+
+        `log_key` says which log the entries are of (`Log.log_key`). Raises `ViewUnfit` if this memory is of another
+        log, and `ViewUnavailable` while it can't be used.
+        """
+
+    async def apply(self, batch: DeliveryBatch, judge: Judge) -> Application:
+        """Ask `judge` what to do; if it is to be applied, apply the entries and keep the last id, in one durable step.
+
+        An entry that can't be applied is refused: those before it are applied, and it and those after it are not.
+        A dummy only raises the id. Raises `ViewUnavailable` while the memory can't be used: nothing was applied then.
+        """
+
+    async def close(self) -> None:
+        """Let go of what is open, after what is being applied is done."""

@@ -1,0 +1,273 @@
+"""A target in a SQL database: each entry once, in order, whatever dies, and nothing of a stream that was replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, create_engine, select, text
+
+from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
+from polonaise.player.deliverytarget import Acceptance, Application
+from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
+from polonaise.player.protocol.reception import Verdict
+from polonaise.player.sqldelivery import SqlDeliveryTarget
+from polonaise.player.targetsession import TargetSession
+from rigs.waiting import wait_until
+
+LOG = bytes(range(16))
+SCHEMA = MetaData()
+LINES = Table(
+    "lines",
+    SCHEMA,
+    Column("number", Integer, primary_key=True),
+    Column("partition_id", Integer, nullable=False),
+    Column("line", String(100), nullable=False),
+)
+
+
+class Lines(SqlDeliveryTarget):
+    """Keeps each entry as a row; refuses those that say `bad` as often as `bad_times` says."""
+
+    metadata = SCHEMA
+
+    def __init__(self, url: str, bad_times: int = 99, **options: Any) -> None:
+        super().__init__(url, **options)
+        self.bad_times = bad_times
+        self.runs: list[list[int]] = []
+
+    def apply_entries(self, partition: int, entries: Sequence[RoutedEntry], db: Connection) -> None:
+        self.runs.append([entry.id for entry in entries])
+        super().apply_entries(partition, entries, db)
+
+    def apply_entry(self, partition: int, entry: RoutedEntry, db: Connection) -> None:
+        assert entry.payload is not None
+        line = entry.payload.decode()
+        db.execute(LINES.insert(), {"partition_id": partition, "line": line})
+        if line == "bad" and self.bad_times:
+            self.bad_times -= 1
+            raise ValueError("no such account")
+
+
+def batch(previous: int, *lines: str | None, partition: int = 0) -> DeliveryBatch:
+    """A batch of consecutive ids; None for a dummy."""
+    entries = [
+        RoutedEntry(previous + 1 + place, None if line is None else line.encode()) for place, line in enumerate(lines)
+    ]
+    return DeliveryBatch(partition, previous, entries)
+
+
+def kept(url: str) -> list[tuple[int, str]]:
+    engine = create_engine(url)
+    try:
+        with engine.connect() as db:
+            return [(row.partition_id, row.line) for row in db.execute(select(LINES).order_by(LINES.c.number))]
+    finally:
+        engine.dispose()
+
+
+@asynccontextmanager
+async def opened(url: str, *targets: SqlDeliveryTarget, **options: Any) -> AsyncIterator[Any]:
+    """A target, or these, closed in the end."""
+    made = targets or (Lines(url, **options),)
+    try:
+        yield made if targets else made[0]
+    finally:
+        for target in made:
+            await target.close()
+
+
+async def stream(target: SqlDeliveryTarget, epoch: int = 1, term: int = 1) -> TargetSession:
+    session = TargetSession(target, Fence(epoch, term))
+    assert (await session.greet(LOG)).accepted
+    return session
+
+
+async def test_entries_are_applied_with_their_ids_and_told_to_the_next_stream(url: str) -> None:
+    async with opened(url) as target:
+        session = TargetSession(target, Fence(1, 1))
+        assert await session.greet(LOG) == Acceptance(True, Fence(1, 1), {})
+        assert await session.take(batch(-1, "a", "b")) == Application(Verdict.APPLY, 1, Fence(1, 1))
+        assert await session.take(batch(-1, "x", partition=3)) == Application(Verdict.APPLY, 0, Fence(1, 1))
+    async with opened(url) as again:
+        acceptance = await TargetSession(again, Fence(1, 2)).greet(LOG)
+        assert acceptance == Acceptance(True, Fence(1, 2), {0: 1, 3: 0})
+    assert kept(url) == [(0, "a"), (0, "b"), (3, "x")]
+
+
+async def test_a_stream_is_accepted_only_above_the_one_before(url: str) -> None:
+    async with opened(url) as target:
+        await stream(target, 2, 5)
+        for lower in (Fence(2, 5), Fence(2, 4), Fence(1, 9)):
+            assert await target.accept(lower, LOG) == Acceptance(False, Fence(2, 5), {})
+        assert (await target.accept(Fence(3, 1), LOG)).accepted
+
+
+async def test_what_an_older_stream_still_brings_is_not_applied(url: str) -> None:
+    async with opened(url) as target:
+        older = await stream(target, 1, 1)
+        await older.take(batch(-1, "a"))
+        newer = await stream(target, 1, 2)
+        told = await older.take(batch(0, "b"))
+        assert told is not None
+        assert (told.verdict, told.kept) == (Verdict.FENCED, Fence(1, 2))
+        await newer.take(batch(0, "b"))
+    assert kept(url) == [(0, "a"), (0, "b")]
+
+
+async def test_a_dummy_raises_the_id_and_applies_nothing(url: str) -> None:
+    async with opened(url) as target:
+        session = await stream(target)
+        assert await session.take(batch(-1, "a", None)) == Application(Verdict.APPLY, 1, Fence(1, 1))
+        assert await session.take(batch(1, None)) == Application(Verdict.APPLY, 2, Fence(1, 1))
+        assert target.runs == [[0]]
+    assert kept(url) == [(0, "a")]
+
+
+async def test_a_batch_that_does_not_follow_is_not_applied(url: str) -> None:
+    async with opened(url) as target:
+        session = await stream(target)
+        await session.take(batch(-1, "a"))
+        for previous in (-1, 1):
+            told = await session.take(batch(previous, "b"))
+            assert told == Application(Verdict.OUT_OF_PLACE, 0, Fence(1, 1))
+    assert kept(url) == [(0, "a")]
+
+
+async def test_an_entry_that_can_not_be_applied_is_refused_and_those_before_it_are_kept(url: str) -> None:
+    async with opened(url, bad_times=4) as target:
+        session = await stream(target)
+        told = await session.take(batch(-1, "a", "bad", "c"))
+        assert told == Application(Verdict.APPLY, 0, NO_FENCE, "ValueError: no such account")
+        assert await session.take(batch(2, "d")) is None, "it was sent before the player knew"
+        assert (await session.take(batch(-1, "x", partition=1))).verdict is Verdict.APPLY
+        assert (await session.take(batch(0, "bad", "c"))).refusal, "once more"
+        assert await session.take(batch(0, "bad", "c", "d")) == Application(Verdict.APPLY, 3, Fence(1, 1))
+    assert kept(url) == [(0, "a"), (1, "x"), (0, "bad"), (0, "c"), (0, "d")]
+
+
+async def test_what_an_application_says_of_itself_reaches_the_player_without_passwords(sqlite_url: str) -> None:
+    class Talks(Lines):
+        def apply_entry(self, partition: int, entry: RoutedEntry, db: Connection) -> None:
+            raise RuntimeError(f"postgresql://me:secret@host/db {'x' * 2_000}")
+
+    async with opened(sqlite_url, Talks(sqlite_url)) as (target,):
+        told = await (await stream(target)).take(batch(-1, "a"))
+    assert told is not None
+    assert "secret" not in told.refusal
+    assert len(told.refusal) == 500
+
+
+async def test_an_application_may_not_end_the_transaction(sqlite_url: str) -> None:
+    class Commits(Lines):
+        def apply_entry(self, partition: int, entry: RoutedEntry, db: Connection) -> None:
+            super().apply_entry(partition, entry, db)
+            db.commit()
+
+    async with opened(sqlite_url, Commits(sqlite_url)) as (target,):
+        told = await (await stream(target)).take(batch(-1, "a"))
+    assert told is not None
+    assert "may not end its SQL transaction" in told.refusal
+    assert kept(sqlite_url) == []
+
+
+async def test_two_targets_on_one_database_apply_what_one_stream_brings(url: str) -> None:
+    """Two processes of one target: the player has given up the stream to the first, which has not noticed."""
+    async with opened(url, Lines(url), Lines(url)) as (first, second):
+        older, newer = await stream(first, 1, 1), await stream(second, 1, 2)
+        entries = [str(number) for number in range(40)]
+        told = await asyncio.gather(
+            *(session.take(batch(number - 1, entries[number])) for number in range(40) for session in (older, newer)),
+            return_exceptions=True,
+        )
+        verdicts = {each.verdict for each in told[::2] if isinstance(each, Application)}
+        assert verdicts == {Verdict.FENCED}
+    assert kept(url) == [(0, entry) for entry in entries]
+
+
+async def test_a_stream_is_accepted_only_when_what_the_older_one_applies_has_ended(server_url: str) -> None:
+    """Else it would be told an id that is raised afterwards."""
+    applying, go_on = threading.Event(), threading.Event()
+
+    class Slow(Lines):
+        def apply_entry(self, partition: int, entry: RoutedEntry, db: Connection) -> None:
+            super().apply_entry(partition, entry, db)
+            applying.set()
+            assert go_on.wait(60)
+
+    async with opened(server_url, Slow(server_url), Lines(server_url)) as (slow, other):
+        session = await stream(slow, 1, 1)
+        taking = asyncio.ensure_future(session.take(batch(-1, "a")))
+        await wait_until(applying.is_set, "the older stream applies")
+        accepting = asyncio.ensure_future(other.accept(Fence(1, 2), LOG))
+        done, _ = await asyncio.wait([accepting], timeout=0.5)
+        assert not done
+        go_on.set()
+        assert (await taking).last == 0
+        assert await accepting == Acceptance(True, Fence(1, 2), {0: 0})
+
+
+async def test_first_streams_at_the_same_time_are_accepted_one_after_the_other(url: str) -> None:
+    targets = [Lines(url) for _ in range(4)]
+    async with opened(url, *targets):
+        answers = await asyncio.gather(*(target.accept(Fence(1, 1), LOG) for target in targets))
+        assert sorted(answer.accepted for answer in answers) == [False, False, False, True]
+
+
+async def test_the_database_of_another_log_is_refused(url: str) -> None:
+    async with opened(url) as target:
+        await stream(target)
+        with pytest.raises(ViewUnfit, match="is served from another log"):
+            await target.accept(Fence(9, 9), b"another log 1234")
+
+
+async def test_a_database_that_goes_away_is_no_refusal(postgresql_url: str) -> None:
+    async with opened(postgresql_url) as target:
+        session = await stream(target)
+        await session.take(batch(-1, "a"))
+        engine = create_engine(postgresql_url, isolation_level="AUTOCOMMIT")
+        with engine.connect() as db:
+            db.execute(text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid != pg_backend_pid()"))
+        engine.dispose()
+        with pytest.raises(ViewUnavailable):
+            await session.take(batch(0, "b"))
+        assert (await session.take(batch(0, "b"))).last == 1
+    assert kept(postgresql_url) == [(0, "a"), (0, "b")]
+
+
+async def test_tables_that_are_missing_are_named(sqlite_url: str) -> None:
+    async with opened(sqlite_url, create=False) as target:
+        with pytest.raises(ViewUnfit, match="table polonaise_delivery_ids is missing"):
+            await target.accept(Fence(1, 1), LOG)
+
+
+def test_a_method_that_is_a_coroutine_is_refused(sqlite_url: str) -> None:
+    class Waits(Lines):
+        async def apply_entry(self, partition: int, entry: RoutedEntry, db: Connection) -> None:  # type: ignore[override]
+            """It would never run."""
+
+    with pytest.raises(BadOption, match="is a coroutine function"):
+        Waits(sqlite_url)
+
+
+async def test_a_fence_is_synced_before_it_is_told(sqlite_url: str) -> None:
+    """SQLite need not sync every commit: what is lost is delivered again. A fence that is lost would let others in."""
+    seen = []
+    async with opened(sqlite_url) as target:
+        fence = target._fence
+        keep = fence.keep
+
+        def watched(db: Connection, *about: Any, **more: Any) -> None:
+            seen.append(db.exec_driver_sql("PRAGMA synchronous").scalar())
+            keep(db, *about, **more)
+
+        fence.keep = watched
+        session = await stream(target)
+        fence.keep = keep
+        await session.take(batch(-1, "a"))
+        seen.append(await target._do(0, lambda writer: writer.db.exec_driver_sql("PRAGMA synchronous").scalar()))
+    assert seen == [2, 1], "FULL, then NORMAL"
