@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, create_engine, select, text
 
 from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
-from polonaise.player.deliverytarget import Acceptance, Application
+from polonaise.player.deliverytarget import Acceptance, AppliedBatch
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Verdict
 from polonaise.player.sqldelivery import SqlDeliveryTarget
@@ -91,8 +91,8 @@ async def test_entries_are_applied_with_their_ids_and_told_to_the_next_stream(ur
     async with opened(url) as target:
         session = TargetSession(target, Fence(1, 1))
         assert await session.greet(LOG) == Acceptance(True, Fence(1, 1), {})
-        assert await session.take(batch(-1, "a", "b")) == Application(Verdict.APPLY, 1, Fence(1, 1))
-        assert await session.take(batch(-1, "x", partition=3)) == Application(Verdict.APPLY, 0, Fence(1, 1))
+        assert await session.take(batch(-1, "a", "b")) == AppliedBatch(Verdict.APPLY, 1, Fence(1, 1))
+        assert await session.take(batch(-1, "x", partition=3)) == AppliedBatch(Verdict.APPLY, 0, Fence(1, 1))
     async with opened(url) as again:
         acceptance = await TargetSession(again, Fence(1, 2)).greet(LOG)
         assert acceptance == Acceptance(True, Fence(1, 2), {0: 1, 3: 0})
@@ -122,8 +122,8 @@ async def test_what_an_older_stream_still_brings_is_not_applied(url: str) -> Non
 async def test_a_dummy_raises_the_id_and_applies_nothing(url: str) -> None:
     async with opened(url) as target:
         session = await stream(target)
-        assert await session.take(batch(-1, "a", None)) == Application(Verdict.APPLY, 1, Fence(1, 1))
-        assert await session.take(batch(1, None)) == Application(Verdict.APPLY, 2, Fence(1, 1))
+        assert await session.take(batch(-1, "a", None)) == AppliedBatch(Verdict.APPLY, 1, Fence(1, 1))
+        assert await session.take(batch(1, None)) == AppliedBatch(Verdict.APPLY, 2, Fence(1, 1))
         assert target.runs == [[0]]
     assert kept(url) == [(0, "a")]
 
@@ -134,7 +134,7 @@ async def test_a_batch_that_does_not_follow_is_not_applied(url: str) -> None:
         await session.take(batch(-1, "a"))
         for previous in (-1, 1):
             told = await session.take(batch(previous, "b"))
-            assert told == Application(Verdict.OUT_OF_PLACE, 0, Fence(1, 1))
+            assert told == AppliedBatch(Verdict.OUT_OF_PLACE, 0, Fence(1, 1))
     assert kept(url) == [(0, "a")]
 
 
@@ -142,11 +142,11 @@ async def test_an_entry_that_can_not_be_applied_is_refused_and_those_before_it_a
     async with opened(url, bad_times=4) as target:
         session = await stream(target)
         told = await session.take(batch(-1, "a", "bad", "c"))
-        assert told == Application(Verdict.APPLY, 0, NO_FENCE, "ValueError: no such account")
+        assert told == AppliedBatch(Verdict.APPLY, 0, NO_FENCE, "ValueError: no such account")
         assert await session.take(batch(2, "d")) is None, "it was sent before the player knew"
         assert (await session.take(batch(-1, "x", partition=1))).verdict is Verdict.APPLY
         assert (await session.take(batch(0, "bad", "c"))).refusal, "once more"
-        assert await session.take(batch(0, "bad", "c", "d")) == Application(Verdict.APPLY, 3, Fence(1, 1))
+        assert await session.take(batch(0, "bad", "c", "d")) == AppliedBatch(Verdict.APPLY, 3, Fence(1, 1))
     assert kept(url) == [(0, "a"), (1, "x"), (0, "bad"), (0, "c"), (0, "d")]
 
 
@@ -184,7 +184,7 @@ async def test_two_targets_on_one_database_apply_what_one_stream_brings(url: str
             *(session.take(batch(number - 1, entries[number])) for number in range(40) for session in (older, newer)),
             return_exceptions=True,
         )
-        verdicts = {each.verdict for each in told[::2] if isinstance(each, Application)}
+        verdicts = {each.verdict for each in told[::2] if isinstance(each, AppliedBatch)}
         assert verdicts == {Verdict.FENCED}
     assert kept(url) == [(0, entry) for entry in entries]
 

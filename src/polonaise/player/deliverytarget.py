@@ -24,7 +24,7 @@ class Acceptance(NamedTuple):
     Empty unless the stream was accepted."""
 
 
-class Application(NamedTuple):
+class AppliedBatch(NamedTuple):
     """What a target did with a batch."""
 
     verdict: Verdict
@@ -50,7 +50,7 @@ class DeliveryTarget(Protocol):
         log, and `ViewUnavailable` while it can't be used.
         """
 
-    async def apply(self, batch: DeliveryBatch, judge: Judge) -> Application:
+    async def apply(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
         """Ask `judge` what to do; if it is to be applied, apply the entries and keep the last id, in one durable step.
 
         An entry that can't be applied is refused: those before it are applied, and it and those after it are not.

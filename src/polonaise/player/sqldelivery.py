@@ -11,7 +11,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import IntegrityError
 
 from polonaise.errors import BadOption, ViewUnfit, invariant
-from polonaise.player.deliverytarget import Acceptance, Application, Judge
+from polonaise.player.deliverytarget import Acceptance, AppliedBatch, Judge
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.redaction import redacted
@@ -116,7 +116,7 @@ class SqlDeliveryTarget:
         """
         return await self._do(0, self._accept, offered, log_key.hex())
 
-    async def apply(self, batch: DeliveryBatch, judge: Judge) -> Application:
+    async def apply(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
         """Apply a batch; see `DeliveryTarget`."""
         return await self._do(batch.partition, self._apply, batch, judge)
 
@@ -168,7 +168,7 @@ class SqlDeliveryTarget:
         with writer.transaction() as db:
             check_tables(db, tables, self._ids.table)
 
-    def _apply(self, writer: WriterConnection, batch: DeliveryBatch, judge: Judge) -> Application:
+    def _apply(self, writer: WriterConnection, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
         try:
             return self._apply_together(writer, batch, judge)
         except Exception as error:
@@ -179,23 +179,23 @@ class SqlDeliveryTarget:
                 return self._apply_singly(writer, batch, judge)
             return _refused(batch, error)
 
-    def _apply_singly(self, writer: WriterConnection, batch: DeliveryBatch, judge: Judge) -> Application:
+    def _apply_singly(self, writer: WriterConnection, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
         """Apply the entries in a SQL transaction each, as far as they can be applied."""
         previous = batch.previous
         for entry in batch.entries:
             single = DeliveryBatch(batch.partition, previous, [entry])
             try:
-                application = self._apply_together(writer, single, judge)
+                applied = self._apply_together(writer, single, judge)
             except Exception as error:
                 if trouble_in(error) is not None:
                     raise
                 return _refused(single, error)
-            if application.verdict is not Verdict.APPLY:
+            if applied.verdict is not Verdict.APPLY:
                 break
             previous = entry.id
-        return application
+        return applied
 
-    def _apply_together(self, writer: WriterConnection, batch: DeliveryBatch, judge: Judge) -> Application:
+    def _apply_together(self, writer: WriterConnection, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
         """Apply the batch in one SQL transaction, if that is what `judge` says to do."""
         partition = batch.partition
         with writer.transaction() as db:
@@ -205,20 +205,20 @@ class SqlDeliveryTarget:
             last = NO_TRANSACTION if kept_id is None else kept_id
             verdict = judge(kept, last, batch)
             if verdict is not Verdict.APPLY:
-                return Application(verdict, last, kept)
+                return AppliedBatch(verdict, last, kept)
             if kept_id is None:
                 self._ids.add(db, partition, "")
             invariant(self._ids.move(db, partition, last, batch.last), f"the id of partition {partition} has moved")
             entries = [entry for entry in batch.entries if entry.payload is not None]
             if entries:
                 self.apply_entries(partition, entries, db)
-            return Application(verdict, batch.last, kept)
+            return AppliedBatch(verdict, batch.last, kept)
 
 
-def _refused(batch: DeliveryBatch, error: Exception) -> Application:
+def _refused(batch: DeliveryBatch, error: Exception) -> AppliedBatch:
     """Return what the player is told of a single entry that can't be applied."""
     reason = f"{type(error).__name__}: {redacted(first_line(error))}"
-    return Application(Verdict.APPLY, batch.previous, NO_FENCE, reason[:_REASON_CHARACTERS_MAX])
+    return AppliedBatch(Verdict.APPLY, batch.previous, NO_FENCE, reason[:_REASON_CHARACTERS_MAX])
 
 
 class _FenceKept:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polonaise.player.deliverytarget import Acceptance, Application, DeliveryTarget
+from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliveryTarget
 from polonaise.player.protocol.entries import DeliveryBatch, Fence
 from polonaise.player.protocol.reception import Reception, Verdict
 
@@ -22,13 +22,13 @@ class TargetSession:
         """
         return await self._target.accept(self._reception.fence, log_key)
 
-    async def take(self, batch: DeliveryBatch) -> Application | None:
+    async def take(self, batch: DeliveryBatch) -> AppliedBatch | None:
         """Have the target apply a batch; return what to tell the player, None for nothing.
 
         After an answer with `Verdict.FENCED` or `OUT_OF_PLACE` the stream is to be ended. Raises what
         `DeliveryTarget.apply` does: then, too.
         """
-        application = await self._target.apply(batch, self._reception.judge)
-        if application.refusal:
+        applied = await self._target.apply(batch, self._reception.judge)
+        if applied.refusal:
             self._reception.refuse(batch.partition)
-        return None if application.verdict is Verdict.PASS_OVER else application
+        return None if application.verdict is Verdict.PASS_OVER else applied
