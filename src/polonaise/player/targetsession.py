@@ -31,4 +31,4 @@ class TargetSession:
         applied = await self._target.apply(batch, self._reception.judge)
         if applied.refusal:
             self._reception.refuse(batch.partition)
-        return None if application.verdict is Verdict.PASS_OVER else applied
+        return None if applied.verdict is Verdict.PASS_OVER else applied

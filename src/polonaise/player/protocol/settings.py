@@ -32,6 +32,8 @@ class PlayerSettings:
     start_patience_s: float = 0.5
     """How long a player that begins waits for targets that do not answer, so that the main streams begin near what all
     have applied. After that they begin without those, which are caught up when they come back."""
+    open_s_max: float = 5.0
+    """The longest that a target may take to accept a stream; then the attempt is given up."""
     progress_s_max: float = 10.0
     """A target that is connected and acknowledges nothing for this long, while entries sent to it are not
     acknowledged, is disconnected."""

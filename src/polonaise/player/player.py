@@ -1,0 +1,385 @@
+"""The player: it reads the log, carries out what `ActivePlayer` decides, and so delivers to targets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Self
+
+from polonaise.client.log import Log
+from polonaise.client.protocol.backoff import Backoff
+from polonaise.errors import (
+    BadOption,
+    BeyondLog,
+    Closed,
+    DeadlineExceeded,
+    HistoryTrimmed,
+    PolonaiseError,
+    ProducerFenced,
+    Retry,
+)
+from polonaise.player.deliverytarget import DeliveryTarget
+from polonaise.player.directstream import DirectStream
+from polonaise.player.protocol.activeplayer import ActivePlayer
+from polonaise.player.protocol.effects import (
+    AskMark,
+    CloseStream,
+    FollowPartition,
+    OpenStream,
+    PlayerEffect,
+    ReadForTarget,
+    SendBatches,
+    StandDown,
+)
+from polonaise.player.protocol.entries import Fence, RoutedEntry, TargetName, Term
+from polonaise.player.protocol.settings import PlayerSettings
+from polonaise.player.protocol.targetqueue import QueueState
+from polonaise.player.protocol.targetstream import TargetStream
+from polonaise.player.routing import Route, Router, Unroutable
+from polonaise.terms import PartitionId, TransactionId
+
+_log = logging.getLogger("polonaise.player")
+
+_TICK_S: Final = 0.05
+"""Seconds between two looks at deadlines."""
+_SKIPPED_SHARE: Final = 16
+"""Of what is read for a target, the part that counts for the bound of one read even if none of it is for the target."""
+_FENCED_BY: Final = "player "
+"""The beginning of the name of the idempotent producer whose epoch is the player's."""
+
+
+class Player:
+    """Delivers the log's transactions to targets: each once and in order, whatever dies when. As a context manager::
+
+        def route(tx):
+            account, change = decode(tx.data)
+            return {f"shard-{account % 4}": tx.data}
+
+        async with polonaise.connect(address) as log:
+            shards = {f"shard-{number}": Accounts(url) for number, url in enumerate(urls)}
+            async with Player(log, "accounts", route, shards) as player:
+                await player.ended()
+
+    `route` says what each target gets of a transaction. Each target is served on its own: one that is slow, away, or
+    refuses an entry keeps no other waiting, and is caught up from the log. A transaction that can't be routed stops its
+    partition, and none is skipped.
+
+    The player that was opened last under a name is the active one: it has the next epoch of the idempotent producer
+    "player <name>" in the log's first partition, and targets take nothing more from those before. Such a one ends with
+    `ProducerFenced` as soon as a target tells it.
+
+    - `log`: a started client of the log; it stays the application's.
+    - `targets`: by name. They stay the application's; the player closes none.
+    - `partitions`: those to deliver; by default all that there are when the player starts.
+    - `start_after`: for targets that have applied nothing, by name and partition: the id after which they begin.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        name: str,
+        route: Route,
+        targets: Mapping[TargetName, DeliveryTarget],
+        *,
+        partitions: Iterable[PartitionId] | None = None,
+        settings: PlayerSettings | None = None,
+        start_after: Mapping[TargetName, Mapping[PartitionId, TransactionId]] | None = None,
+    ) -> None:
+        """Start nothing yet. Raises `BadOption` for a `start_after` of a target that is not there."""
+        self._log = log
+        self.name = name
+        self._targets = dict(targets)
+        self._partitions = None if partitions is None else sorted(set(partitions))
+        self._settings = settings or PlayerSettings()
+        self._start_after = dict(start_after or {})
+        if unknown := self._start_after.keys() - self._targets.keys():
+            raise BadOption(f"start_after names {', '.join(sorted(unknown))}, which is no target of this player")
+        self._router = Router(route, self._targets.keys())
+        self._machine: ActivePlayer | None = None
+        self._streams: dict[TargetName, _RunningStream] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._main_streams: dict[PartitionId, asyncio.Task[None]] = {}
+        self._ended: asyncio.Future[None] | None = None
+
+    # ------------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Become the active player of this name. Raises what `Log.producer` does."""
+        producer = await self._log.producer(_FENCED_BY + self.name, partition=0)
+        partitions = range(self._log.partition_count) if self._partitions is None else self._partitions
+        self._machine = ActivePlayer(producer.epoch, partitions, self._settings)
+        for name in self._targets:
+            self._machine.add_target(name, self._start_after.get(name))
+        self._ended = asyncio.get_running_loop().create_future()
+        self._spawn(self._tick(), "ticks")
+
+    async def ended(self) -> None:
+        """Wait until the player delivers nothing more, and raise why: `ProducerFenced` if another one is active,
+        `Closed` after `close`, or what is wrong with this one."""
+        if self._ended is None:
+            raise Closed(f"player {self.name!r} was not started: use `async with`, or `await player.start()`")
+        await asyncio.shield(self._ended)
+
+    async def close(self) -> None:
+        """Deliver nothing more. What targets are applying just now may still be applied."""
+        self._end(Closed(f"player {self.name!r} was closed"))
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _end(self, error: BaseException) -> None:
+        """Note why the player has ended, if that is not known yet."""
+        ended = self._ended
+        if ended is not None and not ended.done():
+            ended.set_exception(error)
+            ended.exception()  # whoever waits for it is told; nobody has to
+
+    def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=f"player {self.name}: {what}")
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # Tasks handle the faults that they can meet: this is a mistake, and going on might deliver wrongly.
+            _log.error("player %s has ended: %s", self.name, error, exc_info=error)
+            self._end(error)
+            self._carry_out([StandDown(f"{type(error).__name__}: {error}")])
+
+    # ------------------------------------------------------------------ health
+
+    def health(self) -> dict[str, Any]:
+        """Return what holds up which target, as a dict for JSON; `well` says whether anything does.
+
+        By name of a target: the `state` and `term` of its stream, the `reason` why there is none, and by partition
+        what is not delivered to it and why. By partition: the id `current` up to which the log was read, and why it
+        has `stopped`.
+        """
+        machine = self._machine
+        if machine is None:
+            return {"well": False, "targets": {}, "partitions": {}}
+        targets = {name: _target_health(stream) for name, stream in machine.targets.items()}
+        partitions = {
+            str(partition): {"current": main.current, "stopped": main.stopped}
+            for partition, main in machine.partitions.items()
+        }
+        well = not machine.superseded and not any(each["stopped"] for each in partitions.values())
+        well = well and all(each["state"] == "up" and not each["hindered"] for each in targets.values())
+        return {"well": well, "epoch": machine.epoch, "superseded": machine.superseded, "targets": targets,
+                "partitions": partitions}  # fmt: skip
+
+    # ------------------------------------------------------------------ events in, effects out
+
+    def _happened(self, event: Callable[..., Sequence[PlayerEffect]], *about: Any) -> None:
+        """Let an event happen, and carry out what comes of it, before anything else can happen."""
+        self._carry_out(event(*about, asyncio.get_running_loop().time()))
+
+    def _carry_out(self, effects: Iterable[PlayerEffect]) -> None:
+        """Carry out the effects in their order. None of this waits, so no event comes in between."""
+        for effect in effects:
+            match effect:
+                case SendBatches(target, _, batches):
+                    self._streams[target].stream.send(batches)
+                case ReadForTarget():
+                    self._spawn(self._read(effect), f"read partition {effect.partition} for {effect.target}")
+                case OpenStream(target, term):
+                    self._open(target, term)
+                case CloseStream(target, _, reason):
+                    _log.warning("player %s: stream to %s is closed: %s", self.name, target, reason)
+                    self._end_stream(target)
+                case AskMark(partition, number):
+                    self._spawn(self._ask(partition, number), f"ask for the mark of partition {partition}")
+                case FollowPartition(partition, number, first):
+                    if (earlier := self._main_streams.pop(partition, None)) is not None:
+                        earlier.cancel()
+                    work = self._follow(partition, number, first)
+                    self._main_streams[partition] = self._spawn(work, f"follow partition {partition}")
+                case StandDown(reason):
+                    self._stand_down(reason)
+
+    def _open(self, target: TargetName, term: Term) -> None:
+        assert self._machine is not None
+        self._end_stream(target)
+        fence = Fence(self._machine.epoch, term)
+        stream = DirectStream(self._targets[target], fence, _Events(self, target, term))
+        work = stream.serve(self._log.log_key, self._settings.open_s_max)
+        self._streams[target] = _RunningStream(stream, self._spawn(work, f"stream {term} to {target}"))
+
+    def _end_stream(self, target: TargetName) -> None:
+        running = self._streams.pop(target, None)
+        if running is None:
+            return
+        running.stream.close()
+        # The event may be one of this very stream, whose task must not be cancelled amid what it tells.
+        if running.task is not asyncio.current_task():
+            running.task.cancel()
+
+    def _stand_down(self, reason: str) -> None:
+        _log.warning("player %s stands down: %s", self.name, reason)
+        self._end(ProducerFenced(f"player {self.name!r} delivers nothing more: {reason}"))
+        for target in list(self._streams):
+            self._end_stream(target)
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+
+    # ------------------------------------------------------------------ tasks
+
+    async def _tick(self) -> None:
+        assert self._machine is not None
+        while True:
+            self._happened(self._machine.tick)
+            await asyncio.sleep(_TICK_S)
+
+    async def _ask(self, partition: PartitionId, number: int) -> None:
+        """Ask for the mark until it is told."""
+        assert self._machine is not None
+        pauses = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
+        while True:
+            try:
+                mark = await self._log.high_water_mark(partition)
+            except PolonaiseError as error:
+                _log.warning("player %s: no mark of partition %d: %s", self.name, partition, error)
+                await asyncio.sleep(pauses.pause_s(1.0))
+            else:
+                self._happened(self._machine.mark_told, partition, number, mark)
+                return
+
+    async def _follow(self, partition: PartitionId, number: int, first: TransactionId) -> None:
+        """Be the main stream of a partition: read it from `first` on, for ever."""
+        machine = self._machine
+        assert machine is not None
+        pauses = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
+        while True:
+            reader = self._log.read_batches(partition, after=first - 1, follow=True)
+            try:
+                async for batch in reader:
+                    pauses.reset()
+                    routed, unroutable = self._router.routed(batch, first - 1, batch.last)
+                    through = batch.last if unroutable is None else unroutable.id - 1
+                    if through >= first:
+                        self._happened(machine.fetched, partition, number, first, through, routed)
+                        first = through + 1
+                    if unroutable is not None:
+                        self._stopped(partition, number, str(unroutable))
+                        return
+            except HistoryTrimmed as error:
+                if error.first <= first:
+                    self._stopped(partition, number, str(error))
+                else:
+                    self._happened(machine.trimmed, partition, number, error.first)
+                return
+            except PolonaiseError as error:
+                if error.retry is Retry.NEVER:
+                    self._stopped(partition, number, str(error))
+                    return
+                if not isinstance(error, DeadlineExceeded):  # an idle partition brings nothing for long
+                    _log.warning("player %s: partition %d can't be read: %s", self.name, partition, error)
+                await asyncio.sleep(pauses.pause_s(1.0))
+            finally:
+                await reader.aclose()
+
+    def _stopped(self, partition: PartitionId, number: int, reason: str) -> None:
+        assert self._machine is not None
+        _log.error("player %s: partition %d is not delivered any further: %s", self.name, partition, reason)
+        self._carry_out(self._machine.stopped(partition, number, reason))
+
+    async def _read(self, effect: ReadForTarget) -> None:
+        """Read the beginning of a stretch of the log for one target."""
+        machine, (target, partition, read) = self._machine, effect
+        assert machine is not None
+        entries: list[RoutedEntry] = []
+        through, size = read.first - 1, 0
+        reader = self._log.read_batches(partition, after=read.first - 1, until=read.last)
+        try:
+            async for batch in reader:
+                last = min(batch.last, read.last)
+                routed, unroutable = self._router.routed(batch, through, last)
+                if unroutable is not None:
+                    last = unroutable.id - 1
+                found = routed.get(target, [])
+                entries += found
+                size += sum(entry.size for entry in found) + batch.length // _SKIPPED_SHARE
+                through = max(through, last)
+                if unroutable is not None and through < read.first:
+                    raise unroutable
+                if unroutable is not None or size >= self._settings.recovery_bytes_max:
+                    break
+            if through < read.first:
+                raise BeyondLog(f"the log has nothing of ids {read.first} to {read.last}")
+        except (PolonaiseError, Unroutable) as error:
+            self._happened(machine.recovery_failed, target, partition, read.number, str(error))
+        else:
+            self._happened(machine.recovered, target, partition, read.number, entries, through)
+        finally:
+            await reader.aclose()
+
+
+class _RunningStream(NamedTuple):
+    """The stream to a target, and the task that serves it."""
+
+    stream: DirectStream
+    task: asyncio.Task[None]
+
+
+class _Events:
+    """What becomes of one stream, as events of the machine under the stream's term."""
+
+    def __init__(self, player: Player, target: TargetName, term: Term) -> None:
+        self._player = player
+        self._about = target, term
+
+    def connected(self, applied: dict[PartitionId, TransactionId]) -> None:
+        self._happened(self._machine.connected, applied)
+
+    def fenced(self, kept: Fence) -> None:
+        self._happened(self._machine.fenced, kept)
+
+    def written(self) -> None:
+        self._happened(self._machine.written)
+
+    def acknowledged(self, partition: PartitionId, through: TransactionId) -> None:
+        self._happened(self._machine.acknowledged, partition, through)
+
+    def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
+        self._happened(self._machine.refused, partition, last, reason)
+
+    def disconnected(self, reason: str) -> None:
+        _log.warning("player %s: no stream to %s: %s", self._player.name, self._about[0], reason)
+        self._happened(self._machine.disconnected, reason)
+
+    @property
+    def _machine(self) -> ActivePlayer:
+        machine = self._player._machine
+        assert machine is not None
+        return machine
+
+    def _happened(self, event: Callable[..., Sequence[PlayerEffect]], *about: Any) -> None:
+        self._player._happened(event, *self._about, *about)
+
+
+def _target_health(stream: TargetStream) -> dict[str, Any]:
+    hindered = {str(partition): halt.reason for partition, halt in stream.halts.items()}
+    hindered |= {str(partition): failed.reason for partition, failed in stream.failed_reads.items()}
+    return {
+        "state": stream.state.value,
+        "term": stream.term,
+        "reason": stream.reason,
+        "in_flight_bytes": stream.in_flight_bytes,
+        "applied": {str(partition): queue.acked for partition, queue in stream.queues.items()},
+        "waiting": sum(queue.waiting for queue in stream.queues.values()),
+        "catching_up": [partition for partition, queue in stream.queues.items() if queue.state is QueueState.FETCHING],
+        "hindered": hindered,
+    }

@@ -1,0 +1,67 @@
+"""The route function: which targets get what of a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeAlias
+
+from polonaise.log.batch import Batch
+from polonaise.player.protocol.entries import RoutedEntry, TargetName
+from polonaise.terms import Transaction, TransactionId
+
+Route: TypeAlias = Callable[[Transaction], Mapping[TargetName, bytes]]
+"""Returns what each target gets of a transaction, by its name; targets that get nothing of it are left out.
+
+A pure function: whenever it is called for a transaction, it has to return the same.
+"""
+
+
+class Unroutable(Exception):
+    """A transaction for which the route function raised, or returned what is no route."""
+
+    def __init__(self, id: TransactionId, why: str) -> None:
+        super().__init__(f"transaction {id} can't be routed: {why}")
+        self.id = id
+
+
+class Router:
+    """Calls the route function, and checks what it returns."""
+
+    def __init__(self, route: Route, targets: Collection[TargetName]) -> None:
+        """`targets` are the names that the route function may return; the collection may change."""
+        self._route = route
+        self._targets = targets
+
+    def routed(
+        self, batch: Batch, after: TransactionId, through: TransactionId
+    ) -> tuple[dict[TargetName, list[RoutedEntry]], Unroutable | None]:
+        """Return the entries of the batch's transactions with ids above `after` and up to `through`, by target.
+
+        Also returns the error of the first transaction that can't be routed, or None; the entries are of those before.
+        """
+        routed: dict[TargetName, list[RoutedEntry]] = {}
+        for tx in batch.transactions(after):
+            if tx.id > through:
+                break
+            try:
+                entries = self._entries(tx)
+            except Unroutable as error:
+                return routed, error
+            for name, entry in entries:
+                routed.setdefault(name, []).append(entry)
+        return routed, None
+
+    def _entries(self, tx: Transaction) -> list[tuple[TargetName, RoutedEntry]]:
+        try:
+            payloads = self._route(tx)
+        except Exception as error:
+            raise Unroutable(tx.id, f"the route function raised {type(error).__name__}: {error}") from error
+        if not isinstance(payloads, Mapping):
+            raise Unroutable(tx.id, f"the route function returned {type(payloads).__name__}, and not a mapping")
+        for name, payload in payloads.items():
+            if name not in self._targets:
+                names = ", ".join(sorted(self._targets)) or "none"
+                raise Unroutable(tx.id, f"no target is called {name!r}: there are {names}")
+            if not isinstance(payload, bytes):
+                raise Unroutable(tx.id, f"what target {name} is to get is {type(payload).__name__}, and not bytes")
+        return [(name, RoutedEntry(tx.id, payload)) for name, payload in payloads.items()]

@@ -1,0 +1,324 @@
+"""The player on an embedded log: what targets end up with is what the route function makes of the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, create_engine, func, select
+
+import polonaise
+from polonaise.errors import BadOption, Closed, ProducerFenced, ViewUnavailable
+from polonaise.player.deliverytarget import Acceptance, AppliedBatch, Judge
+from polonaise.player.player import Player
+from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
+from polonaise.player.protocol.reception import Reception, Verdict
+from polonaise.player.protocol.settings import PlayerSettings
+from polonaise.player.sqldelivery import SqlDeliveryTarget
+from polonaise.terms import Transaction
+from rigs.waiting import wait_until
+
+QUICK = PlayerSettings(retry_s_min=0.01, retry_s_max=0.1, start_patience_s=0.2)
+
+
+class ListTarget:
+    """Keeps what it applies in a list. Faults come as `random` has it; an answer may be lost after the deed."""
+
+    def __init__(self, random: Random | None = None) -> None:
+        self.applied: dict[int, list[bytes]] = {}
+        self.ids: dict[int, int] = {}
+        self.kept = NO_FENCE
+        self.random = random
+        self.faults = 0
+        self.open = asyncio.Event()
+        self.open.set()
+
+    def _may_fail(self) -> None:
+        if self.random is not None and self.random.random() < 0.1:
+            self.faults += 1
+            raise ViewUnavailable("as drawn")
+
+    async def accept(self, offered: Fence, log_key: bytes) -> Acceptance:
+        self._may_fail()
+        if not Reception.accepts(self.kept, offered):
+            return Acceptance(False, self.kept, {})
+        self.kept = offered
+        self._may_fail()
+        return Acceptance(True, offered, dict(self.ids))
+
+    async def apply(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
+        await self.open.wait()
+        self._may_fail()
+        last = self.ids.get(batch.partition, -1)
+        verdict = judge(self.kept, last, batch)
+        if verdict is not Verdict.APPLY:
+            return AppliedBatch(verdict, last, self.kept)
+        for entry in batch.entries:
+            if self.random is not None and self.random.random() < 0.05:
+                self.faults += 1
+                return AppliedBatch(verdict, self.ids.get(batch.partition, -1), self.kept, "refused, as drawn")
+            self.ids[batch.partition] = entry.id
+            if entry.payload is not None:
+                self.applied.setdefault(batch.partition, []).append(entry.payload)
+        self._may_fail()
+        return AppliedBatch(verdict, batch.last, self.kept)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def route(tx: Transaction) -> Mapping[str, bytes]:
+    """To `a` what begins with an `a`, and so on: a transaction may go to several targets, or to none."""
+    names, _, rest = tx.data.partition(b":")
+    return {chr(name): rest for name in names}
+
+
+def expected(written: Mapping[int, list[bytes]], name: str) -> dict[int, list[bytes]]:
+    """What the target gets of these bodies, by partition."""
+    routed = {
+        partition: [rest for names, _, rest in (body.partition(b":") for body in bodies) if name.encode() in names]
+        for partition, bodies in written.items()
+    }
+    return {partition: rests for partition, rests in routed.items() if rests}
+
+
+async def write(log: polonaise.Log, written: dict[int, list[bytes]], partition: int, *bodies: bytes) -> None:
+    await asyncio.gather(*(log.append(body, partition=partition) for body in bodies))
+    written.setdefault(partition, []).extend(bodies)
+
+
+async def got(target: ListTarget, written: Mapping[int, list[bytes]], name: str) -> None:
+    """Wait until the target has what it should have, and no more."""
+    await wait_until(lambda: target.applied == expected(written, name), f"target {name} has got everything")
+
+
+async def test_each_target_gets_what_is_routed_to_it_in_order(tmp_path: Path) -> None:
+    written: dict[int, list[bytes]] = {}
+    async with polonaise.connect(f"embedded:{tmp_path}?partitions=2") as log:
+        await write(log, written, 0, b"a:0", b"b:1", b":2")
+        targets = {"a": ListTarget(), "b": ListTarget()}
+        async with Player(log, "p", route, targets) as player:
+            await write(log, written, 1, b"ab:3", b"b:4")
+            await write(log, written, 0, b"a:5", b"ab:6")
+            for name, target in targets.items():
+                await got(target, written, name)
+            assert player.health()["well"]
+
+
+async def test_entries_go_on_where_they_stopped_when_a_player_begins_again(tmp_path: Path) -> None:
+    written: dict[int, list[bytes]] = {}
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        target = ListTarget()
+        for number in range(3):
+            async with Player(log, "p", route, {"a": target}):
+                await write(log, written, 0, *(b"a:%d" % each for each in range(10 * number, 10 * number + 10)))
+                await got(target, written, "a")
+                assert target.kept.epoch == number + 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_no_entry_is_lost_or_doubled_by_faults_of_targets_and_players_that_are_replaced(
+    tmp_path: Path, seed: int
+) -> None:
+    random = Random(seed)
+    written: dict[int, list[bytes]] = {}
+    settings = PlayerSettings(
+        retry_s_min=0.001, retry_s_max=0.01, start_patience_s=0.05, batch_entries_max=4, queue_entries_max=12,
+        join_transactions=random.choice((2, 20)), dummy_transactions=30, recovery_bytes_max=300,
+    )  # fmt: skip
+    async with polonaise.connect(f"embedded:{tmp_path}?partitions=2") as log:
+        targets = {name: ListTarget(random) for name in "abc"}
+        players: list[Player] = []
+        for number in range(60):
+            if number % 20 == 0:
+                # The one before goes on until a target tells it.
+                players.append(Player(log, "p", route, targets, settings=settings))
+                await players[-1].start()
+            names = "".join(random.sample("abc", random.randrange(4)))
+            bodies = [b"%s:%d.%d" % (names.encode(), number, each) for each in range(random.randrange(1, 8))]
+            await write(log, written, random.randrange(2), *bodies)
+        for name, target in targets.items():
+            await got(target, written, name)
+            assert target.faults
+        for player in players[:-1]:
+            with pytest.raises(ProducerFenced, match="delivers nothing more"):
+                await player.ended()
+        for player in players:
+            await player.close()
+
+
+async def test_a_target_that_hangs_keeps_no_other_waiting_and_is_caught_up(tmp_path: Path) -> None:
+    written: dict[int, list[bytes]] = {}
+    settings = PlayerSettings(queue_entries_max=50, progress_s_max=0.3, retry_s_min=0.01, join_transactions=20)
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        targets = {"a": ListTarget(), "b": ListTarget()}
+        targets["a"].open.clear()
+        async with Player(log, "p", route, targets, settings=settings) as player:
+            for number in range(10):
+                await write(log, written, 0, *(b"ab:%d.%d" % (number, each) for each in range(50)))
+            await got(targets["b"], written, "b")
+            assert targets["a"].applied == {}
+            await wait_until(lambda: not player.health()["well"], "health tells of it")
+            assert player.health()["targets"]["b"]["state"] == "up"
+            targets["a"].open.set()
+            await got(targets["a"], written, "a")
+            await wait_until(lambda: player.health()["well"], "all is well again")
+
+
+async def test_a_transaction_that_can_not_be_routed_stops_its_partition_and_is_not_skipped(tmp_path: Path) -> None:
+    written: dict[int, list[bytes]] = {}
+    async with polonaise.connect(f"embedded:{tmp_path}?partitions=2") as log:
+        target = ListTarget()
+        async with Player(log, "p", route, {"a": target}) as player:
+            await write(log, written, 0, b"a:0", b"a:1")
+            await log.append(b"x:nobody", partition=0)
+            await log.append(b"a:2", partition=0)
+            await write(log, written, 1, b"a:3")
+            await got(target, written, "a")
+            await wait_until(lambda: player.health()["partitions"]["0"]["stopped"] != "", "the partition has stopped")
+            stopped = player.health()["partitions"]["0"]["stopped"]
+            assert stopped == "transaction 3 can't be routed: no target is called 'x': there are a"
+            assert not player.health()["well"]
+            await write(log, written, 1, b"a:4")
+            await got(target, written, "a")
+
+
+@pytest.mark.parametrize(
+    ("returned", "why"),
+    [
+        (None, "NoneType, and not a mapping"),
+        ({"a": "text"}, "target a is to get is str"),
+        (ValueError("no"), "ValueError: no"),
+    ],
+)
+async def test_what_a_route_function_may_not_do_is_said(tmp_path: Path, returned: Any, why: str) -> None:
+    def bad(tx: Transaction) -> Any:
+        if isinstance(returned, Exception):
+            raise returned
+        return returned
+
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        await log.append(b"0")
+        async with Player(log, "p", bad, {"a": ListTarget()}) as player:
+            await wait_until(lambda: why in player.health()["partitions"]["0"]["stopped"], "it is said")
+
+
+async def test_an_entry_that_is_refused_is_named_in_health_and_comes_again(tmp_path: Path) -> None:
+    class Refuses(ListTarget):
+        refuses = True
+
+        async def apply(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
+            if self.refuses:
+                return AppliedBatch(Verdict.APPLY, batch.previous, self.kept, "no such account")
+            return await super().apply(batch, judge)
+
+    written: dict[int, list[bytes]] = {}
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        target = Refuses()
+        async with Player(log, "p", route, {"a": target}, settings=QUICK) as player:
+            await write(log, written, 0, b"a:0", b"a:1")
+            await wait_until(
+                lambda: player.health()["targets"]["a"]["hindered"] == {"0": "no such account"}, "it is named"
+            )
+            target.refuses = False
+            await got(target, written, "a")
+
+
+async def test_a_new_target_begins_after_the_id_that_is_given(tmp_path: Path) -> None:
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        for number in range(6):
+            await log.append(b"ab:%d" % number)
+        targets = {"a": ListTarget(), "b": ListTarget()}
+        async with Player(log, "p", route, targets, start_after={"b": {0: 3}}):
+            await wait_until(lambda: len(targets["a"].applied.get(0, [])) == 6, "the other gets everything")
+            await wait_until(lambda: targets["b"].applied == {0: [b"4", b"5"]}, "what follows")
+
+
+async def test_a_player_that_was_closed_says_so_and_leaves_no_task(tmp_path: Path) -> None:
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        target = ListTarget()
+        target.open.clear()
+        before = asyncio.all_tasks()
+        player = Player(log, "p", route, {"a": target})
+        with pytest.raises(Closed, match="was not started"):
+            await player.ended()
+        await player.start()
+        await log.append(b"a:0")
+        waiting = asyncio.ensure_future(player.ended())
+        await wait_until(lambda: player.health()["targets"]["a"]["in_flight_bytes"] > 0, "a batch is under way")
+        await player.close()
+        with pytest.raises(Closed, match="was closed"):
+            await waiting
+        ours = [task for task in asyncio.all_tasks() - before if task.get_name().startswith("player")]
+        assert ours == []
+
+
+def test_a_beginning_for_a_target_that_is_not_there_is_refused() -> None:
+    with pytest.raises(BadOption, match="names b, which is no target"):
+        Player(None, "p", route, {}, start_after={"b": {}})  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------- SQL shards
+
+SCHEMA = MetaData()
+BALANCES = Table(
+    "balances", SCHEMA, Column("account", Integer, primary_key=True), Column("balance", Integer, nullable=False)
+)
+
+
+class Accounts(SqlDeliveryTarget):
+    metadata = SCHEMA
+
+    def apply_entry(self, partition: int, entry: RoutedEntry, db: Connection) -> None:
+        assert entry.payload is not None
+        account, amount = map(int, entry.payload.split())
+        row = BALANCES.c.account == account
+        if not db.execute(BALANCES.update().where(row).values(balance=BALANCES.c.balance + amount)).rowcount:
+            db.execute(BALANCES.insert(), {"account": account, "balance": amount})
+
+
+async def test_shards_in_sql_databases_hold_the_sums_of_the_log(tmp_path: Path) -> None:
+    urls = {f"shard-{number}": f"sqlite:///{tmp_path / f'{number}.db'}" for number in range(2)}
+    shards = {name: Accounts(url) for name, url in urls.items()}
+
+    def by_account(tx: Transaction) -> Mapping[str, bytes]:
+        # Each transfer is one transaction of two mutations, which may be of two shards.
+        source, to, amount = map(int, tx.data.split())
+        mutations = [(source, -amount), (to, amount)]
+        routed: dict[str, bytes] = {}
+        for account, change in mutations:
+            routed.setdefault(f"shard-{account % 2}", b"%d %d" % (account, change))
+        return routed
+
+    random = Random(1)
+    async with polonaise.connect(f"embedded:{tmp_path / 'log'}?partitions=2") as log:
+        sums: dict[int, int] = {}
+        async with Player(log, "p", by_account, shards):
+            for number in range(100):
+                source = random.randrange(6)
+                to, amount = (source + 1) % 6, random.randrange(100)
+                await log.append(b"%d %d %d" % (source, to, amount), partition=number % 2)
+                for account, change in ((source, -amount), (to, amount)):
+                    sums[account] = sums.get(account, 0) + change
+
+            def held() -> dict[int, int]:
+                found: dict[int, int] = {}
+                for url in urls.values():
+                    engine = create_engine(url)
+                    with engine.connect() as db:
+                        if db.dialect.has_table(db, "balances"):
+                            found |= {row.account: row.balance for row in db.execute(select(BALANCES))}
+                    engine.dispose()
+                return found
+
+            await wait_until(lambda: held() == sums, "the shards hold the sums", every_s=0.2)
+        for shard in shards.values():
+            await shard.close()
+    engine = create_engine(urls["shard-0"])
+    with engine.connect() as db:
+        assert db.execute(select(func.count()).select_from(BALANCES)).scalar() == 3
+    engine.dispose()
