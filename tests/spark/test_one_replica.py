@@ -29,6 +29,7 @@ from polonaise.errors import (
 )
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.log.batch import Batch
+from polonaise.log.segment import REMOVED
 from polonaise.spark.options import read_options, write_options
 from polonaise.spark.protocol.conditions import Ranges
 from polonaise.spark.query import _narrowed
@@ -339,6 +340,18 @@ def test_what_the_node_has_trimmed_since_the_query_was_planned_is_told(storage: 
     with pytest.raises(BeyondLog, match=r"does not hold 0 to 5 of partition 0 any more.*make the query again"):
         table(reader, planned)
     assert [row["transaction_id"] for row in table(reader, planned[1:]).to_pylist()] == list(range(6, 18))
+
+
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+def test_a_segment_that_its_node_is_about_to_remove_is_told_as_trimmed_and_not_as_damaged(
+    storage: Path, fail_on_data_loss: bool
+) -> None:
+    """The node overwrites the header before it removes the file, and the task comes between the two."""
+    reader = batch_reader(f"storage:{storage}", IDS, partitions=0, failOnDataLoss=fail_on_data_loss)
+    planned = list(reader.partitions())
+    overwrite(segments(storage)[0], 0, REMOVED)
+    with pytest.raises(BeyondLog, match=r"does not hold 0 to 5 of partition 0 any more.*make the query again"):
+        table(reader, planned)
 
 
 def test_only_the_partitions_that_a_query_names_are_looked_at(storage: Path, tmp_path: Path) -> None:

@@ -330,15 +330,19 @@ def _first_time(path: str, files: Files) -> int:
 def _walked(path: str, files: Files, span: Span) -> Iterator[Batch]:
     """Yield the batches of one segment that hold this range.
 
-    Raises `SegmentDamaged` for damage before the range's end, `NotFound` if the file is gone. Ends at an unfinished
-    write.
+    Raises `SegmentDamaged` for damage before the range's end, `NotFound` if the file is gone, or its node is
+    removing it. Ends at an unfinished write.
     """
     return each_unwaited(_batches(path, files, span))
 
 
 async def _batches(path: str, files: Files, span: Span) -> AsyncGenerator[Batch, None]:
     with ReadOnlyFile(path) as file:
-        scan, header = await opened(file, path, files)
+        try:
+            scan, header = await opened(file, path, files)
+        except SegmentRemoved as error:
+            # A node overwrites the header, and then removes the file: who comes between the two finds it gone as well.
+            raise NotFound(f"{path}: {error.text}") from error
         async with aclosing(walk(file, header, scan, file.size())) as batches:
             async for _, batch in batches:
                 if batch.last >= span.first:
