@@ -196,6 +196,22 @@ def test_what_a_storage_node_says_of_itself_is_in_its_row() -> None:
     assert _storage_status("a", "a:1", {}, {}).troubles == [], "one of an older version"
 
 
+@pytest.mark.parametrize(
+    ("found", "repaired", "listed", "said"),
+    [
+        (3, 3, [], []),
+        (150, 0, ["the last"] * 100, ["found the last, and 149 more: not repaired yet"]),
+        (150, 149, [], ["found a damage that it lists no more: not repaired yet"]),
+    ],
+)
+def test_damages_that_a_storage_node_lists_no_more_are_told_until_they_are_repaired(
+    found: int, repaired: int, listed: list[str], said: list[str]
+) -> None:
+    damages = [{"partition": 3, "what": what, "found_us": 1, "repaired_us": 0} for what in listed]
+    document = {"directory": "/d", "scrub": {"found": found, "repaired": repaired, "damages": damages}}
+    assert _storage_status("a", "a:1", document, {}).troubles == [f"the scrub of /d {each}" for each in said]
+
+
 @in_a_town(partitions=PARTITIONS)
 async def test_a_place_without_a_cluster_is_an_error_and_no_status(town: Town) -> None:
     async def look(observer: ClusterObserver) -> ClusterStatus:

@@ -39,6 +39,12 @@ def test_the_command_line_counts_before_the_environment_and_that_before_the_file
     assert (settings.listen, settings.settle_s, settings.window, settings.warn_s) == ("command:1", 2.0, 1, 1.0)
 
 
+def test_a_rate_has_the_unit_of_a_rate() -> None:
+    units = {key.name: key.unit for table in TABLES.values() for key in table if "bytes" in key.name}
+    assert {unit for name, unit in units.items() if "_per_s" in name} == {"bytes per second"}
+    assert {unit for name, unit in units.items() if "_per_s" not in name} == {"bytes"}
+
+
 def test_the_environment_may_name_the_file(tmp_path: Path) -> None:
     file = written(tmp_path, "[storage]\nreads_max = 7\n")
     assert configuration_of("storage", None, {}, {"POLONAISE_CONFIG": file})["reads_max"] == 7

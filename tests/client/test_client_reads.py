@@ -280,7 +280,7 @@ async def test_a_listing_that_never_ends_has_a_deadline(world: World, client: Lo
         await client.list_registers(timeout=0.05)
 
 
-@pytest.mark.parametrize("beyond", [-1, 100, 10**12])
+@pytest.mark.parametrize("beyond", [100, 10**12])
 async def test_a_transaction_beyond_the_log_is_said_to_be(world: World, beyond: int, client: Log) -> None:
     filled(world)
     with pytest.raises(BeyondLog):

@@ -8,6 +8,7 @@ import pytest
 
 from polonaise.errors import BadOption, ClientAhead, DataDamaged, LogForked
 from polonaise.terms import BodyForm
+from polonaise.wire.fetches import FETCH_MAX
 from rigs.clients import Memo, World
 from rigs.waiting import nothing_happens_for, time_passes, wait_until
 
@@ -238,6 +239,15 @@ async def test_without_a_choice_all_lazy_bodies_are_fetched_in_bounded_requests(
     await client.wait_applied(29)
     assert view.bodies == world.log.bodies()
     assert max(map(len, world.server.heard.fetches)) <= 5
+
+
+async def test_one_request_asks_for_no_more_bodies_than_a_server_answers(world: World, view: Memo) -> None:
+    count = 2 * FETCH_MAX + 1
+    world.log.fill(*[b"%d" % number if number % 2 else b"" for number in range(count)])
+    client = await world.client(view=view, bodies=BodyForm.LAZY)
+    await client.wait_applied(count - 1)
+    assert view.bodies == world.log.bodies()
+    assert list(map(len, world.server.heard.fetches)) == [FETCH_MAX, FETCH_MAX, 1]
 
 
 async def test_filtered_bodies_come_with_the_feed_and_the_others_only_if_wanted(world: World, view: Memo) -> None:

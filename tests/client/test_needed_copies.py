@@ -127,6 +127,35 @@ async def test_a_wait_that_nobody_goes_on_with_leaves_nothing_in_the_client(worl
     await receipt
 
 
+async def test_what_was_proved_before_a_reset_of_the_head_is_no_proof_for_the_ids_given_anew(
+    world: World, log: Log
+) -> None:
+    _, waiting = await waiting_for_proof(world, log)
+    world.log.fill(b"of another client, and not fed", b"before the head is reset")
+    world.server.prove()
+    await waiting
+    world.log.reset_head(1)
+    world.server.break_connections()
+    await wait_until(lambda: world.server.mounts)
+    receipt, waiting = await waiting_for_proof(world, log)
+    assert (receipt.id, waiting.done()) == (1, False)
+    world.server.prove()
+    await waiting
+    assert [asked.id for asked in world.server.heard.proofs] == [0, 1]
+
+
+async def test_an_answer_that_was_asked_for_on_an_earlier_mount_proves_nothing(world: World, log: Log) -> None:
+    receipt, waiting = await waiting_for_proof(world, log)
+    proofs = log._partitions[0].appends.proofs
+    assert proofs is not None
+    proofs.forget()
+    world.server.prove()
+    await wait_until(lambda: world.server.held_proofs)
+    assert not waiting.done()
+    world.server.prove()
+    assert await waiting is receipt
+
+
 async def test_a_proof_that_can_not_be_had_for_one_append_is_no_error_of_the_others(world: World, log: Log) -> None:
     low, high = log.append(b"1", copies=3), log.append(b"2", copies=3)
     waiting = [asyncio.ensure_future(_result(receipt)) for receipt in (low, high)]

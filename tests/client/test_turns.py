@@ -87,6 +87,11 @@ def test_a_lock_for_appending_is_never_waited_for() -> None:
     assert not turns.contended(locks("b"))
 
 
+def test_a_lock_that_is_read_and_appended_to_is_raised_in_whatever_order() -> None:
+    both = [polonaise.Lock("a", 1, READ), polonaise.Lock("a", 1, APPEND)]
+    assert checked(both) == checked(both[::-1]) == locks("a")
+
+
 @given(
     wanted=st.lists(
         st.tuples(st.sets(st.sampled_from("abc"), min_size=1), st.sets(st.sampled_from("abc"))), min_size=1, max_size=12

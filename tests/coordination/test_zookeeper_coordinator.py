@@ -96,6 +96,21 @@ async def test_a_server_that_hangs_delays_a_call_no_longer_than_a_session_and_ca
         await backend.close()
 
 
+async def test_an_entry_that_was_not_there_is_watched_once_it_is(
+    backend: ZooKeeperBackend, other: ZooKeeperBackend
+) -> None:
+    await backend.changed("assignment", 0)
+    assert await other.create(ENTRIES)
+    entry = await backend.read("assignment")
+    assert entry is not None
+    waiting = asyncio.ensure_future(backend.changed("assignment", entry.version))
+    await asyncio.sleep(0)
+    await backend.read("assignment")  # requests keep their order: the watch is set when this is answered
+    assert not waiting.done()
+    assert await other.compare_and_set("assignment", entry.contents, entry)
+    await asyncio.wait_for(waiting, 10.0)  # far less than it waits without a watch
+
+
 async def test_what_was_written_outlives_a_killed_server(tmp_path: Path) -> None:
     with ZooKeeperEnsemble(tmp_path, tick_ms=500) as own:
         own.start(60.0)

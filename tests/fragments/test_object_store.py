@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,15 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from polonaise.errors import AccessDenied, BadOption, NotFound, StoreUnavailable
+from polonaise.errors import (
+    AccessDenied,
+    BadOption,
+    DiskFailed,
+    DiskFull,
+    NotFound,
+    PolonaiseError,
+    StoreUnavailable,
+)
 from polonaise.fragments import store as stores
 from polonaise.fragments.ranges import RangeFile
 from polonaise.fragments.store import ObstoreStore, open_store
@@ -253,8 +262,32 @@ def test_a_file_in_place_of_the_directory(tmp_path: Path) -> None:
             open_store(str(path))
 
 
-def test_a_directory_that_may_not_be_made() -> None:
-    with pytest.raises((AccessDenied, BadOption)):
+@pytest.mark.parametrize(
+    ("number", "fault"),
+    [
+        (errno.EACCES, AccessDenied),
+        (errno.EPERM, AccessDenied),
+        (errno.EROFS, AccessDenied),
+        (errno.ENOSPC, DiskFull),
+        (errno.EDQUOT, DiskFull),
+        (errno.EIO, DiskFailed),
+        (errno.ENAMETOOLONG, DiskFailed),
+    ],
+)
+def test_a_directory_that_cannot_be_made_and_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, fault: type[PolonaiseError]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    with pytest.raises(fault, match=f"{tmp_path}/store") as raised:
+        open_store(f"{tmp_path}/store")
+    assert type(raised.value) is fault, "AccessDenied is a DiskFailed, too"
+
+
+def test_a_directory_where_none_can_be_made() -> None:
+    with pytest.raises(DiskFailed, match="takes no directories there"):
         open_store("/proc/store")
 
 

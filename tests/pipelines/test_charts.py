@@ -172,6 +172,18 @@ def test_names_never_cover_each_other(wanted: list[float]) -> None:
     assert all(height <= 280 for height in heights)
 
 
+def test_a_name_has_the_colour_of_its_line_also_behind_a_line_without_values() -> None:
+    svg = drawn(Lines("Two", [Series("none", [(0, None)]), Series("some", [(0, 1), (9, 2)])]))
+    (name,) = (text for text in svg.iter("text") if text.text == "some")
+    assert "var(--s1)" in ElementTree.tostring(titled(svg)["some"], encoding="unicode")
+    assert "var(--s1)" in name.attrib["style"]
+
+
+def test_of_many_places_the_table_says_how_many_it_lists() -> None:
+    table = Lines("Many", [Series("s", [(place, 1) for place in range(399)])]).table()
+    assert (len(table.rows), table.note) == (200, "One of every 2 places, 399 in all.")
+
+
 def test_the_first_lines_are_named_and_the_others_grey() -> None:
     chart = Lines("Many", [Series(f"line {each}", [(0, each), (9, each)]) for each in range(30)])
     svg = drawn(chart)

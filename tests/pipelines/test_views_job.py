@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -56,7 +57,10 @@ def log(tmp_path: Path) -> Iterator[Log]:
 def test_rebuilt_to_an_id_then_brought_up_to_date_commit_by_commit(
     spark: SparkSession, log: Log, address: str, table: str
 ) -> None:
-    report = rebuild(spark, address, balances, table, until=Until(ids={0: 39, 1: -1}))
+    told: list[object] = []
+    progress = SimpleNamespace(begin=lambda what, total: told.append((what, total)), done=told.append)
+    report = rebuild(spark, address, balances, table, until=Until(ids={0: 39, 1: -1}), progress=progress)
+    assert told == [("rebuilding", 1), 1]
     assert report.marks == {0: 39, 1: -1}
     assert rows_in(spark, table, balances, log) == expected_balances(40, 0)
     report = update(spark, address, balances, table, transactions_max=70)

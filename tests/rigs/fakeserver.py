@@ -120,6 +120,11 @@ class FakeLog:
         self._order = self._ordering(self.registers, generation)
         return batch
 
+    def reset_head(self, count: int) -> None:
+        """Give up all but the first batches, as an operator does who has lost the rest for good."""
+        del self.batches[count:]
+        self._order = self._ordering(self.registers, 1)
+
     def from_id(self, first: TransactionId) -> list[Batch]:
         """Return the batches from the one that holds the id `first` on."""
         return self.batches[bisect_left(self.batches, first, key=lambda batch: batch.last) :]

@@ -315,6 +315,20 @@ async def test_unread_bytes_pause_the_writer_and_a_partition_keeps_it_paused(pai
     assert len(pair.far.received) == 25_000
 
 
+@with_a_connection(network=NetworkConfiguration(window_bytes=10_000, partition_reset_chance=0.0, split_chance=0.0))
+async def test_room_that_a_partition_holds_back_comes_though_another_one_heals_before(pair: Pair) -> None:
+    pair.act(pair.near.transport.write, b"x" * 10_000)
+    pair.world.network.partition("b", "a", both=False)
+    await asyncio.sleep(1)
+    assert len(pair.far.received) == 10_000
+    pair.act(pair.near.transport.write, b"y" * 5_000)
+    pair.world.network.partition("a", "c")
+    pair.world.network.heal("a", "c")
+    pair.world.network.heal()
+    await asyncio.sleep(1)
+    assert len(pair.far.received) == 15_000
+
+
 @with_a_connection(network=NetworkConfiguration(reset_chance=0.02, flip_chance=0.05, delay_chance=0.1))
 async def test_faults_strike_by_chance_when_configured(pair: Pair) -> None:
     for _ in range(300):

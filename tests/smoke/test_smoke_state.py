@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -113,7 +114,13 @@ def test_a_run_that_ended_early_has_not_passed() -> None:
 
 @pytest.mark.parametrize(
     ("error", "is_stopped", "is_finished"),
-    [(SmokeFailed("stuck"), False, True), (DiskFull("full"), False, False), (DiskFull("full"), True, False)],
+    [
+        (SmokeFailed("stuck"), False, True),
+        (DiskFull("full"), False, False),
+        (DiskFull("full"), True, False),
+        (OSError(errno.ENOSPC, "full"), False, False),
+        (OSError(errno.ENOSPC, "full"), True, False),
+    ],
 )
 def test_only_a_failure_of_the_test_itself_finishes_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, is_stopped: bool, is_finished: bool
@@ -130,9 +137,35 @@ def test_only_a_failure_of_the_test_itself_finishes_a_run(
         monkeypatch.setattr(run, name, value, raising=False)
     told = run._in_town(LoopbackHosts())
     assert (told is None) == is_stopped
+    assert told is None or (str(error) in told.failure and (tmp_path / "report.txt").exists())
     kept = SmokeState.read(tmp_path)
     assert kept is not None
     assert kept.finished == is_finished
+
+
+@pytest.mark.parametrize("error", [None, SmokeFailed("stuck")])
+def test_a_report_that_can_not_be_written_is_told_and_its_run_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    run = run_in(tmp_path)
+
+    def work(*_: object) -> None:
+        (tmp_path / "report.txt").mkdir()
+        state().write(tmp_path)
+        if error is not None:
+            raise error
+
+    town = SimpleNamespace(kill=lambda: None, archiver=SimpleNamespace(runs=0))
+    for name, value in (("_state", state()), ("_town", town), ("_work", work)):
+        monkeypatch.setattr(run, name, value, raising=False)
+    told = run._in_town(LoopbackHosts())
+    assert told is not None
+    assert not told.passed
+    assert "the report can't be written" in told.failure
+    assert error is None or "stuck" in told.failure
+    kept = SmokeState.read(tmp_path)
+    assert kept is not None
+    assert not kept.finished
 
 
 def test_the_command_of_a_report_names_the_directory_and_the_hosts() -> None:

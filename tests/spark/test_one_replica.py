@@ -29,6 +29,7 @@ from polonaise.errors import (
 )
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.log.batch import Batch
+from polonaise.log.segment import REMOVED
 from polonaise.spark.options import read_options, write_options
 from polonaise.spark.protocol.conditions import Ranges
 from polonaise.spark.query import _narrowed
@@ -40,7 +41,7 @@ from rigs.fragments import named_fragment
 from rigs.spark import COLUMNS, Row, batch_reader, filled, stream_reader, table
 from rigs.spark import columns as columns_named
 from rigs.spark import rows as rows_at
-from rigs.storagefiles import KEY, batch, flip, make_storage, promise, segments, work_on
+from rigs.storagefiles import KEY, batch, flip, make_storage, overwrite, promise, segments, work_on
 
 pytestmark = pytest.mark.usefixtures("connections_closed")
 if TYPE_CHECKING:
@@ -257,6 +258,49 @@ def test_damage_is_told_and_what_is_around_it_can_be_read(storage: Path, segment
     assert ids(storage, **whole) == [id for id in outside if id >= 6 or segment][: 12 if not segment else 6 * segment]
 
 
+def seconds(first: int) -> str:
+    """The time at which the batch that begins with this id was committed."""
+    return datetime.fromtimestamp(first + 1, UTC).isoformat()
+
+
+@pytest.mark.parametrize("segment", [0, 1, 2])
+def test_a_time_in_or_around_a_segment_that_cannot_be_read_leaves_nothing_out_in_silence(
+    storage: Path, segment: int
+) -> None:
+    """What can't be read has unknown times, so a range that begins or ends with it has all of it."""
+    first, last = 6 * segment, 6 * segment + 5
+    overwrite(segments(storage)[segment], 8, b"\xff" * 4)
+    for since in (datetime.fromtimestamp(0, UTC).isoformat(), seconds(first), seconds(last + 1)):
+        with pytest.raises(SegmentDamaged, match=f"does not hold {first} to "):
+            ids(storage, startingTimestamp=since)
+    for until in (seconds(first), seconds(last + 1)):
+        with pytest.raises(SegmentDamaged, match=f"does not hold {first} to "):
+            ids(storage, endingTimestamp=until)
+    left = [id for id in range(18) if not first <= id <= last]
+    assert ids(storage, startingTimestamp=seconds(0), failOnDataLoss=False) == left
+    assert ids(storage, startingTimestamp=seconds(first), failOnDataLoss=False) == [id for id in left if id > last]
+    assert ids(storage, endingTimestamp=seconds(last + 1), failOnDataLoss=False) == [id for id in left if id < first]
+
+
+def test_a_partition_whose_only_segment_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    storage = make_storage(tmp_path / "storage", batches=3)
+    overwrite(segments(storage)[0], 8, b"\xff" * 4)
+    for side in ("startingTimestamp", "endingTimestamp"):
+        with pytest.raises(SegmentDamaged, match="does not hold 0 to"):
+            ids(storage, **{side: seconds(3)})
+
+
+@pytest.mark.parametrize("segment", [0, 1])
+def test_times_in_a_segment_that_cannot_be_read_are_sought_in_the_archive(
+    storage: Path, tmp_path: Path, segment: int
+) -> None:
+    store = archived(tmp_path / "store", batches=9)
+    overwrite(segments(storage)[segment], 8, b"\xff" * 4)
+    for first in range(0, 18, 2):
+        assert ids(storage, fragments=store, startingTimestamp=seconds(first)) == list(range(first, 18))
+        assert ids(storage, fragments=store, endingTimestamp=seconds(first)) == list(range(first))
+
+
 def test_an_end_that_was_synced_and_is_cut_off_is_told(storage: Path) -> None:
     path = segments(storage)[2]
     os.truncate(path, path.stat().st_size - 1)
@@ -296,6 +340,18 @@ def test_what_the_node_has_trimmed_since_the_query_was_planned_is_told(storage: 
     with pytest.raises(BeyondLog, match=r"does not hold 0 to 5 of partition 0 any more.*make the query again"):
         table(reader, planned)
     assert [row["transaction_id"] for row in table(reader, planned[1:]).to_pylist()] == list(range(6, 18))
+
+
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+def test_a_segment_that_its_node_is_about_to_remove_is_told_as_trimmed_and_not_as_damaged(
+    storage: Path, fail_on_data_loss: bool
+) -> None:
+    """The node overwrites the header before it removes the file, and the task comes between the two."""
+    reader = batch_reader(f"storage:{storage}", IDS, partitions=0, failOnDataLoss=fail_on_data_loss)
+    planned = list(reader.partitions())
+    overwrite(segments(storage)[0], 0, REMOVED)
+    with pytest.raises(BeyondLog, match=r"does not hold 0 to 5 of partition 0 any more.*make the query again"):
+        table(reader, planned)
 
 
 def test_only_the_partitions_that_a_query_names_are_looked_at(storage: Path, tmp_path: Path) -> None:

@@ -110,6 +110,18 @@ def test_findings_are_remembered_up_to_a_bound() -> None:
     assert [damage.found_us for damage in scrub.scrubbed.damages] == list(range(50, DAMAGES_MAX + 50))
 
 
+def test_damages_that_were_forgotten_are_repaired_with_their_partitions_all_the_same() -> None:
+    scrub = Scrub(1_000, every_s=0.0, first_s=0.0)
+    for number in range(DAMAGES_MAX + 50):
+        scrub.next(2.0 * number, 0, [number])
+        scrub.damaged(number, "bad")
+    assert scrub.unrepaired == set(range(DAMAGES_MAX + 50))
+    for partition in scrub.unrepaired:
+        scrub.repaired(7, partition)
+    assert (scrub.scrubbed.found, scrub.scrubbed.repaired) == (DAMAGES_MAX + 50, DAMAGES_MAX + 50)
+    assert scrub.unrepaired == set()
+
+
 # ------------------------------------------------------------------ a node
 
 

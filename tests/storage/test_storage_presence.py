@@ -46,6 +46,7 @@ def test_a_node_without_its_directory_acknowledges_nothing_and_says_why(
             await owner.store(5, made[4])
         with pytest.raises(DirectoryGone, match=f"{DIRECTORY} was removed, moved or replaced .* start the node again"):
             await Owner.connected(host)
+        assert node.node.open_files == 0, "neither the control file nor the lock is open any more"
         await node.node.close()
         assert node.disk.paths() == before, "nothing is written where the directory was"
 

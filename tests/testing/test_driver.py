@@ -18,6 +18,7 @@ from polonaise.errors import (
     ExpectationFailed,
     LockConflict,
     PolonaiseError,
+    ProducerDiffers,
     ProducerFenced,
     ProducerSequence,
     UnknownPartition,
@@ -249,6 +250,18 @@ async def test_a_producer_that_fails_is_told_its_own_numbers() -> None:
         log.faults.fail_next_append(FailureReason.PRODUCER_FENCED)
         with pytest.raises(ProducerFenced, match=f"is in epoch {producer.epoch + 1}:"):
             await producer.append(3, b"3")
+
+
+async def test_a_producer_that_differs_is_told_the_transaction_of_the_first_time() -> None:
+    async with testing.log() as log:
+        producer = await log.producer("billing")
+        ids = [await producer.append(number, b"%d" % number) for number in range(2)]
+        await log.append(b"another's")
+        # A number that is new was appended before only by the word of the test: its last one is told.
+        for number, earlier in ((0, ids[0]), (2, ids[1])):
+            log.faults.fail_next_append(FailureReason.PRODUCER_DIFFERS)
+            with pytest.raises(ProducerDiffers, match=f"as transaction {earlier}:"):
+                await producer.append(number, b"%d" % number)
 
 
 async def test_what_is_no_failure_can_not_be_asked_for() -> None:

@@ -44,7 +44,9 @@ class SettingKey(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """The unit of the setting's values, in a word; empty if they have none."""
+        """The unit of the setting's values, in words; empty if they have none."""
+        if "_bytes_per_s" in self.name:
+            return "bytes per second"
         return {SettingKind.BYTES: "bytes", SettingKind.SECONDS: "seconds"}.get(self.kind, "")
 
 

@@ -312,6 +312,9 @@ class PartitionAppends(PartitionCondition):
         self._again.extendleft(reversed(self._window.open(window_bytes)))
         self._give_up_on_some()
         self._give_up_unknown(stream)
+        if self.proofs is not None:
+            # The head may have been reset since: what is sent from now on may get ids that were proved before.
+            self.proofs.forget()
         self._outstanding.mounted_after = 0
         mounted, self._waiting_for_mount = self._waiting_for_mount, []
         wake(mounted)

@@ -16,7 +16,7 @@ from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.terms import PartitionId, TransactionId
 from polonaise.wire import messages
-from polonaise.wire.fetches import encode_fetch, parse_bodies
+from polonaise.wire.fetches import FETCH_MAX, encode_fetch, parse_bodies
 
 _log = logging.getLogger("polonaise.client")
 
@@ -56,13 +56,13 @@ class BodyFetch:
             self._fetched.set_exception(error)
 
     def chunks(self, bytes_max: int) -> list[tuple[int, int]]:
-        """Divide the bodies into parts of at most `bytes_max` bytes, or of one larger body.
+        """Divide the bodies into parts of at most `FETCH_MAX` bodies and `bytes_max` bytes, or of one larger body.
 
         Returns (start, stop) of each part: positions in `transactions`, without `stop`.
         """
         cuts, start, size = [], 0, 0
         for position, length in enumerate(self.lengths):
-            if size and size + length > bytes_max:
+            if position - start == FETCH_MAX or (size and size + length > bytes_max):
                 cuts.append((start, position))
                 start, size = position, 0
             size += length

@@ -27,6 +27,8 @@ class ProofRequests:
         self._partition = partition
         self._ask = ask
         self._kinds: dict[Needs, _Kind] = {}
+        self._mount = 0
+        """How often the partition was mounted."""
         self._stopped: PolonaiseError | None = None
 
     async def prove(self, id: TransactionId, needs: Needs) -> None:
@@ -54,7 +56,7 @@ class ProofRequests:
     async def _prove_all(self, kind: _Kind, needs: Needs) -> None:
         """Ask until nobody waits any more, each time for the first transaction that is waited for by then."""
         while kind.waiting:
-            first = min(kind.waiting.values())
+            first, mount = min(kind.waiting.values()), self._mount
             try:
                 proved = await self._ask(first, needs)
             except BeyondLog as error:
@@ -64,9 +66,17 @@ class ProofRequests:
             except PolonaiseError as error:
                 fail_all(kind.taken(), error)
                 break
+            if mount != self._mount:
+                continue  # it may be of the log before a reset of its head
             kind.proved = max(kind.proved, proved)
             wake(kind.taken(proved))
         kind.task = None
+
+    def forget(self) -> None:
+        """Take nothing for proved any more, because the partition was mounted anew: what waits is asked for again."""
+        self._mount += 1
+        for kind in self._kinds.values():
+            kind.proved = NO_TRANSACTION
 
     def stop(self, error: PolonaiseError) -> None:
         """End all waits with this error, those of the future included."""
@@ -83,8 +93,8 @@ class _Kind:
 
     def __init__(self) -> None:
         self.proved: TransactionId = NO_TRANSACTION
-        """The last id that is proved; -1 for none. It stays so, but for a reset of the head: only then do replicas cut
-        what is committed."""
+        """The last id that is proved since the partition was mounted; -1 for none. It stays so, but for a reset of the
+        head: only then do replicas cut what is committed, and a reset ends the mount."""
         self.waiting: dict[asyncio.Future[None], TransactionId] = {}
         self.task: asyncio.Task[None] | None = None
         """The task that asks the owner; None while nobody waits."""

@@ -107,17 +107,15 @@ class ReadableLog(Connected):
     ) -> Transaction:
         """Return one transaction by its id, its bytes checked.
 
-        Raises `BeyondLog` when the transaction is not committed (yet), or the server that answers does not know that it
-        is; `OwnTransaction` for an id that the library used for itself, such as to open a producer; `HistoryTrimmed` as
-        `read`; `BatchDamaged` or `DataDamaged` for bytes that do not fit their CRC; and `DeadlineExceeded` after
-        `timeout` seconds (default `ClientSettings.answer_s_max`).
+        Raises `BadOption` for what is no transaction's id, as one below 0; `BeyondLog` when the transaction is not
+        committed (yet), or the server that answers does not know that it is; `OwnTransaction` for an id that the
+        library used for itself, such as to open a producer; `HistoryTrimmed` as `read`; `BatchDamaged` or `DataDamaged`
+        for bytes that do not fit their CRC; and `DeadlineExceeded` after `timeout` seconds (default
+        `ClientSettings.answer_s_max`).
         """
         partition = self._usable(partition)
-        if not isinstance(id, int):
-            raise wrong("id", id, "a transaction's id is an integer")
+        checked_id("id", id, 0, "a transaction's id is an integer from 0 to 2**63 - 1")
         timeout_s = self._answer_s(timeout)
-        if not 0 <= id <= INT64_MAX:
-            raise BeyondLog(f"transaction {id} of partition {partition} is not in the log: ids are 0 to 2**63 - 1")
         request = Read(first=id, bytes_max=1, wait_ms=0, with_data=1, after_time_us=0)
         answer = await self._requests.ask(partition, request, Batches, timeout_s)
         batch = Batch.parse(answer.payload[0]) if answer.payload else None

@@ -269,6 +269,8 @@ class ZooKeeperBackend:
             if watch is not None and not watcher.done():
                 watcher.set_result(None)  # nothing may be watching: those who wait as well read again
             raise
+        if node is None and watch is not None and not watcher.done():
+            watcher.set_result(None)  # ZooKeeper watches no node that is not there
         if node is None or self._entry(key, node).version != version:
             return
         # Shielded: others may wait for the same.

@@ -17,9 +17,17 @@ import obstore
 from obstore import exceptions
 from obstore.store import LocalStore, from_url
 
-from polonaise.errors import AccessDenied, BadOption, DiskFull, NotFound, PolonaiseError, StoreUnavailable
+from polonaise.errors import (
+    AccessDenied,
+    BadOption,
+    DiskFull,
+    NotADirectory,
+    NotFound,
+    PolonaiseError,
+    StoreUnavailable,
+)
 from polonaise.fragments.ranges import Range, RangeFile
-from polonaise.host.files import sync_path
+from polonaise.host.files import make_directories, sync_path, with_own_errors
 from polonaise.redaction import redacted
 
 T = TypeVar("T")
@@ -309,8 +317,9 @@ class LateStore:
 def open_store(url: str, *, make: bool = True) -> ObstoreStore:
     """Return the store at this URL or path. A missing directory is made, unless `make` is False.
 
-    Raises `BadOption` for an address that names no store, `AccessDenied` for a directory that can't be made, and
-    `NotFound` for a missing directory that is not to be made. A bucket is not looked for before it is used.
+    Raises `BadOption` for an address that names no store, `NotFound` for a missing directory that is not to be made,
+    and for one that can't be made `AccessDenied`, `DiskFull` or `DiskFailed`. A bucket is not looked for before it is
+    used.
     """
     parts, shown = urlsplit(url), redacted(url)
     if not url or "\0" in url:
@@ -319,15 +328,13 @@ def open_store(url: str, *, make: bool = True) -> ObstoreStore:
         if parts.netloc not in ("", "localhost"):
             raise BadOption(f"{shown!r} names a directory of another machine: {_USAGE}")
         directory = Path(unquote(parts.path) if parts.scheme == "file" else url).absolute()
-        if not make and not directory.exists():
+        made = not with_own_errors(str(directory), directory.exists)
+        if made and not make:
             raise NotFound(f"no directory {directory}: correct the address of the store")
-        made = not directory.exists()
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError) as error:
+            with_own_errors(str(directory), lambda: make_directories(str(directory)))
+        except NotADirectory as error:
             raise BadOption(f"{directory} is no directory: {_USAGE}") from error
-        except OSError as error:
-            raise AccessDenied(f"{directory} can't be made: {error.strerror or error}") from error
         return ObstoreStore(LocalStore(prefix=directory), str(directory), directory, made=made)
     try:
         return ObstoreStore(from_url(url), url)

@@ -107,7 +107,7 @@ class RealDisk:
         return await self._hop(directory, lambda: sorted(os.listdir(directory)))
 
     async def make_directory(self, path: str) -> None:
-        await self._hop(path, lambda: _make_directories(path))
+        await self._hop(path, lambda: make_directories(path))
 
     async def rename(self, source: str, target: str) -> None:
         await self._hop(source, lambda: os.replace(source, target))
@@ -158,8 +158,8 @@ def try_lock(path: str) -> RealLock:
     return with_own_errors(path, lambda: RealLock(path, set()))
 
 
-def _make_directories(path: str) -> None:
-    """Make the directory and its parents."""
+def make_directories(path: str) -> None:
+    """Make the directory and its parents. Raises `OSError`, and `DiskFailed` where no directories can be made."""
     try:
         os.makedirs(path, exist_ok=True)
     except FileNotFoundError as error:  # /proc and its like: all parents are there, and nothing can be made in them

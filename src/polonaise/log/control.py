@@ -362,6 +362,11 @@ class ControlFile:
         self._noted[slot.partition] = slot
         self._wake.set()
 
+    @property
+    def closed(self) -> bool:
+        """Whether the file is closed, and the directory unlocked."""
+        return self._closing is not None and self._closing.done()
+
     async def close(self) -> None:
         """Write the noted evidence and unlock the directory; carried out even if the caller is cancelled."""
         if self._closing is None:

@@ -124,11 +124,14 @@ def storage_troubles(health: Mapping[str, Any]) -> list[str]:
 
 def _unrepaired(name: str, scrub: Mapping[str, Any]) -> list[str]:
     """Return a line on the damages that a scrub found and that were not repaired; none if there are none."""
-    unrepaired = [damage for damage in scrub.get("damages", ()) if not damage["repaired_us"]]
-    if not unrepaired:
+    listed = [damage["what"] for damage in scrub.get("damages", ()) if not damage["repaired_us"]]
+    # A node lists the latest damages only, and counts all.
+    count = max(len(listed), scrub.get("found", 0) - scrub.get("repaired", 0))
+    if not count:
         return []
-    more = f", and {len(unrepaired) - 1} more" if len(unrepaired) > 1 else ""
-    return [f"the scrub of {name} found {unrepaired[-1]['what']}{more}: not repaired yet"]
+    what = listed[-1] if listed else "a damage that it lists no more"
+    more = f", and {count - 1} more" if count > 1 else ""
+    return [f"the scrub of {name} found {what}{more}: not repaired yet"]
 
 
 def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapping[str, Any]) -> Condition:

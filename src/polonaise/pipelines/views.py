@@ -122,6 +122,7 @@ def rebuild(
             # Still open during the commit, which writes these letters in one step with the rows.
             with source.letters({}, upto) as letters:
                 if target.replace(rows, target.marks(), upto, letters.kept):
+                    progress.done(1)
                     commit = Commit({}, upto, letters.and_then(NO_LETTERS))
                     return _report(view, table, "rebuilt", target, source, [commit])
     raise _changed_by_others(view)

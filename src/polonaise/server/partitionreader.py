@@ -22,11 +22,8 @@ from polonaise.server.storagelinks import StorageLink, expect
 from polonaise.server.waiters import Waiters
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, StorageId, TransactionId
 from polonaise.wire.codec import Message
-from polonaise.wire.fetches import encode_bodies, parse_fetch
+from polonaise.wire.fetches import FETCH_MAX, encode_bodies, parse_fetch
 from polonaise.wire.messages import WHOLE, Batches, Bodies, Fetch, Read, ReadBatches
-
-FETCH_MAX = 4_096
-"""The most bodies that one request may ask for."""
 
 
 class PartitionReader:

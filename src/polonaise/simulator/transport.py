@@ -142,6 +142,8 @@ class Pipe:
         if self._back.blocked is None:
             owed, self._owed = self._owed, 0
             self.credit(owed)
+        elif self._owed:  # another link was healed
+            self.connections.stall(self, self._back)
         if not self._stalled:
             return
         if self.link.blocked is None and self.link.target not in self.connections.powerless:

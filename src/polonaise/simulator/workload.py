@@ -466,6 +466,9 @@ async def last_step(session: ClientLife, partition: PartitionId) -> None:
             await session.log.ready(partition)
             receipt = await session.log.append(attempt.bodies[0], partition, high_water_mark=attempt.mark)
             break
+        except AppendUnknown as error:
+            history.unknown(attempt, error.code)
+            await asyncio.sleep(0.1)
         except PolonaiseError as error:
             session.failed(attempt, error)
             await asyncio.sleep(0.1)

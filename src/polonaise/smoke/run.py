@@ -104,7 +104,8 @@ class SmokeRun:
     def run(self) -> SmokeReport | None:
         """Run to the end, and return the report, which is in the directory too; None after `stop_soon`.
 
-        Afterwards nothing is left of the run but its directory. Raises `BadOption`, `DirectoryInUse`, `JavaMissing`,
+        Afterwards nothing is left of the run but its directory. What fails while the cluster runs, faults of the disk
+        included, is in the report, also if that can't be written. Raises `BadOption`, `DirectoryInUse`, `JavaMissing`,
         `ExtraMissing`, `NoNetwork`, `AddressInUse`, and faults of the disk, some of them as `OSError`.
         """
         zookeeper.check_installed()
@@ -187,7 +188,7 @@ class SmokeRun:
                 self._say("stopping", "stopping")
                 self._town.kill()
             state.finished = True
-        except (Interrupted, PolonaiseError) as error:
+        except (Interrupted, PolonaiseError, OSError) as error:
             if self._stopped.is_set():  # what was being stopped may fail in any way
                 state.write(self._directory)
                 far = f"after {state.steps} of {len(steps)} steps"
@@ -199,8 +200,11 @@ class SmokeRun:
         report.duration_s, report.interruptions = round(state.seconds, 1), state.interruptions
         report.faults = dict(sorted(state.counts.items()))
         report.archive_runs = self._town.archiver.runs
-        state.write(self._directory)
-        report.write(self._directory)
+        try:
+            report.write(self._directory)
+            state.write(self._directory)  # last: a run without its report is not finished, and can be resumed
+        except (PolonaiseError, OSError) as error:
+            report.failure = "; ".join(filter(None, [report.failure, f"the report can't be written: {error}"]))
         return report
 
     def _work(self, steps: tuple[FaultStep, ...], report: SmokeReport) -> None:

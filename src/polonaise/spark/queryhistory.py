@@ -264,20 +264,21 @@ class QueryHistory:
     def _sought(self, partition: PartitionId, time_us: int, end: TransactionId) -> Span:
         """Return the ids of which one is the first committed at `time_us` or later. Otherwise as `first_at`.
 
-        Several if it may be missing: one that no fragment holds, or that a replica has trimmed and the query names no
-        store.
+        Several if it may be missing: one that no fragment holds, and that a replica, if one is read, has trimmed or
+        can't read.
         """
         if self.replica is not None:
-            first_held = self.replica.first_at(partition, time_us, end)
-            if self.store is not None and first_held >= self.replica.end(partition):
-                # All that the replica holds is earlier: the archive may reach farther.
-                return self._first_archived_at(partition, time_us, end)
-            if first_held > self.replica.begin(partition):
-                return Span(first_held, first_held)
-            # The replica's first transaction is late enough: an earlier one, which was trimmed, may be so too.
+            held = self.replica.first_at(partition, time_us, end)
+            if held.first <= self.replica.begin(partition):
+                # All that the replica can read is late enough: an earlier one, which was trimmed, may be so too.
+                held = Span(0, held.last)
+            elif held.first == held.last < self.replica.end(partition):
+                return held
             if self.store is None:
-                return Span(0, first_held)
-            return self._first_archived_at(partition, time_us, first_held)
+                return held
+            # The archive may have what the replica lacks, and may reach farther.
+            in_store = self._first_archived_at(partition, time_us, held.last)
+            return Span(max(in_store.first, held.first), max(in_store.last, held.first))
         if self.log is None:
             return self._first_archived_at(partition, time_us, end)
         try:

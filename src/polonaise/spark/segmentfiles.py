@@ -182,24 +182,27 @@ class SegmentFiles:
             "failOnDataLoss is false"
         )
 
-    def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
-        """Return the first id in the files that is committed at `time_us` (microseconds UTC) or later, at most `end`.
+    def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> Span:
+        """Return the ids of which one is the first below `end` committed at `time_us` (microseconds UTC) or later.
 
-        If ids are missing between it and an earlier one in the files, returns the first missing one. If there is none
-        in the files, returns the id after the last one that can be read, at most `end`; `end` if there are no segments.
-        Raises `SegmentDamaged` for damage before what it looks for, in the segment that it reads.
+        That is one id, or `end` if there is none. But it may be among the ids before that one which are in no file, or
+        can't be read: then these are in the result as well, because nobody knows their times. Raises `SegmentDamaged`
+        for damage before what it looks for, in the segment that it reads.
         """
         examined = self._examined(partition)
-        if not examined.segments:
-            return end
-        early = (
-            segment for segment in reversed(examined.segments) if _first_time(segment.path, examined.files) < time_us
-        )
-        segment = next(early, examined.segments[0])
-        for batch in _walked(segment.path, examined.files, segment.span):
-            if batch.commit_time_us >= time_us:
-                return min(batch.first, end)
-        return min(segment.span.last + 1, end)
+        segments = examined.segments
+        early = len(segments) - 1
+        while early >= 0 and _first_time(segments[early].path, examined.files) >= time_us:
+            early -= 1
+        if early >= 0:
+            for batch in _walked(segments[early].path, examined.files, segments[early].span):
+                if batch.commit_time_us >= time_us:
+                    found = min(batch.first, end)
+                    return Span(found, found)
+        # All that can be read below this id is earlier; what can be read from the next segment on is late enough.
+        searched = segments[early].span.last + 1 if early >= 0 else examined.begin
+        found = min(segments[early + 1].span.first, end) if early + 1 < len(segments) else end
+        return Span(min(searched, found), found)
 
 
 def read_segments(path: str, split: Split, *, fail_on_data_loss: bool) -> Iterator[Batch]:
@@ -327,15 +330,19 @@ def _first_time(path: str, files: Files) -> int:
 def _walked(path: str, files: Files, span: Span) -> Iterator[Batch]:
     """Yield the batches of one segment that hold this range.
 
-    Raises `SegmentDamaged` for damage before the range's end, `NotFound` if the file is gone. Ends at an unfinished
-    write.
+    Raises `SegmentDamaged` for damage before the range's end, `NotFound` if the file is gone, or its node is
+    removing it. Ends at an unfinished write.
     """
     return each_unwaited(_batches(path, files, span))
 
 
 async def _batches(path: str, files: Files, span: Span) -> AsyncGenerator[Batch, None]:
     with ReadOnlyFile(path) as file:
-        scan, header = await opened(file, path, files)
+        try:
+            scan, header = await opened(file, path, files)
+        except SegmentRemoved as error:
+            # A node overwrites the header, and then removes the file: who comes between the two finds it gone as well.
+            raise NotFound(f"{path}: {error.text}") from error
         async with aclosing(walk(file, header, scan, file.size())) as batches:
             async for _, batch in batches:
                 if batch.last >= span.first:

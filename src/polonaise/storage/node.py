@@ -124,7 +124,7 @@ class StorageNode:
     @property
     def open_files(self) -> int:
         """The number of files that are open: those of partitions, the control file, and the lock of the directory."""
-        return (0 if self._control is None else 2) + len(self._files)
+        return (0 if self._control is None or self._control.closed else 2) + len(self._files)
 
     async def start(self) -> None:
         """Listen, then open the directory. Raises what is wrong with the directory, and what `Network.listen` does.

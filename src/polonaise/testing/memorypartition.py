@@ -73,13 +73,13 @@ class MemoryReplica:
                 continue
             if message.part_last >= 0 and batch.first < message.first:
                 continue
-            if batch.first > message.last or 0 <= message.part_last < batch.first:
+            if batch.last > message.last or 0 <= message.part_last < batch.first:
                 break
             encoded.append(bytes(batch.view) if message.with_data else batch.without_data())
             size += batch.length
             if size >= message.bytes_max:
                 break
-        return Batches(self.last, payload=[b"".join(encoded)])
+        return Batches(message.last, payload=[b"".join(encoded)])
 
 
 class MemoryPartition:

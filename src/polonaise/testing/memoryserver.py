@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple
 
 from polonaise.errors import ConnectionLost, PolonaiseError, UnknownPartition
 from polonaise.link.connection import Connection, hello
-from polonaise.log.producers import Produced
+from polonaise.log.producers import Produced, parse_request
+from polonaise.log.registers import TOTAL_BYTES_MAX
 from polonaise.server.clients import receive
 from polonaise.server.protocol.effects import TellFailures
 from polonaise.server.protocol.mounts import ClientMount
@@ -207,12 +208,21 @@ def _value_of(reason: FailureReason, served: MemoryPartition, appends: ReceivedA
     """Return the number to tell with an armed failure; where clients use it, it means what `FailureReason` says."""
     if reason is FailureReason.EXPECTATION_FAILED:
         return served.mark + 1
-    if reason not in (FailureReason.PRODUCER_FENCED, FailureReason.PRODUCER_GAP):
+    if reason is FailureReason.REGISTERS_FULL:
+        return TOTAL_BYTES_MAX
+    if reason not in (FailureReason.PRODUCER_FENCED, FailureReason.PRODUCER_GAP, FailureReason.PRODUCER_DIFFERS):
         return served.mark
-    keys = [each.key for each in appends.operations if each.kind == CHANGE + ChangeKind.PRODUCE]
-    register = served.registers.get(keys[0]) if keys else None
+    asked = next((each for each in appends.operations if each.kind == CHANGE + ChangeKind.PRODUCE), None)
+    register = served.registers.get(asked.key) if asked else None
     produced = Produced() if register is None else Produced.parse(register)
-    return produced.epoch + 1 if reason is FailureReason.PRODUCER_FENCED else produced.last_sequence
+    if reason is FailureReason.PRODUCER_FENCED:
+        return produced.epoch + 1
+    if reason is FailureReason.PRODUCER_GAP:
+        return produced.last_sequence
+    earlier = produced.id_of(parse_request(asked.value)[1]) if asked else None
+    if earlier is None:  # its number is new: the test makes up that it was appended before
+        return produced.ids[-1] if produced.ids else served.mark
+    return earlier
 
 
 def _one_by_one(appends: ReceivedAppends) -> Iterator[ReceivedAppends]:

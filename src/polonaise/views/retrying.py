@@ -35,7 +35,7 @@ class RetryingWriter:
         or `Database.writer` raises.
         """
         pause_s = _PAUSE_S_MIN
-        for _ in range(_TRIES):
+        for left in reversed(range(_TRIES)):
             try:
                 return work(self._usable_connection())
             except Exception as error:
@@ -48,8 +48,9 @@ class RetryingWriter:
                         raise
                     raise ViewUnavailable(f"the database is not available: {first_line(error)}") from error
                 last = error
-            self._pause(random.uniform(pause_s / 2, pause_s))
-            pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
+            if left:
+                self._pause(random.uniform(pause_s / 2, pause_s))
+                pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
         raise ViewUnavailable(
             f"other transactions stood in the way {_TRIES} times in a row, try again: {first_line(last)}"
         ) from last

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import Final
 
 from polonaise.errors import ProtocolError
 from polonaise.wire.messages import Bodies, Fetch
+
+FETCH_MAX: Final = 4_096
+"""The most bodies that one request may ask for. Clients divide what they want, and servers refuse more."""
 
 
 def encode_fetch(ids: Sequence[int]) -> Fetch:

@@ -75,10 +75,16 @@ class _Queue:
 def checked(locks: Iterable[bytes]) -> dict[bytes, bool]:
     """Return the hashes of the locks for which an append can be refused, with whether it raises them, too."""
     raised: dict[bytes, bool] = {}
+    appended: list[bytes] = []
     for lock in locks:
         hashed, mode = lock[:-1], lock[-1]
-        if mode != _APPEND:
+        if mode == _APPEND:
+            appended.append(hashed)
+        else:
             raised[hashed] = raised.get(hashed, False) or mode == _WRITE
+    for hashed in appended:
+        if hashed in raised:  # checked by one lock, and raised by the other
+            raised[hashed] = True
     return raised
 
 

@@ -276,7 +276,7 @@ SCRUB_REPAIRED: Final = _counter(
     "storage_damages_repaired", "Damages found by the scrub whose copy was made whole again."
 )
 SCRUB_UNREPAIRED: Final = _gauge(
-    "storage_damages_unrepaired", "Damages found, the latest 100 at most, whose copy is not whole again."
+    "storage_damages_unrepaired", "Damages found by the scrub whose copy is not whole again."
 )
 
 # ---------------------------------------------------------------------- each replica, on its storage node

@@ -68,7 +68,7 @@ def _add_node(samples: Samples, node: StorageNode, space: DiskSpace | None) -> N
     add(metrics.SCRUB_FINISHED, scrubbed.finished_us / 1e6)
     add(metrics.SCRUB_FOUND, scrubbed.found)
     add(metrics.SCRUB_REPAIRED, scrubbed.repaired)
-    add(metrics.SCRUB_UNREPAIRED, sum(not damage.repaired_us for damage in scrubbed.damages))
+    add(metrics.SCRUB_UNREPAIRED, scrubbed.found - scrubbed.repaired)
 
 
 def _add_replica(samples: Samples, measured: ReplicaMeasures) -> None:

@@ -84,7 +84,7 @@ class Lines(Chart):
         return Drawing(_draw(self), f"{lines}. {'; '.join(said)} {self.unit}".rstrip(), remarks)
 
     def table(self) -> Table:
-        """List each place with the values of all series. If there are more than `_ROWS_MAX` places, only each nth."""
+        """List each place with the values of all series. Of more than `_ROWS_MAX` places, one of every few."""
         values: dict[Any, dict[str, Number | None]] = defaultdict(dict)
         for series in self.series:
             for at, value in series.points:
@@ -92,7 +92,7 @@ class Lines(Chart):
         places = sorted(values, key=place)
         every = max(1, -(-len(places) // _ROWS_MAX))
         rows = [(at, *(values[at].get(series.name) for series in self.series)) for at in places[::every]]
-        note = f"Each {every}th of {number(len(places))} places." if every > 1 else ""
+        note = f"One of every {every} places, {number(len(places))} in all." if every > 1 else ""
         return Table(self.title, (self.across, *(series.name for series in self.series)), rows, note)
 
 
@@ -109,6 +109,7 @@ def _points(series: Series) -> _Points:
 
 def _draw(chart: Lines) -> Axes:
     names = list(chart.lines)[:COLOURS]
+    colours = {name: COLOUR[f"s{order}"] for order, name in enumerate(names)}
     values = [value for series in chart.series for _, value in series.points if value is not None]
     room = 24 + min(_NAME_MAX, max(width_of(name, TEXT) for name in names))
     axes = canvas.upright_area(values, chart.unit, right=room)
@@ -123,11 +124,11 @@ def _draw(chart: Lines) -> Axes:
         gaps = [True, *(math.isnan(y) for _, y in points), True]
         alone = [at for at in range(len(points)) if gaps[at] and gaps[at + 2]]  # no line leads there: it becomes a dot
         axes.plot(
-            *zip(*points, strict=True), color=COLOUR[f"s{order}" if order < COLOURS else "other"], gid=series.name,
+            *zip(*points, strict=True), color=colours.get(series.name, COLOUR["other"]), gid=series.name,
             linewidth=1.8 if order < COLOURS else 1.2, drawstyle="steps-post" if chart.stepped else "default",
             marker="o" if alone else "", markevery=alone, markersize=3, zorder=3 - order / len(chart.series),
         )  # fmt: skip
-    _name(axes, {name: chart.lines[name][-1] for name in names if chart.lines[name]})
+    _name(axes, {name: chart.lines[name][-1] for name in names if chart.lines[name]}, colours)
     for position, mark in chart.shown_marks():
         if at := chart.marked(mark):
             axes.plot(*at, "o", color=COLOUR["page"], mec=COLOUR["bad"], mew=2, markersize=7, zorder=4)
@@ -136,13 +137,13 @@ def _draw(chart: Lines) -> Axes:
     return axes
 
 
-def _name(axes: Axes, ends: Mapping[str, tuple[float, float]]) -> None:
-    """Write the names of lines, each beside the end of its line, as near as the other names let it be."""
+def _name(axes: Axes, ends: Mapping[str, tuple[float, float]], colours: Mapping[str, str]) -> None:
+    """Write the names of lines in their colours, each beside its line's end, as near as the other names let it be."""
     left, places = axes.bbox.x1, {name: axes.transData.transform(end) for name, end in ends.items()}
     wanted = sorted(places, key=lambda name: places[name][1])
     heights = spread([places[name][1] for name in wanted], axes.bbox.y0, axes.bbox.y1)
     for name, height in zip(wanted, heights, strict=True):
-        colour, (x, y) = COLOUR[f"s{list(ends).index(name)}"], places[name]
+        colour, (x, y) = colours[name], places[name]
         if abs(height - y) > 1 or x < left - 1:
             leader = {"arrowstyle": "-", "linestyle": (0, (1, 3)), "color": colour, "shrinkA": 0, "shrinkB": 0}
             axes.annotate("", (x, y), (left + 12, height), "figure points", "figure points", arrowprops=leader)

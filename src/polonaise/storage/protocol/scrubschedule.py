@@ -7,7 +7,7 @@ left until the next round. A round that ends early is followed by the next one o
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeAlias
@@ -77,7 +77,7 @@ Step: TypeAlias = Look | Rest
 class Scrub:
     """Decides what the scrub does next. Times in seconds are monotonic, times in microseconds are UTC."""
 
-    __slots__ = ("_bytes_per_s", "_every_s", "_first", "_next_s", "_round_s", "_waiting", "scrubbed")
+    __slots__ = ("_bytes_per_s", "_every_s", "_first", "_forgotten", "_next_s", "_round_s", "_waiting", "scrubbed")
 
     def __init__(self, bytes_per_s: int, every_s: float, first_s: float) -> None:
         """Make a schedule that reads at most `bytes_per_s` bytes per second.
@@ -94,6 +94,8 @@ class Scrub:
         self._waiting: deque[PartitionId] = deque()
         """The partitions that this round still has to read; the first one is being read."""
         self._first: TransactionId = 0
+        self._forgotten: Counter[PartitionId] = Counter()
+        """By partition: the number of damages that are in `Scrubbed.damages` no more, though not repaired yet."""
         self.scrubbed = Scrubbed()
 
     def next(self, now_s: float, wall_us: int, partitions: Collection[PartitionId]) -> Step:
@@ -133,14 +135,16 @@ class Scrub:
         damage = ScrubDamage(self._waiting[0], what, wall_us)
         damages = [*self.scrubbed.damages, damage]
         if len(damages) > DAMAGES_MAX:  # rather one that is repaired: the others have to be seen to be repaired, too
-            del damages[next((index for index, each in enumerate(damages) if each.repaired_us), 0)]
+            gone = damages.pop(next((index for index, each in enumerate(damages) if each.repaired_us), 0))
+            if not gone.repaired_us:
+                self._forgotten[gone.partition] += 1
         self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=tuple(damages))
         self.skip(wall_us)
 
     @property
     def unrepaired(self) -> set[PartitionId]:
         """The partitions with a damage after which the copy was not yet seen to be whole again."""
-        return {damage.partition for damage in self.scrubbed.damages if not damage.repaired_us}
+        return {damage.partition for damage in self.scrubbed.damages if not damage.repaired_us} | self._forgotten.keys()
 
     def repaired(self, wall_us: int, partition: PartitionId) -> None:
         """Note that a partition's copy is whole again: all its damages are over with that."""
@@ -148,7 +152,7 @@ class Scrub:
         over = [damage for damage in damages if damage.partition == partition and not damage.repaired_us]
         self.scrubbed = replace(
             self.scrubbed,
-            repaired=self.scrubbed.repaired + len(over),
+            repaired=self.scrubbed.repaired + len(over) + self._forgotten.pop(partition, 0),
             damages=tuple(damage._replace(repaired_us=wall_us) if damage in over else damage for damage in damages),
         )
 
