@@ -20,7 +20,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import polonaise
-from polonaise import blocking, errors, testing
+from polonaise import blocking, errors, player, testing
 
 ROOT = Path(__file__).parents[2]
 FROM_ROOT = {
@@ -34,6 +34,7 @@ MODULES = {
     "api/polonaise.md": polonaise,
     "api/errors.md": errors,
     "api/blocking.md": blocking,
+    "api/player.md": player,
     "api/testing.md": testing,
 }
 """Pages of the API reference, and the module that each is made from."""

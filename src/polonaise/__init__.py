@@ -7,8 +7,8 @@
         await receipt.applied()
 
 Errors are in `polonaise.errors`, which says of each whether to try again; `polonaise.blocking` is the same for threads,
-and `polonaise.testing` a log in memory for tests. Every name here is imported when it is first used, so that `import
-polonaise` stays light.
+`polonaise.player` delivers to shards, and `polonaise.testing` is a log in memory for tests. Every name here is imported
+when it is first used, so that `import polonaise` stays light.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from polonaise import blocking as blocking
+    from polonaise import player as player
     from polonaise import testing as testing
     from polonaise.client.batchreader import BatchReader, TransactionReader
     from polonaise.client.log import Log, Serializer
@@ -87,7 +88,7 @@ _HOMES = {
     "polonaise.terms": ("BodyForm", "LockMode", "Transaction"),
     "polonaise.views.sql": ("SqlView",),
 }
-_MODULES = ("blocking", "testing")
+_MODULES = ("blocking", "player", "testing")
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 

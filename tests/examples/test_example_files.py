@@ -10,7 +10,7 @@ import pytest
 from rigs.examples import EXAMPLES
 
 PAGE = EXAMPLES.parent / "docs" / "examples.md"
-SHOWN = {"polonaise", "polonaise.errors", "polonaise.spark.sessions", "polonaise.spark.source"}
+SHOWN = {"polonaise", "polonaise.errors", "polonaise.player", "polonaise.spark.sessions", "polonaise.spark.source"}
 FILES = sorted(EXAMPLES.rglob("*.py"))
 
 
@@ -35,5 +35,5 @@ def test_an_example_is_short_and_on_the_public_interface(file: Path) -> None:
 def test_the_page_names_them_all() -> None:
     text = PAGE.read_text()
     names = {file.relative_to(EXAMPLES).parts[0] for file in FILES}
-    assert len(names) == 6
+    assert len(names) == 7
     assert sorted(name for name in names if f"[`examples/{name}`](../examples/{name})" not in text) == []

@@ -238,6 +238,36 @@ async def test_a_new_target_begins_after_the_id_that_is_given(tmp_path: Path) ->
             await wait_until(lambda: targets["b"].applied == {0: [b"4", b"5"]}, "what follows")
 
 
+async def test_a_wait_for_a_target_ends_when_it_has_all_up_to_an_id(tmp_path: Path) -> None:
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        target = ListTarget()
+        async with Player(log, "p", route, {"a": target}) as player:
+            for body in (b"a:0", b":1"):
+                last = await log.append(body)
+                await player.delivered("a", 0, last.id)
+            assert target.applied == {0: [b"0"]}
+            assert player.health()["targets"]["a"]["lag"] == {"0": 0}
+            target.open.clear()
+            last = await log.append(b"a:2")
+            waiting = asyncio.ensure_future(player.delivered("a", 0, last.id))
+            await wait_until(lambda: player.health()["targets"]["a"]["in_flight"] > 0, "a batch is under way")
+            assert player.health()["targets"]["a"]["lag"] == {"0": 2}
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(player.delivered("a", 0, last.id), 0.01)
+            assert len(player._waiting) == 1
+            target.open.set()
+            await waiting
+            for unknown in (("b", 0), ("a", 7)):
+                with pytest.raises(BadOption, match="does not deliver"):
+                    await player.delivered(*unknown, 0)
+            waiting = asyncio.ensure_future(player.delivered("a", 0, 10**6))
+            await asyncio.sleep(0)
+        with pytest.raises(Closed, match="was closed"):
+            await waiting
+        with pytest.raises(Closed, match="was started before"):
+            await player.start()
+
+
 async def test_a_player_that_was_closed_says_so_and_leaves_no_task(tmp_path: Path) -> None:
     async with polonaise.connect(f"embedded:{tmp_path}") as log:
         target = ListTarget()
@@ -249,7 +279,7 @@ async def test_a_player_that_was_closed_says_so_and_leaves_no_task(tmp_path: Pat
         await player.start()
         await log.append(b"a:0")
         waiting = asyncio.ensure_future(player.ended())
-        await wait_until(lambda: player.health()["targets"]["a"]["in_flight_bytes"] > 0, "a batch is under way")
+        await wait_until(lambda: player.health()["targets"]["a"]["in_flight"] > 0, "a batch is under way")
         await player.close()
         with pytest.raises(Closed, match="was closed"):
             await waiting

@@ -191,3 +191,23 @@ def test_a_new_target_gets_what_follows_the_id_that_it_starts_after() -> None:
     queue.suspend()
     queue.resume(6, 8)
     assert queue.next_read(8) == RecoveryRead(1, 7, 8)
+
+
+def test_what_is_delivered_is_what_the_target_has_applied_and_what_was_not_for_it() -> None:
+    queue = queue_with()
+    assert queue.delivered(9) == -1
+    queue.resume(2, 9)
+    assert queue.delivered(9) == 2
+    queue.next_read(9)
+    queue.recovered(1, entries(4), through=6)
+    assert queue.delivered(9) == 2, "an entry waits"
+    queue.take()
+    assert queue.delivered(9) == 2, "it is in flight"
+    queue.acknowledge(4)
+    assert queue.delivered(9) == 6
+    queue.next_read(9)
+    queue.recovered(2, [], through=9)
+    queue.next_read(12)
+    assert queue.delivered(12) == 12
+    queue.suspend()
+    assert queue.delivered(12) == 4

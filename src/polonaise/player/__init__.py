@@ -1,9 +1,67 @@
 """The player: it delivers the log's transactions to targets, each once and in order.
 
-`protocol/` has the decisions, without clock or I/O; begin there, with `activeplayer.py`. `player.py` carries them out:
-it reads the log, has `routing.py` say which target gets what, and keeps a stream to each target, so far within its own
-process (`directstream.py`). The targets' side: `deliverytarget.py` says what a target has to do, `sqldelivery.py` does
-it in a SQL database, and `targetsession.py` serves one stream.
+::
 
-What is delivered, read or sent again is decided in `protocol/` alone.
+    async with Player(log, "accounts", route, {"shard-0": Accounts(url), …}) as player:
+        await player.ended()
+
+`Player` runs it, and `SqlDeliveryTarget` is a target in a SQL database. For a store of another kind write a
+`DeliveryTarget`: a `Reception` decides what to do with each batch. Every name here is imported when it is first used,
+because SQL targets need the extra `sql`.
+
+In the code: `protocol/` has the decisions, without clock or I/O; begin there, with `activeplayer.py`. `player.py`
+carries them out: it reads the log, has `routing.py` say which target gets what, and keeps a stream to each target, so
+far within its own process (`directstream.py`). The targets' side is `deliverytarget.py`, `sqldelivery.py` and, for one
+stream, `targetsession.py`.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliveryTarget
+    from polonaise.player.player import Player
+    from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
+    from polonaise.player.protocol.reception import Reception, Verdict
+    from polonaise.player.protocol.settings import PlayerSettings
+    from polonaise.player.sqldelivery import SqlDeliveryTarget
+
+__all__ = [
+    "NO_FENCE",
+    "Acceptance",
+    "AppliedBatch",
+    "DeliveryBatch",
+    "DeliveryTarget",
+    "Fence",
+    "Player",
+    "PlayerSettings",
+    "Reception",
+    "RoutedEntry",
+    "SqlDeliveryTarget",
+    "Verdict",
+]
+
+_HOMES = {
+    "polonaise.player.deliverytarget": ("Acceptance", "AppliedBatch", "DeliveryTarget"),
+    "polonaise.player.player": ("Player",),
+    "polonaise.player.protocol.entries": ("NO_FENCE", "DeliveryBatch", "Fence", "RoutedEntry"),
+    "polonaise.player.protocol.reception": ("Reception", "Verdict"),
+    "polonaise.player.protocol.settings": ("PlayerSettings",),
+    "polonaise.player.sqldelivery": ("SqlDeliveryTarget",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'polonaise.player' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -34,7 +34,6 @@ from polonaise.player.protocol.effects import (
 )
 from polonaise.player.protocol.entries import Fence, RoutedEntry, TargetName, Term
 from polonaise.player.protocol.settings import PlayerSettings
-from polonaise.player.protocol.targetqueue import QueueState
 from polonaise.player.protocol.targetstream import TargetStream
 from polonaise.player.routing import Route, Router, Unroutable
 from polonaise.terms import PartitionId, TransactionId
@@ -43,6 +42,7 @@ _log = logging.getLogger("polonaise.player")
 
 _TICK_S: Final = 0.05
 """Seconds between two looks at deadlines."""
+_NOT_STARTED: Final = "player {!r} was not started: use `async with`, or `await player.start()`"
 _SKIPPED_SHARE: Final = 16
 """Of what is read for a target, the part that counts for the bound of one read even if none of it is for the target."""
 _FENCED_BY: Final = "player "
@@ -101,11 +101,14 @@ class Player:
         self._tasks: set[asyncio.Task[None]] = set()
         self._main_streams: dict[PartitionId, asyncio.Task[None]] = {}
         self._ended: asyncio.Future[None] | None = None
+        self._waiting: list[_Waiting] = []
 
     # ------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Become the active player of this name. Raises what `Log.producer` does."""
+        """Become the active player of this name. Raises what `Log.producer` does, and `Closed` the second time."""
+        if self._machine is not None:
+            raise Closed(f"player {self.name!r} was started before: make a new one")
         producer = await self._log.producer(_FENCED_BY + self.name, partition=0)
         partitions = range(self._log.partition_count) if self._partitions is None else self._partitions
         self._machine = ActivePlayer(producer.epoch, partitions, self._settings)
@@ -118,8 +121,36 @@ class Player:
         """Wait until the player delivers nothing more, and raise why: `ProducerFenced` if another one is active,
         `Closed` after `close`, or what is wrong with this one."""
         if self._ended is None:
-            raise Closed(f"player {self.name!r} was not started: use `async with`, or `await player.start()`")
+            raise Closed(_NOT_STARTED.format(self.name))
         await asyncio.shield(self._ended)
+
+    async def delivered(self, target: TargetName, partition: PartitionId, id: TransactionId) -> None:
+        """Wait until the target has applied all that is its own of the partition's transactions up to `id`.
+
+        Raises as `ended` does, if the player ends before; and `BadOption` for a target or partition that it does not
+        deliver to, or deliver.
+        """
+        machine, ended = self._machine, self._ended
+        if machine is None or ended is None:
+            raise Closed(_NOT_STARTED.format(self.name))
+        if target not in machine.targets or partition not in machine.partitions:
+            raise BadOption(f"player {self.name!r} does not deliver partition {partition} to target {target!r}")
+        if self._has_delivered(target, partition, id):
+            return
+        waiting = _Waiting(target, partition, id, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        try:
+            await asyncio.wait((waiting.done, ended), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._waiting.remove(waiting)
+        if not waiting.done.done():
+            ended.result()
+
+    def _has_delivered(self, target: TargetName, partition: PartitionId, id: TransactionId) -> bool:
+        assert self._machine is not None
+        current = self._machine.partitions[partition].current
+        queue = self._machine.targets[target].queue(partition)
+        return current is not None and queue.delivered(current) >= id
 
     async def close(self) -> None:
         """Deliver nothing more. What targets are applying just now may still be applied."""
@@ -163,14 +194,15 @@ class Player:
     def health(self) -> dict[str, Any]:
         """Return what holds up which target, as a dict for JSON; `well` says whether anything does.
 
-        By name of a target: the `state` and `term` of its stream, the `reason` why there is none, and by partition
-        what is not delivered to it and why. By partition: the id `current` up to which the log was read, and why it
-        has `stopped`.
+        By name of a target: the `state` and `term` of its stream, the `reason` why there is none, the bytes
+        `in_flight`, the number of entries `waiting`, and by partition the `lag`, in transactions of the log, and why
+        the target is `hindered`. By partition: the id `current` up to which the log was read, and why it has `stopped`.
         """
         machine = self._machine
         if machine is None:
             return {"well": False, "targets": {}, "partitions": {}}
-        targets = {name: _target_health(stream) for name, stream in machine.targets.items()}
+        currents = {partition: main.current for partition, main in machine.partitions.items()}
+        targets = {name: _target_health(stream, currents) for name, stream in machine.targets.items()}
         partitions = {
             str(partition): {"current": main.current, "stopped": main.stopped}
             for partition, main in machine.partitions.items()
@@ -185,6 +217,9 @@ class Player:
     def _happened(self, event: Callable[..., Sequence[PlayerEffect]], *about: Any) -> None:
         """Let an event happen, and carry out what comes of it, before anything else can happen."""
         self._carry_out(event(*about, asyncio.get_running_loop().time()))
+        for waiting in self._waiting:
+            if not waiting.done.done() and self._has_delivered(*waiting[:3]):
+                waiting.done.set_result(None)
 
     def _carry_out(self, effects: Iterable[PlayerEffect]) -> None:
         """Carry out the effects in their order. None of this waits, so no event comes in between."""
@@ -327,6 +362,15 @@ class Player:
             await reader.aclose()
 
 
+class _Waiting(NamedTuple):
+    """A wait until a target has all of a partition up to an id."""
+
+    target: TargetName
+    partition: PartitionId
+    id: TransactionId
+    done: asyncio.Future[None]
+
+
 class _RunningStream(NamedTuple):
     """The stream to a target, and the task that serves it."""
 
@@ -370,16 +414,21 @@ class _Events:
         self._player._happened(event, *self._about, *about)
 
 
-def _target_health(stream: TargetStream) -> dict[str, Any]:
-    hindered = {str(partition): halt.reason for partition, halt in stream.halts.items()}
+def _target_health(stream: TargetStream, currents: Mapping[PartitionId, TransactionId | None]) -> dict[str, Any]:
+    hindered = {str(partition): "the log has not told yet how far it reaches" for partition in stream.unproved}
+    hindered |= {str(partition): halt.reason for partition, halt in stream.halts.items()}
     hindered |= {str(partition): failed.reason for partition, failed in stream.failed_reads.items()}
+    lag = {
+        str(partition): max(0, current - stream.queue(partition).delivered(current))
+        for partition, current in currents.items()
+        if current is not None
+    }
     return {
         "state": stream.state.value,
         "term": stream.term,
         "reason": stream.reason,
-        "in_flight_bytes": stream.in_flight_bytes,
-        "applied": {str(partition): queue.acked for partition, queue in stream.queues.items()},
+        "in_flight": stream.in_flight_bytes,
         "waiting": sum(queue.waiting for queue in stream.queues.values()),
-        "catching_up": [partition for partition, queue in stream.queues.items() if queue.state is QueueState.FETCHING],
+        "lag": lag,
         "hindered": hindered,
     }

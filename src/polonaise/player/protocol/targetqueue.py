@@ -136,6 +136,15 @@ class TargetQueue:
             return self._joined_at is not None
         return self.state is not QueueState.SUSPENDED
 
+    def delivered(self, current: TransactionId) -> TransactionId:
+        """Return the id up to which the target has applied all that is its own, while the main stream is at `current`.
+
+        That may be less than the truth: of what is in flight it is not known.
+        """
+        if self.state is QueueState.SUSPENDED or self._in_flight or self.waiting:
+            return self.acked
+        return max(self.acked, self.covered if self.state is QueueState.FETCHING else current)
+
     # ------------------------------------------------------------------ the life of a stream
 
     def resume(self, last: TransactionId, current: TransactionId) -> None:
