@@ -621,6 +621,15 @@ class WrongEventLoop(PolonaiseError):
     code = "wrong_event_loop"
 
 
+class DeliveryStopped(PolonaiseError):
+    """A player delivers nothing more of a partition: a transaction can't be routed, or the log can't be read.
+
+    Nothing is skipped. Once the cause is mended, a player that is started anew goes on there.
+    """
+
+    code = "delivery_stopped"
+
+
 class ViewUnavailable(PolonaiseError):
     """A view's store can't be used at the moment, whatever the transaction.
 

@@ -137,6 +137,39 @@ def test_a_target_of_another_log_is_refused_and_the_others_go_on() -> None:
     assert player.sent() == [("b", 0, 5, [6])]
 
 
+def test_a_target_of_another_log_stays_refused_when_the_log_has_grown_as_far() -> None:
+    """A log that was put back to a backup has other transactions under these ids by then."""
+    player = Player("a", "b")
+    player.tick()
+    player.connect("a", applied={0: 50}, mark=9)
+    player.connect("b", applied={0: 9}, mark=9)
+    for number in range(10, 60):
+        player.fetch(number, "a")
+    player.tick(100.0)
+    player.do("disconnected", "a", 1, "reset")
+    player.tick(1.0)
+    player.connect("a", term=2, applied={0: 50}, mark=59)
+    assert not [each for each in player.sent() if each[0] == "a"]
+    assert "served another log" in player.machine.targets["a"].halts[0].reason
+
+
+def test_a_target_that_is_to_start_beyond_the_end_of_the_log_waits_and_keeps_no_other_waiting() -> None:
+    player = Player("a", retry_s_min=1.0)
+    player.machine.add_target("b", {0: 20})
+    player.tick()
+    player.connect("a", applied={0: 5}, mark=9)
+    player.connect("b", mark=9)
+    assert player.all(FollowPartition) == [FollowPartition(0, 1, 6)]
+    assert player.machine.targets["b"].halts[0].reason == "it is to start after 20, and the log ends with 9"
+    for number in range(6, 22):
+        player.fetch(number, "a", "b")
+    player.effects.clear()
+    player.tick(1.0)
+    assert player.sent() == []
+    (read,) = player.all(ReadForTarget)
+    assert (read.target, read.read.first) == ("b", 21)
+
+
 def test_only_a_mark_that_was_asked_for_later_tells_that_a_target_is_ahead() -> None:
     player = served("a")
     player.machine.add_target("b")
@@ -278,6 +311,58 @@ def test_a_target_that_acknowledges_nothing_for_too_long_is_disconnected() -> No
     player.tick(0.1)
     assert player.all(CloseStream) == [CloseStream("a", 1, "it acknowledged nothing for 5 s")]
     assert player.machine.targets["b"].state is StreamState.UP
+
+
+def test_a_target_that_came_to_nothing_gets_less_at_a_time_until_it_has_applied_something() -> None:
+    player = served("a", progress_s_max=5.0, batch_entries_max=8, window_bytes=1)
+    for number in range(40):
+        player.fetch(number, "a")
+    player.sent()
+    sizes = []
+    for term in range(1, 7):
+        player.tick(5.0)
+        assert player.all(CloseStream) == [CloseStream("a", term, "it acknowledged nothing for 5 s")]
+        player.tick(60.0)
+        player.connect("a", term=term + 1, applied={0: 0}, mark=39)
+        (effect,) = player.all(ReadForTarget)
+        entries = [RoutedEntry(number, b"") for number in range(1, 40)]
+        player.do("recovered", "a", 0, effect.read.number, entries, 39)
+        sizes.append(len(player.sent()[0][3]))
+    assert sizes == [4, 2, 1, 1, 1, 1]
+    for last in (1, 3):
+        player.do("acknowledged", "a", 7, 0, last)
+        player.do("written", "a", 7)
+        sizes.append(len(player.sent()[0][3]))
+    assert sizes[-2:] == [2, 4]
+
+
+def test_an_attempt_to_open_a_stream_ends_though_nobody_says_so() -> None:
+    player = Player("a", open_s_max=2.0)
+    player.tick()
+    player.tick(3.9)
+    assert player.all(CloseStream) == []
+    player.tick(0.1)
+    assert player.all(CloseStream) == [CloseStream("a", 1, "it did not accept the stream within 4 s")]
+    player.tick(1.0)
+    assert player.all(OpenStream) == [OpenStream("a", 1), OpenStream("a", 2)]
+
+
+def test_an_idle_target_is_sent_a_dummy_after_some_time() -> None:
+    """Else the log could be trimmed above the last id that it keeps."""
+    player = served("a", "b", dummy_s=60.0)
+    for number in range(3):
+        player.fetch(number, "a")
+    player.do("written", "a", 1)
+    player.do("acknowledged", "a", 1, 0, 2)
+    player.sent()
+    player.tick(59.0)
+    assert player.sent() == []
+    player.tick(1.0)
+    assert player.sent() == [("b", 0, -1, [2])]
+    player.do("written", "b", 1)
+    player.do("acknowledged", "b", 1, 0, 2)
+    player.tick(60.0)
+    assert player.sent() == []
 
 
 def test_a_refused_entry_is_sent_again_after_a_pause_and_other_partitions_go_on() -> None:

@@ -12,15 +12,15 @@ import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, create_engine, func, select
 
 import polonaise
-from polonaise.errors import BadOption, Closed, ProducerFenced, ViewUnavailable
-from polonaise.player.deliverytarget import Acceptance, AppliedBatch, Judge
+from polonaise.errors import BadOption, Closed, DeliveryStopped, PartitionNotReady, ProducerFenced, ViewUnavailable
+from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, Judge
 from polonaise.player.player import Player
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.terms import Transaction
-from rigs.waiting import wait_until
+from rigs.waiting import time_passes, wait_until
 
 QUICK = PlayerSettings(retry_s_min=0.01, retry_s_max=0.1, start_patience_s=0.2)
 
@@ -42,7 +42,7 @@ class ListTarget:
             self.faults += 1
             raise ViewUnavailable("as drawn")
 
-    async def accept(self, offered: Fence, log_key: bytes) -> Acceptance:
+    async def accept(self, offered: Fence, source: DeliverySource) -> Acceptance:
         self._may_fail()
         if not Reception.accepts(self.kept, offered):
             return Acceptance(False, self.kept, {})
@@ -185,6 +185,16 @@ async def test_a_transaction_that_can_not_be_routed_stops_its_partition_and_is_n
             assert not player.health()["well"]
             await write(log, written, 1, b"a:4")
             await got(target, written, "a")
+            await player.delivered("a", 0, 2)
+            with pytest.raises(DeliveryStopped, match="no more of partition 0: transaction 3 can't be routed"):
+                await player.delivered("a", 0, 4)
+            waiting = asyncio.ensure_future(player.delivered("a", 1, 1_000))
+            await log.append(b"x:nobody", partition=1)
+            with pytest.raises(DeliveryStopped, match="no more of partition 1"):
+                await waiting
+            with pytest.raises(DeliveryStopped, match="no more of any partition"):
+                await player.ended()
+            assert player.health()["ended"] != ""
 
 
 @pytest.mark.parametrize(
@@ -287,9 +297,155 @@ async def test_a_player_that_was_closed_says_so_and_leaves_no_task(tmp_path: Pat
         assert ours == []
 
 
-def test_a_beginning_for_a_target_that_is_not_there_is_refused() -> None:
-    with pytest.raises(BadOption, match="names b, which is no target"):
-        Player(None, "p", route, {}, start_after={"b": {}})  # type: ignore[arg-type]
+async def test_a_target_that_hangs_is_not_well_while_it_is_tried_again(tmp_path: Path) -> None:
+    settings = PlayerSettings(progress_s_max=0.1, retry_s_min=0.01, retry_s_max=0.02)
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        target = ListTarget()
+        target.open.clear()
+        async with Player(log, "p", route, {"a": target}, settings=settings) as player:
+            await log.append(b"a:0")
+            await wait_until(lambda: player.health()["targets"]["a"]["term"] > 1, "it is tried again")
+            while player.health()["targets"]["a"]["term"] < 5:
+                assert not player.health()["well"]
+                await asyncio.sleep(0)
+            assert "acknowledged nothing" in player.health()["targets"]["a"]["hindered"]["0"]
+            target.open.set()
+            await wait_until(lambda: player.health()["well"], "all is well again")
+
+
+async def test_a_log_that_does_not_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polonaise.player.player._WATCH_S", 0.02)
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        away = False
+        asked = log.high_water_mark
+
+        async def high_water_mark(*about: Any, **more: Any) -> int:
+            if away:
+                raise PartitionNotReady("no session")
+            return await asked(*about, **more)
+
+        monkeypatch.setattr(log, "high_water_mark", high_water_mark)
+        async with Player(log, "p", route, {"a": ListTarget()}) as player:
+            await wait_until(lambda: player.health()["well"], "all is well")
+            away = True
+            await wait_until(lambda: "no session" in player.health()["partitions"]["0"]["trouble"], "it is told")
+            assert not player.health()["well"]
+            away = False
+            await wait_until(lambda: player.health()["well"], "all is well again")
+
+
+class Odd(ListTarget):
+    """Does something odd the first times that it is called."""
+
+    def __init__(self, odd: Any, times: int = 2) -> None:
+        super().__init__()
+        self.odd, self.times = odd, times
+
+    def _is_odd(self) -> bool:
+        self.times -= 1
+        if self.times >= 0 and isinstance(self.odd, BaseException):
+            raise self.odd
+        return self.times >= 0
+
+    async def accept(self, offered: Fence, source: DeliverySource) -> Acceptance:
+        return self.odd if self._is_odd() else await super().accept(offered, source)
+
+    async def apply(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
+        return self.odd if self._is_odd() else await super().apply(batch, judge)
+
+
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        (None, "the target returned NoneType"),
+        (asyncio.CancelledError(), "the target cancelled its own call"),
+        (TimeoutError("my own"), "the target failed: TimeoutError('my own')"),
+        (KeyError("x"), "the target failed: KeyError('x')"),
+        (ValueError("postgresql://me:secret@host/db" + "x" * 1_000), "the target failed: ValueError("),
+    ],
+)
+async def test_whatever_a_target_does_ends_its_own_stream_alone(
+    tmp_path: Path, odd: Any, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    written: dict[int, list[bytes]] = {}
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        targets = {"a": Odd(odd), "b": ListTarget()}
+        async with Player(log, "p", route, targets, settings=QUICK) as player:
+            await write(log, written, 0, b"ab:0", b"ab:1")
+            for name, target in targets.items():
+                await got(target, written, name)
+            assert player.health()["targets"]["b"]["term"] == 1
+            assert player.health()["targets"]["a"]["term"] > 1
+    told = [record.getMessage() for record in caplog.records if "no stream to a" in record.getMessage()]
+    assert any(why in each for each in told)
+    assert not any("secret" in each or len(each) > 600 for each in told)
+
+
+async def test_a_slow_target_comes_to_its_end_though_no_large_batch_does(tmp_path: Path) -> None:
+    class Slow(ListTarget):
+        async def apply(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
+            await time_passes(0.02 * len(batch.entries))
+            return await super().apply(batch, judge)
+
+    written: dict[int, list[bytes]] = {}
+    settings = PlayerSettings(progress_s_max=0.2, retry_s_min=0.01, retry_s_max=0.05)
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        target = Slow()
+        await write(log, written, 0, *(b"a:%d" % number for number in range(60)))
+        async with Player(log, "p", route, {"a": target}, settings=settings):
+            await got(target, written, "a")
+
+
+async def test_what_a_retired_target_would_get_is_dropped(tmp_path: Path) -> None:
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        await log.append(b"ab:0")
+        target = ListTarget()
+        async with Player(log, "p", route, {"a": target}, retired=["b"]) as player:
+            await player.delivered("a", 0, 0)
+            assert target.applied == {0: [b"0"]}
+            assert player.health()["well"]
+
+
+async def test_a_player_is_started_once(tmp_path: Path) -> None:
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        player = Player(log, "p", route, {})
+        results = await asyncio.gather(player.start(), player.start(), return_exceptions=True)
+        assert [type(each) for each in results] == [type(None), Closed]
+        await player.close()
+
+
+async def _coroutine(tx: Transaction) -> Mapping[str, bytes]:
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"start_after": {"b": {}}}, "names b, which is no target"),
+        ({"retired": ["a"]}, "a can't be a target and retired"),
+        ({"route": None}, "a plain function that takes a transaction"),
+        ({"route": _coroutine}, "a plain function that takes a transaction"),
+        ({"partitions": [7]}, "the log has partitions 0 to 0"),
+        ({"partitions": ["x"]}, "the log has partitions 0 to 0"),
+        ({"partitions": [True]}, "the log has partitions 0 to 0"),
+        ({"start_after": {"a": {5: 1}}}, "the log has partitions 0 to 0"),
+        ({"start_after": {"a": {0: None}}}, "start_after of a=None"),
+        ({"start_after": {"a": {0: -7}}}, "start_after of a=-7"),
+    ],
+)
+async def test_what_can_not_be_meant_is_refused(tmp_path: Path, options: dict[str, Any], why: str) -> None:
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        chosen = {"route": route, **options}
+        with pytest.raises(BadOption, match=why):
+            await Player(log, "p", targets={"a": ListTarget()}, **chosen).start()
+        assert await log.high_water_mark(0) == -1, "no player has become active"
+
+
+@pytest.mark.parametrize("setting", ["batch_entries_max", "window_bytes", "open_s_max", "progress_s_max"])
+@pytest.mark.parametrize("value", [0, -1, "1", None, True])
+def test_a_bound_of_nothing_is_refused(setting: str, value: Any) -> None:
+    with pytest.raises(BadOption, match=f"PlayerSettings.{setting}="):
+        PlayerSettings(**{setting: value})
 
 
 # ---------------------------------------------------------------------- SQL shards

@@ -12,14 +12,14 @@ import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, create_engine, select, text
 
 from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
-from polonaise.player.deliverytarget import Acceptance, AppliedBatch
+from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Verdict
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.player.targetsession import TargetSession
 from rigs.waiting import wait_until
 
-LOG = bytes(range(16))
+SOURCE = DeliverySource(bytes(range(16)), "p", "a")
 SCHEMA = MetaData()
 LINES = Table(
     "lines",
@@ -83,18 +83,18 @@ async def opened(url: str, *targets: SqlDeliveryTarget, **options: Any) -> Async
 
 async def stream(target: SqlDeliveryTarget, epoch: int = 1, term: int = 1) -> TargetSession:
     session = TargetSession(target, Fence(epoch, term))
-    assert (await session.greet(LOG)).accepted
+    assert (await session.greet(SOURCE)).accepted
     return session
 
 
 async def test_entries_are_applied_with_their_ids_and_told_to_the_next_stream(url: str) -> None:
     async with opened(url) as target:
         session = TargetSession(target, Fence(1, 1))
-        assert await session.greet(LOG) == Acceptance(True, Fence(1, 1), {})
+        assert await session.greet(SOURCE) == Acceptance(True, Fence(1, 1), {})
         assert await session.take(batch(-1, "a", "b")) == AppliedBatch(Verdict.APPLY, 1, Fence(1, 1))
         assert await session.take(batch(-1, "x", partition=3)) == AppliedBatch(Verdict.APPLY, 0, Fence(1, 1))
     async with opened(url) as again:
-        acceptance = await TargetSession(again, Fence(1, 2)).greet(LOG)
+        acceptance = await TargetSession(again, Fence(1, 2)).greet(SOURCE)
         assert acceptance == Acceptance(True, Fence(1, 2), {0: 1, 3: 0})
     assert kept(url) == [(0, "a"), (0, "b"), (3, "x")]
 
@@ -103,8 +103,8 @@ async def test_a_stream_is_accepted_only_above_the_one_before(url: str) -> None:
     async with opened(url) as target:
         await stream(target, 2, 5)
         for lower in (Fence(2, 5), Fence(2, 4), Fence(1, 9)):
-            assert await target.accept(lower, LOG) == Acceptance(False, Fence(2, 5), {})
-        assert (await target.accept(Fence(3, 1), LOG)).accepted
+            assert await target.accept(lower, SOURCE) == Acceptance(False, Fence(2, 5), {})
+        assert (await target.accept(Fence(3, 1), SOURCE)).accepted
 
 
 async def test_what_an_older_stream_still_brings_is_not_applied(url: str) -> None:
@@ -166,13 +166,15 @@ async def test_an_application_may_not_end_the_transaction(sqlite_url: str) -> No
     class Commits(Lines):
         def apply_entry(self, partition: int, entry: RoutedEntry, db: Connection) -> None:
             super().apply_entry(partition, entry, db)
-            db.commit()
+            if entry.payload == b"commits":
+                db.commit()
 
     async with opened(sqlite_url, Commits(sqlite_url)) as (target,):
-        told = await (await stream(target)).take(batch(-1, "a"))
+        told = await (await stream(target)).take(batch(-1, "a", "b", "commits"))
     assert told is not None
     assert "may not end its SQL transaction" in told.refusal
-    assert kept(sqlite_url) == []
+    assert told.last == 1, "those before it are applied"
+    assert kept(sqlite_url) == [(0, "a"), (0, "b")]
 
 
 async def test_two_targets_on_one_database_apply_what_one_stream_brings(url: str) -> None:
@@ -203,7 +205,7 @@ async def test_a_stream_is_accepted_only_when_what_the_older_one_applies_has_end
         session = await stream(slow, 1, 1)
         taking = asyncio.ensure_future(session.take(batch(-1, "a")))
         await wait_until(applying.is_set, "the older stream applies")
-        accepting = asyncio.ensure_future(other.accept(Fence(1, 2), LOG))
+        accepting = asyncio.ensure_future(other.accept(Fence(1, 2), SOURCE))
         done, _ = await asyncio.wait([accepting], timeout=0.5)
         assert not done
         go_on.set()
@@ -214,15 +216,39 @@ async def test_a_stream_is_accepted_only_when_what_the_older_one_applies_has_end
 async def test_first_streams_at_the_same_time_are_accepted_one_after_the_other(url: str) -> None:
     targets = [Lines(url) for _ in range(4)]
     async with opened(url, *targets):
-        answers = await asyncio.gather(*(target.accept(Fence(1, 1), LOG) for target in targets))
+        answers = await asyncio.gather(*(target.accept(Fence(1, 1), SOURCE) for target in targets))
         assert sorted(answer.accepted for answer in answers) == [False, False, False, True]
 
 
-async def test_the_database_of_another_log_is_refused(url: str) -> None:
+@pytest.mark.parametrize(
+    "other", [SOURCE._replace(log_key=bytes(16)), SOURCE._replace(player="q"), SOURCE._replace(target="b")]
+)
+async def test_the_database_of_another_log_player_or_target_is_refused(url: str, other: DeliverySource) -> None:
+    """The ids that it keeps would be taken for those of other entries."""
     async with opened(url) as target:
         await stream(target)
-        with pytest.raises(ViewUnfit, match="is served from another log"):
-            await target.accept(Fence(9, 9), b"another log 1234")
+        with pytest.raises(ViewUnfit, match=r"is of target 'a' of player 'p'.*Give each target a database of its own"):
+            await target.accept(Fence(9, 9), other)
+    async with opened(url, name="another") as beside:
+        assert (await beside.accept(Fence(1, 1), other)).accepted
+
+
+async def test_tables_that_are_dropped_under_way_refuse_no_entry_and_are_made_again(url: str) -> None:
+    async with opened(url) as target:
+        session = await stream(target)
+        await session.take(batch(-1, "a"))
+        engine = create_engine(url)
+        with engine.begin() as db:
+            db.execute(text("DROP TABLE polonaise_delivery_ids"))
+            db.execute(text("DROP TABLE polonaise_delivery_fence"))
+            db.execute(text("DROP TABLE lines"))
+        engine.dispose()
+        with pytest.raises(ViewUnavailable, match="own tables can't be read"):
+            await session.take(batch(0, "b"))
+        again = TargetSession(target, Fence(1, 2))
+        assert (await again.greet(SOURCE)).applied == {}
+        assert (await again.take(batch(-1, "a", "b"))).last == 1
+    assert kept(url) == [(0, "a"), (0, "b")]
 
 
 async def test_a_database_that_goes_away_is_no_refusal(postgresql_url: str) -> None:
@@ -242,7 +268,7 @@ async def test_a_database_that_goes_away_is_no_refusal(postgresql_url: str) -> N
 async def test_tables_that_are_missing_are_named(sqlite_url: str) -> None:
     async with opened(sqlite_url, create=False) as target:
         with pytest.raises(ViewUnfit, match="table polonaise_delivery_ids is missing"):
-            await target.accept(Fence(1, 1), LOG)
+            await target.accept(Fence(1, 1), SOURCE)
 
 
 def test_a_method_that_is_a_coroutine_is_refused(sqlite_url: str) -> None:

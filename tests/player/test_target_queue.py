@@ -167,20 +167,20 @@ def test_the_acknowledgement_of_the_last_releases_all_before_it() -> None:
 
 @pytest.mark.parametrize(("current", "dummy"), [(9, False), (10, True)])
 def test_an_idle_target_is_sent_a_dummy(current: int, dummy: bool) -> None:
-    queue = resumed(0, 0, dummy_transactions=10)
-    assert queue.push_dummy(current) is dummy
+    queue = resumed(0, 0)
+    assert queue.push_dummy(current, 10) is dummy
     batch = queue.take()
     assert (batch.entries if batch else []) == [RoutedEntry(current, None)] * dummy
 
 
 def test_a_target_that_is_sent_something_needs_no_dummy() -> None:
-    queue = resumed(0, 0, dummy_transactions=10)
+    queue = resumed(0, 0)
     queue.push(entries(1))
-    assert not queue.push_dummy(50)
+    assert not queue.push_dummy(50, 10)
     queue.take()
-    assert not queue.push_dummy(50), "the acknowledgement is under way"
+    assert not queue.push_dummy(50, 10), "the acknowledgement is under way"
     queue.acknowledge(1)
-    assert queue.push_dummy(50)
+    assert queue.push_dummy(50, 10)
 
 
 def test_a_new_target_gets_what_follows_the_id_that_it_starts_after() -> None:

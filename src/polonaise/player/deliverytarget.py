@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol, TypeAlias
 
-from polonaise.player.protocol.entries import DeliveryBatch, Fence
+from polonaise.player.protocol.entries import DeliveryBatch, Fence, TargetName
 from polonaise.player.protocol.reception import Verdict
 from polonaise.terms import PartitionId, TransactionId
+
+
+class DeliverySource(NamedTuple):
+    """Where the entries of a stream come from. A target's memory belongs to one source for ever."""
+
+    log_key: bytes
+    """The key of the log: that of the cluster, or of a topic (`Log.log_key`)."""
+    player: str
+    """The name of the player."""
+    target: TargetName
+    """The name by which this player knows the target."""
+
 
 Judge: TypeAlias = Callable[[Fence, TransactionId, DeliveryBatch], Verdict]
 """Decides on a batch, given the fence that the target keeps and the last id of the partition that it has applied."""
@@ -40,14 +52,16 @@ class DeliveryTarget(Protocol):
     """A place that entries are delivered to, with its durable memory.
 
     Calls for one stream come one after the other; streams may overlap, and so may processes that share the memory. So
-    both methods read, decide and write in one durable step that no other such step comes in between.
+    both methods read, decide and write in one durable step that no other such step comes in between. Both may be
+    cancelled at any `await`, when the player gives up the stream: the step is then done whole, or not at all. Whatever
+    they raise ends the stream, for all partitions, and another one is opened after a pause; an entry that can't be
+    applied is no error, but a refusal.
     """
 
-    async def accept(self, offered: Fence, log_key: bytes) -> Acceptance:
+    async def accept(self, offered: Fence, source: DeliverySource) -> Acceptance:
         """Accept a stream under the fence `offered` if that is above the one that is kept, and keep it then.
 
-        `log_key` says which log the entries are of (`Log.log_key`). Raises `ViewUnfit` if this memory is of another
-        log, and `ViewUnavailable` while it can't be used.
+        Raises `ViewUnfit` if this memory belongs to another source, and `ViewUnavailable` while it can't be used.
         """
 
     async def apply(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
 from polonaise.errors import InvariantViolated, PolonaiseError
-from polonaise.player.deliverytarget import AppliedBatch, DeliveryTarget
+from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, DeliveryTarget
 from polonaise.player.protocol.entries import DeliveryBatch, Fence
 from polonaise.player.protocol.reception import Verdict
 from polonaise.player.targetsession import TargetSession
+from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
+
+T = TypeVar("T")
+
+_REASON_CHARACTERS_MAX: Final = 500
+"""The most characters of a target's error that are told."""
 
 
 class StreamEvents(Protocol):
@@ -53,17 +59,15 @@ class DirectStream:
         """Tell nothing more, and have the target take nothing more than the batch that it is applying just now."""
         self._closed = True
 
-    async def serve(self, log_key: bytes, open_s_max: float) -> None:
+    async def serve(self, source: DeliverySource, open_s_max: float) -> None:
         """Open the stream, and have the target take what is sent, until the stream ends or is cancelled."""
         events = self._events
         try:
-            async with asyncio.timeout(open_s_max):
-                acceptance = await self._session.greet(log_key)
-        except TimeoutError:
-            events.disconnected(f"the target did not answer within {open_s_max:g} s")
-            return
-        except Exception as error:  # noqa: BLE001 - see _reason
-            events.disconnected(_reason(error))
+            async with asyncio.timeout(open_s_max) as limit:
+                acceptance = await self._called(self._session.greet(source), Acceptance)
+        except _TargetFailed as ended:
+            late = f"the target did not answer within {open_s_max:g} s"
+            events.disconnected(late if limit.expired() else str(ended))
             return
         if not acceptance.accepted:
             events.fenced(acceptance.kept)
@@ -77,12 +81,33 @@ class DirectStream:
                 if self._closed:
                     return
                 try:
-                    applied = await self._session.take(batch)
-                except Exception as error:  # noqa: BLE001 - likewise
-                    events.disconnected(_reason(error))
+                    applied = await self._called(self._session.take(batch), AppliedBatch | None)
+                except _TargetFailed as ended:
+                    events.disconnected(str(ended))
                     return
                 if applied is not None and not self._told(batch, applied):
                     return
+
+    async def _called(self, call: Coroutine[Any, Any, T], kind: Any) -> T:
+        """Return the result of a call of the target. Raises `_TargetFailed` for whatever it does wrong.
+
+        Its code is the application's: no error of it may end more than this stream.
+        """
+        try:
+            result = await call
+        except InvariantViolated:
+            raise  # a mistake of our own
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise _TargetFailed("the target cancelled its own call") from error
+        except Exception as error:
+            text = redacted(str(error)) if isinstance(error, PolonaiseError) else redacted(repr(error))
+            raise _TargetFailed(f"the target failed: {text}"[:_REASON_CHARACTERS_MAX]) from error
+        if not isinstance(result, kind):
+            raise _TargetFailed(f"the target returned {type(result).__name__}, and not what DeliveryTarget says")
+        return result
 
     def _told(self, batch: DeliveryBatch, applied: AppliedBatch) -> bool:
         """Tell the player what the target has done; return whether the stream goes on."""
@@ -100,11 +125,5 @@ class DirectStream:
         return False
 
 
-def _reason(error: Exception) -> str:
-    """Return why the target ends the stream. Its code is the application's: no error of it ends more than that.
-
-    Raises a mistake of our own code.
-    """
-    if isinstance(error, InvariantViolated):
-        raise error
-    return str(error) if isinstance(error, PolonaiseError) else f"the target failed: {type(error).__name__}: {error}"
+class _TargetFailed(Exception):
+    """The target has ended the stream; the text says why."""

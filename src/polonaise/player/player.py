@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
 from polonaise.client.log import Log
+from polonaise.client.protocol.arguments import checked_id
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.errors import (
     BadOption,
     BeyondLog,
     Closed,
-    DeadlineExceeded,
+    DeliveryStopped,
     HistoryTrimmed,
     PolonaiseError,
     ProducerFenced,
     Retry,
 )
-from polonaise.player.deliverytarget import DeliveryTarget
+from polonaise.player.deliverytarget import DeliverySource, DeliveryTarget
 from polonaise.player.directstream import DirectStream
 from polonaise.player.protocol.activeplayer import ActivePlayer
 from polonaise.player.protocol.effects import (
@@ -40,6 +42,8 @@ from polonaise.terms import PartitionId, TransactionId
 
 _log = logging.getLogger("polonaise.player")
 
+_WATCH_S: Final = 5.0
+"""Seconds between two looks at the log, and the longest wait for an answer."""
 _TICK_S: Final = 0.05
 """Seconds between two looks at deadlines."""
 _NOT_STARTED: Final = "player {!r} was not started: use `async with`, or `await player.start()`"
@@ -72,7 +76,11 @@ class Player:
     - `log`: a started client of the log; it stays the application's.
     - `targets`: by name. They stay the application's; the player closes none.
     - `partitions`: those to deliver; by default all that there are when the player starts.
-    - `start_after`: for targets that have applied nothing, by name and partition: the id after which they begin.
+    - `start_after`: by name of a target and partition, the id after which its entries begin, for a new target or one
+      that was filled by other means: what lies between that and what it has applied is passed over.
+    - `retired`: names that the route function may still return, as for older transactions, and that get nothing.
+
+    `route` is called in the event loop, so it must be quick. Raises `BadOption` for what can't be meant.
     """
 
     def __init__(
@@ -85,8 +93,10 @@ class Player:
         partitions: Iterable[PartitionId] | None = None,
         settings: PlayerSettings | None = None,
         start_after: Mapping[TargetName, Mapping[PartitionId, TransactionId]] | None = None,
+        retired: Collection[TargetName] = (),
     ) -> None:
-        """Start nothing yet. Raises `BadOption` for a `start_after` of a target that is not there."""
+        if not callable(route) or inspect.iscoroutinefunction(route):
+            raise BadOption(f"route={route!r}: a plain function that takes a transaction")
         self._log = log
         self.name = name
         self._targets = dict(targets)
@@ -95,31 +105,55 @@ class Player:
         self._start_after = dict(start_after or {})
         if unknown := self._start_after.keys() - self._targets.keys():
             raise BadOption(f"start_after names {', '.join(sorted(unknown))}, which is no target of this player")
-        self._router = Router(route, self._targets.keys())
+        if both := self._targets.keys() & set(retired):
+            raise BadOption(f"{', '.join(sorted(both))} can't be a target and retired")
+        self._router = Router(route, self._targets.keys(), frozenset(retired))
         self._machine: ActivePlayer | None = None
         self._streams: dict[TargetName, _RunningStream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._main_streams: dict[PartitionId, asyncio.Task[None]] = {}
         self._ended: asyncio.Future[None] | None = None
         self._waiting: list[_Waiting] = []
+        self._trouble: dict[PartitionId, str] = {}
+        """By partition, why the log did not answer when it was asked last."""
+        self._over: set[asyncio.Task[None]] = set()
+        """Tasks that this player has cancelled."""
 
     # ------------------------------------------------------------------ life
 
     async def start(self) -> None:
         """Become the active player of this name. Raises what `Log.producer` does, and `Closed` the second time."""
-        if self._machine is not None:
+        if self._ended is not None:
             raise Closed(f"player {self.name!r} was started before: make a new one")
-        producer = await self._log.producer(_FENCED_BY + self.name, partition=0)
-        partitions = range(self._log.partition_count) if self._partitions is None else self._partitions
+        partitions = self._checked_partitions()
+        self._ended = asyncio.get_running_loop().create_future()
+        try:
+            producer = await self._log.producer(_FENCED_BY + self.name, partition=0)
+        except BaseException:
+            self._ended = None
+            raise
         self._machine = ActivePlayer(producer.epoch, partitions, self._settings)
         for name in self._targets:
             self._machine.add_target(name, self._start_after.get(name))
-        self._ended = asyncio.get_running_loop().create_future()
         self._spawn(self._tick(), "ticks")
+        self._spawn(self._watch(), "look at the log")
+
+    def _checked_partitions(self) -> list[PartitionId]:
+        """Return the partitions to deliver. Raises `BadOption` for one that the log does not have."""
+        there = range(self._log.partition_count)
+        partitions = list(there) if self._partitions is None else self._partitions
+        for named in (partitions, *self._start_after.values()):
+            for partition in named:
+                if partition not in there or isinstance(partition, bool):
+                    raise BadOption(f"partition {partition!r}: the log has partitions 0 to {there[-1]}")
+        for target, after in self._start_after.items():
+            for id in after.values():
+                checked_id(f"start_after of {target}", id)
+        return partitions
 
     async def ended(self) -> None:
         """Wait until the player delivers nothing more, and raise why: `ProducerFenced` if another one is active,
-        `Closed` after `close`, or what is wrong with this one."""
+        `DeliveryStopped` if every partition has stopped, `Closed` after `close`, or what is wrong with this one."""
         if self._ended is None:
             raise Closed(_NOT_STARTED.format(self.name))
         await asyncio.shield(self._ended)
@@ -127,8 +161,8 @@ class Player:
     async def delivered(self, target: TargetName, partition: PartitionId, id: TransactionId) -> None:
         """Wait until the target has applied all that is its own of the partition's transactions up to `id`.
 
-        Raises as `ended` does, if the player ends before; and `BadOption` for a target or partition that it does not
-        deliver to, or deliver.
+        Raises `DeliveryStopped` if the partition has stopped before that; as `ended` does, if the player ends before;
+        and `BadOption` for a target or partition that it does not deliver to, or deliver.
         """
         machine, ended = self._machine, self._ended
         if machine is None or ended is None:
@@ -137,14 +171,24 @@ class Player:
             raise BadOption(f"player {self.name!r} does not deliver partition {partition} to target {target!r}")
         if self._has_delivered(target, partition, id):
             return
+        self._check_goes_on(partition, id)
         waiting = _Waiting(target, partition, id, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         try:
             await asyncio.wait((waiting.done, ended), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._waiting.remove(waiting)
-        if not waiting.done.done():
+        if waiting.done.done():
+            waiting.done.result()
+        else:
             ended.result()
+
+    def _check_goes_on(self, partition: PartitionId, id: TransactionId) -> None:
+        """Raise `DeliveryStopped` if the main stream has stopped before this id."""
+        assert self._machine is not None
+        main = self._machine.partitions[partition]
+        if main.stopped and (main.current is None or main.current < id):
+            raise DeliveryStopped(f"player {self.name!r} delivers no more of partition {partition}: {main.stopped}")
 
     def _has_delivered(self, target: TargetName, partition: PartitionId, id: TransactionId) -> bool:
         assert self._machine is not None
@@ -157,7 +201,7 @@ class Player:
         self._end(Closed(f"player {self.name!r} was closed"))
         tasks = list(self._tasks)
         for task in tasks:
-            task.cancel()
+            self._cancel(task)
         if tasks:
             await asyncio.wait(tasks)
 
@@ -181,9 +225,26 @@ class Player:
         task.add_done_callback(self._done)
         return task
 
+    def _cancel(self, task: asyncio.Task[None]) -> None:
+        self._over.add(task)
+        task.cancel()
+
+    def _is_over(self, task: asyncio.Task[None]) -> bool:
+        """Whether this player has cancelled the task, or the whole loop is about to end."""
+        ours = task in self._over
+        self._over.discard(task)
+        return ours or self._ended is None or self._ended.done()
+
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():
+            # By ourselves, or something that it called was, and nobody would do its work any more.
+            error: BaseException | None = (
+                None if self._is_over(task) else RuntimeError(f"{task.get_name()} was cancelled")
+            )
+        else:
+            error = task.exception()
+        if error is not None:
             # Tasks handle the faults that they can meet: this is a mistake, and going on might deliver wrongly.
             _log.error("player %s has ended: %s", self.name, error, exc_info=error)
             self._end(error)
@@ -194,23 +255,32 @@ class Player:
     def health(self) -> dict[str, Any]:
         """Return what holds up which target, as a dict for JSON; `well` says whether anything does.
 
-        By name of a target: the `state` and `term` of its stream, the `reason` why there is none, the bytes
-        `in_flight`, the number of entries `waiting`, and by partition the `lag`, in transactions of the log, and why
-        the target is `hindered`. By partition: the id `current` up to which the log was read, and why it has `stopped`.
+        `ended` says why the player delivers nothing more, and is empty while it does. By name of a target: the `state`
+        and `term` of its stream, the `reason` why there is none, the bytes `in_flight`, the number of entries
+        `waiting`, and by partition the `lag`, in transactions of the log, and why the target is `hindered`. By
+        partition: the id `current` up to which the log was read, why it has `stopped`, and what `trouble` the log has.
         """
-        machine = self._machine
-        if machine is None:
-            return {"well": False, "targets": {}, "partitions": {}}
-        currents = {partition: main.current for partition, main in machine.partitions.items()}
-        targets = {name: _target_health(stream, currents) for name, stream in machine.targets.items()}
+        machine, ended = self._machine, self._ended
+        if machine is None or ended is None:
+            return {"well": False, "ended": "", "targets": {}, "partitions": {}}
+        ends = {
+            partition: (main.current, max(main.current, main.mark))
+            for partition, main in machine.partitions.items()
+            if main.current is not None
+        }
+        targets = {name: _target_health(stream, ends) for name, stream in machine.targets.items()}
         partitions = {
-            str(partition): {"current": main.current, "stopped": main.stopped}
+            str(partition): {
+                "current": main.current,
+                "stopped": main.stopped,
+                "trouble": self._trouble.get(partition, ""),
+            }
             for partition, main in machine.partitions.items()
         }
-        well = not machine.superseded and not any(each["stopped"] for each in partitions.values())
+        why = str(ended.exception()) if ended.done() else ""
+        well = not why and not any(each["stopped"] or each["trouble"] for each in partitions.values())
         well = well and all(each["state"] == "up" and not each["hindered"] for each in targets.values())
-        return {"well": well, "epoch": machine.epoch, "superseded": machine.superseded, "targets": targets,
-                "partitions": partitions}  # fmt: skip
+        return {"well": well, "ended": why, "epoch": machine.epoch, "targets": targets, "partitions": partitions}
 
     # ------------------------------------------------------------------ events in, effects out
 
@@ -238,7 +308,7 @@ class Player:
                     self._spawn(self._ask(partition, number), f"ask for the mark of partition {partition}")
                 case FollowPartition(partition, number, first):
                     if (earlier := self._main_streams.pop(partition, None)) is not None:
-                        earlier.cancel()
+                        self._cancel(earlier)
                     work = self._follow(partition, number, first)
                     self._main_streams[partition] = self._spawn(work, f"follow partition {partition}")
                 case StandDown(reason):
@@ -249,7 +319,8 @@ class Player:
         self._end_stream(target)
         fence = Fence(self._machine.epoch, term)
         stream = DirectStream(self._targets[target], fence, _Events(self, target, term))
-        work = stream.serve(self._log.log_key, self._settings.open_s_max)
+        source = DeliverySource(self._log.log_key, self.name, target)
+        work = stream.serve(source, self._settings.open_s_max)
         self._streams[target] = _RunningStream(stream, self._spawn(work, f"stream {term} to {target}"))
 
     def _end_stream(self, target: TargetName) -> None:
@@ -259,16 +330,16 @@ class Player:
         running.stream.close()
         # The event may be one of this very stream, whose task must not be cancelled amid what it tells.
         if running.task is not asyncio.current_task():
-            running.task.cancel()
+            self._cancel(running.task)
 
     def _stand_down(self, reason: str) -> None:
         _log.warning("player %s stands down: %s", self.name, reason)
         self._end(ProducerFenced(f"player {self.name!r} delivers nothing more: {reason}"))
         for target in list(self._streams):
             self._end_stream(target)
-        for task in self._tasks:
+        for task in list(self._tasks):
             if task is not asyncio.current_task():
-                task.cancel()
+                self._cancel(task)
 
     # ------------------------------------------------------------------ tasks
 
@@ -286,7 +357,7 @@ class Player:
             try:
                 mark = await self._log.high_water_mark(partition)
             except PolonaiseError as error:
-                _log.warning("player %s: no mark of partition %d: %s", self.name, partition, error)
+                self._troubled(partition, error)
                 await asyncio.sleep(pauses.pause_s(1.0))
             else:
                 self._happened(self._machine.mark_told, partition, number, mark)
@@ -311,25 +382,53 @@ class Player:
                         self._stopped(partition, number, str(unroutable))
                         return
             except HistoryTrimmed as error:
-                if error.first <= first:
-                    self._stopped(partition, number, str(error))
-                else:
+                if error.first > first:
                     self._happened(machine.trimmed, partition, number, error.first)
-                return
+                    return
+                self._troubled(partition, error)  # who said so does not know how far; somebody may
+                await asyncio.sleep(pauses.pause_s(1.0))
             except PolonaiseError as error:
                 if error.retry is Retry.NEVER:
                     self._stopped(partition, number, str(error))
                     return
-                if not isinstance(error, DeadlineExceeded):  # an idle partition brings nothing for long
-                    _log.warning("player %s: partition %d can't be read: %s", self.name, partition, error)
+                self._troubled(partition, error)
                 await asyncio.sleep(pauses.pause_s(1.0))
             finally:
                 await reader.aclose()
+
+    def _troubled(self, partition: PartitionId, error: PolonaiseError) -> None:
+        """Note that the log does not answer; logged when it begins."""
+        if partition not in self._trouble:
+            _log.warning("player %s: partition %d can't be read: %s", self.name, partition, error)
+        self._trouble[partition] = str(error)
+
+    async def _watch(self) -> None:
+        """Ask each partition for its mark now and then: for the lag of targets, and whether the log answers."""
+        machine = self._machine
+        assert machine is not None
+        while True:
+            for partition in machine.partitions:
+                try:
+                    mark = await self._log.high_water_mark(partition, timeout=_WATCH_S)
+                except PolonaiseError as error:
+                    self._troubled(partition, error)
+                else:
+                    machine.mark_seen(partition, mark)
+                    self._trouble.pop(partition, None)
+            await asyncio.sleep(_WATCH_S)
 
     def _stopped(self, partition: PartitionId, number: int, reason: str) -> None:
         assert self._machine is not None
         _log.error("player %s: partition %d is not delivered any further: %s", self.name, partition, reason)
         self._carry_out(self._machine.stopped(partition, number, reason))
+        for waiting in self._waiting:
+            if waiting.partition == partition and not waiting.done.done():
+                try:
+                    self._check_goes_on(partition, waiting.id)
+                except DeliveryStopped as error:
+                    waiting.done.set_exception(error)
+        if all(main.stopped for main in self._machine.partitions.values()):
+            self._end(DeliveryStopped(f"player {self.name!r} delivers no more of any partition: {reason}"))
 
     async def _read(self, effect: ReadForTarget) -> None:
         """Read the beginning of a stretch of the log for one target."""
@@ -414,15 +513,20 @@ class _Events:
         self._player._happened(event, *self._about, *about)
 
 
-def _target_health(stream: TargetStream, currents: Mapping[PartitionId, TransactionId | None]) -> dict[str, Any]:
-    hindered = {str(partition): "the log has not told yet how far it reaches" for partition in stream.unproved}
-    hindered |= {str(partition): halt.reason for partition, halt in stream.halts.items()}
-    hindered |= {str(partition): failed.reason for partition, failed in stream.failed_reads.items()}
+def _target_health(
+    stream: TargetStream, ends: Mapping[PartitionId, tuple[TransactionId, TransactionId]]
+) -> dict[str, Any]:
+    """`ends` has the main stream's place and the log's end by partition, where the main stream has begun."""
     lag = {
-        str(partition): max(0, current - stream.queue(partition).delivered(current))
-        for partition, current in currents.items()
-        if current is not None
+        str(partition): max(0, end - stream.queue(partition).delivered(current))
+        for partition, (current, end) in ends.items()
     }
+    hindered = {str(partition): "the log has not told yet how far it reaches" for partition in stream.unproved}
+    hindered |= {str(partition): failed.reason for partition, failed in stream.failed_reads.items()}
+    hindered |= {str(partition): reason for partition, reason in stream.refusals.items()}
+    # A stream that is up again says little, until the target has applied something that it lacks.
+    if stream.failure and any(lag.values()):
+        hindered |= {str(partition): stream.failure for partition in ends if lag[str(partition)]}
     return {
         "state": stream.state.value,
         "term": stream.term,

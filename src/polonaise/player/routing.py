@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
@@ -27,10 +28,11 @@ class Unroutable(Exception):
 class Router:
     """Calls the route function, and checks what it returns."""
 
-    def __init__(self, route: Route, targets: Collection[TargetName]) -> None:
-        """`targets` are the names that the route function may return; the collection may change."""
+    def __init__(self, route: Route, targets: Collection[TargetName], retired: Collection[TargetName]) -> None:
+        """`targets` are the names that the route function may return; what it returns for `retired` ones is dropped."""
         self._route = route
         self._targets = targets
+        self._retired = retired
 
     def routed(
         self, batch: Batch, after: TransactionId, through: TransactionId
@@ -54,14 +56,22 @@ class Router:
     def _entries(self, tx: Transaction) -> list[tuple[TargetName, RoutedEntry]]:
         try:
             payloads = self._route(tx)
-        except Exception as error:
+            if not isinstance(payloads, Mapping):
+                raise Unroutable(tx.id, f"the route function returned {type(payloads).__name__}, and not a mapping")
+            items = list(payloads.items())
+        except Unroutable:
+            raise
+        # Even a cancellation: the function is a plain one, so nobody but itself can have cancelled anything.
+        except (Exception, asyncio.CancelledError) as error:
             raise Unroutable(tx.id, f"the route function raised {type(error).__name__}: {error}") from error
-        if not isinstance(payloads, Mapping):
-            raise Unroutable(tx.id, f"the route function returned {type(payloads).__name__}, and not a mapping")
-        for name, payload in payloads.items():
+        entries = []
+        for name, payload in items:
+            if name in self._retired:
+                continue
             if name not in self._targets:
                 names = ", ".join(sorted(self._targets)) or "none"
                 raise Unroutable(tx.id, f"no target is called {name!r}: there are {names}")
             if not isinstance(payload, bytes):
                 raise Unroutable(tx.id, f"what target {name} is to get is {type(payload).__name__}, and not bytes")
-        return [(name, RoutedEntry(tx.id, payload)) for name, payload in payloads.items()]
+            entries.append((name, RoutedEntry(tx.id, payload)))
+        return entries

@@ -8,14 +8,14 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, String, select, update
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from polonaise.errors import BadOption, ViewUnfit, invariant
-from polonaise.player.deliverytarget import Acceptance, AppliedBatch, Judge
+from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit, invariant
+from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, Judge
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.redaction import redacted
-from polonaise.terms import NO_TRANSACTION, PartitionId
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.database import Database, WriterConnection, transactional_table
 from polonaise.views.databaseerrors import first_line, trouble_in
 from polonaise.views.fitness import check_tables, create_tables
@@ -27,6 +27,7 @@ T = TypeVar("T")
 _FIRST_TRIES: Final = 3
 _REASON_CHARACTERS_MAX: Final = 500
 """The most characters of an error that the player is told."""
+_NAME_CHARACTERS_MAX: Final = 200
 _ONLY: Final = 0
 """The key of the only row in the table of the fence."""
 
@@ -42,16 +43,16 @@ class SqlDeliveryTarget:
                 db.execute(accounts.update().where(...).values(balance=accounts.c.balance + payment.amount))
 
     What `apply_entry` does is committed in one SQL transaction with the id of the entry: each entry counts once,
-    whatever dies when. It runs in a thread of the target's: partitions at the same time on PostgreSQL and MariaDB (up
-    to `workers_max` threads), all on one thread on SQLite. It may run again when the database ended its transaction,
+    whatever dies when. It runs in a thread of the target's, and may run again when the database ended its transaction:
     so it must change the database and nothing else. An exception refuses the entry: the player is told, and sends it
     again after a pause; entries of other partitions go on.
 
     - `engine`: a SQLAlchemy engine, which stays the application's, or a URL.
     - `create`: whether missing tables (of `metadata`, ids and fence) are made. Existing tables are checked.
     - `name`: the beginning of the names of the two tables of the target's memory, `<name>_ids` and `<name>_fence`.
-      Targets of several players in one database need a name each.
-    - `workers_max`: how many threads apply.
+      Targets that share a database need a name each. The memory belongs to one target of one player for one log, and
+      says so (`ViewUnfit`) when another one is to be served.
+    - `workers_max`: how many threads apply, each some of the partitions.
     - `busy_s`: how many seconds SQLite waits for another process's write at a time.
     - `close_s_max`: how many seconds `close` waits for a database that does not answer.
 
@@ -109,16 +110,28 @@ class SqlDeliveryTarget:
 
     # ------------------------------------------------------------------ what a stream calls
 
-    async def accept(self, offered: Fence, log_key: bytes) -> Acceptance:
+    async def accept(self, offered: Fence, source: DeliverySource) -> Acceptance:
         """Accept a stream; see `DeliveryTarget`. Makes and checks the tables first, unless that was done.
 
-        Raises `ViewUnfit` for tables that are not what they should be, and for those of another log; `ViewUnavailable`.
+        Raises `ViewUnfit` for tables that are not what they should be, and for those of another source;
+        `ViewUnavailable`.
         """
-        return await self._do(0, self._accept, offered, log_key.hex())
+        return await self._do(0, self._accept, offered, source)
 
     async def apply(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
-        """Apply a batch; see `DeliveryTarget`."""
-        return await self._do(batch.partition, self._apply, batch, judge)
+        """Apply a batch; see `DeliveryTarget`. Raises what `accept` does: the next stream prepares the tables anew."""
+        applied = await self._do(batch.partition, self._apply, batch, judge)
+        if not applied.refusal or len(batch.entries) == 1:
+            return applied
+        # One of them can't be applied, and nothing is applied so far: find out which one it is.
+        previous = batch.previous
+        for entry in batch.entries:
+            single = DeliveryBatch(batch.partition, previous, [entry])
+            applied = await self._do(batch.partition, self._apply, single, judge)
+            if applied.refusal or applied.verdict is not Verdict.APPLY:
+                break
+            previous = entry.id
+        return applied
 
     async def close(self) -> None:
         """End the threads and close the connections, after what is being applied is done."""
@@ -139,25 +152,25 @@ class SqlDeliveryTarget:
 
     # ------------------------------------------------------------------ SQL transactions
 
-    def _accept(self, writer: WriterConnection, offered: Fence, cluster: str) -> Acceptance:
+    def _accept(self, writer: WriterConnection, offered: Fence, source: DeliverySource) -> Acceptance:
         # With each stream: the database that comes back may be another one.
         self._prepare(writer)
         for tries_left in reversed(range(_FIRST_TRIES)):
             try:
-                return self._keep_if_above(writer, offered, cluster)
+                return self._keep_if_above(writer, offered, source)
             except IntegrityError:
                 # Another process keeps the first fence just now: the next time it is read.
                 if not tries_left:
                     raise
         raise AssertionError
 
-    def _keep_if_above(self, writer: WriterConnection, offered: Fence, cluster: str) -> Acceptance:
+    def _keep_if_above(self, writer: WriterConnection, offered: Fence, source: DeliverySource) -> Acceptance:
         with writer.transaction(synced=True) as db:
             # The row is locked: what an older stream applies is committed before, and it applies nothing after.
-            kept = self._fence.read(db, alone=True, cluster=cluster)
+            kept = self._fence.read(db, alone=True, source=source)
             if not Reception.accepts(kept, offered):
                 return Acceptance(False, kept, {})
-            self._fence.keep(db, offered, cluster, first=kept == NO_FENCE)
+            self._fence.keep(db, offered, source, first=kept == NO_FENCE)
             return Acceptance(True, offered, self._ids.all(db))
 
     def _prepare(self, writer: WriterConnection) -> None:
@@ -169,56 +182,52 @@ class SqlDeliveryTarget:
             check_tables(db, tables, self._ids.table)
 
     def _apply(self, writer: WriterConnection, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
+        """Apply the batch in one SQL transaction, if that is what `judge` says to do.
+
+        If its entries can't be applied, nothing is changed, and that is told as the refusal of the first one.
+        """
+        partition = batch.partition
+        refusal: Exception | None = None
         try:
-            return self._apply_together(writer, batch, judge)
+            with writer.transaction() as db:
+                kept, last, is_first = self._memory(db, partition)
+                verdict = judge(kept, last, batch)
+                if verdict is not Verdict.APPLY:
+                    return AppliedBatch(verdict, last, kept)
+                if is_first:
+                    self._ids.add(db, partition, "")
+                invariant(self._ids.move(db, partition, last, batch.last), f"the id of partition {partition} has moved")
+                entries = [entry for entry in batch.entries if entry.payload is not None]
+                try:
+                    if entries:
+                        self.apply_entries(partition, entries, db)
+                except Exception as error:
+                    refusal = error
+                    raise
+                return AppliedBatch(verdict, batch.last, kept)
         except Exception as error:
+            # An application that has ended the transaction is told so by the library, after its own code.
+            if trouble_in(error) is not None or not (error is refusal or isinstance(error, BadOption)):
+                raise
+            reason = f"{type(error).__name__}: {redacted(first_line(error))}"
+            return AppliedBatch(Verdict.APPLY, batch.previous, NO_FENCE, reason[:_REASON_CHARACTERS_MAX])
+
+    def _memory(self, db: Connection, partition: PartitionId) -> tuple[Fence, TransactionId, bool]:
+        """Return the fence, the last id of the partition, and whether that has no row yet."""
+        try:
+            # Locked as a reader does: a later stream is accepted only when this transaction has ended.
+            fence = self._fence.read(db, alone=False)
+            kept_id = self._ids.read(db, partition, "")
+        except DBAPIError as error:
             if trouble_in(error) is not None:
                 raise
-            if len(batch.entries) > 1:
-                # One of them can't be applied, and nothing is applied so far: find out which one it is.
-                return self._apply_singly(writer, batch, judge)
-            return _refused(batch, error)
-
-    def _apply_singly(self, writer: WriterConnection, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
-        """Apply the entries in a SQL transaction each, as far as they can be applied."""
-        previous = batch.previous
-        for entry in batch.entries:
-            single = DeliveryBatch(batch.partition, previous, [entry])
-            try:
-                applied = self._apply_together(writer, single, judge)
-            except Exception as error:
-                if trouble_in(error) is not None:
-                    raise
-                return _refused(single, error)
-            if applied.verdict is not Verdict.APPLY:
-                break
-            previous = entry.id
-        return applied
-
-    def _apply_together(self, writer: WriterConnection, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
-        """Apply the batch in one SQL transaction, if that is what `judge` says to do."""
-        partition = batch.partition
-        with writer.transaction() as db:
-            # Locked as a reader does: a later stream is accepted only when this transaction has ended.
-            kept = self._fence.read(db, alone=False)
-            kept_id = self._ids.read(db, partition, "")
-            last = NO_TRANSACTION if kept_id is None else kept_id
-            verdict = judge(kept, last, batch)
-            if verdict is not Verdict.APPLY:
-                return AppliedBatch(verdict, last, kept)
-            if kept_id is None:
-                self._ids.add(db, partition, "")
-            invariant(self._ids.move(db, partition, last, batch.last), f"the id of partition {partition} has moved")
-            entries = [entry for entry in batch.entries if entry.payload is not None]
-            if entries:
-                self.apply_entries(partition, entries, db)
-            return AppliedBatch(verdict, batch.last, kept)
+            # Such as a table that was dropped: no entry is at fault, and the next stream makes it again.
+            raise ViewUnavailable(f"the target's own tables can't be read: {first_line(error)}") from error
+        return fence, NO_TRANSACTION if kept_id is None else kept_id, kept_id is None
 
 
-def _refused(batch: DeliveryBatch, error: Exception) -> AppliedBatch:
-    """Return what the player is told of a single entry that can't be applied."""
-    reason = f"{type(error).__name__}: {redacted(first_line(error))}"
-    return AppliedBatch(Verdict.APPLY, batch.previous, NO_FENCE, reason[:_REASON_CHARACTERS_MAX])
+def _named(source: DeliverySource) -> str:
+    return f"target {source.target!r} of player {source.player!r}, for log {source.log_key.hex()}"
 
 
 class _FenceKept:
@@ -231,33 +240,37 @@ class _FenceKept:
             Column("epoch", BigInteger, nullable=False),
             Column("term", BigInteger, nullable=False),
             Column("cluster", String(32), nullable=False),
+            Column("player", String(_NAME_CHARACTERS_MAX), nullable=False),
+            Column("target", String(_NAME_CHARACTERS_MAX), nullable=False),
             schema=schema,
         )
-        self._select = select(self.table.c.epoch, self.table.c.term, self.table.c.cluster)
+        self._select = select(self.table)
 
-    def read(self, db: Connection, *, alone: bool, cluster: str = "") -> Fence:
+    def read(self, db: Connection, *, alone: bool, source: DeliverySource | None = None) -> Fence:
         """Return the fence, and keep others from changing it until the transaction ends; with `alone`, from reading it.
 
-        `NO_FENCE` if none is kept. Raises `ViewUnfit` if it came from another log than `cluster`, unless that is empty.
+        `NO_FENCE` if none is kept. Raises `ViewUnfit` if it came from another source than `source`, if that is given.
         """
         row = db.execute(self._select.with_for_update(read=not alone)).one_or_none()
         if row is None:
             return NO_FENCE
-        if cluster and row.cluster != cluster:
+        kept = DeliverySource(bytes.fromhex(row.cluster), row.player, row.target)
+        if source is not None and source != kept:
             raise ViewUnfit(
-                f"table {self.table.fullname} says that the target is served from another log, {row.cluster}; this log "
-                f"is {cluster}. Give the target a database of its own, or another name; or drop its tables, these "
-                "included, and everything is delivered again"
+                f"table {self.table.fullname} is of {_named(kept)}; to be served is {_named(source)}. Give each target "
+                "a database of its own, or a `name` of its own; or drop its tables, these included, and everything is "
+                "delivered again"
             )
         return Fence(row.epoch, row.term)
 
-    def keep(self, db: Connection, fence: Fence, cluster: str, *, first: bool) -> None:
+    def keep(self, db: Connection, fence: Fence, source: DeliverySource, *, first: bool) -> None:
         """Keep this fence; `first` says that none is kept so far.
 
         Raises SQLAlchemy's `IntegrityError` if another process keeps a first one at the same time.
         """
-        values = {"epoch": fence.epoch, "term": fence.term, "cluster": cluster}
+        values = {"epoch": fence.epoch, "term": fence.term}
         if first:
-            db.execute(self.table.insert(), {"number": _ONLY, **values})
+            key = {"number": _ONLY, "cluster": source.log_key.hex(), "player": source.player, "target": source.target}
+            db.execute(self.table.insert(), {**key, **values})
         else:
             db.execute(update(self.table).values(values))

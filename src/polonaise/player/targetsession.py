@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliveryTarget
+from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, DeliveryTarget
 from polonaise.player.protocol.entries import DeliveryBatch, Fence
 from polonaise.player.protocol.reception import Reception, Verdict
 
@@ -15,12 +15,12 @@ class TargetSession:
         self._target = target
         self._reception = Reception(fence)
 
-    async def greet(self, log_key: bytes) -> Acceptance:
+    async def greet(self, source: DeliverySource) -> Acceptance:
         """Offer the stream to the target; unless it is accepted, the stream is to be ended after the answer.
 
         Raises what `DeliveryTarget.accept` does.
         """
-        return await self._target.accept(self._reception.fence, log_key)
+        return await self._target.accept(self._reception.fence, source)
 
     async def take(self, batch: DeliveryBatch) -> AppliedBatch | None:
         """Have the target apply a batch; return what to tell the player, None for nothing.

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from polonaise.errors import invariant
 from polonaise.player.protocol.effects import (
@@ -83,6 +84,7 @@ class ActivePlayer:
         """Why this player has stood down; empty while it is active."""
         self._settings = settings
         self._patient_until_s: float | None = None
+        self._dummies_at_s = -inf
         self._out: list[PlayerEffect] = []
 
     # ------------------------------------------------------------------ targets come and go
@@ -190,6 +192,11 @@ class ActivePlayer:
 
     # ------------------------------------------------------------------ events of the log
 
+    def mark_seen(self, partition: PartitionId, mark: TransactionId) -> None:
+        """The log has told a committed high-water mark that was not asked for here. No event: nothing comes of it."""
+        main = self.partitions[partition]
+        main.mark = max(main.mark, mark)
+
     def mark_told(
         self, partition: PartitionId, number: int, mark: TransactionId, now_s: float
     ) -> Sequence[PlayerEffect]:
@@ -204,10 +211,16 @@ class ActivePlayer:
             if unproved is None or unproved.request > number:
                 continue
             del stream.unproved[partition]
-            if unproved.last <= main.mark:
+            start_after = stream.queue(partition).start_after
+            if max(unproved.last, start_after) <= main.mark:
                 self._proved(stream, partition, unproved.last, now_s)
-            else:
+            elif unproved.last > main.mark:
                 reason = f"it has applied {unproved.last}, and the log ends with {mark}: it served another log"
+                # For good: once the log has grown that far, its ids would stand for other transactions.
+                stream.halt(partition, unproved.last, reason, now_s, for_good=True)
+                self._begin(partition, now_s)
+            else:
+                reason = f"it is to start after {start_after}, and the log ends with {mark}"
                 stream.halt(partition, unproved.last, reason, now_s)
                 self._begin(partition, now_s)
         if main.ask_again:
@@ -246,11 +259,7 @@ class ActivePlayer:
                 self._send(stream, now_s)
         if through - main.dummies_at >= self._settings.dummy_transactions:
             main.dummies_at = through
-            for stream in self.targets.values():
-                queue = stream.queue(partition)
-                if queue.push_dummy(through):
-                    self._advance(stream, queue)
-                    self._send(stream, now_s)
+            self._push_dummies(partition, through, self._settings.dummy_transactions, now_s)
         return self._effects()
 
     def recovered(
@@ -318,15 +327,20 @@ class ActivePlayer:
             self._patient_until_s = now_s + self._settings.start_patience_s
         for stream in self.targets.values():
             if stream.state is StreamState.DOWN and stream.retry_at_s <= now_s:
-                self._out.append(OpenStream(stream.name, stream.open()))
-            elif stream.stuck(now_s):
-                self._close(stream, f"it acknowledged nothing for {self._settings.progress_s_max:g} s", now_s)
+                self._out.append(OpenStream(stream.name, stream.open(now_s)))
+            elif reason := stream.silence(now_s):
+                self._close(stream, reason, now_s)
             else:
                 for partition, halt in stream.due_halts(now_s):
                     self._told(stream, partition, halt.last, now_s)
                 for queue in stream.due_reads(now_s):
                     self._advance(stream, queue)
                 self._send(stream, now_s)
+        if now_s >= self._dummies_at_s:
+            self._dummies_at_s = now_s + self._settings.dummy_s
+            for partition, main in self.partitions.items():
+                if main.current is not None:
+                    self._push_dummies(partition, main.current, 1, now_s)
         if now_s >= self._patient_until_s:
             for partition, main in self.partitions.items():
                 if main.current is None:
@@ -335,10 +349,21 @@ class ActivePlayer:
 
     # ------------------------------------------------------------------ what a target lacks
 
+    def _push_dummies(self, partition: PartitionId, current: TransactionId, lack: int, now_s: float) -> None:
+        for stream in self.targets.values():
+            queue = stream.queue(partition)
+            if queue.push_dummy(current, lack):
+                self._advance(stream, queue)
+                self._send(stream, now_s)
+
     def _told(self, stream: TargetStream, partition: PartitionId, last: TransactionId, now_s: float) -> None:
         """Go by the id that a target has told, if the log is proved to reach it; otherwise ask the log."""
         main = self.partitions[partition]
-        if last <= main.mark:
+        if reason := stream.given_up.get(partition):
+            stream.halt(partition, last, reason, now_s, for_good=True)
+            return
+        # An id that it is to start after is proved likewise: the main stream may begin there.
+        if max(last, stream.queue(partition).start_after) <= main.mark:
             self._proved(stream, partition, last, now_s)
             return
         # Only a request that is asked after the target has told the id proves that the log lacks it.

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+from polonaise.errors import BadOption
+
+_MAY_BE_ZERO = ("join_transactions", "start_patience_s", "retry_s_min", "retry_s_max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +33,29 @@ class PlayerSettings:
     dummy_transactions: int = 10_000
     """A target that got nothing of this many transactions is sent a dummy, so that after a restart the player does
     not have to read them for it again."""
+    dummy_s: float = 60.0
+    """As often, every target that lacks nothing but has an older id is sent a dummy, so that an idle one does not stay
+    so far behind that the log is trimmed above it."""
     start_patience_s: float = 0.5
     """How long a player that begins waits for targets that do not answer, so that the main streams begin near what all
     have applied. After that they begin without those, which are caught up when they come back."""
     open_s_max: float = 5.0
     """The longest that a target may take to accept a stream; then the attempt is given up."""
-    progress_s_max: float = 10.0
+    progress_s_max: float = 30.0
     """A target that is connected and acknowledges nothing for this long, while entries sent to it are not
-    acknowledged, is disconnected."""
+    acknowledged, is disconnected; and it is sent batches of half as many entries until it has applied one."""
     retry_s_min: float = 0.05
     """The first pause after a stream to a target has ended, or a target has refused an entry; each failure doubles
     it. Without jitter: one player comes to each target."""
     retry_s_max: float = 10.0
     """The longest of these pauses."""
-    steady_s: float = 30.0
-    """A stream that lasted this long makes the next pause the first again."""
+    steady_s: float = 60.0
+    """A stream that lasted this long makes the next pause the first again. Longer than `progress_s_max`, or a target
+    that hangs would be a steady one."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            least = 0 if each.name in _MAY_BE_ZERO else 1e-9
+            value = getattr(self, each.name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not value >= least:
+                raise BadOption(f"PlayerSettings.{each.name}={value!r}: a number above 0")

@@ -80,6 +80,7 @@ class TargetQueue:
         "_settings",
         "_skipped_to",
         "acked",
+        "batch_entries_max",
         "covered",
         "partition",
         "sent",
@@ -98,6 +99,8 @@ class TargetQueue:
         self.partition = partition
         self.start_after = start_after
         self.state = QueueState.SUSPENDED
+        self.batch_entries_max = settings.batch_entries_max
+        """The most entries in one batch: half as many for each time that the target came to nothing with more."""
         self.acked: TransactionId = NO_TRANSACTION
         """The last id that the target is known to have applied; -1 for none."""
         self.sent: TransactionId = NO_TRANSACTION
@@ -191,13 +194,14 @@ class TargetQueue:
         if self._budget.exceeded and len(self._normal) > 1:
             self._leave_main_stream()
 
-    def push_dummy(self, current: TransactionId) -> bool:
+    def push_dummy(self, current: TransactionId, lack: int) -> bool:
         """Queue a dummy for the id `current` of the main stream, if the target gets nothing else; return whether.
 
-        Where an entry is queued or under way, none is needed: the entry's acknowledgement raises the target's id.
+        Only if its last id is `lack` or more below that. Where an entry is queued or under way, none is needed: the
+        entry's acknowledgement raises the target's id.
         """
         idle = self.state is QueueState.NORMAL and not self._normal and not self._in_flight
-        if not idle or current - max(self.sent, self._skipped_to) < self._settings.dummy_transactions:
+        if not idle or current - max(self.sent, self._skipped_to) < lack:
             return False
         self.push([RoutedEntry(current, None)])
         return True
@@ -261,7 +265,7 @@ class TargetQueue:
         """Take the next batch to be sent; None if nothing can be sent."""
         taken: list[RoutedEntry] = []
         size = 0
-        while len(taken) < self._settings.batch_entries_max and self.waits:
+        while len(taken) < self.batch_entries_max and self.waits:
             entry = (self._catchup or self._normal)[0]
             if taken and size + entry.size > self._settings.batch_bytes_max:
                 break

@@ -61,11 +61,17 @@ class TargetStream:
         """Why there is no stream, or why the last one ended."""
         self.retry_at_s = -inf
         """When the next stream is opened, while there is none; in monotonic seconds."""
+        self.failure = ""
+        """Why the last stream ended; empty once the target has applied something after that."""
+        self.refusals: dict[PartitionId, str] = {}
+        """By partition, why the delivery was halted last, until the target has applied something of it."""
         self.writing = False
         """Whether batches were handed to the stream, and it has not said yet that it takes more."""
         self.in_flight_bytes = 0
         """The bytes sent and not acknowledged, of all partitions."""
         self.halts: dict[PartitionId, Halt] = {}
+        self.given_up: dict[PartitionId, str] = {}
+        """By partition, why nothing is delivered to the target for as long as this player lives."""
         self.failed_reads: dict[PartitionId, FailedRead] = {}
         self.unproved: dict[PartitionId, Unproved] = {}
         self.proved: dict[PartitionId, TransactionId] = {}
@@ -77,6 +83,7 @@ class TargetStream:
         self._ready: dict[PartitionId, None] = {}
         self._progress_at_s = inf
         self._up_since_s = inf
+        self._opening_since_s = inf
         self._pause_s = settings.retry_s_min
         self._pauses_s: dict[PartitionId, float] = {}
 
@@ -90,11 +97,12 @@ class TargetStream:
 
     # ------------------------------------------------------------------ the stream
 
-    def open(self) -> Term:
+    def open(self, now_s: float) -> Term:
         """Begin an attempt to open a stream; return its term."""
         # Counted here, not when it succeeds: an attempt whose answer was lost has raised the fence at the target.
         self.term += 1
         self.state = StreamState.OPENING
+        self._opening_since_s = now_s
         return self.term
 
     def opened(self, now_s: float) -> None:
@@ -118,7 +126,7 @@ class TargetStream:
         if self.state is StreamState.UP and now_s - self._up_since_s >= self._settings.steady_s:
             self._pause_s = self._settings.retry_s_min
         self.state = StreamState.DOWN
-        self.reason = reason
+        self.reason = self.failure = reason
         self.retry_at_s = now_s + self._pause_s
         self._pause_s = min(2 * self._pause_s, self._settings.retry_s_max)
 
@@ -162,13 +170,25 @@ class TargetStream:
         if through > queue.acked:
             self._progress_at_s = now_s
             self._pauses_s.pop(partition, None)
+            self.refusals.pop(partition, None)
+            self.failure = ""
+            queue.batch_entries_max = min(2 * queue.batch_entries_max, self._settings.batch_entries_max)
         self.in_flight_bytes -= queue.acknowledge(through)
 
-    def halt(self, partition: PartitionId, last: TransactionId, reason: str, now_s: float) -> None:
-        """Stop the delivery of one partition for a while, and leave the others alone."""
+    def halt(
+        self, partition: PartitionId, last: TransactionId, reason: str, now_s: float, *, for_good: bool = False
+    ) -> None:
+        """Stop the delivery of one partition for a while, and leave the others alone.
+
+        With `for_good` it is not tried again, on a later stream neither.
+        """
+        if for_good:
+            self.given_up[partition] = reason
         self.in_flight_bytes -= self.queue(partition).suspend()
         self.failed_reads.pop(partition, None)
-        self.halts[partition] = Halt(reason, last, now_s + self._next_pause_s(partition))
+        self.refusals[partition] = reason
+        retry_at_s = inf if for_good else now_s + self._next_pause_s(partition)
+        self.halts[partition] = Halt(reason, last, retry_at_s)
 
     def read_failed(self, partition: PartitionId, reason: str, now_s: float) -> None:
         """Note that the log could not be read for this target."""
@@ -182,10 +202,22 @@ class TargetStream:
 
     # ------------------------------------------------------------------ time
 
-    def stuck(self, now_s: float) -> bool:
-        """Return whether the target has acknowledged nothing for too long, although entries are in flight."""
-        waits = self.state is StreamState.UP and self.in_flight_bytes > 0
-        return waits and now_s - self._progress_at_s >= self._settings.progress_s_max
+    def silence(self, now_s: float) -> str:
+        """Return what the target has not done for too long, as a reason to close the stream; empty if nothing.
+
+        A target that came to nothing with what is in flight gets less at a time on the next stream.
+        """
+        settings = self._settings
+        # The shell has a deadline for this, too; whatever becomes of it, the next attempt must come.
+        if self.state is StreamState.OPENING and now_s - self._opening_since_s >= 2 * settings.open_s_max:
+            return f"it did not accept the stream within {2 * settings.open_s_max:g} s"
+        if self.state is not StreamState.UP or not self.in_flight_bytes:
+            return ""
+        if now_s - self._progress_at_s < settings.progress_s_max:
+            return ""
+        for queue in self.queues.values():
+            queue.batch_entries_max = max(1, queue.batch_entries_max // 2)
+        return f"it acknowledged nothing for {settings.progress_s_max:g} s"
 
     def due_halts(self, now_s: float) -> Iterable[tuple[PartitionId, Halt]]:
         """Return the partitions whose delivery is to be tried again, and no longer count them as halted."""
