@@ -214,15 +214,15 @@ class ActivePlayer:
             start_after = stream.queue(partition).start_after
             if max(unproved.last, start_after) <= main.mark:
                 self._proved(stream, partition, unproved.last, now_s)
-            elif unproved.last > main.mark:
+                continue
+            ahead = unproved.last > main.mark
+            if ahead:
                 reason = f"it has applied {unproved.last}, and the log ends with {mark}: it served another log"
-                # For good: once the log has grown that far, its ids would stand for other transactions.
-                stream.halt(partition, unproved.last, reason, now_s, for_good=True)
-                self._begin(partition, now_s)
             else:
                 reason = f"it is to start after {start_after}, and the log ends with {mark}"
-                stream.halt(partition, unproved.last, reason, now_s)
-                self._begin(partition, now_s)
+            # One that is ahead for good: once the log has grown as far, its ids would stand for other transactions.
+            stream.halt(partition, unproved.last, reason, now_s, for_good=ahead)
+            self._begin(partition, now_s)
         if main.ask_again:
             self._ask(partition)
         return self._effects()
