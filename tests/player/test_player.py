@@ -414,6 +414,18 @@ async def test_a_player_is_started_once(tmp_path: Path) -> None:
         await player.close()
 
 
+async def test_a_player_that_is_closed_while_it_starts_does_not_start(tmp_path: Path) -> None:
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        before = asyncio.all_tasks()
+        player = Player(log, "p", route, {"a": ListTarget()})
+        starting = asyncio.ensure_future(player.start())
+        await asyncio.sleep(0)
+        await player.close()
+        with pytest.raises(Closed, match="was closed"):
+            await starting
+        assert not [each for each in asyncio.all_tasks() - before if each.get_name().startswith("player")]
+
+
 async def _coroutine(tx: Transaction) -> Mapping[str, bytes]:
     return {}
 
@@ -425,6 +437,10 @@ async def _coroutine(tx: Transaction) -> Mapping[str, bytes]:
         ({"retired": ["a"]}, "a can't be a target and retired"),
         ({"route": None}, "a plain function that takes a transaction"),
         ({"route": _coroutine}, "a plain function that takes a transaction"),
+        ({"name": ""}, "a text of 1 to 200 characters"),
+        ({"name": 5}, "a text of 1 to 200 characters"),
+        ({"targets": {"a" * 201: ListTarget}}, "a text of 1 to 200 characters"),
+        ({"partitions": [0, "x"]}, "the log has partitions 0 to 0"),
         ({"partitions": [7]}, "the log has partitions 0 to 0"),
         ({"partitions": ["x"]}, "the log has partitions 0 to 0"),
         ({"partitions": [True]}, "the log has partitions 0 to 0"),
@@ -435,9 +451,9 @@ async def _coroutine(tx: Transaction) -> Mapping[str, bytes]:
 )
 async def test_what_can_not_be_meant_is_refused(tmp_path: Path, options: dict[str, Any], why: str) -> None:
     async with polonaise.connect(f"embedded:{tmp_path}") as log:
-        chosen = {"route": route, **options}
+        chosen = {"name": "p", "route": route, "targets": {"a": ListTarget()}, **options}
         with pytest.raises(BadOption, match=why):
-            await Player(log, "p", targets={"a": ListTarget()}, **chosen).start()
+            await Player(log, **chosen).start()
         assert await log.high_water_mark(0) == -1, "no player has become active"
 
 

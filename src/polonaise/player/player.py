@@ -42,6 +42,8 @@ from polonaise.terms import PartitionId, TransactionId
 
 _log = logging.getLogger("polonaise.player")
 
+_NAME_CHARACTERS_MAX: Final = 200
+"""The longest name of a player or target, which targets keep."""
 _WATCH_S: Final = 5.0
 """Seconds between two looks at the log, and the longest wait for an answer."""
 _TICK_S: Final = 0.05
@@ -97,10 +99,13 @@ class Player:
     ) -> None:
         if not callable(route) or inspect.iscoroutinefunction(route):
             raise BadOption(f"route={route!r}: a plain function that takes a transaction")
+        for each in (name, *targets):
+            if not isinstance(each, str) or not 0 < len(each) <= _NAME_CHARACTERS_MAX:
+                raise BadOption(f"the name {each!r}: a text of 1 to {_NAME_CHARACTERS_MAX} characters")
         self._log = log
         self.name = name
         self._targets = dict(targets)
-        self._partitions = None if partitions is None else sorted(set(partitions))
+        self._partitions = None if partitions is None else list(dict.fromkeys(partitions))
         self._settings = settings or PlayerSettings()
         self._start_after = dict(start_after or {})
         if unknown := self._start_after.keys() - self._targets.keys():
@@ -132,6 +137,8 @@ class Player:
         except BaseException:
             self._ended = None
             raise
+        if self._ended.done():  # closed meanwhile
+            self._ended.result()
         self._machine = ActivePlayer(producer.epoch, partitions, self._settings)
         for name in self._targets:
             self._machine.add_target(name, self._start_after.get(name))
