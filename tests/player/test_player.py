@@ -236,6 +236,7 @@ async def test_an_entry_that_is_refused_is_named_in_health_and_comes_again(tmp_p
             )
             target.refuses = False
             await got(target, written, "a")
+            await wait_until(lambda: player.health()["well"], "all is well again")
 
 
 async def test_a_new_target_begins_after_the_id_that_is_given(tmp_path: Path) -> None:
@@ -274,7 +275,7 @@ async def test_a_wait_for_a_target_ends_when_it_has_all_up_to_an_id(tmp_path: Pa
             await asyncio.sleep(0)
         with pytest.raises(Closed, match="was closed"):
             await waiting
-        with pytest.raises(Closed, match="was started before"):
+        with pytest.raises(Closed, match="was started or closed before"):
             await player.start()
 
 
@@ -357,7 +358,10 @@ class Odd(ListTarget):
 @pytest.mark.parametrize(
     ("odd", "why"),
     [
-        (None, "the target returned NoneType"),
+        (None, "the target returned None"),
+        (Acceptance(True, Fence(1, 1), None), "which is not what DeliveryTarget says"),  # type: ignore[arg-type]
+        (Acceptance(True, Fence(1, 1), {0: -5}), "which is not what DeliveryTarget says"),
+        (Acceptance(False, None, {}), "which is not what DeliveryTarget says"),  # type: ignore[arg-type]
         (asyncio.CancelledError(), "the target cancelled its own call"),
         (TimeoutError("my own"), "the target failed: TimeoutError('my own')"),
         (KeyError("x"), "the target failed: KeyError('x')"),
@@ -379,6 +383,45 @@ async def test_whatever_a_target_does_ends_its_own_stream_alone(
     told = [record.getMessage() for record in caplog.records if "no stream to a" in record.getMessage()]
     assert any(why in each for each in told)
     assert not any("secret" in each or len(each) > 600 for each in told)
+
+
+async def test_a_target_that_does_not_accept_its_stream_keeps_no_other_waiting(tmp_path: Path) -> None:
+    class Late(ListTarget):
+        async def accept(self, offered: Fence, source: DeliverySource) -> Acceptance:
+            await self.open.wait()
+            return await super().accept(offered, source)
+
+    written: dict[int, list[bytes]] = {}
+    settings = PlayerSettings(open_s_max=0.05, start_patience_s=0.05, retry_s_min=0.01, retry_s_max=0.05)
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        targets = {"a": Late(), "b": ListTarget()}
+        targets["a"].open.clear()
+        async with Player(log, "p", route, targets, settings=settings) as player:
+            await write(log, written, 0, b"ab:0", b"ab:1")
+            await got(targets["b"], written, "b")
+            await wait_until(lambda: player.health()["targets"]["a"]["term"] > 2, "it is tried again and again")
+            await wait_until(
+                lambda: "did not answer within 0.05 s" in player.health()["targets"]["a"]["reason"], "it is told"
+            )
+            targets["a"].open.set()
+            await got(targets["a"], written, "a")
+            await wait_until(lambda: player.health()["well"], "all is well")
+            assert len(player._over) < 3
+
+
+async def test_an_end_without_words_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with polonaise.connect(f"embedded:{tmp_path}") as log, Player(log, "p", route, {}) as player:
+        player._end(AssertionError())
+        assert player.health()["ended"] == "AssertionError()"
+        assert not player.health()["well"]
+
+
+async def test_a_player_that_was_closed_first_does_not_start(tmp_path: Path) -> None:
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        player = Player(log, "p", route, {})
+        await player.close()
+        with pytest.raises(Closed, match="was started or closed before"):
+            await player.start()
 
 
 async def test_a_slow_target_comes_to_its_end_though_no_large_batch_does(tmp_path: Path) -> None:
@@ -462,6 +505,12 @@ async def test_what_can_not_be_meant_is_refused(tmp_path: Path, options: dict[st
 def test_a_bound_of_nothing_is_refused(setting: str, value: Any) -> None:
     with pytest.raises(BadOption, match=f"PlayerSettings.{setting}="):
         PlayerSettings(**{setting: value})
+
+
+@pytest.mark.parametrize("settings", [{"join_transactions": 0.5}, {"retry_s_min": 0}, {"retry_s_min": 99}])
+def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(BadOption, match=r"PlayerSettings.*(whole number|above)"):
+        PlayerSettings(**settings)
 
 
 # ---------------------------------------------------------------------- SQL shards

@@ -9,7 +9,19 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, create_engine, select, text
+from sqlalchemy import (
+    Column,
+    Connection,
+    ForeignKey,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    event,
+    select,
+    text,
+)
 
 from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource
@@ -175,6 +187,39 @@ async def test_an_application_may_not_end_the_transaction(sqlite_url: str) -> No
     assert "may not end its SQL transaction" in told.refusal
     assert told.last == 1, "those before it are applied"
     assert kept(sqlite_url) == [(0, "a"), (0, "b")]
+
+
+async def test_what_the_database_refuses_when_it_commits_is_a_refusal_and_leaves_nothing_behind(
+    sqlite_url: str,
+) -> None:
+    schema = MetaData()
+    accounts = Table("accounts", schema, Column("account", Integer, primary_key=True))
+    there = ForeignKey(accounts.c.account, deferrable=True, initially="DEFERRED")
+    entries = Table("entries", schema, Column("number", Integer, primary_key=True), Column("account", Integer, there))
+
+    class Late(SqlDeliveryTarget):
+        metadata = schema
+
+        def apply_entry(self, partition: int, entry: RoutedEntry, db: Connection) -> None:
+            assert entry.payload is not None
+            db.execute(entries.insert(), {"account": int(entry.payload)})
+
+    engine = create_engine(sqlite_url)
+    event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys = ON"))
+    async with opened(sqlite_url, Late(engine)) as (target,):
+        session = await stream(target)
+        with engine.begin() as db:
+            db.execute(accounts.insert(), {"account": 1})
+        told = await session.take(batch(-1, "1", "7", "1"))
+        assert told is not None
+        assert (told.last, "FOREIGN KEY" in told.refusal) == (0, True)
+        assert (await session.take(batch(-1, "1", partition=1))) == AppliedBatch(Verdict.APPLY, 0, Fence(1, 1))
+        with engine.begin() as db:
+            db.execute(accounts.insert(), {"account": 7})
+        assert (await session.take(batch(0, "7", "1"))) == AppliedBatch(Verdict.APPLY, 2, Fence(1, 1))
+    with engine.connect() as db:
+        assert list(db.execute(select(entries.c.account)).scalars()) == [1, 1, 7, 1]
+    engine.dispose()
 
 
 async def test_two_targets_on_one_database_apply_what_one_stream_brings(url: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from polonaise.errors import InvariantViolated, PolonaiseError
@@ -12,7 +12,7 @@ from polonaise.player.protocol.entries import DeliveryBatch, Fence
 from polonaise.player.protocol.reception import Verdict
 from polonaise.player.targetsession import TargetSession
 from polonaise.redaction import redacted
-from polonaise.terms import PartitionId, TransactionId
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 T = TypeVar("T")
 
@@ -63,11 +63,15 @@ class DirectStream:
         """Open the stream, and have the target take what is sent, until the stream ends or is cancelled."""
         events = self._events
         try:
-            async with asyncio.timeout(open_s_max) as limit:
-                acceptance = await self._called(self._session.greet(source), Acceptance)
+            async with asyncio.timeout(open_s_max):
+                acceptance = await self._called(self._session.greet(source), _is_acceptance)
+        except TimeoutError:  # that of the deadline: those of the target are wrapped
+            events.disconnected(f"the target did not answer within {open_s_max:g} s")
+            return
         except _TargetFailed as ended:
-            late = f"the target did not answer within {open_s_max:g} s"
-            events.disconnected(late if limit.expired() else str(ended))
+            events.disconnected(str(ended))
+            return
+        if self._closed:
             return
         if not acceptance.accepted:
             events.fenced(acceptance.kept)
@@ -81,14 +85,17 @@ class DirectStream:
                 if self._closed:
                     return
                 try:
-                    applied = await self._called(self._session.take(batch), AppliedBatch | None)
+                    applied = await self._called(self._session.take(batch), _is_applied)
                 except _TargetFailed as ended:
                     events.disconnected(str(ended))
+                    return
+                # A target may have gone on though it was cancelled: nobody is told any more.
+                if self._closed:
                     return
                 if applied is not None and not self._told(batch, applied):
                     return
 
-    async def _called(self, call: Coroutine[Any, Any, T], kind: Any) -> T:
+    async def _called(self, call: Coroutine[Any, Any, T], is_right: Callable[[Any], bool]) -> T:
         """Return the result of a call of the target. Raises `_TargetFailed` for whatever it does wrong.
 
         Its code is the application's: no error of it may end more than this stream.
@@ -105,8 +112,9 @@ class DirectStream:
         except Exception as error:
             text = redacted(str(error)) if isinstance(error, PolonaiseError) else redacted(repr(error))
             raise _TargetFailed(f"the target failed: {text}"[:_REASON_CHARACTERS_MAX]) from error
-        if not isinstance(result, kind):
-            raise _TargetFailed(f"the target returned {type(result).__name__}, and not what DeliveryTarget says")
+        if not is_right(result):
+            text = f"the target returned {result!r}, which is not what DeliveryTarget says"
+            raise _TargetFailed(text[:_REASON_CHARACTERS_MAX])
         return result
 
     def _told(self, batch: DeliveryBatch, applied: AppliedBatch) -> bool:
@@ -127,3 +135,26 @@ class DirectStream:
 
 class _TargetFailed(Exception):
     """The target has ended the stream; the text says why."""
+
+
+def _is_acceptance(answer: Any) -> bool:
+    return (
+        isinstance(answer, Acceptance)
+        and isinstance(answer.kept, Fence)
+        and isinstance(answer.applied, Mapping)
+        and all(_is_id(last) for last in answer.applied.values())
+    )
+
+
+def _is_applied(answer: Any) -> bool:
+    return answer is None or (
+        isinstance(answer, AppliedBatch)
+        and isinstance(answer.verdict, Verdict)
+        and isinstance(answer.kept, Fence)
+        and isinstance(answer.refusal, str)
+        and _is_id(answer.last)
+    )
+
+
+def _is_id(given: Any) -> bool:
+    return isinstance(given, int) and given >= NO_TRANSACTION

@@ -42,6 +42,8 @@ from polonaise.terms import PartitionId, TransactionId
 
 _log = logging.getLogger("polonaise.player")
 
+_READ: Final = "transactions"
+_MARK: Final = "the committed high-water mark"
 _NAME_CHARACTERS_MAX: Final = 200
 """The longest name of a player or target, which targets keep."""
 _WATCH_S: Final = 5.0
@@ -118,9 +120,10 @@ class Player:
         self._tasks: set[asyncio.Task[None]] = set()
         self._main_streams: dict[PartitionId, asyncio.Task[None]] = {}
         self._ended: asyncio.Future[None] | None = None
+        self._closed = False
         self._waiting: list[_Waiting] = []
-        self._trouble: dict[PartitionId, str] = {}
-        """By partition, why the log did not answer when it was asked last."""
+        self._trouble: dict[tuple[PartitionId, str], str] = {}
+        """By partition, and what the log was asked for (`_READ`, `_MARK`): why it did not answer the last time."""
         self._over: set[asyncio.Task[None]] = set()
         """Tasks that this player has cancelled."""
 
@@ -128,13 +131,14 @@ class Player:
 
     async def start(self) -> None:
         """Become the active player of this name. Raises what `Log.producer` does, and `Closed` the second time."""
-        if self._ended is not None:
-            raise Closed(f"player {self.name!r} was started before: make a new one")
+        if self._ended is not None or self._closed:
+            raise Closed(f"player {self.name!r} was started or closed before: make a new one")
         partitions = self._checked_partitions()
         self._ended = asyncio.get_running_loop().create_future()
         try:
             producer = await self._log.producer(_FENCED_BY + self.name, partition=0)
         except BaseException:
+            self._end(Closed(f"player {self.name!r} could not be started"))
             self._ended = None
             raise
         if self._ended.done():  # closed meanwhile
@@ -205,7 +209,10 @@ class Player:
 
     async def close(self) -> None:
         """Deliver nothing more. What targets are applying just now may still be applied."""
+        self._closed = True
         self._end(Closed(f"player {self.name!r} was closed"))
+        for target in list(self._streams):
+            self._end_stream(target)
         tasks = list(self._tasks)
         for task in tasks:
             self._cancel(task)
@@ -233,22 +240,17 @@ class Player:
         return task
 
     def _cancel(self, task: asyncio.Task[None]) -> None:
-        self._over.add(task)
-        task.cancel()
-
-    def _is_over(self, task: asyncio.Task[None]) -> bool:
-        """Whether this player has cancelled the task, or the whole loop is about to end."""
-        ours = task in self._over
-        self._over.discard(task)
-        return ours or self._ended is None or self._ended.done()
+        if not task.done():
+            self._over.add(task)
+            task.cancel()
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        ours = task in self._over or self._ended is None or self._ended.done()
+        self._over.discard(task)
         if task.cancelled():
             # By ourselves, or something that it called was, and nobody would do its work any more.
-            error: BaseException | None = (
-                None if self._is_over(task) else RuntimeError(f"{task.get_name()} was cancelled")
-            )
+            error: BaseException | None = None if ours else RuntimeError(f"{task.get_name()} was cancelled")
         else:
             error = task.exception()
         if error is not None:
@@ -280,12 +282,13 @@ class Player:
             str(partition): {
                 "current": main.current,
                 "stopped": main.stopped,
-                "trouble": self._trouble.get(partition, ""),
+                "trouble": self._trouble.get((partition, _READ)) or self._trouble.get((partition, _MARK), ""),
             }
             for partition, main in machine.partitions.items()
         }
-        why = str(ended.exception()) if ended.done() else ""
-        well = not why and not any(each["stopped"] or each["trouble"] for each in partitions.values())
+        error = ended.exception() if ended.done() else None
+        why = "" if error is None else str(error) if isinstance(error, PolonaiseError) else repr(error)
+        well = error is None and not any(each["stopped"] or each["trouble"] for each in partitions.values())
         well = well and all(each["state"] == "up" and not each["hindered"] for each in targets.values())
         return {"well": well, "ended": why, "epoch": machine.epoch, "targets": targets, "partitions": partitions}
 
@@ -364,9 +367,10 @@ class Player:
             try:
                 mark = await self._log.high_water_mark(partition)
             except PolonaiseError as error:
-                self._troubled(partition, error)
+                self._troubled(partition, _MARK, error)
                 await asyncio.sleep(pauses.pause_s(1.0))
             else:
+                self._trouble.pop((partition, _MARK), None)
                 self._happened(self._machine.mark_told, partition, number, mark)
                 return
 
@@ -380,6 +384,7 @@ class Player:
             try:
                 async for batch in reader:
                     pauses.reset()
+                    self._trouble.pop((partition, _READ), None)
                     routed, unroutable = self._router.routed(batch, first - 1, batch.last)
                     through = batch.last if unroutable is None else unroutable.id - 1
                     if through >= first:
@@ -392,37 +397,46 @@ class Player:
                 if error.first > first:
                     self._happened(machine.trimmed, partition, number, error.first)
                     return
-                self._troubled(partition, error)  # who said so does not know how far; somebody may
+                self._troubled(partition, _READ, error)  # who said so does not know how far; somebody may
                 await asyncio.sleep(pauses.pause_s(1.0))
             except PolonaiseError as error:
                 if error.retry is Retry.NEVER:
                     self._stopped(partition, number, str(error))
                     return
-                self._troubled(partition, error)
+                self._troubled(partition, _READ, error)
                 await asyncio.sleep(pauses.pause_s(1.0))
             finally:
                 await reader.aclose()
 
-    def _troubled(self, partition: PartitionId, error: PolonaiseError) -> None:
-        """Note that the log does not answer; logged when it begins."""
-        if partition not in self._trouble:
-            _log.warning("player %s: partition %d can't be read: %s", self.name, partition, error)
-        self._trouble[partition] = str(error)
+    def _troubled(self, partition: PartitionId, what: str, error: PolonaiseError) -> None:
+        """Note that the log does not answer what it is asked for; logged when that begins."""
+        if (partition, what) not in self._trouble:
+            _log.warning("player %s: partition %d does not tell %s: %s", self.name, partition, what, error)
+        self._trouble[partition, what] = str(error)
 
     async def _watch(self) -> None:
         """Ask each partition for its mark now and then: for the lag of targets, and whether the log answers."""
         machine = self._machine
         assert machine is not None
         while True:
-            for partition in machine.partitions:
-                try:
-                    mark = await self._log.high_water_mark(partition, timeout=_WATCH_S)
-                except PolonaiseError as error:
-                    self._troubled(partition, error)
-                else:
-                    machine.mark_seen(partition, mark)
-                    self._trouble.pop(partition, None)
+            # All at once: of many that do not answer, none is to hide the others.
+            await asyncio.gather(*(self._look_at(partition) for partition in machine.partitions))
             await asyncio.sleep(_WATCH_S)
+
+    async def _look_at(self, partition: PartitionId) -> None:
+        machine = self._machine
+        assert machine is not None
+        try:
+            mark = await self._log.high_water_mark(partition, timeout=_WATCH_S)
+        except PolonaiseError as error:
+            self._troubled(partition, _MARK, error)
+            return
+        machine.mark_seen(partition, mark)
+        self._trouble.pop((partition, _MARK), None)
+        current = machine.partitions[partition].current
+        if current is not None and current >= mark:
+            # There is nothing to be read, so reading can't prove that it is possible again.
+            self._trouble.pop((partition, _READ), None)
 
     def _stopped(self, partition: PartitionId, number: int, reason: str) -> None:
         assert self._machine is not None
@@ -530,7 +544,12 @@ def _target_health(
     }
     hindered = {str(partition): "the log has not told yet how far it reaches" for partition in stream.unproved}
     hindered |= {str(partition): failed.reason for partition, failed in stream.failed_reads.items()}
-    hindered |= {str(partition): reason for partition, reason in stream.refusals.items()}
+    # What a target was hindered by last counts until it has applied something after that, or lacks nothing.
+    hindered |= {
+        str(partition): reason
+        for partition, reason in stream.refusals.items()
+        if partition in stream.halts or lag.get(str(partition), 1)
+    }
     # A stream that is up again says little, until the target has applied something that it lacks.
     if stream.failure and any(lag.values()):
         hindered |= {str(partition): stream.failure for partition in ends if lag[str(partition)]}

@@ -188,6 +188,7 @@ class SqlDeliveryTarget:
         """
         partition = batch.partition
         refusal: Exception | None = None
+        is_applied = False
         try:
             with writer.transaction() as db:
                 kept, last, is_first = self._memory(db, partition)
@@ -204,10 +205,13 @@ class SqlDeliveryTarget:
                 except Exception as error:
                     refusal = error
                     raise
+                is_applied = bool(entries)
                 return AppliedBatch(verdict, batch.last, kept)
         except Exception as error:
-            # An application that has ended the transaction is told so by the library, after its own code.
-            if trouble_in(error) is not None or not (error is refusal or isinstance(error, BadOption)):
+            # The library tells an application that it has ended the transaction after the application's own code, and
+            # the database checks a deferred constraint when it commits.
+            late = isinstance(error, BadOption) or (is_applied and isinstance(error, DBAPIError))
+            if trouble_in(error) is not None or not (error is refusal or late):
                 raise
             reason = f"{type(error).__name__}: {redacted(first_line(error))}"
             return AppliedBatch(Verdict.APPLY, batch.previous, NO_FENCE, reason[:_REASON_CHARACTERS_MAX])

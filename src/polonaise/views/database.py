@@ -245,6 +245,9 @@ class WriterConnection:
             with contextlib.suppress(SQLAlchemyError):
                 # A connection that can't even roll back is lost; the database rolls back by itself.
                 db.rollback()
+            if self._sqlite is not None and self.usable and self._sqlite.in_transaction:
+                # A COMMIT that fails leaves it open, and SQLAlchemy takes it for ended.
+                self._sqlite.rollback()
             raise
 
     def _check_end(self, _: Connection) -> None:

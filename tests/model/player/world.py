@@ -17,6 +17,11 @@ Route = Sequence[str]
 """By id of a transaction: the names of its targets."""
 
 
+_NOW_S = 100.0
+_NO_PAUSE_S = 1e-30
+"""So short that adding it to the time changes nothing."""
+
+
 class Violation(Exception):
     """A promise that does not hold. The search adds how it came to that."""
 
@@ -47,8 +52,8 @@ class Bounds:
     def settings(self) -> PlayerSettings:
         return PlayerSettings(
             batch_entries_max=self.batch_entries, queue_entries_max=self.queue_entries, join_transactions=self.join,
-            dummy_transactions=self.dummies, start_patience_s=self.patience_s, progress_s_max=inf, retry_s_min=0.0,
-            retry_s_max=0.0,
+            dummy_transactions=self.dummies, start_patience_s=self.patience_s, progress_s_max=inf,
+            retry_s_min=_NO_PAUSE_S, retry_s_max=_NO_PAUSE_S,
         )  # fmt: skip
 
     @property
@@ -183,7 +188,7 @@ class World:
                 self._elect()
             case "tick", number:
                 self.players[number].tick_due = False
-                self._do(number, self.players[number].machine.tick(0.0))
+                self._do(number, self.players[number].machine.tick(_NOW_S))
             case "feed", number, partition:
                 self._feed(number, partition)
             case "read", number, place:
@@ -191,7 +196,7 @@ class World:
             case "mark", number:
                 partition, request, mark = self.players[number].marks.pop(0)
                 machine = self.players[number].machine
-                self._do(number, machine.mark_told(partition, request, mark, 0.0))
+                self._do(number, machine.mark_told(partition, request, mark, _NOW_S))
                 if any("another log" in h.reason for t in machine.targets.values() for h in t.halts.values()):
                     raise Violation("a target is said to have served another log")
             case "arrive", number:
@@ -223,7 +228,7 @@ class World:
         follow, following = player.feeds[partition]
         player.feeds[partition] = follow, following + 1
         routed = {name: self.bounds.routed(partition, name, following, following) for name in self.targets}
-        self._do(number, player.machine.fetched(partition, follow, following, following, routed, 0.0))
+        self._do(number, player.machine.fetched(partition, follow, following, following, routed, _NOW_S))
 
     def _read(self, number: int, place: int) -> None:
         """Answer a read with its first transaction only, to have it go on in more steps."""
@@ -232,7 +237,7 @@ class World:
         if read.last >= self.committed[partition]:
             raise Violation(f"a read of partition {partition} goes to {read.last}, which is not committed")
         entries = self.bounds.routed(partition, target, read.first, read.first)
-        self._do(number, player.machine.recovered(target, partition, read.number, entries, read.first, 0.0))
+        self._do(number, player.machine.recovered(target, partition, read.number, entries, read.first, _NOW_S))
 
     # ------------------------------------------------------------------ a target
 
@@ -300,16 +305,16 @@ class World:
         about = stream.target, stream.fence.term
         match kind:
             case "connected":
-                effects = machine.connected(*about, told[0], 0.0)
+                effects = machine.connected(*about, told[0], _NOW_S)
             case "fenced":
-                effects = machine.fenced(*about, told[0], 0.0)
+                effects = machine.fenced(*about, told[0], _NOW_S)
                 self.players[stream.player].tick_due = True
             case "written":
-                effects = machine.written(*about, 0.0)
+                effects = machine.written(*about, _NOW_S)
             case "acknowledged":
-                effects = machine.acknowledged(*about, *told, 0.0)
+                effects = machine.acknowledged(*about, *told, _NOW_S)
             case _:
-                effects = machine.refused(*about, *told, "cannot be applied", 0.0)
+                effects = machine.refused(*about, *told, "cannot be applied", _NOW_S)
                 self.players[stream.player].tick_due = True
         self._do(stream.player, effects)
 
@@ -320,7 +325,7 @@ class World:
         stream.given_up = True
         player = self.players[stream.player]
         player.tick_due = True
-        self._do(stream.player, player.machine.disconnected(stream.target, stream.fence.term, "broken", 0.0))
+        self._do(stream.player, player.machine.disconnected(stream.target, stream.fence.term, "broken", _NOW_S))
 
     def _do(self, number: int, effects: Sequence[Any]) -> None:
         player = self.players[number]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 from polonaise.errors import BadOption
 
-_MAY_BE_ZERO = ("join_transactions", "start_patience_s", "retry_s_min", "retry_s_max")
+_MAY_BE_ZERO = ("join_transactions", "start_patience_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,12 @@ class PlayerSettings:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            least = 0 if each.name in _MAY_BE_ZERO else 1e-9
             value = getattr(self, each.name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not value >= least:
-                raise BadOption(f"PlayerSettings.{each.name}={value!r}: a number above 0")
+            is_whole = isinstance(each.default, int)
+            is_number = isinstance(value, (int,) if is_whole else (int, float)) and not isinstance(value, bool)
+            if not is_number or not (value > 0 or (value == 0 and each.name in _MAY_BE_ZERO)):
+                wanted = "a whole number" if is_whole else "a number of seconds"
+                least = "from 0 on" if each.name in _MAY_BE_ZERO else "above 0"
+                raise BadOption(f"PlayerSettings.{each.name}={value!r}: {wanted} {least}")
+        if self.retry_s_min > self.retry_s_max:
+            raise BadOption("PlayerSettings: retry_s_min may not be above retry_s_max")
