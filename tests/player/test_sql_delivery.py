@@ -286,7 +286,7 @@ async def test_tables_that_are_dropped_under_way_refuse_no_entry_and_are_made_ag
         with engine.begin() as db:
             db.execute(text("DROP TABLE polonaise_delivery_ids"))
             db.execute(text("DROP TABLE polonaise_delivery_fence"))
-            db.execute(text("DROP TABLE lines"))
+            LINES.drop(db)
         engine.dispose()
         with pytest.raises(ViewUnavailable, match="own tables can't be read"):
             await session.take(batch(0, "b"))
