@@ -33,7 +33,7 @@ BOUNDS = (
     Bounds("player: three players", routes=(("a", "a"),), players=3),
     Bounds("player: two players, two targets", routes=(("ab", "b"),), players=2),
     Bounds("player: no patience", routes=(("ab", "b"),), breaks=1, patience_s=0.0, join=0),
-    Bounds("player: everything", routes=(("a", "a"),), players=2, breaks=1, refusals=1),
+    Bounds("player: everything", routes=(("a",),), players=2, breaks=1, refusals=1),
 )
 """What `make model` explores."""
 
