@@ -17,6 +17,7 @@ from .owner import explore as owner
 from .player import decisions as player_decisions
 from .player import explore as player
 from .search import Result, Search
+from .walk import Explored
 
 
 def main() -> int:
@@ -51,11 +52,11 @@ def explore(bounds: Bounds, states_max: int | None) -> Result:
     return Search(production(), bounds).run(states_max)
 
 
-def explore_owner(bounds: owner.Bounds) -> owner.Explored:
+def explore_owner(bounds: owner.Bounds) -> Explored:
     return owner.Exploration(PartitionOwner, bounds).run()
 
 
-def explore_player(bounds: player.Bounds) -> owner.Explored:
+def explore_player(bounds: player.Bounds) -> Explored:
     return player.Exploration(player_decisions.PRODUCTION, bounds).run()
 
 

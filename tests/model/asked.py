@@ -17,13 +17,10 @@ from polonaise.terms import NO_SESSION, NO_TRANSACTION
 
 from .decisions import Decisions
 from .states import NAMES, Standing, Told
+from .walk import Violation
 
 P = ParamSpec("P")
 V = TypeVar("V")
-
-
-class Violation(Exception):
-    """A promise that does not hold. The search adds how it came to that."""
 
 
 NOT_ENGAGED = -1

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from polonaise.terms import NO_TRANSACTION
 
-from .asked import NOT_ENGAGED, Asked, Violation
+from .asked import NOT_ENGAGED, Asked
 from .bounds import Bounds
 from .states import (
     Attempt,
@@ -28,6 +28,7 @@ from .states import (
     replaced,
 )
 from .storage import Storage
+from .walk import Violation
 
 Columns: TypeAlias = tuple[Column, ...]
 

@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from polonaise.terms import NO_SESSION
 
-from .asked import Asked, Violation
+from .asked import Asked
 from .cluster import subsets
 from .states import Column, Replica, Standing, Told
 from .storage import Storage
+from .walk import Violation
 
 
 class Seen(NamedTuple):

@@ -10,13 +10,14 @@ from itertools import pairwise
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from . import attempts, cluster, settling
-from .asked import Asked, Violation
+from .asked import Asked
 from .bounds import Bounds
 from .cluster import Columns
 from .decisions import Decisions
 from .promises import Quiet, Seen, check_confirmed, seen
 from .states import NAMES, Column, Head
 from .storage import Storage
+from .walk import Violation
 
 _BITS = 24
 _MASK = (1 << _BITS) - 1

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from polonaise.log.promises import Promises
 from polonaise.terms import NO_TRANSACTION, UNRESOLVED
 
-from .asked import Violation, crc
+from .asked import crc
 from .states import Replica, Told
+from .walk import Violation
 
 
 class _Batch(NamedTuple):

@@ -52,7 +52,7 @@ _TICK_S: Final = 0.05
 """Seconds between two looks at deadlines."""
 _NOT_STARTED: Final = "player {!r} was not started: use `async with`, or `await player.start()`"
 _SKIPPED_SHARE: Final = 16
-"""Of what is read for a target, the part that counts for the bound of one read even if none of it is for the target."""
+"""By this the bytes are divided that one read for a target passes over, to count for the bound of the read, too."""
 _FENCED_BY: Final = "player "
 """The beginning of the name of the idempotent producer whose epoch is the player's."""
 
@@ -182,7 +182,8 @@ class Player:
             raise BadOption(f"player {self.name!r} does not deliver partition {partition} to target {target!r}")
         if self._has_delivered(target, partition, id):
             return
-        self._check_goes_on(partition, id)
+        if (error := self._stopped_before(partition, id)) is not None:
+            raise error
         waiting = _Waiting(target, partition, id, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         try:
@@ -194,12 +195,13 @@ class Player:
         else:
             ended.result()
 
-    def _check_goes_on(self, partition: PartitionId, id: TransactionId) -> None:
-        """Raise `DeliveryStopped` if the main stream has stopped before this id."""
+    def _stopped_before(self, partition: PartitionId, id: TransactionId) -> DeliveryStopped | None:
+        """Return the error of a wait for this id if the main stream has stopped before it."""
         assert self._machine is not None
         main = self._machine.partitions[partition]
-        if main.stopped and (main.current is None or main.current < id):
-            raise DeliveryStopped(f"player {self.name!r} delivers no more of partition {partition}: {main.stopped}")
+        if not main.stopped or (main.current is not None and main.current >= id):
+            return None
+        return DeliveryStopped(f"player {self.name!r} delivers no more of partition {partition}: {main.stopped}")
 
     def _has_delivered(self, target: TargetName, partition: PartitionId, id: TransactionId) -> bool:
         assert self._machine is not None
@@ -211,13 +213,9 @@ class Player:
         """Deliver nothing more. What targets are applying just now may still be applied."""
         self._closed = True
         self._end(Closed(f"player {self.name!r} was closed"))
-        for target in list(self._streams):
-            self._end_stream(target)
-        tasks = list(self._tasks)
-        for task in tasks:
-            self._cancel(task)
-        if tasks:
-            await asyncio.wait(tasks)
+        self._cancel_all()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -240,9 +238,16 @@ class Player:
         return task
 
     def _cancel(self, task: asyncio.Task[None]) -> None:
-        if not task.done():
+        """Cancel a task of this player, unless it is the running one: that must not be cancelled amid what it tells."""
+        if not task.done() and task is not asyncio.current_task():
             self._over.add(task)
             task.cancel()
+
+    def _cancel_all(self) -> None:
+        for target in list(self._streams):
+            self._end_stream(target)
+        for task in list(self._tasks):
+            self._cancel(task)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -335,21 +340,14 @@ class Player:
 
     def _end_stream(self, target: TargetName) -> None:
         running = self._streams.pop(target, None)
-        if running is None:
-            return
-        running.stream.close()
-        # The event may be one of this very stream, whose task must not be cancelled amid what it tells.
-        if running.task is not asyncio.current_task():
+        if running is not None:
+            running.stream.close()
             self._cancel(running.task)
 
     def _stand_down(self, reason: str) -> None:
         _log.warning("player %s stands down: %s", self.name, reason)
         self._end(ProducerFenced(f"player {self.name!r} delivers nothing more: {reason}"))
-        for target in list(self._streams):
-            self._end_stream(target)
-        for task in list(self._tasks):
-            if task is not asyncio.current_task():
-                self._cancel(task)
+        self._cancel_all()
 
     # ------------------------------------------------------------------ tasks
 
@@ -444,9 +442,8 @@ class Player:
         self._carry_out(self._machine.stopped(partition, number, reason))
         for waiting in self._waiting:
             if waiting.partition == partition and not waiting.done.done():
-                try:
-                    self._check_goes_on(partition, waiting.id)
-                except DeliveryStopped as error:
+                error = self._stopped_before(partition, waiting.id)
+                if error is not None:
                     waiting.done.set_exception(error)
         if all(main.stopped for main in self._machine.partitions.values()):
             self._end(DeliveryStopped(f"player {self.name!r} delivers no more of any partition: {reason}"))

@@ -22,13 +22,11 @@ from polonaise.wire.messages import Flushed, HighWaterMarkIs, Mounted
 from polonaise.wire.messages import Mount as MountRequest
 from rigs.order import WRITE, Tx, frame, lock
 
+from ..walk import Violation
+
 NOW = Moment(100.0, 1_000)
 """Nothing is ever late here."""
 _MEMBERS = ("A", "B", "C")
-
-
-class Violation(Exception):
-    """A promise that does not hold. The search adds how it came to that."""
 
 
 @dataclass(frozen=True)

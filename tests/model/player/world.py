@@ -11,6 +11,7 @@ from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, Ro
 from polonaise.player.protocol.reception import Reception
 from polonaise.player.protocol.settings import PlayerSettings
 
+from ..walk import Violation
 from .decisions import Machines
 
 Route = Sequence[str]
@@ -20,10 +21,6 @@ Route = Sequence[str]
 _NOW_S = 100.0
 _NO_PAUSE_S = 1e-30
 """So short that adding it to the time changes nothing."""
-
-
-class Violation(Exception):
-    """A promise that does not hold. The search adds how it came to that."""
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ class PlayerSettings:
     """A target that got nothing of this many transactions is sent a dummy, so that after a restart the player does
     not have to read them for it again."""
     dummy_s: float = 60.0
-    """As often, every target that lacks nothing but has an older id is sent a dummy, so that an idle one does not stay
-    so far behind that the log is trimmed above it."""
+    """The interval, in seconds, at which each target that lacks nothing but keeps an older id is sent a dummy. Without
+    that, the log could be trimmed above the id of an idle target."""
     start_patience_s: float = 0.5
     """How long a player that begins waits for targets that do not answer, so that the main streams begin near what all
     have applied. After that they begin without those, which are caught up when they come back."""
