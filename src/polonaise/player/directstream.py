@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from polonaise.errors import InvariantViolated, PolonaiseError
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, DeliveryTarget
+from polonaise.player.endpoint import DeliveryStream, StreamEvents
 from polonaise.player.protocol.entries import DeliveryBatch, Fence
 from polonaise.player.protocol.reception import Verdict
 from polonaise.player.targetsession import TargetSession
 from polonaise.redaction import redacted
-from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+from polonaise.terms import NO_TRANSACTION
 
 T = TypeVar("T")
 
@@ -20,26 +21,19 @@ _REASON_CHARACTERS_MAX: Final = 500
 """The most characters of a target's error that are told."""
 
 
-class StreamEvents(Protocol):
-    """What becomes of a stream, told to the player. Nothing is told after `disconnected`, or once it is closed."""
+class DirectEndpoint:
+    """Opens streams to a target of the player's own process."""
 
-    def connected(self, applied: dict[PartitionId, TransactionId]) -> None:
-        """The target has accepted the stream, and told the last id that it has applied, by partition."""
+    def __init__(self, target: DeliveryTarget) -> None:
+        """`target` stays the application's: `close` does not close it."""
+        self._target = target
 
-    def fenced(self, kept: Fence) -> None:
-        """The target keeps this fence, and takes nothing more of the stream."""
+    def stream(self, fence: Fence, events: StreamEvents) -> DeliveryStream:
+        """Return a new stream under this fence; its `serve` opens it."""
+        return DirectStream(self._target, fence, events)
 
-    def written(self) -> None:
-        """The stream takes more batches."""
-
-    def acknowledged(self, partition: PartitionId, through: TransactionId) -> None:
-        """The target has applied all up to this id."""
-
-    def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
-        """The target could not apply the entry after `last`."""
-
-    def disconnected(self, reason: str) -> None:
-        """The stream has ended."""
+    async def close(self) -> None:
+        """Do nothing: the streams share nothing."""
 
 
 class DirectStream:
