@@ -258,8 +258,8 @@ class _FenceKept:
         if source is not None and source != kept:
             raise ViewUnfit(
                 f"table {self.table.fullname} is of {kept.in_words}; to be served is {source.in_words}. Give each "
-                "target a database of its own, or a `name` of its own; or drop its tables, these included, and everything "
-                "is delivered again"
+                "target a database of its own, or a `name` of its own; or drop its tables, these included, and "
+                "everything is delivered again"
             )
         return Fence(row.epoch, row.term)
 
