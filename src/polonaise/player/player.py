@@ -22,7 +22,8 @@ from polonaise.errors import (
     Retry,
 )
 from polonaise.player.deliverytarget import DeliverySource, DeliveryTarget
-from polonaise.player.directstream import DirectStream
+from polonaise.player.directstream import DirectEndpoint
+from polonaise.player.endpoint import DeliveryStream
 from polonaise.player.protocol.activeplayer import ActivePlayer
 from polonaise.player.protocol.effects import (
     AskMark,
@@ -333,7 +334,7 @@ class Player:
         assert self._machine is not None
         self._end_stream(target)
         fence = Fence(self._machine.epoch, term)
-        stream = DirectStream(self._targets[target], fence, _Events(self, target, term))
+        stream = DirectEndpoint(self._targets[target]).stream(fence, _Events(self, target, term))
         source = DeliverySource(self._log.log_key, self.name, target)
         work = stream.serve(source, self._settings.open_s_max)
         self._streams[target] = _RunningStream(stream, self._spawn(work, f"stream {term} to {target}"))
@@ -491,7 +492,7 @@ class _Waiting(NamedTuple):
 class _RunningStream(NamedTuple):
     """The stream to a target, and the task that serves it."""
 
-    stream: DirectStream
+    stream: DeliveryStream
     task: asyncio.Task[None]
 
 
