@@ -21,19 +21,12 @@ from polonaise.player.linesfile import LinesFile
 from polonaise.player.linesmemory import LinesMemory, read_memory
 from polonaise.player.protocol.entries import DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Verdict
-from polonaise.player.targetsession import TargetSession
+from rigs.deliverycalls import SOURCE, StreamCalls, batch_of, stream
 from rigs.waiting import wait_until
-
-SOURCE = DeliverySource(bytes(range(16)), "p", "a")
 
 
 def batch(previous: int, *payloads: str | None, partition: int = 0) -> DeliveryBatch:
-    """A batch of consecutive ids; None for a dummy."""
-    entries = [
-        RoutedEntry(previous + 1 + place, None if payload is None else payload.encode())
-        for place, payload in enumerate(payloads)
-    ]
-    return DeliveryBatch(partition, previous, entries)
+    return batch_of(previous, payloads, partition)
 
 
 def kept(path: Path) -> list[tuple[int, str]]:
@@ -59,12 +52,6 @@ async def opened(path: Path, **options: Any) -> AsyncIterator[JsonLinesTarget]:
         await target.close()
 
 
-async def stream(target: JsonLinesTarget, epoch: int = 1, term: int = 1) -> TargetSession:
-    session = TargetSession(target, Fence(epoch, term))
-    assert (await session.greet(SOURCE)).accepted
-    return session
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "entries.jsonl"
@@ -77,12 +64,12 @@ def memory(path: Path) -> Path:
 
 async def test_entries_are_written_with_their_ids_and_told_to_the_next_stream(path: Path, memory: Path) -> None:
     async with opened(path) as target:
-        session = TargetSession(target, Fence(1, 1))
-        assert await session.greet(SOURCE) == Acceptance(True, Fence(1, 1), {})
+        session = StreamCalls(target, Fence(1, 1))
+        assert await session.greet() == Acceptance(True, Fence(1, 1), {})
         assert await session.take(batch(-1, "a", "é\n")) == AppliedBatch(Verdict.APPLY, 1, Fence(1, 1))
         assert await session.take(batch(-1, "x", partition=3)) == AppliedBatch(Verdict.APPLY, 0, Fence(1, 1))
     async with opened(path) as again:
-        acceptance = await TargetSession(again, Fence(1, 2)).greet(SOURCE)
+        acceptance = await StreamCalls(again, Fence(1, 2)).greet()
         assert acceptance == Acceptance(True, Fence(1, 2), {0: 1, 3: 0})
     assert path.read_text() == (
         '{"partition": 0, "id": 0, "payload": "a"}\n'
@@ -125,7 +112,6 @@ async def test_what_an_older_stream_still_brings_is_not_applied(path: Path) -> N
         await older.take(batch(-1, "a"))
         newer = await stream(target, 1, 2)
         told = await older.take(batch(0, "b"))
-        assert told is not None
         assert (told.verdict, told.kept) == (Verdict.FENCED, Fence(1, 2))
         await newer.take(batch(0, "b"))
     assert kept(path) == [(0, "a"), (0, "b")]
@@ -162,7 +148,7 @@ async def test_an_entry_that_can_not_be_applied_is_refused_and_those_before_it_a
         session = await stream(target)
         told = await session.take(batch(-1, "a", "bad", "c"))
         assert told == AppliedBatch(Verdict.APPLY, 0, Fence(1, 1), "ValueError: no such account")
-        assert await session.take(batch(2, "d")) is None, "it was sent before the player knew"
+        assert (await session.take(batch(2, "d"))).verdict is Verdict.PASS_OVER, "it was sent before the player knew"
         assert (await session.take(batch(-1, "x", partition=1))).verdict is Verdict.APPLY
         assert (await session.take(batch(0, "bad", "c"))).refusal, "once more"
         bad.clear()
@@ -177,7 +163,6 @@ async def test_an_entry_that_can_not_be_applied_is_refused_and_those_before_it_a
 async def test_what_json_can_not_say_is_refused(path: Path, value: Any, why: str) -> None:
     async with opened(path, decode=lambda _: value) as target:
         told = await (await stream(target)).take(batch(-1, "a"))
-    assert told is not None
     assert told.refusal.startswith(why)
     assert told.last == -1
     assert path.read_bytes() == b""
@@ -189,7 +174,6 @@ async def test_an_error_of_the_application_reaches_the_player_without_passwords(
 
     async with opened(path, decode=decode) as target:
         told = await (await stream(target)).take(batch(-1, "a"))
-    assert told is not None
     assert "secret" not in told.refusal
     assert len(told.refusal) == 500
 
@@ -209,7 +193,7 @@ async def test_batches_of_several_partitions_share_their_syncs(path: Path, monke
             *(session.take(batch(-1, f"{partition}", partition=partition)) for partition in range(3)),
             session.take(batch(0, "more", partition=1)),
         )
-        assert [each.last for each in told if each is not None] == [0, 0, 0, 1]
+        assert [each.last for each in told] == [0, 0, 0, 1]
     assert steps == [{0: 0, 1: 0, 2: 0}, {1: 1}]
     assert kept(path) == [(0, "0"), (1, "1"), (2, "2"), (1, "more")]
 
@@ -416,7 +400,7 @@ async def test_a_full_disk_is_said_and_nothing_is_lost(path: Path, monkeypatch: 
         with pytest.raises(ViewUnavailable, match="no space left"):
             await target.accept(Fence(1, 2), SOURCE)
         full[0] = False
-        again = TargetSession(target, Fence(1, 3))
-        assert (await again.greet(SOURCE)).applied == {0: 0}
+        again = StreamCalls(target, Fence(1, 3))
+        assert (await again.greet()).applied == {0: 0}
         assert (await again.take(batch(0, "b"))).last == 1
     assert kept(path) == [(0, "a"), (0, "b")]

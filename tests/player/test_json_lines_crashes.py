@@ -5,23 +5,23 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
-from polonaise.errors import PolonaiseError, ViewUnavailable
-from polonaise.host import Host
+from polonaise.errors import PolonaiseError, ViewUnavailable, ViewUnfit
+from polonaise.host import Buffer, Disk, File, Host
 from polonaise.player import jsonlines
 from polonaise.player.deliverytarget import DeliverySource
 from polonaise.player.jsonlines import JsonLinesTarget
 from polonaise.player.linesfile import LinesFile
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
-from polonaise.player.targetsession import TargetSession
 from polonaise.simulator import Configuration, World
 from polonaise.simulator.disk import SimulatedDisk
+from rigs.deliverycalls import SOURCE, StreamCalls, batch_of, stream
 
-SOURCE = DeliverySource(bytes(range(16)), "p", "a")
 DIRECTORY, PATH = "lines", "lines/entries.jsonl"
 PARTITIONS = 3
 ENTRIES = [b"entry %d " % number + b"x" * (number * 37 % 90) if number % 4 else None for number in range(24)]
@@ -40,8 +40,10 @@ class Shipment:
 
     async def run(self, target: JsonLinesTarget, epoch: int, disk: SimulatedDisk) -> None:
         """Be the player of this epoch: offer a stream, and send what the target lacks, three entries at a time."""
-        session = TargetSession(target, Fence(epoch, 1))
-        acceptance = await session.greet(SOURCE)
+        if self.fence > NO_FENCE:
+            assert not (await target.accept(self.fence, SOURCE)).accepted, "the fence is kept"
+        session = StreamCalls(target, Fence(epoch, 1))
+        acceptance = await session.greet()
         assert acceptance.accepted
         assert self.fence < acceptance.kept
         self.fence = acceptance.kept
@@ -54,12 +56,11 @@ class Shipment:
         await asyncio.gather(*(self._send(session, partition) for partition in range(PARTITIONS)))
         self.delivered = True
 
-    async def _send(self, session: TargetSession, partition: int) -> None:
+    async def _send(self, session: StreamCalls, partition: int) -> None:
         while (last := self.acknowledged[partition]) < len(ENTRIES) - 1:
             through = min(last + 3, len(ENTRIES) - 1)
             entries = [RoutedEntry(id, ENTRIES[id]) for id in range(last + 1, through + 1)]
             told = await session.take(DeliveryBatch(partition, last, entries))
-            assert told is not None
             assert told.last == through
             self.acknowledged[partition] = through
 
@@ -187,9 +188,21 @@ class Unsynced(LinesFile):
     """Writes lines, and does not wait until they are durable."""
 
     async def append(self, lines: bytes, applied: Any) -> None:
-        write = self._file.write
-        self._file.write = lambda offset, buffers, sync: write(offset, buffers)  # type: ignore[method-assign]
+        file = self._file
+        self._file = UnsyncedFile(file)  # type: ignore[assignment]
         await super().append(lines, applied)
+        self._file = file
+
+
+class UnsyncedFile:
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    async def size(self) -> int:
+        return await self._file.size()
+
+    async def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool) -> None:
+        await self._file.write(offset, buffers)
 
 
 class MemoryFirst(LinesFile):
@@ -203,7 +216,7 @@ class MemoryFirst(LinesFile):
         await self._file.write(memory.counted.size, [lines], sync=True)
 
 
-class Forgetful(LinesFile):
+class Unnoted(LinesFile):
     """Acknowledges lines without noting durably that they count."""
 
     async def append(self, lines: bytes, applied: Any) -> None:
@@ -214,20 +227,119 @@ class Forgetful(LinesFile):
         self.memory = memory._replace(counted=counted, applied={**memory.applied, **applied})
 
 
+class FenceUnnoted(LinesFile):
+    """Accepts a stream without noting its fence durably."""
+
+    async def keep_fence(self, fence: Fence, source: DeliverySource) -> None:
+        if self.memory is None:
+            await super().keep_fence(fence, source)
+        else:
+            self.memory = self.memory._replace(fence=fence)
+
+
 class Uncut(LinesFile):
-    """Leaves what does not count, and appends behind it."""
+    """Leaves what does not count, and goes on behind it."""
 
     @classmethod
-    async def opened(cls, disk: Any, path: str) -> LinesFile:
+    async def opened(cls, disk: Disk, path: str) -> LinesFile:
+        before = await disk.load(path) if await disk.exists(path) else b""
         made = await super().opened(disk, path)
-        if made.memory is not None:
-            size = await made._file.size()
-            made.memory = made.memory._replace(counted=made.memory.counted._replace(size=size))
+        if made.memory is not None and len(before) > (counted := made.memory.counted.size):
+            made.memory = made.memory._replace(counted=made.memory.counted.followed_by(before[counted:]))
+            await made._file.write(0, [before])
         return made
 
 
-@pytest.mark.parametrize("planted", [Unsynced, MemoryFirst, Forgetful])
+@pytest.mark.parametrize("planted", [Unsynced, MemoryFirst, Unnoted, FenceUnnoted, Uncut])
 def test_a_planted_mistake_is_noticed(monkeypatch: pytest.MonkeyPatch, planted: type[LinesFile]) -> None:
     monkeypatch.setattr(jsonlines, "LinesFile", planted)
     with pytest.raises((AssertionError, PolonaiseError)):
         every_crash(True, 6)
+
+
+# ---------------------------------------------------------------------- the files, cut and damaged at every byte
+
+
+class Pair(NamedTuple):
+    """What both files hold at a moment."""
+
+    lines: bytes
+    memory: bytes
+
+    @classmethod
+    def at(cls, path: Path) -> Pair:
+        return cls(path.read_bytes(), memory_of(path).read_bytes())
+
+    def put(self, path: Path) -> None:
+        path.write_bytes(self.lines)
+        memory_of(path).write_bytes(self.memory)
+
+
+def memory_of(path: Path) -> Path:
+    return path.with_name(path.name + ".memory")
+
+
+async def told_by(path: Path) -> dict[int, int]:
+    """Return what a target on these files says that it has applied."""
+    target = JsonLinesTarget(path)
+    try:
+        acceptance = await target.accept(Fence(9, 9), SOURCE)
+        assert acceptance.accepted
+        return dict(acceptance.applied)
+    finally:
+        await target.close()
+
+
+async def a_step(path: Path) -> tuple[Pair, Pair]:
+    """Return both files before and after a step of two lines."""
+    target = JsonLinesTarget(path)
+    calls = await stream(target)
+    await calls.take(batch_of(-1, ["a", "b"]))
+    before = Pair.at(path)
+    await calls.take(batch_of(1, ["c", "d"]))
+    await target.close()
+    return before, Pair.at(path)
+
+
+async def test_lines_that_are_torn_at_any_byte_are_cut(tmp_path: Path) -> None:
+    path = tmp_path / "entries.jsonl"
+    before, after = await a_step(path)
+    for size in range(len(before.lines), len(after.lines) + 1):
+        Pair(after.lines[:size], before.memory).put(path)
+        assert await told_by(path) == {0: 1}
+        assert path.read_bytes() == before.lines
+
+
+async def test_a_memory_that_is_torn_at_any_byte_counts_without_its_last_step(tmp_path: Path) -> None:
+    path = tmp_path / "entries.jsonl"
+    before, after = await a_step(path)
+    for size in range(len(before.memory), len(after.memory) + 1):
+        for torn in (after.memory[:size], after.memory[:size].ljust(len(after.memory), b"\0")):
+            after._replace(memory=torn).put(path)
+            is_whole = torn == after.memory
+            assert await told_by(path) == {0: 3 if is_whole else 1}
+            assert path.read_bytes() == (after.lines if is_whole else before.lines)
+
+
+async def test_a_memory_that_is_damaged_anywhere_is_refused_or_counts_without_its_last_steps(tmp_path: Path) -> None:
+    path = tmp_path / "entries.jsonl"
+    before, after = await a_step(path)
+    earlier = [({}, b""), ({0: 1}, before.lines)]
+    outcomes = []
+    for place in range(len(after.memory)):
+        damaged = bytearray(after.memory)
+        damaged[place] ^= 1
+        put = after._replace(memory=bytes(damaged))
+        put.put(path)
+        said = await asyncio.gather(told_by(path), return_exceptions=True)
+        if isinstance(said[0], ViewUnfit):
+            assert "is damaged" in str(said[0])
+            assert Pair.at(path) == put, "left as it is"
+            outcomes.append("refused")
+        else:
+            # What was acknowledged is forgotten and cut at once, so it will be delivered again: once.
+            assert (said[0], path.read_bytes()) in earlier
+            outcomes.append("earlier")
+    whole = before.memory.index(b"\n")
+    assert set(outcomes[:whole]) == {"refused"}
+    assert set(outcomes[len(before.memory) :]) == {"earlier"}

@@ -2,7 +2,8 @@
 
 Every line is a CRC-32 in 8 hexadecimal digits, a space, and a JSON object. The first line says everything; it is
 written whole with its file, and never torn. Each further line is one step: one write that a crash may tear, and that
-nothing follows before it is synced. So only the last line may be unreadable; that step does not count then.
+nothing follows before it is synced. So only the end may be unreadable; what it says does not count then, neither that
+lines were written nor that their entries were applied, and both come again.
 """
 
 from __future__ import annotations
