@@ -5,14 +5,14 @@
     async with Player(log, "accounts", route, {"shard-0": Accounts(url), …}) as player:
         await player.ended()
 
-`Player` runs it, and `SqlDeliveryTarget` is a target in a SQL database. For a store of another kind write a
-`DeliveryTarget`: a `Reception` decides what to do with each batch. Every name here is imported when it is first used,
-because SQL targets need the extra `sql`.
+`Player` runs it; `SqlDeliveryTarget` is a target in a SQL database, `JsonLinesTarget` one in a file. For a store of
+another kind write a `DeliveryTarget`: a `Reception` decides what to do with each batch. Every name here is imported
+when it is first used, because SQL targets need the extra `sql`.
 
 In the code: `protocol/` has the decisions, without clock or I/O; begin there, with `activeplayer.py`. `player.py`
 carries them out: it reads the log, has `routing.py` say which target gets what, and keeps a stream to each target, so
-far within its own process (`directstream.py`). The targets' side is `deliverytarget.py`, `sqldelivery.py` and, for one
-stream, `targetsession.py`.
+far within its own process (`directstream.py`). The targets' side is `deliverytarget.py`, `sqldelivery.py`,
+`jsonlines.py` (its files are `linesfile.py` and `linesmemory.py`) and, for one stream, `targetsession.py`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliveryTarget
+    from polonaise.player.jsonlines import JsonLinesTarget
     from polonaise.player.player import Player
     from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
     from polonaise.player.protocol.reception import Reception, Verdict
@@ -35,6 +36,7 @@ __all__ = [
     "DeliveryBatch",
     "DeliveryTarget",
     "Fence",
+    "JsonLinesTarget",
     "Player",
     "PlayerSettings",
     "Reception",
@@ -45,6 +47,7 @@ __all__ = [
 
 _HOMES = {
     "polonaise.player.deliverytarget": ("Acceptance", "AppliedBatch", "DeliveryTarget"),
+    "polonaise.player.jsonlines": ("JsonLinesTarget",),
     "polonaise.player.player": ("Player",),
     "polonaise.player.protocol.entries": ("NO_FENCE", "DeliveryBatch", "Fence", "RoutedEntry"),
     "polonaise.player.protocol.reception": ("Reception", "Verdict"),
