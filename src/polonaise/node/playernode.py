@@ -167,7 +167,7 @@ class PlayerNode:
             if self.candidacy.state is CandidateState.ACTIVE:
                 self.candidacy.handing_over()
                 self._told("handing over")
-                await player.hand_over(plan.hand_over_s_max)
+                await player.finish(plan.hand_over_s_max)
             raise
         finally:
             self.player = None

@@ -34,6 +34,7 @@ def player_samples(node: PlayerNode, detail: Detail, wall_us: int) -> Samples:
     listed = detail.partitions.lists(len(partitions) * len(lags))
     for target, told in health["targets"].items():
         _add_target(samples, target, told, lags[target])
+        add(metrics.TARGET_REFUSALS, player.refusals[target], target)
         if listed:
             for partition, id in told["applied"].items():
                 add(metrics.DELIVERY_APPLIED, id, target, partition)
@@ -49,7 +50,6 @@ def _add_target(samples: Samples, target: str, told: dict[str, Any], lag: Target
     add(metrics.TARGET_TERM, told["term"], target)
     add(metrics.TARGET_WAITING, told["waiting"], target)
     add(metrics.TARGET_IN_FLIGHT, told["in_flight"], target)
-    add(metrics.TARGET_REFUSALS, told["refused"], target)
     add(metrics.TARGET_HINDERED, len(told["hindered"]), target)
     add(metrics.TARGET_LAG, max(told["lag"].values(), default=0), target)
     if lag.seconds is not None:
