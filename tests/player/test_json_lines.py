@@ -5,24 +5,30 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
+import polonaise
 from polonaise.checksum import crc32
 from polonaise.errors import BadOption, Closed, DiskFull, Forked, UnsupportedFormat, ViewUnavailable, ViewUnfit
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource
 from polonaise.player.jsonlines import JsonLinesTarget
 from polonaise.player.linesfile import LinesFile
 from polonaise.player.linesmemory import LinesMemory, read_memory
+from polonaise.player.player import Player
 from polonaise.player.protocol.entries import DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Verdict
+from polonaise.player.protocol.settings import PlayerSettings
 from rigs.deliverycalls import SOURCE, StreamCalls, batch_of, stream
-from rigs.waiting import wait_until
+from rigs.waiting import block_until, wait_until
 
 
 def batch(previous: int, *payloads: str | None, partition: int = 0) -> DeliveryBatch:
@@ -335,6 +341,7 @@ async def test_a_memory_of_a_newer_format_is_refused(path: Path, memory: Path) -
             await target.accept(Fence(2, 1), SOURCE)
 
 
+@pytest.mark.slow
 async def test_a_memory_is_written_anew_when_it_has_grown(path: Path, memory: Path) -> None:
     async with opened(path) as target:
         session = await stream(target)
@@ -404,3 +411,69 @@ async def test_a_full_disk_is_said_and_nothing_is_lost(path: Path, monkeypatch: 
         assert (await again.greet()).applied == {0: 0}
         assert (await again.take(batch(0, "b"))).last == 1
     assert kept(path) == [(0, "a"), (0, "b")]
+
+
+# ---------------------------------------------------------------------- with a player
+
+PLAYER = """
+import asyncio, json, sys
+import polonaise
+from polonaise.player import JsonLinesTarget, Player, PlayerSettings
+
+async def main(directory, path):
+    target = JsonLinesTarget(path, decode=json.loads)
+    settings = PlayerSettings(batch_entries_max=5)
+    async with polonaise.connect(f"embedded:{directory}?partitions=2") as log:
+        async with Player(log, "p", lambda tx: {"a": tx.data}, {"a": target}, settings=settings) as player:
+            for partition in range(2):
+                await player.delivered("a", partition, await log.high_water_mark(partition))
+    await target.close()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_a_player_that_is_killed_again_and_again_writes_each_entry_once(path: Path) -> None:
+    directory = path.parent / "log"
+    entries = 3_000
+
+    async def fill() -> None:
+        async with polonaise.connect(f"embedded:{directory}?partitions=2") as log:
+            await asyncio.gather(*(log.append(b"%d" % number, partition=number % 2) for number in range(entries)))
+
+    asyncio.run(fill())
+    kills = 0
+    random = Random(1)
+    while True:
+        before = path.stat().st_size if path.exists() else 0
+        more = random.randrange(1, 12_000)
+        with subprocess.Popen([sys.executable, "-c", PLAYER, str(directory), str(path)]) as process:
+            block_until(
+                lambda before=before, more=more, process=process: (
+                    process.poll() is not None or (path.exists() and path.stat().st_size > before + more)
+                )
+            )
+            if process.poll() is not None:
+                break
+            process.kill()
+            kills += 1
+    assert process.returncode == 0
+    assert kills > 8
+    found = kept(path)
+    for partition in range(2):
+        assert [payload for each, payload in found if each == partition] == list(range(partition, entries, 2))
+
+
+async def test_what_is_wrong_with_the_file_shows_in_the_players_health_and_passes(path: Path) -> None:
+    settings = PlayerSettings(retry_s_min=0.01, retry_s_max=0.1)
+    path.write_text("somebody's\n")
+    async with polonaise.connect(f"embedded:{path.parent / 'log'}") as log, opened(path) as target:
+        await log.append(b"a")
+        async with Player(log, "p", lambda tx: {"a": tx.data}, {"a": target}, settings=settings) as player:
+            await wait_until(lambda: "holds something" in player.health()["targets"]["a"]["reason"], "it is said")
+            assert not player.health()["well"]
+            path.unlink()
+            await player.delivered("a", 0, 0)
+            await wait_until(lambda: player.health()["well"], "all is well again")
+    assert kept(path) == [(0, "a")]

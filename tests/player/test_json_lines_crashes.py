@@ -165,6 +165,7 @@ def every_crash(power_loss: bool, seeds: int) -> None:
             live(call + 1_000 * seed, crash_on_call=call, power_loss=power_loss)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power_loss", [False, True], ids=["killed", "power loss"])
 def test_a_target_that_dies_at_any_call_keeps_its_word(power_loss: bool) -> None:
     assert calls_of_a_life() > 30
@@ -250,6 +251,7 @@ class Uncut(LinesFile):
         return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planted", [Unsynced, MemoryFirst, Unnoted, FenceUnnoted, Uncut])
 def test_a_planted_mistake_is_noticed(monkeypatch: pytest.MonkeyPatch, planted: type[LinesFile]) -> None:
     monkeypatch.setattr(jsonlines, "LinesFile", planted)

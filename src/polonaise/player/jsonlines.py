@@ -82,7 +82,7 @@ class JsonLinesTarget:
         self._files: LinesFile | None = None
         self._unsure = False
         """Whether a step has failed: the files are opened anew before the next one."""
-        self._waiting: deque[_Call] = deque()
+        self._waiting: deque[_StepCall] = deque()
         self._working: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ what a stream calls
@@ -93,12 +93,12 @@ class JsonLinesTarget:
         Raises `ViewUnfit` for files that are not what they should be, and for those of another source;
         `ViewUnavailable` while another process has them open, and for what the disk lacks.
         """
-        acceptance: Acceptance = await self._done(_Call(_Offer(offered, source)))
+        acceptance: Acceptance = await self._done(_StepCall(_OfferedStream(offered, source)))
         return acceptance
 
     async def apply(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
         """Apply a batch; see `DeliveryTarget`. Raises what `accept` does."""
-        applied: AppliedBatch = await self._done(_Call(_Delivery(batch, judge)))
+        applied: AppliedBatch = await self._done(_StepCall(_GivenBatch(batch, judge)))
         return applied
 
     async def close(self) -> None:
@@ -117,7 +117,7 @@ class JsonLinesTarget:
 
     # ------------------------------------------------------------------ one step after the other
 
-    async def _done(self, call: _Call) -> Any:
+    async def _done(self, call: _StepCall) -> Any:
         """Have the call carried out when its turn comes; return what came of it. Given up before, it is left out."""
         if os.getpid() != self._pid:
             raise Forked("this target was made before the process forked: make one in each process, after the fork")
@@ -144,20 +144,20 @@ class JsonLinesTarget:
         finally:
             self._working = None
 
-    def _next(self) -> list[_Call]:
+    def _next(self) -> list[_StepCall]:
         """Take the calls of the next step: a stream's offer, or batches of different partitions, synced together."""
-        taken: list[_Call] = []
+        taken: list[_StepCall] = []
         partitions: set[PartitionId] = set()
         size = 0
         while self._waiting:
             call = self._waiting[0]
             if not call.outcome.done():
                 match call.what:
-                    case _Offer():
+                    case _OfferedStream():
                         if taken:
                             break
                         return [self._waiting.popleft()]
-                    case _Delivery(batch):
+                    case _GivenBatch(batch):
                         size += batch.size
                         if taken and (batch.partition in partitions or size > _STEP_BYTES_MAX):
                             break
@@ -166,16 +166,18 @@ class JsonLinesTarget:
             self._waiting.popleft()
         return taken
 
-    async def _carry_out(self, calls: list[_Call]) -> None:
+    async def _carry_out(self, calls: list[_StepCall]) -> None:
         if self._unsure:
             await self._let_go()
             self._unsure = False
         if self._files is None:
             self._files = await LinesFile.opened(self._disk, self._path)
-        if isinstance(calls[0].what, _Offer):
+        if isinstance(calls[0].what, _OfferedStream):
             outcomes: list[Any] = [await self._accept(self._files, calls[0].what)]
         else:
-            outcomes = await self._apply(self._files, [call.what for call in calls if isinstance(call.what, _Delivery)])
+            outcomes = await self._apply(
+                self._files, [call.what for call in calls if isinstance(call.what, _GivenBatch)]
+            )
         for call, outcome in zip(calls, outcomes, strict=True):
             if not call.outcome.done():
                 call.outcome.set_result(outcome)
@@ -185,7 +187,7 @@ class JsonLinesTarget:
         if files is not None:
             await files.close()
 
-    async def _accept(self, files: LinesFile, offer: _Offer) -> Acceptance:
+    async def _accept(self, files: LinesFile, offer: _OfferedStream) -> Acceptance:
         memory = files.memory
         if memory is not None and memory.source != offer.source:
             raise ViewUnfit(
@@ -198,7 +200,7 @@ class JsonLinesTarget:
         await files.keep_fence(offer.fence, offer.source)
         return Acceptance(True, offer.fence, {} if memory is None else dict(memory.applied))
 
-    async def _apply(self, files: LinesFile, deliveries: list[_Delivery]) -> list[AppliedBatch]:
+    async def _apply(self, files: LinesFile, deliveries: list[_GivenBatch]) -> list[AppliedBatch]:
         """Apply batches of different partitions in one step."""
         memory = files.memory
         if memory is None:
@@ -224,7 +226,7 @@ class JsonLinesTarget:
             for verdict, id, (batch, _) in zip(verdicts, last, deliveries, strict=True)
         ]
 
-    def _encoded(self, batch: DeliveryBatch) -> _Encoded:
+    def _encoded(self, batch: DeliveryBatch) -> _EncodedBatch:
         """Return the lines of a batch, up to the first entry that can't be made one. Runs in a thread."""
         lines = []
         last = batch.previous
@@ -235,34 +237,34 @@ class JsonLinesTarget:
                 except Exception as error:  # noqa: BLE001 - the player is told
                     said = redacted(str(error).strip().partition("\n")[0])
                     reason = f"{type(error).__name__}: {said}"[:_REASON_CHARACTERS_MAX]
-                    return _Encoded(b"".join(lines), last, reason)
+                    return _EncodedBatch(b"".join(lines), last, reason)
             last = entry.id
-        return _Encoded(b"".join(lines), last, "")
+        return _EncodedBatch(b"".join(lines), last, "")
 
 
-class _Offer(NamedTuple):
+class _OfferedStream(NamedTuple):
     """A stream that is offered."""
 
     fence: Fence
     source: DeliverySource
 
 
-class _Delivery(NamedTuple):
+class _GivenBatch(NamedTuple):
     """A batch that is to be applied."""
 
     batch: DeliveryBatch
     judge: Judge
 
 
-class _Call:
+class _StepCall:
     """What a caller waits for. Its outcome is cancelled if it gives up."""
 
-    def __init__(self, what: _Offer | _Delivery) -> None:
+    def __init__(self, what: _OfferedStream | _GivenBatch) -> None:
         self.what = what
         self.outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
 
-class _Encoded(NamedTuple):
+class _EncodedBatch(NamedTuple):
     """What can be made of a batch."""
 
     lines: bytes
