@@ -3,7 +3,7 @@
 An answer carries the request number of its request. `Refused` answers anything. Message types below 10 are common to
 all connections, 10 to 63 are between client and server, 64 to 127 between server and storage node. Three of those
 between client and server are used with storage nodes as well: `Health`, `HealthIs` and `Batches`. Messages about topics
-are in `wire.topics`, those about copies of one append in `wire.copies`.
+are in `wire.topics`, those about copies of one append in `wire.copies`, those about leases in `wire.leases`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from polonaise.wire.codec import (
     payload,
 )
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 """The newest version of the protocol that this side speaks."""
 PROTOCOL_VERSION_MIN: Final = 1
 """The oldest version of the protocol that this side speaks."""
