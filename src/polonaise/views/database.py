@@ -102,7 +102,7 @@ class Database:
         """Make the engine this process's own. Raises `Forked` if this process's parent used it before the fork."""
         if self.is_parents:
             raise Forked(
-                "this view or target was used before the process forked, and its connections to the database belong to the "
+                "it was used before this process was forked off, and its connections to the database belong to the "
                 "parent: make another, with an engine of its own, in each process, after the fork"
             )
         self._pid = os.getpid()
