@@ -86,7 +86,7 @@ class LogWithLeases:
     def lease(self, name: str, *, duration_s: float, note: bytes) -> LeaseOfATest:
         return LeaseOfATest(self._leases, name, note)
 
-    async def leases(self, prefix: str, *, timeout: float) -> list[HeldAlone]:
+    async def list_leases(self, prefix: str, *, timeout: float) -> list[HeldAlone]:
         return [HeldAlone(name, each.note) for name, each in self._leases.holders.items() if name.startswith(prefix)]
 
     def __getattr__(self, name: str) -> Any:
