@@ -163,6 +163,7 @@ async def test_leases_that_can_not_be_had_now_are_asked_for_again(tmp_path: Path
         await node.until("pausing")
         nodes.leases.refused = None
         await node.until("active")
+        assert node.node.candidacy.turns == 1
 
 
 # ---------------------------------------------------------------------- settings that are read again

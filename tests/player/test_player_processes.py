@@ -22,7 +22,7 @@ from rigs.httpget import http_get
 from rigs.playerprocesses import PlayerProcess, ShopWithShards, shop_with_shards
 from rigs.waiting import nothing_happens_for, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 LEASE_S = 2.0
 
@@ -178,7 +178,7 @@ async def test_an_idle_process_that_was_replaced_stops_to_count_itself_active(tm
         first.send(signal.SIGSTOP)
         await until(second, "active")
         first.send(signal.SIGCONT)
-        await until(first, "pausing")
+        assert "lease" in await until(first, "pausing")
         await until(first, "standby")
 
 

@@ -50,7 +50,7 @@ def player_start(
     from polonaise.host.real import run
     from polonaise.host.tls import tls_identity
     from polonaise.node.playerplan import loaded
-    from polonaise.node.processes import run_player
+    from polonaise.node.playerprocess import run_player
 
     if until_stdin_ends:
         running.stop_when_stdin_ends()
