@@ -198,3 +198,15 @@ async def test_many_that_want_one_lease_have_it_one_after_the_other() -> None:
             for number in range(5):
                 group.create_task(work(log, number))
         await wait_until(lambda: len(had) == 5)
+
+
+def test_a_lease_for_threads() -> None:
+    with testing.blocking_log() as log:
+        lease = log.lease("n", note=b"of a thread")
+        with lease:
+            assert (lease.held, lease.name, lease.partition, lease.duration_s) == (True, "n", 0, 5.0)
+            with pytest.raises(DeadlineExceeded):
+                log.lease("n").acquire(timeout=0.1)
+            assert lease.holder > 0
+        assert not lease.held
+        assert lease.lost() == "it was released"
