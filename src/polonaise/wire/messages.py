@@ -4,7 +4,7 @@ An answer carries the request number of its request. `Refused` answers anything.
 all connections, 10 to 63 are between client and server, 64 to 127 between server and storage node, 128 to 159 between
 player and target. Three of those between client and server are used with storage nodes as well: `Health`, `HealthIs`
 and `Batches`. Messages about topics are in `wire.topics`, those about copies of one append in `wire.copies`, those
-about leases in `wire.leases`, those between player and target in `wire.deliveries`.
+about leases in `wire.leases`, and those between player and target in `wire.deliveries`.
 """
 
 from __future__ import annotations
