@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import struct
 from collections.abc import AsyncIterator
 from random import Random
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -31,7 +33,6 @@ from polonaise.wire.deliveries import (
     EntriesApplied,
     EntryRefused,
     OpenDelivery,
-    encode_entries,
 )
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_OPERATOR, ROLE_PLAYER, ROLE_SERVER, ROLE_TARGET, Flush, Hello
 from rigs.deliverystreams import (
@@ -175,6 +176,7 @@ async def dialled(address: str, hello: Hello | None = None) -> AsyncIterator[Pee
         writer.transport.abort()
 
 
+ENTRIES = DeliverEntries(-1, crc32(b"a"), struct.pack("<qi", 0, 1), [b"a"])
 OPEN = OpenDelivery(1, 1, b"k" * 16, "payments", "shard-0")
 
 
@@ -207,7 +209,7 @@ async def test_a_server_of_the_log_is_no_target_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("said", "partition"),
     [
-        ([encode_entries(-1, [(0, b"a")])], 0),
+        ([ENTRIES], 0),
         ([OPEN, OPEN], -1),
         ([Flush()], 0),
         ([EntriesApplied(5)], 0),
@@ -232,7 +234,7 @@ async def test_a_player_that_says_what_is_out_of_turn_is_refused(said: list[Mess
 
 @pytest.mark.parametrize(
     ("message", "partition"),
-    [(encode_entries(-1, [(0, b"a")]), -1), (DeliverEntries(-1, 5, b"x" * 12, []), 0), (DeliverEntries(-1, 0, b""), 0)],
+    [(ENTRIES, -1), (DeliverEntries(-1, 5, b"x" * 12, []), 0), (DeliverEntries(-1, 0, b""), 0)],
     ids=["no partition", "a wrong checksum", "no entries"],
 )
 async def test_a_batch_that_no_player_sends_is_refused_and_not_applied(message: Message, partition: int) -> None:
