@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import struct
 from collections.abc import AsyncIterator
+from pathlib import Path
 from random import Random
 from typing import Any
 from zlib import crc32
@@ -18,6 +19,7 @@ from polonaise.host.certificates import CLIENT, PLAYER, TARGET
 from polonaise.host.tls import TlsIdentity
 from polonaise.link import connection as link
 from polonaise.link.connection import Connection, LinkSettings
+from polonaise.player import remote, serve
 from polonaise.player.deliverytarget import AppliedBatch, Judge
 from polonaise.player.linkendpoint import LinkEndpoint
 from polonaise.player.linkserver import LinkServer
@@ -158,6 +160,18 @@ async def test_a_target_that_is_busy_for_long_is_not_taken_for_dead() -> None:
         await nothing_happens_for(1.0)
         target.waits[0].set()
         await stream.heard.until("acknowledged", 0, 1)
+
+
+async def test_a_socket_in_a_directory_is_an_address_too(tmp_path: Path) -> None:
+    target = MemoryTarget()
+    async with serve(target, f"link://unix:{tmp_path}/socket") as server:
+        assert server.address == f"link://unix:{tmp_path}/socket"
+        endpoint = remote(server.address)
+        async with opened(endpoint) as stream:
+            stream.send(batch(-1, b"a"))
+            await stream.heard.until("acknowledged", 0, 0)
+        await endpoint.close()
+    assert target.of(0) == [(0, b"a")]
 
 
 # ---------------------------------------------------------------------- peers that break the rules
@@ -356,11 +370,11 @@ def simulated(seed: int, *, faithful: bool = True) -> tuple[World, Patient, dict
     entries = script(random, entries=60)
     epochs = iter(range(1, 1_000))
 
-    async def serve(host: Host) -> None:
+    async def be_target(host: Host) -> None:
         await LinkServer(host, ServedTargets(target)).start("target:1")
         await asyncio.Event().wait()
 
-    async def play(host: Host) -> None:
+    async def be_player(host: Host) -> None:
         endpoint, epoch = LinkEndpoint(host, "target:1"), next(epochs)
         for term in range(1, 10_000):
             heard = Heard()
@@ -380,7 +394,7 @@ def simulated(seed: int, *, faithful: bool = True) -> tuple[World, Patient, dict
             await asyncio.sleep(0.01)
 
     async def scenario() -> None:
-        machines = {"target": serve, "player": play}
+        machines = {"target": be_target, "player": be_player}
         processes = {name: world.machine(name).start(main) for name, main in machines.items()}
         for _ in range(40):
             await asyncio.sleep(random.random() * 0.3)
