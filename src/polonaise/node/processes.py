@@ -1,4 +1,4 @@
-"""Runs a storage node or a server as a process, until the process is told to stop; says where the node listens."""
+"""Runs a storage node, a server or a player as a process, until the process is told to stop; says where it listens."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import AlreadyInitialized, BadOption, ExtraMissing, NotInitialized
 from polonaise.host import Host
 from polonaise.host.address import is_every_interface, parse_address
+from polonaise.host.stopsignals import hangups_call
 from polonaise.host.tls import TlsIdentity
 from polonaise.node.addresses import coordinator_at
+from polonaise.node.connecting import connect
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
@@ -26,6 +28,7 @@ from polonaise.terms import StorageId
 if TYPE_CHECKING:
     from polonaise.fragments.store import ObjectStore
     from polonaise.node.monitoring.face import ObservedNode
+    from polonaise.node.playerplan import LoadedPlan
 
 _log = logging.getLogger(__name__)
 
@@ -277,3 +280,44 @@ async def _check_cluster(
         )
     if nodes:
         check_storage_nodes(description, nodes)
+
+
+async def run_player(
+    host: Host,
+    loaded: LoadedPlan,
+    read_again: Callable[[], LoadedPlan],
+    told: Callable[[str], None],
+    http: Http | None = None,
+    tls: TlsIdentity | None = None,
+) -> None:
+    """Run a process of a player until cancelled; then it hands over. On SIGHUP it reads its settings again.
+
+    `told` is called with each state that it enters, in words. Raises `BadOption` for settings that turn out to be wrong
+    once the log is open, what `connect` raises and waiting can't mend, and with `http` what listening there raises.
+    """
+    from polonaise.node.playernode import PlayerNode  # loads the player: not for other nodes
+
+    check_http(http)
+    files = None if tls is None else tls.files
+    node = PlayerNode(host, loaded, files, lambda address: connect(address, tls=files), told)
+    reloads: set[asyncio.Task[None]] = set()
+
+    def reload() -> None:
+        # One after the other, and each reads the file when it is its turn.
+        task = host.spawn(node.reload(read_again), "read the settings again")
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    def observed() -> ObservedNode:
+        from polonaise.node.monitoring.playerface import ObservedPlayer
+
+        return ObservedPlayer(node, host)
+
+    async with _observed(host, http, observed) as serves:
+        serves()
+        try:
+            with hangups_call(reload):
+                await node.run()
+        finally:
+            for task in reloads:
+                task.cancel()
