@@ -41,7 +41,7 @@ def refused(directory: Path, text: str, environment: dict[str, str] | None = Non
         ("adress = 'link://h:1'", "targets.b: unknown setting adress, did you mean address?"),
         ("colour = 'red'", "targets.b: unknown setting colour: there are address, sql, sql_variable, file"),
         ("address = 'link://h:1'\nfile = 'f'", "it has address and file: give one of"),
-        ("address = 'http://h:1'", "invalid address 'http://h:1': write link://HOST:PORT or grpc://HOST:PORT"),
+        ("address = 'http://h:1'", "'http://h:1' is no address of a target: write link://HOST:PORT"),
         ("address = 7", "invalid address 7: write a text"),
         ("file = ''", "invalid file '': write a text"),
         ("sql = 'sqlite:///x.db'", 'sql needs apply = "package.module:Class"'),
@@ -94,7 +94,7 @@ def test_a_typo_in_a_target_is_told_to_every_node_that_reads_the_file(tmp_path: 
 
 def test_a_password_in_a_wrong_target_is_not_told(tmp_path: Path) -> None:
     text = refused(tmp_path, f"{WHOLE}\n[targets.b]\naddress = 'postgresql://me:hush@host/db'\n")
-    assert "invalid address" in text
+    assert "is no address of a target" in text
     assert "hush" not in text
 
 

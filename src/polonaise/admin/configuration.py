@@ -242,7 +242,7 @@ def _hint(name: str, value: object) -> str:
     holders = [table for table, keys in TABLES.items() if any(key.name == name for key in keys)]
     if holders:
         return f": it belongs below {' or '.join(f'[{table}]' for table in holders)}"
-    return f": there are {', '.join(f'[{table}]' for table in TABLES)}"
+    return f": there are {', '.join(f'[{table}]' for table in (*TABLES, f'{TARGETS}.NAME'))}"
 
 
 def _environment_of(table: str, environment: Mapping[str, str], mistakes: list[str]) -> _SettingSource:

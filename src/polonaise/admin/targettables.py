@@ -6,8 +6,10 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, Final
 
+from polonaise.errors import BadOption
 from polonaise.node.playerplan import TargetPlan
 from polonaise.player.protocol.entries import TargetName
+from polonaise.player.remotetargets import remote_place
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
 
@@ -18,7 +20,6 @@ _PLACES: Final = ("address", "sql", "sql_variable", "file")
 """The keys of which a target has exactly one."""
 _TEXTS: Final = (*_PLACES, "apply", "decode")
 _KEYS: Final = (*_TEXTS, "start_after")
-_SCHEMES: Final = ("link://", "grpc://")
 _ID_MAX: Final = 2**63 - 1
 _PARTITION_MAX: Final = 4095
 _SHOWN_MAX: Final = 60
@@ -79,8 +80,11 @@ def _target_in(given: Mapping[str, Any], environment: Mapping[str, str], wrong: 
     if "decode" in texts and places != ["file"]:
         wrong.append("decode goes with file alone")
     address = texts.get("address", "")
-    if address and not address.startswith(_SCHEMES):
-        wrong.append(f"invalid address {_shown(address)}: write link://HOST:PORT or grpc://HOST:PORT")
+    if address:
+        try:
+            remote_place(address)
+        except BadOption as error:
+            wrong.append(error.text)
     if wrong:
         return None
     return TargetPlan(address, sql, texts.get("apply", ""), texts.get("file", ""), texts.get("decode", ""), start_after)

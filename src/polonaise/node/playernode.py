@@ -134,7 +134,7 @@ class PlayerNode:
         name = f"player/{self.loaded.plan.name}"
         while True:
             try:
-                held = await log.leases(name, timeout=_ANSWER_S_MAX)
+                held = await log.list_leases(name, timeout=_ANSWER_S_MAX)
             except PolonaiseError as error:
                 self.active, self.log_trouble = "", str(error)
             else:

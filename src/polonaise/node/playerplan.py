@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from polonaise.errors import BadOption, ExtraMissing, PolonaiseError
-from polonaise.host.tls import TlsFiles
+from polonaise.host.certificates import PLAYER
+from polonaise.host.tls import TlsFiles, tls_identity
 from polonaise.node.applicationcode import imported, imported_function, look_in
 from polonaise.player.protocol.entries import TargetName
 from polonaise.player.protocol.settings import PlayerSettings
@@ -84,7 +85,7 @@ class LoadedPlan:
         plan = self.plan.targets[name]
         try:
             if plan.address:
-                from polonaise.player.remote import remote
+                from polonaise.player.remotetargets import remote
 
                 return remote(plan.address, tls=tls)
             if plan.file:
@@ -110,7 +111,10 @@ class LoadedPlan:
 
 
 def loaded(plan: PlayerPlan, tls: TlsFiles | None) -> LoadedPlan:
-    """Import the application's code, and see that every target can be made. Raises `BadOption` and `ExtraMissing`."""
+    """Import the application's code, and see that all targets can be made.
+
+    Raises `BadOption`, `ExtraMissing`, and for targets elsewhere `CertificateUnusable` if `tls` is not for a player.
+    """
     look_in(plan.python_path)
     route: Route = imported_function("route", plan.route)
     code: dict[TargetName, Any] = {}
@@ -121,8 +125,10 @@ def loaded(plan: PlayerPlan, tls: TlsFiles | None) -> LoadedPlan:
             code[name] = imported_function(f"targets.{name}.decode", target.decode)
     found = LoadedPlan(plan, route, code)
     for name, target in plan.targets.items():
-        if not target.file:  # which has a thread for itself from the beginning
+        if target.sql:
             found.target(name, tls)
+    if any(target.address for target in plan.targets.values()):
+        tls_identity(PLAYER, tls)
     return found
 
 
