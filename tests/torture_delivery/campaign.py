@@ -202,7 +202,7 @@ class Campaign:
         heal()
 
     def _check_alive(self) -> None:
-        for each in (*self._shards, *self._players, self._writer):
+        for each in self._programs:
             if not each.alive and each.name not in self._down:
                 raise GaveUp(f"{each.name} has ended by itself: {each.told()}")
 
@@ -212,6 +212,7 @@ class Campaign:
         """After `run`, wait until every target has got what it lacks, and compare. Raises `GaveUp`."""
         self._writer.signal(signal.SIGTERM)
         self._writer.wait_ended()
+        self._down.add(self._writer.name)
         began_s = time.monotonic()
         log = await self._read_log()
         self.report.transactions = sum(len(bodies) for bodies in log.values())
@@ -229,14 +230,15 @@ class Campaign:
         for each in (*self._players, *self._shards):
             each.signal(signal.SIGTERM)
         for each in (*self._players, *self._shards):
-            if status := each.wait_ended():
+            # One that has just been started may die of it before it can hear it.
+            if (status := each.wait_ended()) not in (0, -signal.SIGTERM):
                 self.report.wrong.append(f"{each.name} stopped with status {status}: {each.told()}")
 
-    async def _read_log(self) -> dict[int, list[bytes]]:
+    async def _read_log(self) -> dict[int, list[tuple[int, bytes]]]:
         async with polonaise.connect(self._log) as log:
             found = {}
             for partition in range(PARTITIONS):
-                found[partition] = [tx.data async for tx in log.read(partition, timeout=PATIENCE_S)]
+                found[partition] = [(tx.id, tx.data) async for tx in log.read(partition, timeout=PATIENCE_S)]
             return found
 
 

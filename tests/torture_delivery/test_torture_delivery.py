@@ -10,7 +10,7 @@ import pytest
 from .campaign import Campaign
 from .verdict import mistakes, routed
 
-LOG = {0: [b"ab:0", b"a:1", b":2", b"b:3", b"a:4"], 1: [b"b:0"]}
+LOG = {0: list(enumerate([b"ab:0", b"a:1", b":2", b"b:3", b"a:4"])), 1: [(0, b"b:0")]}
 
 
 @pytest.mark.alone

@@ -11,11 +11,11 @@ Entries: TypeAlias = Mapping[PartitionId, Sequence[tuple[TransactionId, bytes]]]
 """By partition, ids and payloads in their order."""
 
 
-def routed(log: Mapping[PartitionId, Sequence[bytes]], target: str) -> dict[PartitionId, list[tuple[int, bytes]]]:
-    """Return what the target is to get of the log: bodies by partition, in the order of their ids from 0."""
+def routed(log: Entries, target: str) -> dict[PartitionId, list[tuple[TransactionId, bytes]]]:
+    """Return what the target is to get of the log."""
     found: dict[PartitionId, list[tuple[int, bytes]]] = {}
-    for partition, bodies in log.items():
-        for id, body in enumerate(bodies):
+    for partition, transactions in log.items():
+        for id, body in transactions:
             names, _, rest = body.partition(b":")
             if target.encode() in names:
                 found.setdefault(partition, []).append((id, rest))
