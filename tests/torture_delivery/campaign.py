@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -18,7 +19,7 @@ from typing import Final, Self
 from tests.campaigns.running import PATIENCE_S, ROOT, GaveUp
 
 import polonaise
-from polonaise.node.local import LocalCluster
+from polonaise.node.local import ChildNode, LocalCluster
 
 from .processes import Program, Watchdog
 from .routing import PARTITIONS, TARGETS, route
@@ -180,7 +181,7 @@ class Campaign:
             nodes = self._cluster.servers if kind == "server" else self._cluster.storage
             if any(node.name in self._down for node in nodes):
                 return None  # a quorum stays, and a server: the log goes on
-            victims = [_Victim(kind, each.name, each.ask_to_end, each.launch) for each in nodes]
+            victims = [_Victim(kind, each.name, each.ask_to_end, partial(_launch_again, each)) for each in nodes]
         victim = self._random.choice(victims)
         return None if victim.name in self._down else victim
 
@@ -240,6 +241,11 @@ class Campaign:
             for partition in range(PARTITIONS):
                 found[partition] = [(tx.id, tx.data) async for tx in log.read(partition, timeout=PATIENCE_S)]
             return found
+
+
+def _launch_again(node: ChildNode) -> None:
+    node.wait_ended()
+    node.launch()
 
 
 def _count(entries: Entries) -> int:
