@@ -22,7 +22,7 @@ import polonaise
 from polonaise.node.local import ChildNode, LocalCluster
 
 from .processes import Program, Watchdog
-from .routing import PARTITIONS, TARGETS, route
+from .routing import PARTITIONS, TARGETS
 from .shard import applied
 from .verdict import Entries, mistakes, routed
 
@@ -124,7 +124,7 @@ class Campaign:
             "[player]",
             'name = "torture"',
             f'log = "{self._log}"',
-            f'route = "{route.__module__}:{route.__name__}"',
+            'route = "tests.torture_delivery.routing:route"',
             f'python_path = ["{ROOT}"]',
             f"lease_s = {LEASE_S}",
             # Quick, so that a minute holds many of each.
