@@ -26,9 +26,8 @@ from sqlalchemy import (
 from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
-from polonaise.player.protocol.reception import Verdict
+from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.player.sqldelivery import SqlDeliveryTarget
-from polonaise.player.targetsession import TargetSession
 from rigs.waiting import wait_until
 
 SOURCE = DeliverySource(bytes(range(16)), "p", "a")
@@ -93,20 +92,37 @@ async def opened(url: str, *targets: SqlDeliveryTarget, **options: Any) -> Async
             await target.close()
 
 
-async def stream(target: SqlDeliveryTarget, epoch: int = 1, term: int = 1) -> TargetSession:
-    session = TargetSession(target, Fence(epoch, term))
+class Calls:
+    """The calls of one stream to a target, each awaited."""
+
+    def __init__(self, target: SqlDeliveryTarget, fence: Fence) -> None:
+        self.target = target
+        self.reception = Reception(fence)
+
+    async def greet(self, source: DeliverySource) -> Acceptance:
+        return await self.target.accept(self.reception.fence, source)
+
+    async def take(self, batch: DeliveryBatch) -> AppliedBatch:
+        applied = await self.target.apply(batch, self.reception.judge)
+        if applied.refusal:
+            self.reception.refuse(batch.partition)
+        return applied
+
+
+async def stream(target: SqlDeliveryTarget, epoch: int = 1, term: int = 1) -> Calls:
+    session = Calls(target, Fence(epoch, term))
     assert (await session.greet(SOURCE)).accepted
     return session
 
 
 async def test_entries_are_applied_with_their_ids_and_told_to_the_next_stream(url: str) -> None:
     async with opened(url) as target:
-        session = TargetSession(target, Fence(1, 1))
+        session = Calls(target, Fence(1, 1))
         assert await session.greet(SOURCE) == Acceptance(True, Fence(1, 1), {})
         assert await session.take(batch(-1, "a", "b")) == AppliedBatch(Verdict.APPLY, 1, Fence(1, 1))
         assert await session.take(batch(-1, "x", partition=3)) == AppliedBatch(Verdict.APPLY, 0, Fence(1, 1))
     async with opened(url) as again:
-        acceptance = await TargetSession(again, Fence(1, 2)).greet(SOURCE)
+        acceptance = await Calls(again, Fence(1, 2)).greet(SOURCE)
         assert acceptance == Acceptance(True, Fence(1, 2), {0: 1, 3: 0})
     assert kept(url) == [(0, "a"), (0, "b"), (3, "x")]
 
@@ -125,7 +141,6 @@ async def test_what_an_older_stream_still_brings_is_not_applied(url: str) -> Non
         await older.take(batch(-1, "a"))
         newer = await stream(target, 1, 2)
         told = await older.take(batch(0, "b"))
-        assert told is not None
         assert (told.verdict, told.kept) == (Verdict.FENCED, Fence(1, 2))
         await newer.take(batch(0, "b"))
     assert kept(url) == [(0, "a"), (0, "b")]
@@ -155,7 +170,8 @@ async def test_an_entry_that_can_not_be_applied_is_refused_and_those_before_it_a
         session = await stream(target)
         told = await session.take(batch(-1, "a", "bad", "c"))
         assert told == AppliedBatch(Verdict.APPLY, 0, NO_FENCE, "ValueError: no such account")
-        assert await session.take(batch(2, "d")) is None, "it was sent before the player knew"
+        told = await session.take(batch(2, "d"))
+        assert told.verdict is Verdict.PASS_OVER, "it was sent before the player knew"
         assert (await session.take(batch(-1, "x", partition=1))).verdict is Verdict.APPLY
         assert (await session.take(batch(0, "bad", "c"))).refusal, "once more"
         assert await session.take(batch(0, "bad", "c", "d")) == AppliedBatch(Verdict.APPLY, 3, Fence(1, 1))
@@ -169,7 +185,6 @@ async def test_what_an_application_says_of_itself_reaches_the_player_without_pas
 
     async with opened(sqlite_url, Talks(sqlite_url)) as (target,):
         told = await (await stream(target)).take(batch(-1, "a"))
-    assert told is not None
     assert "secret" not in told.refusal
     assert len(told.refusal) == 500
 
@@ -183,7 +198,6 @@ async def test_an_application_may_not_end_the_transaction(sqlite_url: str) -> No
 
     async with opened(sqlite_url, Commits(sqlite_url)) as (target,):
         told = await (await stream(target)).take(batch(-1, "a", "b", "commits"))
-    assert told is not None
     assert "may not end its SQL transaction" in told.refusal
     assert told.last == 1, "those before it are applied"
     assert kept(sqlite_url) == [(0, "a"), (0, "b")]
@@ -211,7 +225,6 @@ async def test_what_the_database_refuses_when_it_commits_is_a_refusal_and_leaves
         with engine.begin() as db:
             db.execute(accounts.insert(), {"account": 1})
         told = await session.take(batch(-1, "1", "7", "1"))
-        assert told is not None
         assert (told.last, "FOREIGN KEY" in told.refusal) == (0, True)
         assert (await session.take(batch(-1, "1", partition=1))) == AppliedBatch(Verdict.APPLY, 0, Fence(1, 1))
         with engine.begin() as db:
@@ -290,7 +303,7 @@ async def test_tables_that_are_dropped_under_way_refuse_no_entry_and_are_made_ag
         engine.dispose()
         with pytest.raises(ViewUnavailable, match="own tables can't be read"):
             await session.take(batch(0, "b"))
-        again = TargetSession(target, Fence(1, 2))
+        again = Calls(target, Fence(1, 2))
         assert (await again.greet(SOURCE)).applied == {}
         assert (await again.take(batch(-1, "a", "b"))).last == 1
     assert kept(url) == [(0, "a"), (0, "b")]

@@ -22,7 +22,8 @@ class DeliverySource(NamedTuple):
 
 
 Judge: TypeAlias = Callable[[Fence, TransactionId, DeliveryBatch], Verdict]
-"""Decides on a batch, given the fence that the target keeps and the last id of the partition that it has applied."""
+"""Decides on a batch, given the fence that the target keeps and the last id of the partition that it has applied.
+May be called in any thread."""
 
 
 class Acceptance(NamedTuple):
@@ -51,8 +52,9 @@ class AppliedBatch(NamedTuple):
 class DeliveryTarget(Protocol):
     """A place that entries are delivered to, with its durable memory.
 
-    Calls for one stream come one after the other; streams may overlap, and so may processes that share the memory. So
-    both methods read, decide and write in one durable step that no other such step comes in between. Both may be
+    Calls for one stream and partition come one after the other. Those for different partitions come side by side, so
+    that a slow one keeps no other waiting; streams may overlap, and so may processes that share the memory. So both
+    methods read, decide and write in one durable step that no other such step of the partition comes in between. Both may be
     cancelled at any `await`, when the player gives up the stream: the step is then done whole, or not at all. Whatever
     they raise ends the stream, for all partitions, and another one is opened after a pause; an entry that can't be
     applied is no error, but a refusal.

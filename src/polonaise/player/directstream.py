@@ -1,24 +1,15 @@
-"""A stream to a target in the player's own process: messages go through a queue, and nothing else."""
+"""Streams to a target in the player's own process: batches go through a queue, and nothing else."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Sequence
 
-from polonaise.errors import InvariantViolated, PolonaiseError
-from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, DeliveryTarget
+from polonaise.player.deliverytarget import DeliverySource, DeliveryTarget
 from polonaise.player.endpoint import DeliveryStream, StreamEvents
 from polonaise.player.protocol.entries import DeliveryBatch, Fence
-from polonaise.player.protocol.reception import Verdict
-from polonaise.player.targetsession import TargetSession
-from polonaise.redaction import redacted
-from polonaise.terms import NO_TRANSACTION
-
-T = TypeVar("T")
-
-_REASON_CHARACTERS_MAX: Final = 500
-"""The most characters of a target's error that are told."""
+from polonaise.player.targetsession import ServedTarget
+from polonaise.terms import PartitionId, TransactionId
 
 
 class DirectEndpoint:
@@ -26,129 +17,91 @@ class DirectEndpoint:
 
     def __init__(self, target: DeliveryTarget) -> None:
         """`target` stays the application's: `close` does not close it."""
-        self._target = target
+        self._served = ServedTarget(target)
 
     def stream(self, fence: Fence, events: StreamEvents) -> DeliveryStream:
         """Return a new stream under this fence; its `serve` opens it."""
-        return DirectStream(self._target, fence, events)
+        return DirectStream(self._served, fence, events)
 
     async def close(self) -> None:
-        """Do nothing: the streams share nothing."""
+        """Do nothing: what the streams share is the target."""
 
 
 class DirectStream:
-    """Hands batches to a target of this process, one after the other. `serve` is its task."""
+    """Hands batches to the session of a target in this process, and its answers to the player."""
 
-    def __init__(self, target: DeliveryTarget, fence: Fence, events: StreamEvents) -> None:
-        self._session = TargetSession(target, fence)
+    def __init__(self, served: ServedTarget, fence: Fence, events: StreamEvents) -> None:
+        self._session = served.session(fence, self)
         self._events = events
-        self._sent: asyncio.Queue[Sequence[DeliveryBatch]] = asyncio.Queue()
-        self._closed = False
+        self._sent: asyncio.Queue[Sequence[DeliveryBatch] | None] = asyncio.Queue()
+        """What was sent and is not taken yet; None once the stream is over."""
+        self._is_closed = False
+        self._failure: BaseException | None = None
 
     def send(self, batches: Sequence[DeliveryBatch]) -> None:
         """Send batches. Does not wait; `StreamEvents.written` says when more may be sent."""
         self._sent.put_nowait(batches)
 
     def close(self) -> None:
-        """Tell nothing more, and have the target take nothing more than the batch that it is applying just now."""
-        self._closed = True
+        """Tell nothing more, and have the target take nothing more than what it is applying just now."""
+        self._session.close()
+        self._over()
 
     async def serve(self, source: DeliverySource, open_s_max: float) -> None:
-        """Open the stream, and have the target take what is sent, until the stream ends or is cancelled."""
-        events = self._events
+        """Open the stream, and be its task: until it ends, is closed or is cancelled."""
+        session, events = self._session, self._events
         try:
-            async with asyncio.timeout(open_s_max):
-                acceptance = await self._called(self._session.greet(source), _is_acceptance)
-        except TimeoutError:  # that of the deadline: those of the target are wrapped
-            events.disconnected(f"the target did not answer within {open_s_max:g} s")
-            return
-        except _TargetFailed as ended:
-            events.disconnected(str(ended))
-            return
-        if self._closed:
-            return
-        if not acceptance.accepted:
-            events.fenced(acceptance.kept)
-            return
-        events.connected(dict(acceptance.applied))
-        while not self._closed:
-            batches = await self._sent.get()
-            events.written()  # the next ones are gathered meanwhile
-            for batch in batches:
-                # What the player was told last may have made it close the stream.
-                if self._closed:
-                    return
-                try:
-                    applied = await self._called(self._session.take(batch), _is_applied)
-                except _TargetFailed as ended:
-                    events.disconnected(str(ended))
-                    return
-                # A target may have gone on though it was cancelled: nobody is told any more.
-                if self._closed:
-                    return
-                if applied is not None and not self._told(batch, applied):
-                    return
+            try:
+                async with asyncio.timeout(open_s_max):
+                    applied = await session.greet(source)
+            except TimeoutError:  # that of the deadline: those of the target are wrapped
+                if not self._is_closed:
+                    self.close()
+                    events.disconnected(f"the target did not answer within {open_s_max:g} s")
+                return
+            if applied is None:
+                return
+            events.connected(applied)
+            while not self._is_closed and (batches := await self._sent.get()) is not None:
+                for batch in batches:
+                    session.take(batch)
+                if not session.full:
+                    events.written()
+        finally:
+            session.close()
+            await session.gone()
+            if self._failure is not None:
+                raise self._failure
 
-    async def _called(self, call: Coroutine[Any, Any, T], is_right: Callable[[Any], bool]) -> T:
-        """Return the result of a call of the target. Raises `_TargetFailed` for whatever it does wrong.
+    # ------------------------------------------------------------------ what the session answers
 
-        Its code is the application's: no error of it may end more than this stream.
-        """
-        try:
-            result = await call
-        except InvariantViolated:
-            raise  # a mistake of our own
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise _TargetFailed("the target cancelled its own call") from error
-        except Exception as error:
-            text = redacted(str(error)) if isinstance(error, PolonaiseError) else redacted(repr(error))
-            raise _TargetFailed(f"the target failed: {text}"[:_REASON_CHARACTERS_MAX]) from error
-        if not is_right(result):
-            text = f"the target returned {result!r}, which is not what DeliveryTarget says"
-            raise _TargetFailed(text[:_REASON_CHARACTERS_MAX])
-        return result
+    def acknowledged(self, partition: PartitionId, through: TransactionId) -> None:
+        """Tell the player."""
+        self._events.acknowledged(partition, through)
 
-    def _told(self, batch: DeliveryBatch, applied: AppliedBatch) -> bool:
-        """Tell the player what the target has done; return whether the stream goes on."""
-        if applied.verdict is Verdict.FENCED:
-            self._events.fenced(applied.kept)
-        elif applied.verdict is Verdict.OUT_OF_PLACE:
-            what = f"it has applied {applied.last}, and was sent what follows {batch.previous}"
-            self._events.disconnected(f"partition {batch.partition}: {what}")
-        elif applied.refusal:
-            self._events.refused(batch.partition, applied.last, applied.refusal)
-            return True
-        else:
-            self._events.acknowledged(batch.partition, applied.last)
-            return True
-        return False
+    def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
+        """Tell the player."""
+        self._events.refused(partition, last, reason)
 
+    def fenced(self, kept: Fence) -> None:
+        """Tell the player, and end."""
+        self._over()
+        self._events.fenced(kept)
 
-class _TargetFailed(Exception):
-    """The target has ended the stream; the text says why."""
+    def ended(self, reason: str) -> None:
+        """Tell the player, and end."""
+        self._over()
+        self._events.disconnected(reason)
 
+    def failed(self, error: BaseException) -> None:
+        """Have `serve` raise the error: the player ends with it."""
+        self._failure = error
+        self._over()
 
-def _is_acceptance(answer: Any) -> bool:
-    return (
-        isinstance(answer, Acceptance)
-        and isinstance(answer.kept, Fence)
-        and isinstance(answer.applied, Mapping)
-        and all(_is_id(last) for last in answer.applied.values())
-    )
+    def eased(self) -> None:
+        """Tell the player that more may be sent."""
+        self._events.written()
 
-
-def _is_applied(answer: Any) -> bool:
-    return answer is None or (
-        isinstance(answer, AppliedBatch)
-        and isinstance(answer.verdict, Verdict)
-        and isinstance(answer.kept, Fence)
-        and isinstance(answer.refusal, str)
-        and _is_id(answer.last)
-    )
-
-
-def _is_id(given: Any) -> bool:
-    return isinstance(given, int) and given >= NO_TRANSACTION
+    def _over(self) -> None:
+        self._is_closed = True
+        self._sent.put_nowait(None)

@@ -1,34 +1,306 @@
-"""The target's side of one stream: it takes messages in their order, and says what to answer."""
+"""The target's side of a stream, the same for all transports: it has the target apply batches, and answers."""
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
+
+from polonaise.errors import InvariantViolated, PolonaiseError
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, DeliveryTarget
 from polonaise.player.protocol.entries import DeliveryBatch, Fence
 from polonaise.player.protocol.reception import Reception, Verdict
+from polonaise.redaction import redacted
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+
+T = TypeVar("T")
+
+REASON_CHARACTERS_MAX: Final = 500
+"""The most characters of a target's error or refusal that the player is told."""
+HELD_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A session that holds more than this of batches that are not applied yet is full."""
+_BATCH_BYTES: Final = 512
+"""The bytes that a batch counts for besides its entries: about what its objects take in memory."""
+_ID_MAX: Final = 2**63 - 1
+_PARTITION_MAX: Final = 2**31 - 1
+
+
+class SessionAnswers(Protocol):
+    """What a session tells its transport. Nothing follows `fenced` or `ended`, nor, but `failed`, a `close`."""
+
+    def acknowledged(self, partition: PartitionId, through: TransactionId) -> None:
+        """The target has applied all that was taken of the partition up to this id."""
+
+    def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
+        """The target could not apply the entry after `last`."""
+
+    def fenced(self, kept: Fence) -> None:
+        """The target keeps this fence; the session has ended."""
+
+    def ended(self, reason: str) -> None:
+        """The session has ended."""
+
+    def failed(self, error: BaseException) -> None:
+        """A mistake of the library's own has ended the session."""
+
+    def eased(self) -> None:
+        """The session was full, and is not any more."""
+
+
+class ServedTarget:
+    """A target, with the sessions that serve it in this process.
+
+    A session that the target has accepted ends those under lower fences: nothing of them would be applied any more.
+    """
+
+    def __init__(self, target: DeliveryTarget, held_bytes_max: int = HELD_BYTES_MAX) -> None:
+        """`target` stays the application's. A session is full while it holds more than `held_bytes_max`."""
+        self.target = target
+        self._held_bytes_max = held_bytes_max
+        self.sessions: dict[TargetSession, None] = {}
+        """Those that have not ended."""
+
+    def session(self, fence: Fence, answers: SessionAnswers) -> TargetSession:
+        """Return a new session for a stream under this fence."""
+        session = TargetSession(self, fence, answers, self._held_bytes_max)
+        self.sessions[session] = None
+        return session
+
+    def accepted(self, fence: Fence) -> None:
+        """End the sessions under lower fences: the target has accepted this one."""
+        for session in list(self.sessions):
+            if session.fence < fence:
+                session.shut_out(fence)
 
 
 class TargetSession:
-    """Carries out for one target what `Reception` decides on one stream. `greet` first, then `take` each batch."""
+    """Serves one stream: `greet` first, then `take` each batch, then `close`.
 
-    def __init__(self, target: DeliveryTarget, fence: Fence) -> None:
-        """`fence` is that of the stream."""
-        self._target = target
+    Batches of one partition are applied one after the other, those of different partitions side by side: each
+    partition has a *lane*. Whatever the target's code does wrong ends this session alone. Once it has ended, nothing
+    is applied but what is being applied just now, which is cancelled; `gone` waits for that.
+    """
+
+    def __init__(self, served: ServedTarget, fence: Fence, answers: SessionAnswers, held_bytes_max: int) -> None:
+        """Made by `ServedTarget.session`."""
+        self._served = served
+        self._target = served.target
         self._reception = Reception(fence)
+        self._answers = answers
+        self._held_bytes_max = held_bytes_max
+        self._held_bytes = 0
+        self._lanes: dict[PartitionId, _Lane] = {}
+        """By partition, the batches that wait; those of partitions that have a task at work."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._over = False
+        self._takes = True
+        self.fence = fence
 
-    async def greet(self, source: DeliverySource) -> Acceptance:
-        """Offer the stream to the target; unless it is accepted, the stream is to be ended after the answer.
+    async def greet(self, source: DeliverySource) -> dict[PartitionId, TransactionId] | None:
+        """Offer the stream to the target; return the ids that it has applied, by partition, if it accepts.
 
-        Raises what `DeliveryTarget.accept` does.
+        Otherwise return None, after the answer that says why.
         """
-        return await self._target.accept(self._reception.fence, source)
+        try:
+            acceptance = await self._called(self._is_acceptance, self._target.accept, self.fence, source)
+        except _TargetFailed as failure:
+            self._end(str(failure))
+            return None
+        if self._over:
+            return None
+        if not acceptance.accepted:
+            self.shut_out(acceptance.kept)
+            return None
+        self._served.accepted(self.fence)
+        return dict(acceptance.applied)
 
-    async def take(self, batch: DeliveryBatch) -> AppliedBatch | None:
-        """Have the target apply a batch; return what to tell the player, None for nothing.
+    def take(self, batch: DeliveryBatch) -> None:
+        """Have the target apply a batch, behind those of its partition; does not wait. Nothing once it has ended."""
+        if not self._takes:
+            return
+        held_bytes = batch.size + _BATCH_BYTES
+        self._held_bytes += held_bytes
+        partition = batch.partition
+        lane = self._lanes.get(partition)
+        if lane is None:
+            lane = self._lanes[partition] = deque()
+            task = asyncio.get_running_loop().create_task(self._work(partition, lane), name=f"lane {partition}")
+            self._tasks.add(task)
+            task.add_done_callback(self._done)
+        lane.append((batch, held_bytes))
 
-        After an answer with `Verdict.FENCED` or `OUT_OF_PLACE` the stream is to be ended. Raises what
-        `DeliveryTarget.apply` does: then, too.
+    @property
+    def full(self) -> bool:
+        """Whether so much waits to be applied that nothing more should be read; `SessionAnswers.eased` ends that."""
+        return self._held_bytes > self._held_bytes_max
+
+    def shut_out(self, kept: Fence) -> None:
+        """End the session: the target keeps another fence."""
+        if not self._over:
+            self.close()
+            self._answers.fenced(kept)
+
+    def close(self) -> None:
+        """End the session without an answer. What is being applied is cancelled."""
+        if self._over:
+            return
+        self._over = True
+        self._takes = False
+        self._served.sessions.pop(self, None)
+        self._lanes.clear()
+        current = asyncio.current_task()
+        for task in self._tasks:
+            # A lane that tells something just now may have brought this about: it sees that it is over by itself.
+            if task is not current:
+                task.cancel()
+
+    async def gone(self) -> None:
+        """Wait until the target is done with what was being applied when the session was closed."""
+        while tasks := self._tasks - {asyncio.current_task()}:
+            await asyncio.wait(tasks)
+
+    async def finish(self, reason: str, within_s: float) -> None:
+        """Apply nothing more but what is being applied just now, answer that, and end the session for this reason.
+
+        What takes longer than `within_s` seconds is cancelled.
         """
-        applied = await self._target.apply(batch, self._reception.judge)
-        if applied.refusal:
-            self._reception.refuse(batch.partition)
-        return None if applied.verdict is Verdict.PASS_OVER else applied
+        self._takes = False
+        for lane in self._lanes.values():
+            lane.clear()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=within_s)
+        self._end(reason)
+
+    # ------------------------------------------------------------------ lanes
+
+    async def _work(self, partition: PartitionId, lane: _Lane) -> None:
+        """Apply the batches of a partition until none waits."""
+        while lane:
+            batch, held_bytes = lane.popleft()
+            try:
+                is_right = partial(_is_applied, batch)
+                applied = await self._called(is_right, self._target.apply, batch, self._reception.judge)
+            except _TargetFailed as failure:
+                self._end(str(failure))
+                return
+            # A target may have gone on though it was cancelled: nobody is told any more.
+            if self._over:
+                return
+            was_full = self.full
+            self._held_bytes -= held_bytes
+            self._tell(batch, applied)
+            if self._over:
+                return
+            if was_full and not self.full:
+                self._answers.eased()
+        self._lanes.pop(partition, None)
+
+    def _tell(self, batch: DeliveryBatch, applied: AppliedBatch) -> None:
+        """Answer what the target has done with a batch."""
+        match applied.verdict:
+            case Verdict.FENCED:
+                self.shut_out(applied.kept)
+            case Verdict.OUT_OF_PLACE:
+                what = f"it has applied {applied.last}, and was sent what follows {batch.previous}"
+                self._end(f"partition {batch.partition}: {what}")
+            case Verdict.APPLY if applied.refusal:
+                self._reception.refuse(batch.partition)
+                reason = redacted(applied.refusal)[:REASON_CHARACTERS_MAX]
+                self._answers.refused(batch.partition, applied.last, reason)
+            case Verdict.APPLY:
+                self._answers.acknowledged(batch.partition, applied.last)
+
+    def _end(self, reason: str) -> None:
+        if not self._over:
+            self.close()
+            self._answers.ended(reason)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            # By `close`; or else the batch that it had would never be answered.
+            self._end("what applies its batches was cancelled")
+        elif (error := task.exception()) is not None:
+            self.close()
+            self._answers.failed(error)
+
+    # ------------------------------------------------------------------ the target's own code
+
+    async def _called(
+        self, is_right: Callable[[Any], bool], method: Callable[..., Coroutine[Any, Any, T]], *args: Any
+    ) -> T:
+        """Return what a method of the target returns. Raises `_TargetFailed` for whatever it does wrong.
+
+        Its code is the application's: no error of it may end more than this session.
+        """
+        try:
+            result = await method(*args)
+        except InvariantViolated:
+            raise  # a mistake of our own
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise _TargetFailed("the target cancelled its own call") from error
+        except Exception as error:
+            text = _shown(error, str if isinstance(error, PolonaiseError) else repr)
+            raise _TargetFailed(f"the target failed: {text}"[:REASON_CHARACTERS_MAX]) from error
+        if not is_right(result):
+            text = f"the target returned {_shown(result, repr)}"[: REASON_CHARACTERS_MAX - 50]
+            raise _TargetFailed(f"{text}, which is not what DeliveryTarget says")
+        return result
+
+    def _is_acceptance(self, answer: Any) -> bool:
+        return (
+            isinstance(answer, Acceptance)
+            and isinstance(answer.accepted, bool)
+            and _is_fence(answer.kept)
+            and (answer.kept == self.fence or not answer.accepted)
+            and isinstance(answer.applied, Mapping)
+            and all(map(_is_partition, answer.applied.keys()))
+            and all(map(_is_id, answer.applied.values()))
+        )
+
+
+_Lane: TypeAlias = deque[tuple[DeliveryBatch, int]]
+"""Batches that wait to be applied, each with the bytes that it counts for."""
+
+
+class _TargetFailed(Exception):
+    """The target has done something wrong; the text says what."""
+
+
+def _is_applied(batch: DeliveryBatch, answer: Any) -> bool:
+    if not (
+        isinstance(answer, AppliedBatch)
+        and isinstance(answer.verdict, Verdict)
+        and _is_fence(answer.kept)
+        and isinstance(answer.refusal, str)
+        and _is_id(answer.last)
+    ):
+        return False
+    if answer.verdict is not Verdict.APPLY:
+        return True
+    return batch.previous <= answer.last < batch.last if answer.refusal else answer.last == batch.last
+
+
+def _is_fence(given: Any) -> bool:
+    return isinstance(given, Fence) and all(isinstance(each, int) and 0 <= each <= _ID_MAX for each in given)
+
+
+def _is_id(given: Any) -> bool:
+    return isinstance(given, int) and NO_TRANSACTION <= given <= _ID_MAX
+
+
+def _is_partition(given: Any) -> bool:
+    return isinstance(given, int) and 0 <= given <= _PARTITION_MAX
+
+
+def _shown(given: object, text_of: Callable[[object], str]) -> str:
+    """Return the text of an object of the application's, redacted; its type if it has none."""
+    try:
+        return redacted(text_of(given))
+    except Exception:  # noqa: BLE001 - it is the application's object
+        return f"{type(given).__name__} without a text"

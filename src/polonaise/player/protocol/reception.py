@@ -27,6 +27,8 @@ class Reception:
     The target keeps two things durably: the fence of the last stream that it has accepted, and for each partition the
     id of the last entry that it has applied. Both are read, and the id is written, in the same transaction that
     applies an entry: another process of the target may serve a later stream meanwhile.
+
+    Calls about one partition come one after the other; those about different ones may come from several threads.
     """
 
     def __init__(self, fence: Fence) -> None:
