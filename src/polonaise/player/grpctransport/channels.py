@@ -13,23 +13,27 @@ ChannelOptions: TypeAlias = list[tuple[str, Any]]
 
 SCHEME: Final = "grpc://"
 KEEPALIVE_S: Final = 5.0
-"""Seconds of silence after which a side asks the other whether it is still there, and waits as long for the answer:
-twice this is well below `PlayerSettings.progress_s_max`."""
+"""Seconds of silence after which a side asks the other whether it is still there. It waits twice as long for the answer:
+together that is well below `PlayerSettings.progress_s_max`."""
 _STREAMS_MAX: Final = 100
 """The most streams of one connection: a player has one."""
 
-def address_of(text: str) -> HostPort:
-    """Return the address in `grpc://host:port`. Raises `BadOption` for anything else."""
-    address = parse_address(text.removeprefix(SCHEME)) if text.startswith(SCHEME) else None
-    if not isinstance(address, HostPort):
-        raise BadOption(f"{redacted(text)!r} is not the address of a target over gRPC: write grpc://host:port")
-    return address
 
-def connectable(address: HostPort) -> str:
-    """Return the address as gRPC takes it. Raises `BadOption` for one that nobody can connect to."""
-    if is_every_interface(address) or not address.port:
-        raise BadOption(f"nobody can connect to {SCHEME}{address}: name the host and the port of the target")
-    return str(address)
+def place_of(text: str) -> HostPort:
+    """Return the place in `host:port`. Raises `BadOption` for anything else."""
+    place = parse_address(text)
+    if not isinstance(place, HostPort):
+        raise BadOption(f"{SCHEME}{redacted(text)} is not the address of a target over gRPC: write grpc://host:port")
+    return place
+
+
+def connectable(address: str) -> str:
+    """Return the place in `grpc://host:port`. Raises `BadOption` for anything else, and where nobody can connect to."""
+    place = place_of(address.removeprefix(SCHEME) if address.startswith(SCHEME) else "")
+    if is_every_interface(place) or not place.port:
+        raise BadOption(f"nobody can connect to {SCHEME}{place}: name the host and the port of the target")
+    return str(place)
+
 
 def client_options(keepalive_s: float) -> ChannelOptions:
     """Return the options of a player's channel, which serves one stream."""
@@ -42,20 +46,24 @@ def client_options(keepalive_s: float) -> ChannelOptions:
         ("grpc.service_config_disable_resolution", 1),
     ]
 
+
 def server_options(keepalive_s: float) -> ChannelOptions:
     """Return the options of a target's server."""
     return [
         *_common_options(keepalive_s),
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.so_reuseport", 0),  # or a second server would get every other connection, and nobody an error
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 200),  # players ask more often than gRPC allows for
+        ("grpc.http2.min_ping_interval_without_data_ms", 200),  # players ask more often than gRPC allows for
         ("grpc.max_concurrent_streams", _STREAMS_MAX),
     ]
 
+
 def _common_options(keepalive_s: float) -> ChannelOptions:
-    milliseconds = max(1, int(keepalive_s * 1000))
+    silence_ms = max(1, int(keepalive_s * 1000))
+    answer_ms = 2 * silence_ms  # the question waits behind what is being sent
     return [
-        ("grpc.keepalive_time_ms", milliseconds),
-        ("grpc.keepalive_timeout_ms", milliseconds),
+        ("grpc.keepalive_time_ms", silence_ms),
+        ("grpc.keepalive_timeout_ms", answer_ms),
+        ("grpc.http2.ping_timeout_ms", answer_ms),  # else a minute, and gRPC goes by this one
         ("grpc.http2.max_pings_without_data", 0),  # go on asking while nothing is sent
     ]

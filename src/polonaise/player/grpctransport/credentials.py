@@ -1,7 +1,7 @@
 """TLS of gRPC connections: credentials from a process's TLS files, which are read again when they change.
 
-gRPC takes the texts of the files, and does its handshakes itself. `TlsIdentity` looks at the files first, so that what is
-wrong with them is found and told as everywhere else.
+gRPC takes the texts of the files, and does its handshakes itself. `TlsIdentity` looks at the files first, so that what
+is wrong with them is found and told as everywhere else.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Any, Final, NamedTuple
 import grpc
 
 from polonaise.errors import CertificateRefused, CertificateUnusable
-from polonaise.host.certificates import CLIENT, ROLE_URI
+from polonaise.host.certificates import PLAYER, ROLE_URI
 from polonaise.host.tls import TlsFiles, TlsIdentity
-from polonaise.host.tlsfaults import OPTIONS
 
 _URI: Final = "peer_uri"
 _NAME: Final = "x509_common_name"
@@ -50,6 +49,11 @@ class GrpcIdentity:
                     pass  # gone in this moment: the next look tells
             return self._texts
 
+    def warning(self) -> str:
+        """Return what is wrong with the files, or soon will be; empty if nothing is."""
+        with self._lock:
+            return self.identity.warning()
+
     def of_channel(self) -> grpc.ChannelCredentials:
         """Return the credentials of a connection that is opened now."""
         texts = self.texts()
@@ -71,17 +75,14 @@ class GrpcIdentity:
 
 
 def check_player(peer: Mapping[str, Sequence[bytes]]) -> None:
-    """Raise `CertificateRefused` unless the peer's certificate is for a client, as a player's is.
+    """Raise `CertificateRefused` unless the peer's certificate is for a player.
 
     `peer` is what gRPC says of a peer whose certificate it has verified.
     """
-    role = f"{ROLE_URI}{CLIENT}"
+    role = f"{ROLE_URI}{PLAYER}"
     if role.encode() not in peer.get(_URI, ()):
         name = b"".join(peer.get(_NAME, ())[:1]).decode(errors="replace")
-        raise CertificateRefused(
-            f"the certificate of {name!r} is not for a client of Polonaise, as a player is: use one with the URI {role} "
-            f"({OPTIONS})"
-        )
+        raise CertificateRefused(f"the certificate of {name!r} is not for a player: use one with the URI {role}")
 
 
 def _configuration(texts: TlsTexts) -> Any:

@@ -9,13 +9,14 @@ from typing import Any, Final
 import grpc
 
 from polonaise.errors import PolonaiseError, ProtocolError
-from polonaise.host.certificates import CLIENT
+from polonaise.host.certificates import PLAYER
 from polonaise.host.tls import TlsFiles, tls_identity
 from polonaise.player.deliverytarget import DeliverySource
 from polonaise.player.endpoint import DeliveryStream, StreamEvents
-from polonaise.player.grpctransport.channels import KEEPALIVE_S, SCHEME, address_of, client_options, connectable
+from polonaise.player.grpctransport.channels import KEEPALIVE_S, SCHEME, client_options, connectable
 from polonaise.player.grpctransport.credentials import GrpcIdentity
 from polonaise.player.grpctransport.endings import shortened, why_ended
+from polonaise.player.grpctransport.finishing import finished
 from polonaise.player.grpctransport.messages import (
     MESSAGE_BYTES_MAX,
     METHOD,
@@ -37,17 +38,17 @@ class GrpcEndpoint:
     """Opens streams over gRPC to a target that serves `proto/delivery.proto`, in whatever language.
 
     - `address`: `grpc://host:port`.
-    - `tls`: the TLS files of a client; by default those that the environment names, if any.
-    - `keepalive_s`: seconds of silence after which the target is asked whether it is still there, and the longest that it
-      may take for the answer. Its server must permit that.
+    - `tls`: the TLS files of a player; by default those that the environment names, if any.
+    - `keepalive_s`: seconds of silence after which the target is asked whether it is still there; it has twice as long
+      to answer. Its server must permit that.
 
     Raises `BadOption` for what can't be meant, and `CertificateUnusable`.
     """
 
     def __init__(self, address: str, *, tls: TlsFiles | None = None, keepalive_s: float = KEEPALIVE_S) -> None:
-        self._host = connectable(address_of(address))
+        self._host = connectable(address)
         self.address = f"{SCHEME}{self._host}"
-        identity = tls_identity(CLIENT, tls)
+        identity = tls_identity(PLAYER, tls)
         self._identity = None if identity is None else GrpcIdentity(identity)
         self._options = client_options(keepalive_s)
 
@@ -133,7 +134,8 @@ class _GrpcStream:
                 raise
         finally:
             self._told_end = True
-            await _finished(_let_go(call, writer, channel))
+            self._call = None  # as long as anything refers to it, the connection stays
+            await finished(_let_go(call, writer, channel))
 
     async def _write(self, call: Any, hello: bytes) -> None:
         """Write the hello, and then what is to be sent, in its order, for as long as the stream lasts."""
@@ -213,20 +215,6 @@ async def _let_go(call: Any, writer: asyncio.Task[None], channel: Any) -> None:
     await channel.close()
     if not writer.cancelled():
         writer.result()
-
-
-async def _finished(work: Any) -> None:
-    """Do the work to its end, whatever is cancelled meanwhile; raise the cancellation after that."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError as error:
-            cancelled = error
-    task.result()
-    if cancelled is not None:
-        raise cancelled
 
 
 def _too_large(batch: DeliveryBatch) -> str:
