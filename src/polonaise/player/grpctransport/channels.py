@@ -13,8 +13,8 @@ ChannelOptions: TypeAlias = list[tuple[str, Any]]
 
 SCHEME: Final = "grpc://"
 KEEPALIVE_S: Final = 5.0
-"""Seconds of silence after which a side asks the other whether it is still there. It waits twice as long for the answer:
-together that is well below `PlayerSettings.progress_s_max`."""
+"""Seconds of silence after which a side asks the other whether it is still there. It waits twice as long for the
+answer: together that is well below `PlayerSettings.progress_s_max`."""
 _STREAMS_MAX: Final = 100
 """The most streams of one connection: a player has one."""
 
@@ -27,9 +27,9 @@ def place_of(text: str) -> HostPort:
     return place
 
 
-def connectable(address: str) -> str:
-    """Return the place in `grpc://host:port`. Raises `BadOption` for anything else, and where nobody can connect to."""
-    place = place_of(address.removeprefix(SCHEME) if address.startswith(SCHEME) else "")
+def connectable(text: str) -> str:
+    """Return the place in `host:port`. Raises `BadOption` for anything else, and for one that nobody can connect to."""
+    place = place_of(text)
     if is_every_interface(place) or not place.port:
         raise BadOption(f"nobody can connect to {SCHEME}{place}: name the host and the port of the target")
     return str(place)

@@ -13,6 +13,8 @@ from polonaise.redaction import redacted
 REASON_CHARACTERS_MAX: Final = 500
 """The most characters of a reason."""
 _HANDSHAKE: Final = re.compile("handshake|ssl|certificate|tls", re.IGNORECASE)
+_BROKEN_WRITE: Final = "Internal error from Core"
+"""What gRPC tells if a stream ends while it is written to; it does not tell why then."""
 _PINGS: Final = re.compile("too.many.pings", re.IGNORECASE)
 _ADVICE: Final = {
     grpc.StatusCode.UNIMPLEMENTED: f"no {SERVICE} is served there: check the address",
@@ -30,9 +32,11 @@ _ADVICE: Final = {
 
 def why_ended(address: str, code: grpc.StatusCode, details: str | None, *, with_tls: bool) -> str:
     """Return why a stream to this address has ended, from the status that gRPC tells."""
-    told = redacted(" ".join((details or "").split()))
+    told = told_by_target(" ".join((details or "").split()))
     if _PINGS.search(told):
         advice = "its server takes no keepalive pings as often as this player sends them: have it permit them"
+    elif told == _BROKEN_WRITE:
+        advice = "the stream broke while it was written to: look whether the target runs, and into its log"
     elif code is grpc.StatusCode.UNAVAILABLE:
         advice = _advice_without_connection(told, with_tls)
     else:
@@ -51,6 +55,11 @@ def _advice_without_connection(told: str, with_tls: bool) -> str:
     if with_tls:
         return "no connection: start the target there; if it runs, look whether it has TLS and takes this certificate"
     return "no connection: start the target there; if it runs, look whether it takes connections with TLS only"
+
+
+def told_by_target(reason: str) -> str:
+    """Return the text of a target as it may be shown. It may be of any length, and have anything in it."""
+    return shortened(redacted(reason[: 2 * REASON_CHARACTERS_MAX]))
 
 
 def shortened(reason: str) -> str:

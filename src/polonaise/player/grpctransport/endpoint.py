@@ -9,13 +9,12 @@ from typing import Any, Final
 import grpc
 
 from polonaise.errors import PolonaiseError, ProtocolError
-from polonaise.host.certificates import PLAYER
-from polonaise.host.tls import TlsFiles, tls_identity
+from polonaise.host.tls import TlsIdentity
 from polonaise.player.deliverytarget import DeliverySource
 from polonaise.player.endpoint import DeliveryStream, StreamEvents
 from polonaise.player.grpctransport.channels import KEEPALIVE_S, SCHEME, client_options, connectable
 from polonaise.player.grpctransport.credentials import GrpcIdentity
-from polonaise.player.grpctransport.endings import shortened, why_ended
+from polonaise.player.grpctransport.endings import shortened, told_by_target, why_ended
 from polonaise.player.grpctransport.finishing import finished
 from polonaise.player.grpctransport.messages import (
     MESSAGE_BYTES_MAX,
@@ -26,7 +25,6 @@ from polonaise.player.grpctransport.messages import (
     tell_answers,
 )
 from polonaise.player.protocol.entries import DeliveryBatch, Fence
-from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
 
 _METHOD: Final = f"/{SERVICE}/{METHOD}"
@@ -37,19 +35,18 @@ _LAST_WORDS_S: Final = 1.0
 class GrpcEndpoint:
     """Opens streams over gRPC to a target that serves `proto/delivery.proto`, in whatever language.
 
-    - `address`: `grpc://host:port`.
-    - `tls`: the TLS files of a player; by default those that the environment names, if any.
+    - `place`: its `host:port`.
+    - `tls`: the identity with which connections have TLS; without it they are plain.
     - `keepalive_s`: seconds of silence after which the target is asked whether it is still there; it has twice as long
       to answer. Its server must permit that.
 
-    Raises `BadOption` for what can't be meant, and `CertificateUnusable`.
+    Raises `BadOption` for a place where nobody can be reached.
     """
 
-    def __init__(self, address: str, *, tls: TlsFiles | None = None, keepalive_s: float = KEEPALIVE_S) -> None:
-        self._host = connectable(address)
-        self.address = f"{SCHEME}{self._host}"
-        identity = tls_identity(PLAYER, tls)
-        self._identity = None if identity is None else GrpcIdentity(identity)
+    def __init__(self, place: str, tls: TlsIdentity | None = None, *, keepalive_s: float = KEEPALIVE_S) -> None:
+        self._place = connectable(place)
+        self.address = f"{SCHEME}{self._place}"
+        self._identity = None if tls is None else GrpcIdentity(tls)
         self._options = client_options(keepalive_s)
 
     @property
@@ -70,8 +67,8 @@ class GrpcEndpoint:
         One for all would wait before it connects again, as gRPC has it, and keep the TLS files that it was made with.
         """
         if self._identity is None:
-            return grpc.aio.insecure_channel(self._host, self._options)
-        return grpc.aio.secure_channel(self._host, self._identity.of_channel(), self._options)
+            return grpc.aio.insecure_channel(self._place, self._options)
+        return grpc.aio.secure_channel(self._place, self._identity.of_channel(), self._options)
 
 
 class _GrpcStream:
@@ -186,11 +183,11 @@ class _GrpcStream:
         """The target could not apply the entry after `last`."""
         self._check_accepted()
         if not self._told_end:
-            self._events.refused(partition, last, shortened(redacted(reason)))
+            self._events.refused(partition, last, told_by_target(reason))
 
     def ended(self, reason: str) -> None:
         """The target ends the stream."""
-        self._end(redacted(reason) or "the target has ended the stream, and does not say why")
+        self._end(told_by_target(reason) or "the target has ended the stream, and does not say why")
 
     def _check_accepted(self) -> None:
         if not self._accepted:

@@ -49,14 +49,14 @@ class GrpcServer:
     def __init__(
         self,
         targets: ServedTargets,
-        tls: TlsIdentity | None,
-        on_fail: Callable[[BaseException], None],
+        tls: TlsIdentity | None = None,
         *,
         keepalive_s: float = KEEPALIVE_S,
     ) -> None:
-        """With an identity connections have TLS. `on_fail` is called with a mistake of the library's own."""
+        """With an identity connections have TLS."""
         self.targets = targets
-        self.on_fail = on_fail
+        self.on_fail: Callable[[BaseException], None] = _told_to_nobody
+        """Is called with a mistake of the library's own."""
         self._identity = None if tls is None else GrpcIdentity(tls)
         self._options = server_options(keepalive_s)
         self._server: Any = None
@@ -128,6 +128,10 @@ class GrpcServer:
             await stream.serve()
         finally:
             self.streams.pop(stream, None)
+
+
+def _told_to_nobody(error: BaseException) -> None:
+    _log.error("a stream of a player has ended by a mistake: %s", error, exc_info=error)
 
 
 class _ServedStream:
