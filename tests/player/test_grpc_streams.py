@@ -30,6 +30,7 @@ from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.player.remotetargets import remote
 from polonaise.player.targetsession import ServedTargets
+from rigs.deliverystreams import connections_to
 from rigs.programs import run_program
 from rigs.proxy import proxied
 from rigs.streamevents import SOURCE, RunStream, batch
@@ -103,18 +104,6 @@ async def target() -> HeldTarget:
 async def served(target: HeldTarget) -> AsyncIterator[Serving]:
     async with Serving(target) as serving:
         yield serving
-
-
-def connections_to(address: str) -> int:
-    """Return how many connections of this machine to the port are open."""
-    port = f":{int(address.rpartition(':')[2]):04X}"
-    found = 0
-    for file in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with open(file) as lines:
-            for line in list(lines)[1:]:
-                _, _, remote, state, *_ = line.split()
-                found += remote.endswith(port) and state == "01"
-    return found
 
 
 @pytest.mark.parametrize("how", ["close", "cancel"])

@@ -326,3 +326,15 @@ async def no_more_tasks_than(before: set[asyncio.Task[Any]]) -> None:
 
 def _waits_for_a_call(task: asyncio.Task[Any]) -> bool:
     return "AioServer" in getattr(task.get_coro(), "__qualname__", "")
+
+
+def connections_to(address: str) -> int:
+    """Return how many connections of this machine to the port are open."""
+    port = f":{int(address.rpartition(':')[2]):04X}"
+    found = 0
+    for file in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with open(file) as lines:
+            for line in list(lines)[1:]:
+                _, _, remote, state, *_ = line.split()
+                found += remote.endswith(port) and state == "01"
+    return found

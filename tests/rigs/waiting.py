@@ -14,7 +14,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE_S = 6.0
+PATIENCE_S = 60.0
 """Seconds that a wait may take: long, because a shared machine may be slow. Speed is measured elsewhere."""
 
 
