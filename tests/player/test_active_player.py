@@ -9,6 +9,7 @@ import pytest
 
 from polonaise.errors import InvariantViolated
 from polonaise.player.protocol.activeplayer import ActivePlayer
+from polonaise.player.protocol.deliveryhealth import targets_health
 from polonaise.player.protocol.effects import (
     AskMark,
     CloseStream,
@@ -309,8 +310,35 @@ def test_a_target_that_acknowledges_nothing_for_too_long_is_disconnected() -> No
     player.tick(4.9)
     assert player.all(CloseStream) == []
     player.tick(0.1)
-    assert player.all(CloseStream) == [CloseStream("a", 1, "it acknowledged nothing for 5 s")]
+    assert player.all(CloseStream) == [CloseStream("a", 1, "it acknowledged nothing of partition 0 for 5 s")]
     assert player.machine.targets["b"].state is StreamState.UP
+
+
+def test_a_partition_that_is_stuck_is_noticed_while_the_target_applies_others() -> None:
+    player = served("a", partitions=2, progress_s_max=5.0)
+    player.fetch(0, "a", partition=0)
+    player.do("written", "a", 1)
+    for number in range(5):
+        player.fetch(number, "a", partition=1)
+        player.do("written", "a", 1)
+        player.tick(1.0)
+        if number < 4:
+            player.do("acknowledged", "a", 1, 1, number)
+    assert player.all(CloseStream) == [CloseStream("a", 1, "it acknowledged nothing of partition 0 for 5 s")]
+    queues = player.machine.targets["a"].queues
+    assert queues[0].batch_entries_max < queues[1].batch_entries_max, "it gets less of that partition alone"
+
+
+def test_a_partition_that_a_target_is_slow_with_leaves_room_for_others() -> None:
+    player = served("a", partitions=2, partition_window_bytes=100, batch_bytes_max=100)
+    for number in range(5):
+        player.fetch(number, "a", partition=0, size=60)
+        player.do("written", "a", 1)
+    player.fetch(0, "a", partition=1)
+    assert player.sent() == [("a", 0, -1, [0]), ("a", 0, 0, [1]), ("a", 1, -1, [0])]
+    player.do("written", "a", 1)
+    player.do("acknowledged", "a", 1, 0, 0)
+    assert player.sent() == [("a", 0, 1, [2])]
 
 
 def test_a_target_that_came_to_nothing_gets_less_at_a_time_until_it_has_applied_something() -> None:
@@ -321,7 +349,7 @@ def test_a_target_that_came_to_nothing_gets_less_at_a_time_until_it_has_applied_
     sizes = []
     for term in range(1, 7):
         player.tick(5.0)
-        assert player.all(CloseStream) == [CloseStream("a", term, "it acknowledged nothing for 5 s")]
+        assert player.all(CloseStream) == [CloseStream("a", term, "it acknowledged nothing of partition 0 for 5 s")]
         player.tick(60.0)
         player.connect("a", term=term + 1, applied={0: 0}, mark=39)
         (effect,) = player.all(ReadForTarget)
@@ -401,6 +429,53 @@ def test_a_read_that_failed_is_tried_again_and_what_was_read_is_still_sent() -> 
     player.tick(1.0)
     (effect,) = player.all(ReadForTarget)
     assert (effect.read.first, effect.read.last) == (1, 9)
+    assert hindered(player, "b") == {"0": "no server answers"}, "as long as it is being tried"
+    player.do("recovered", "b", 0, effect.read.number, [RoutedEntry(5, b"")], 9)
+    assert hindered(player, "b") == {}
+
+
+def hindered(player: Player, target: str) -> dict[str, str]:
+    return targets_health(player.machine)[target]["hindered"]
+
+
+def test_what_hindered_a_target_is_told_until_it_has_applied_something_or_lacks_nothing() -> None:
+    player = served("a", partitions=2)
+    for partition in range(2):
+        player.fetch(0, "a", partition=partition)
+    player.do("disconnected", "a", 1, "reset by peer")
+    player.tick(1.0)
+    player.connect("a", term=2, applied={0: 0})
+    assert hindered(player, "a") == {"1": "reset by peer"}
+    player.tick(1.0)
+    (effect,) = player.all(ReadForTarget)
+    player.do("recovered", "a", 1, effect.read.number, [RoutedEntry(0, b"")], 0)
+    player.do("acknowledged", "a", 2, 1, 0)
+    player.fetch(1, "a", partition=0)
+    assert hindered(player, "a") == {}, "not what it was hindered by before it had everything"
+
+
+def test_a_player_has_finished_when_all_has_stopped_and_what_was_brought_is_delivered() -> None:
+    player = served("a", partitions=2)
+    player.fetch(0, "a")
+    assert not player.machine.has_finished
+    for partition in range(2):
+        player.effects += player.machine.stopped(partition, 1, "it can't be routed")
+    assert not player.machine.has_finished
+    assert player.machine.why_never("a", 0, 0) == ""
+    assert player.machine.why_never("a", 0, 1) == "it can't be routed"
+    player.do("acknowledged", "a", 1, 0, 0)
+    assert player.machine.has_finished
+
+
+def test_a_partition_that_has_stopped_goes_on_where_it_was() -> None:
+    player = served("a")
+    player.fetch(0, "a")
+    player.effects += player.machine.go_on(0)
+    assert player.all(FollowPartition) == [], "it has not stopped"
+    player.effects += player.machine.stopped(0, 1, "no target is called b")
+    player.effects += player.machine.go_on(0)
+    assert player.all(FollowPartition) == [FollowPartition(0, 2, 1)]
+    assert player.machine.partitions[0].stopped == ""
 
 
 @pytest.mark.parametrize(

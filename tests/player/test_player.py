@@ -197,6 +197,82 @@ async def test_a_transaction_that_can_not_be_routed_stops_its_partition_and_is_n
             assert player.health()["ended"] != ""
 
 
+async def test_what_was_brought_is_delivered_before_the_player_ends(tmp_path: Path) -> None:
+    written: dict[int, list[bytes]] = {}
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        target = ListTarget()
+        target.open.clear()
+        async with Player(log, "p", route, {"a": target}) as player:
+            await write(log, written, 0, b"a:0", b"a:1")
+            await log.append(b"x:nobody", partition=0)
+            await wait_until(lambda: player.health()["partitions"]["0"]["stopped"] != "", "the partition has stopped")
+            assert player.health()["ended"] == ""
+            target.open.set()
+            with pytest.raises(DeliveryStopped, match="no more of any partition: transaction 3 can't be routed"):
+                await player.ended()
+            assert target.applied == expected(written, "a")
+
+
+async def test_targets_are_added_and_removed_while_the_player_runs(tmp_path: Path) -> None:
+    written: dict[int, list[bytes]] = {}
+    async with polonaise.connect(f"embedded:{tmp_path}?partitions=2") as log:
+        targets = {name: ListTarget() for name in "abc"}
+        async with Player(log, "p", route, {"a": targets["a"]}) as player:
+            await write(log, written, 0, b"a:0", b"ab:1", b"a:2")
+            await wait_until(lambda: player.health()["partitions"]["0"]["stopped"] != "", "the partition has stopped")
+            with pytest.raises(BadOption, match="has a target 'a' already"):
+                player.add_target("a", targets["b"])
+            with pytest.raises(BadOption, match="the log has partitions 0 to 1"):
+                player.add_target("b", targets["b"], {7: 1})
+            with pytest.raises(BadOption, match="target 'b' is int"):
+                player.add_target("b", 3)  # type: ignore[arg-type]
+            player.add_target("b", targets["b"])
+            for name in "ab":
+                await got(targets[name], written, name)
+            player.add_target("c", targets["c"], {0: 4})
+            await write(log, written, 0, b"abc:3", b"abc:4")
+            await wait_until(lambda: targets["c"].applied == {0: [b"4"]}, "it begins where it was told to")
+            await got(targets["b"], written, "b")
+            hung = asyncio.ensure_future(player.delivered("b", 0, 1_000))
+            with pytest.raises(BadOption, match="has no target 'd': there are a, b, c"):
+                await player.remove_target("d")
+            await wait_until(lambda: player._waiting, "it waits")
+            await player.remove_target("b")
+            with pytest.raises(DeliveryStopped, match="target b was removed"):
+                await hung
+            await write(log, {}, 0, b"abc:5")
+            written[0].append(b"ac:5")
+            await got(targets["a"], written, "a")
+            await got(targets["b"], written, "b")
+            assert player.health()["well"]
+            player.add_target("b", targets["b"])
+            await wait_until(lambda: targets["b"].applied[0][-1] == b"5", "what it lacks is delivered")
+
+
+async def test_a_player_that_delivers_nothing_learns_that_it_was_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polonaise.player.logreading._WATCH_S", 0.02)
+    async with (
+        polonaise.connect(f"embedded:{tmp_path}") as log,
+        Player(log, "p", route, {}) as player,
+        Player(log, "other", route, {}),
+        Player(log, "p", route, {}),
+    ):
+        with pytest.raises(ProducerFenced, match="a player of this name has epoch 2, and this one has epoch 1"):
+            await player.ended()
+
+
+async def test_a_wait_for_a_target_that_is_given_up_ends(tmp_path: Path) -> None:
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        target = ListTarget()
+        target.ids[0] = 7
+        async with Player(log, "p", route, {"a": target}) as player:
+            await log.append(b"a:0", partition=0)
+            with pytest.raises(DeliveryStopped, match="it has applied 7, and the log ends with"):
+                await player.delivered("a", 0, 8)
+
+
 @pytest.mark.parametrize(
     ("returned", "why"),
     [
@@ -315,7 +391,7 @@ async def test_a_target_that_hangs_is_not_well_while_it_is_tried_again(tmp_path:
 
 
 async def test_a_log_that_does_not_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polonaise.player.player._WATCH_S", 0.02)
+    monkeypatch.setattr("polonaise.player.logreading._WATCH_S", 0.02)
     async with polonaise.connect(f"embedded:{tmp_path}") as log:
         away = False
         asked = log.high_water_mark

@@ -5,26 +5,27 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, cast
 
 from polonaise.client.log import Log
 from polonaise.client.protocol.arguments import checked_id
-from polonaise.client.protocol.backoff import Backoff
 from polonaise.errors import (
     BadOption,
-    BeyondLog,
     Closed,
     DeliveryStopped,
-    HistoryTrimmed,
     PolonaiseError,
     ProducerFenced,
-    Retry,
 )
+from polonaise.log.producers import KEY_PREFIX
 from polonaise.player.deliverytarget import DeliverySource, DeliveryTarget
 from polonaise.player.directstream import DirectEndpoint
-from polonaise.player.endpoint import DeliveryStream
+from polonaise.player.endpoint import DeliveryEndpoint, DeliveryStream
+from polonaise.player.logreading import LogReading
 from polonaise.player.protocol.activeplayer import ActivePlayer
+from polonaise.player.protocol.deliveryhealth import targets_health
+from polonaise.player.protocol.deliverylag import TargetLag
 from polonaise.player.protocol.effects import (
     AskMark,
     CloseStream,
@@ -35,25 +36,18 @@ from polonaise.player.protocol.effects import (
     SendBatches,
     StandDown,
 )
-from polonaise.player.protocol.entries import Fence, RoutedEntry, TargetName, Term
+from polonaise.player.protocol.entries import Epoch, Fence, TargetName, Term
 from polonaise.player.protocol.settings import PlayerSettings
-from polonaise.player.protocol.targetstream import TargetStream
-from polonaise.player.routing import Route, Router, Unroutable
+from polonaise.player.routing import Route, Router
 from polonaise.terms import PartitionId, TransactionId
 
 _log = logging.getLogger("polonaise.player")
 
-_READ: Final = "transactions"
-_MARK: Final = "the committed high-water mark"
 _NAME_CHARACTERS_MAX: Final = 200
 """The longest name of a player or target, which targets keep."""
-_WATCH_S: Final = 5.0
-"""Seconds between two looks at the log, and the longest wait for an answer."""
 _TICK_S: Final = 0.05
 """Seconds between two looks at deadlines."""
 _NOT_STARTED: Final = "player {!r} was not started: use `async with`, or `await player.start()`"
-_SKIPPED_SHARE: Final = 16
-"""By this the bytes are divided that one read for a target passes over, to count for the bound of the read, too."""
 _FENCED_BY: Final = "player "
 """The beginning of the name of the idempotent producer whose epoch is the player's."""
 
@@ -79,7 +73,8 @@ class Player:
     `ProducerFenced` as soon as a target tells it.
 
     - `log`: a started client of the log; it stays the application's.
-    - `targets`: by name. They stay the application's; the player closes none.
+    - `targets`: by name, in this process, or elsewhere as `remote` returns them. Targets of this process stay the
+      application's; the player closes none.
     - `partitions`: those to deliver; by default all that there are when the player starts.
     - `start_after`: by name of a target and partition, the id after which its entries begin, for a new target or one
       that was filled by other means: what lies between that and what it has applied is passed over.
@@ -93,7 +88,7 @@ class Player:
         log: Log,
         name: str,
         route: Route,
-        targets: Mapping[TargetName, DeliveryTarget],
+        targets: Mapping[TargetName, DeliveryTarget | DeliveryEndpoint],
         *,
         partitions: Iterable[PartitionId] | None = None,
         settings: PlayerSettings | None = None,
@@ -103,30 +98,34 @@ class Player:
         if not callable(route) or inspect.iscoroutinefunction(route):
             raise BadOption(f"route={route!r}: a plain function that takes a transaction")
         for each in (name, *targets):
-            if not isinstance(each, str) or not 0 < len(each) <= _NAME_CHARACTERS_MAX:
-                raise BadOption(f"the name {each!r}: a text of 1 to {_NAME_CHARACTERS_MAX} characters")
+            _check_name(each)
         self._log = log
         self.name = name
-        self._targets = dict(targets)
+        self._endpoints = {each: _endpoint(each, target) for each, target in targets.items()}
         self._partitions = None if partitions is None else list(dict.fromkeys(partitions))
         self._settings = settings or PlayerSettings()
         self._start_after = dict(start_after or {})
-        if unknown := self._start_after.keys() - self._targets.keys():
+        if unknown := self._start_after.keys() - self._endpoints.keys():
             raise BadOption(f"start_after names {', '.join(sorted(unknown))}, which is no target of this player")
-        if both := self._targets.keys() & set(retired):
+        if both := self._endpoints.keys() & set(retired):
             raise BadOption(f"{', '.join(sorted(both))} can't be a target and retired")
-        self._router = Router(route, self._targets.keys(), frozenset(retired))
+        self._retired = set(retired)
+        self._router = Router(route, self._endpoints.keys(), self._retired)
         self._machine: ActivePlayer | None = None
+        self._reading: LogReading | None = None
         self._streams: dict[TargetName, _RunningStream] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._main_streams: dict[PartitionId, asyncio.Task[None]] = {}
         self._ended: asyncio.Future[None] | None = None
         self._closed = False
         self._waiting: list[_Waiting] = []
-        self._trouble: dict[tuple[PartitionId, str], str] = {}
-        """By partition, and what the log was asked for (`_READ`, `_MARK`): why it did not answer the last time."""
+        self._stopped_all_for = ""
+        """Why the last partition has stopped, once all have; what they have brought may still be under way."""
         self._over: set[asyncio.Task[None]] = set()
         """Tasks that this player has cancelled."""
+        self._at_rest: asyncio.Future[None] | None = None
+        self.refusals: Counter[TargetName] = Counter()
+        """By target, the entries that it has refused."""
 
     # ------------------------------------------------------------------ life
 
@@ -145,23 +144,79 @@ class Player:
         if self._ended.done():  # closed meanwhile
             self._ended.result()
         self._machine = ActivePlayer(producer.epoch, partitions, self._settings)
-        for name in self._targets:
+        self._reading = LogReading(self._log, self._machine, self._router, self._settings, self)
+        for name in self._endpoints:
             self._machine.add_target(name, self._start_after.get(name))
         self._spawn(self._tick(), "ticks")
-        self._spawn(self._watch(), "look at the log")
+        self._spawn(self._reading.watch(KEY_PREFIX + (_FENCED_BY + self.name).encode()), "look at the log")
 
     def _checked_partitions(self) -> list[PartitionId]:
         """Return the partitions to deliver. Raises `BadOption` for one that the log does not have."""
         there = range(self._log.partition_count)
         partitions = list(there) if self._partitions is None else self._partitions
-        for named in (partitions, *self._start_after.values()):
-            for partition in named:
-                if partition not in there or isinstance(partition, bool):
-                    raise BadOption(f"partition {partition!r}: the log has partitions 0 to {there[-1]}")
+        self._check_there(partitions)
         for target, after in self._start_after.items():
-            for id in after.values():
-                checked_id(f"start_after of {target}", id)
+            self._check_start_after(target, after)
         return partitions
+
+    def _check_there(self, partitions: Iterable[PartitionId]) -> None:
+        there = range(self._log.partition_count)
+        for partition in partitions:
+            if partition not in there or isinstance(partition, bool):
+                raise BadOption(f"partition {partition!r}: the log has partitions 0 to {there[-1]}")
+
+    def _check_start_after(self, target: TargetName, after: Mapping[PartitionId, TransactionId]) -> None:
+        self._check_there(after)
+        for id in after.values():
+            checked_id(f"start_after of {target}", id)
+
+    # ------------------------------------------------------------------ targets come and go
+
+    def add_target(
+        self,
+        name: TargetName,
+        target: DeliveryTarget | DeliveryEndpoint,
+        start_after: Mapping[PartitionId, TransactionId] | None = None,
+    ) -> None:
+        """Deliver to this target, too: everything that the route function names it for, or what follows `start_after`.
+
+        Partitions that have stopped are tried again: what their transactions lacked may be this target. Raises
+        `BadOption` for a name that is a target's already, and for what can't be meant; `Closed` if the player was not
+        started, or has ended.
+        """
+        machine = self._running_machine()
+        _check_name(name)
+        if name in self._endpoints:
+            raise BadOption(f"player {self.name!r} has a target {name!r} already: remove it first")
+        self._check_start_after(name, start_after or {})
+        self._endpoints[name] = _endpoint(name, target)
+        self._retired.discard(name)
+        machine.add_target(name, start_after)
+        self._stopped_all_for = ""
+        for partition in machine.partitions:
+            self._carry_out(machine.go_on(partition))
+
+    async def remove_target(self, name: TargetName) -> None:
+        """Deliver nothing more to this target. The route function may name it still: its name counts as retired.
+
+        What it applies just now may still be applied. Raises `BadOption` for a name that is no target's.
+        """
+        machine = self._running_machine()
+        if name not in self._endpoints:
+            names = ", ".join(sorted(self._endpoints)) or "none"
+            raise BadOption(f"player {self.name!r} has no target {name!r}: there are {names}")
+        endpoint = self._endpoints.pop(name)
+        self._retired.add(name)
+        self.happened(machine.remove_target, name)
+        await endpoint.close()
+
+    def _running_machine(self) -> ActivePlayer:
+        machine, ended = self._machine, self._ended
+        if machine is None or ended is None:
+            raise Closed(_NOT_STARTED.format(self.name))
+        if ended.done():
+            raise Closed(f"player {self.name!r} has ended")
+        return machine
 
     async def ended(self) -> None:
         """Wait until the player delivers nothing more, and raise why: `ProducerFenced` if another one is active,
@@ -173,20 +228,17 @@ class Player:
     async def delivered(self, target: TargetName, partition: PartitionId, id: TransactionId) -> None:
         """Wait until the target has applied all that is its own of the partition's transactions up to `id`.
 
-        Raises `DeliveryStopped` if the partition has stopped before that; as `ended` does, if the player ends before;
-        and `BadOption` for a target or partition that it does not deliver to, or deliver.
+        Raises `DeliveryStopped` if the partition has stopped before that, and if the target is given up or removed; as
+        `ended` does, if the player ends before; and `BadOption` for a target or partition that it does not deliver.
         """
         machine, ended = self._machine, self._ended
         if machine is None or ended is None:
             raise Closed(_NOT_STARTED.format(self.name))
         if target not in machine.targets or partition not in machine.partitions:
             raise BadOption(f"player {self.name!r} does not deliver partition {partition} to target {target!r}")
-        if self._has_delivered(target, partition, id):
-            return
-        if (error := self._stopped_before(partition, id)) is not None:
-            raise error
         waiting = _Waiting(target, partition, id, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
+        self._tell_waiting()
         try:
             await asyncio.wait((waiting.done, ended), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -196,19 +248,27 @@ class Player:
         else:
             ended.result()
 
-    def _stopped_before(self, partition: PartitionId, id: TransactionId) -> DeliveryStopped | None:
-        """Return the error of a wait for this id if the main stream has stopped before it."""
-        assert self._machine is not None
-        main = self._machine.partitions[partition]
-        if not main.stopped or (main.current is not None and main.current >= id):
-            return None
-        return DeliveryStopped(f"player {self.name!r} delivers no more of partition {partition}: {main.stopped}")
+    async def finish(self, within_s: float) -> bool:
+        """Send nothing more, and wait until targets have acknowledged what they were sent; return whether they have.
 
-    def _has_delivered(self, target: TargetName, partition: PartitionId, id: TransactionId) -> bool:
+        Waits for `within_s` seconds at most. The player still has to be closed. So whoever takes over finds no target
+        amid what this one has sent.
+        """
+        machine, ended = self._machine, self._ended
+        if machine is None or ended is None:
+            return True
+        machine.finish()
+        if self._at_rest is None:
+            self._at_rest = asyncio.get_running_loop().create_future()
+        self._tell_rest()
+        await asyncio.wait((self._at_rest, ended), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        return self._at_rest.done()
+
+    def _tell_rest(self) -> None:
+        """End the wait of `finish` if nothing is in flight any more."""
         assert self._machine is not None
-        current = self._machine.partitions[partition].current
-        queue = self._machine.targets[target].queue(partition)
-        return current is not None and queue.delivered(current) >= id
+        if self._at_rest is not None and not self._at_rest.done() and self._machine.at_rest:
+            self._at_rest.set_result(None)
 
     async def close(self) -> None:
         """Deliver nothing more. What targets are applying just now may still be applied."""
@@ -217,6 +277,8 @@ class Player:
         self._cancel_all()
         if self._tasks:
             await asyncio.wait(list(self._tasks))
+        for endpoint in self._endpoints.values():
+            await endpoint.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -272,23 +334,19 @@ class Player:
 
         `ended` says why the player delivers nothing more, and is empty while it does. By name of a target: the `state`
         and `term` of its stream, the `reason` why there is none, the bytes `in_flight`, the number of entries
-        `waiting`, and by partition the `lag`, in transactions of the log, and why the target is `hindered`. By
+        `waiting`, and by partition the last id that it is known to have `applied`, the `lag`, in transactions of the
+        log, and why the target is `hindered`. By
         partition: the id `current` up to which the log was read, why it has `stopped`, and what `trouble` the log has.
         """
-        machine, ended = self._machine, self._ended
-        if machine is None or ended is None:
+        machine, reading, ended = self._machine, self._reading, self._ended
+        if machine is None or reading is None or ended is None:
             return {"well": False, "ended": "", "targets": {}, "partitions": {}}
-        ends = {
-            partition: (main.current, max(main.current, main.mark))
-            for partition, main in machine.partitions.items()
-            if main.current is not None
-        }
-        targets = {name: _target_health(stream, ends) for name, stream in machine.targets.items()}
+        targets = targets_health(machine)
         partitions = {
             str(partition): {
                 "current": main.current,
                 "stopped": main.stopped,
-                "trouble": self._trouble.get((partition, _READ)) or self._trouble.get((partition, _MARK), ""),
+                "trouble": reading.trouble(partition),
             }
             for partition, main in machine.partitions.items()
         }
@@ -298,34 +356,61 @@ class Player:
         well = well and all(each["state"] == "up" and not each["hindered"] for each in targets.values())
         return {"well": well, "ended": why, "epoch": machine.epoch, "targets": targets, "partitions": partitions}
 
+    def lags(self, wall_us: int) -> dict[TargetName, TargetLag]:
+        """Return by target how far it is behind, in seconds and bytes; `wall_us` is the time, in µs since 1970."""
+        return {} if self._reading is None else self._reading.lag.lags(wall_us)
+
     # ------------------------------------------------------------------ events in, effects out
 
-    def _happened(self, event: Callable[..., Sequence[PlayerEffect]], *about: Any) -> None:
+    def happened(self, event: Callable[..., Sequence[PlayerEffect]], *about: Any) -> None:
         """Let an event happen, and carry out what comes of it, before anything else can happen."""
         self._carry_out(event(*about, asyncio.get_running_loop().time()))
+        self._tell_waiting()
+        self._tell_rest()
+        assert self._machine is not None
+        if self._stopped_all_for and self._machine.has_finished:
+            self._end(self._delivers_no_more("any partition", self._stopped_all_for))
+            self._cancel_all()
+
+    def _tell_waiting(self) -> None:
+        """End the waits for what is delivered now, or never will be."""
+        machine = self._machine
+        assert machine is not None
         for waiting in self._waiting:
-            if not waiting.done.done() and self._has_delivered(*waiting[:3]):
-                waiting.done.set_result(None)
+            target, partition, id, done = waiting
+            if done.done():
+                continue
+            if target not in machine.targets:
+                done.set_exception(self._delivers_no_more(f"partition {partition}", f"target {target} was removed"))
+            elif machine.has_delivered(target, partition, id):
+                done.set_result(None)
+            elif reason := machine.why_never(target, partition, id):
+                done.set_exception(self._delivers_no_more(f"partition {partition}", reason))
+
+    def _delivers_no_more(self, what: str, reason: str) -> DeliveryStopped:
+        return DeliveryStopped(f"player {self.name!r} delivers no more of {what}: {reason}")
 
     def _carry_out(self, effects: Iterable[PlayerEffect]) -> None:
         """Carry out the effects in their order. None of this waits, so no event comes in between."""
+        reading = self._reading
+        assert reading is not None
         for effect in effects:
             match effect:
                 case SendBatches(target, _, batches):
                     self._streams[target].stream.send(batches)
                 case ReadForTarget():
-                    self._spawn(self._read(effect), f"read partition {effect.partition} for {effect.target}")
+                    self._spawn(reading.read(effect), f"read partition {effect.partition} for {effect.target}")
                 case OpenStream(target, term):
                     self._open(target, term)
                 case CloseStream(target, _, reason):
                     _log.warning("player %s: stream to %s is closed: %s", self.name, target, reason)
                     self._end_stream(target)
                 case AskMark(partition, number):
-                    self._spawn(self._ask(partition, number), f"ask for the mark of partition {partition}")
+                    self._spawn(reading.ask(partition, number), f"ask for the mark of partition {partition}")
                 case FollowPartition(partition, number, first):
                     if (earlier := self._main_streams.pop(partition, None)) is not None:
                         self._cancel(earlier)
-                    work = self._follow(partition, number, first)
+                    work = reading.follow(partition, number, first)
                     self._main_streams[partition] = self._spawn(work, f"follow partition {partition}")
                 case StandDown(reason):
                     self._stand_down(reason)
@@ -334,7 +419,7 @@ class Player:
         assert self._machine is not None
         self._end_stream(target)
         fence = Fence(self._machine.epoch, term)
-        stream = DirectEndpoint(self._targets[target]).stream(fence, _Events(self, target, term))
+        stream = self._endpoints[target].stream(fence, _Events(self, target, term))
         source = DeliverySource(self._log.log_key, self.name, target)
         work = stream.serve(source, self._settings.open_s_max)
         self._streams[target] = _RunningStream(stream, self._spawn(work, f"stream {term} to {target}"))
@@ -355,129 +440,22 @@ class Player:
     async def _tick(self) -> None:
         assert self._machine is not None
         while True:
-            self._happened(self._machine.tick)
+            self.happened(self._machine.tick)
             await asyncio.sleep(_TICK_S)
 
-    async def _ask(self, partition: PartitionId, number: int) -> None:
-        """Ask for the mark until it is told."""
-        assert self._machine is not None
-        pauses = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
-        while True:
-            try:
-                mark = await self._log.high_water_mark(partition)
-            except PolonaiseError as error:
-                self._troubled(partition, _MARK, error)
-                await asyncio.sleep(pauses.pause_s(1.0))
-            else:
-                self._trouble.pop((partition, _MARK), None)
-                self._happened(self._machine.mark_told, partition, number, mark)
-                return
-
-    async def _follow(self, partition: PartitionId, number: int, first: TransactionId) -> None:
-        """Be the main stream of a partition: read it from `first` on, for ever."""
+    def stopped(self, partition: PartitionId, number: int, reason: str) -> None:
         machine = self._machine
         assert machine is not None
-        pauses = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
-        while True:
-            reader = self._log.read_batches(partition, after=first - 1, follow=True)
-            try:
-                async for batch in reader:
-                    pauses.reset()
-                    self._trouble.pop((partition, _READ), None)
-                    routed, unroutable = self._router.routed(batch, first - 1, batch.last)
-                    through = batch.last if unroutable is None else unroutable.id - 1
-                    if through >= first:
-                        self._happened(machine.fetched, partition, number, first, through, routed)
-                        first = through + 1
-                    if unroutable is not None:
-                        self._stopped(partition, number, str(unroutable))
-                        return
-            except HistoryTrimmed as error:
-                if error.first > first:
-                    self._happened(machine.trimmed, partition, number, error.first)
-                    return
-                self._troubled(partition, _READ, error)  # who said so does not know how far; somebody may
-                await asyncio.sleep(pauses.pause_s(1.0))
-            except PolonaiseError as error:
-                if error.retry is Retry.NEVER:
-                    self._stopped(partition, number, str(error))
-                    return
-                self._troubled(partition, _READ, error)
-                await asyncio.sleep(pauses.pause_s(1.0))
-            finally:
-                await reader.aclose()
-
-    def _troubled(self, partition: PartitionId, what: str, error: PolonaiseError) -> None:
-        """Note that the log does not answer what it is asked for; logged when that begins."""
-        if (partition, what) not in self._trouble:
-            _log.warning("player %s: partition %d does not tell %s: %s", self.name, partition, what, error)
-        self._trouble[partition, what] = str(error)
-
-    async def _watch(self) -> None:
-        """Ask each partition for its mark now and then: for the lag of targets, and whether the log answers."""
-        machine = self._machine
-        assert machine is not None
-        while True:
-            # All at once: of many that do not answer, none is to hide the others.
-            await asyncio.gather(*(self._look_at(partition) for partition in machine.partitions))
-            await asyncio.sleep(_WATCH_S)
-
-    async def _look_at(self, partition: PartitionId) -> None:
-        machine = self._machine
-        assert machine is not None
-        try:
-            mark = await self._log.high_water_mark(partition, timeout=_WATCH_S)
-        except PolonaiseError as error:
-            self._troubled(partition, _MARK, error)
-            return
-        machine.mark_seen(partition, mark)
-        self._trouble.pop((partition, _MARK), None)
-        current = machine.partitions[partition].current
-        if current is not None and current >= mark:
-            # There is nothing to be read, so reading can't prove that it is possible again.
-            self._trouble.pop((partition, _READ), None)
-
-    def _stopped(self, partition: PartitionId, number: int, reason: str) -> None:
-        assert self._machine is not None
         _log.error("player %s: partition %d is not delivered any further: %s", self.name, partition, reason)
-        self._carry_out(self._machine.stopped(partition, number, reason))
-        for waiting in self._waiting:
-            if waiting.partition == partition and not waiting.done.done():
-                error = self._stopped_before(partition, waiting.id)
-                if error is not None:
-                    waiting.done.set_exception(error)
-        if all(main.stopped for main in self._machine.partitions.values()):
-            self._end(DeliveryStopped(f"player {self.name!r} delivers no more of any partition: {reason}"))
+        self._carry_out(machine.stopped(partition, number, reason))
+        self._tell_waiting()
+        if all(main.stopped for main in machine.partitions.values()):
+            # What was brought is still delivered: `ended` is told when that is done.
+            self._stopped_all_for = reason
 
-    async def _read(self, effect: ReadForTarget) -> None:
-        """Read the beginning of a stretch of the log for one target."""
-        machine, (target, partition, read) = self._machine, effect
-        assert machine is not None
-        entries: list[RoutedEntry] = []
-        through, size = read.first - 1, 0
-        reader = self._log.read_batches(partition, after=read.first - 1, until=read.last)
-        try:
-            async for batch in reader:
-                last = min(batch.last, read.last)
-                routed, unroutable = self._router.routed(batch, through, last)
-                if unroutable is not None:
-                    last = unroutable.id - 1
-                found = routed.get(target, [])
-                entries += found
-                size += sum(entry.size for entry in found) + batch.length // _SKIPPED_SHARE
-                through = max(through, last)
-                if unroutable is not None and through < read.first:
-                    raise unroutable
-                if unroutable is not None or size >= self._settings.recovery_bytes_max:
-                    break
-            if through < read.first:
-                raise BeyondLog(f"the log has nothing of ids {read.first} to {read.last}")
-        except (PolonaiseError, Unroutable) as error:
-            self._happened(machine.recovery_failed, target, partition, read.number, str(error))
-        else:
-            self._happened(machine.recovered, target, partition, read.number, entries, through)
-        finally:
-            await reader.aclose()
+    def replaced(self, epoch: Epoch) -> None:
+        assert self._machine is not None
+        self._carry_out(self._machine.replaced(f"a player of this name has epoch {epoch}"))
 
 
 class _Waiting(NamedTuple):
@@ -516,6 +494,7 @@ class _Events:
         self._happened(self._machine.acknowledged, partition, through)
 
     def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
+        self._player.refusals[self._about[0]] += 1
         self._happened(self._machine.refused, partition, last, reason)
 
     def disconnected(self, reason: str) -> None:
@@ -529,34 +508,17 @@ class _Events:
         return machine
 
     def _happened(self, event: Callable[..., Sequence[PlayerEffect]], *about: Any) -> None:
-        self._player._happened(event, *self._about, *about)
+        self._player.happened(event, *self._about, *about)
 
 
-def _target_health(
-    stream: TargetStream, ends: Mapping[PartitionId, tuple[TransactionId, TransactionId]]
-) -> dict[str, Any]:
-    """`ends` has the main stream's place and the log's end by partition, where the main stream has begun."""
-    lag = {
-        str(partition): max(0, end - stream.queue(partition).delivered(current))
-        for partition, (current, end) in ends.items()
-    }
-    hindered = {str(partition): "the log has not told yet how far it reaches" for partition in stream.unproved}
-    hindered |= {str(partition): failed.reason for partition, failed in stream.failed_reads.items()}
-    # What a target was hindered by last counts until it has applied something after that, or lacks nothing.
-    hindered |= {
-        str(partition): reason
-        for partition, reason in stream.refusals.items()
-        if partition in stream.halts or lag.get(str(partition), 1)
-    }
-    # A stream that is up again says little, until the target has applied something that it lacks.
-    if stream.failure and any(lag.values()):
-        hindered |= {str(partition): stream.failure for partition in ends if lag[str(partition)]}
-    return {
-        "state": stream.state.value,
-        "term": stream.term,
-        "reason": stream.reason,
-        "in_flight": stream.in_flight_bytes,
-        "waiting": sum(queue.waiting for queue in stream.queues.values()),
-        "lag": lag,
-        "hindered": hindered,
-    }
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARACTERS_MAX:
+        raise BadOption(f"the name {name!r}: a text of 1 to {_NAME_CHARACTERS_MAX} characters")
+
+
+def _endpoint(name: TargetName, target: DeliveryTarget | DeliveryEndpoint) -> DeliveryEndpoint:
+    if hasattr(target, "stream"):
+        return cast(DeliveryEndpoint, target)
+    if hasattr(target, "accept") and hasattr(target, "apply"):
+        return DirectEndpoint(target)
+    raise BadOption(f"target {name!r} is {type(target).__name__}: a DeliveryTarget, or what `remote` returns")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from polonaise.log.batch import Batch
 from polonaise.player.protocol.entries import RoutedEntry, TargetName
+from polonaise.redaction import redacted
 from polonaise.terms import Transaction, TransactionId
+
+_REASON_CHARACTERS_MAX: Final = 500
+"""The most characters of an application's error that are told."""
 
 Route: TypeAlias = Callable[[Transaction], Mapping[TargetName, bytes]]
 """Returns what each target gets of a transaction, by its name; targets that get nothing of it are left out.
@@ -63,7 +67,8 @@ class Router:
             raise
         # Even a cancellation: the function is a plain one, so nobody but itself can have cancelled anything.
         except (Exception, asyncio.CancelledError) as error:
-            raise Unroutable(tx.id, f"the route function raised {type(error).__name__}: {error}") from error
+            why = f"the route function raised {type(error).__name__}: {redacted(str(error))}"
+            raise Unroutable(tx.id, why[:_REASON_CHARACTERS_MAX]) from error
         entries = []
         for name, payload in items:
             if name in self._retired:

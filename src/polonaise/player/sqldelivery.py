@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit, invariant
+from polonaise.errors import BadOption, Closed, ViewUnavailable, ViewUnfit, invariant
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, Judge
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Reception, Verdict
@@ -87,6 +87,7 @@ class SqlDeliveryTarget:
         self._worker_count = 1 if self._database.has_one_writer else max(1, workers_max)
         self._close_s_max = close_s_max
         self._workers: dict[int, Worker] = {}
+        self._is_closed = False
 
     # ------------------------------------------------------------------ for the application to say
 
@@ -134,9 +135,10 @@ class SqlDeliveryTarget:
         return applied
 
     async def close(self) -> None:
-        """End the threads and close the connections, after what is being applied is done."""
+        """End the threads and close the connections, after what is being applied is done. Nothing is applied after."""
         if self._database.is_parents:
             return
+        self._is_closed = True
         workers, self._workers = list(self._workers.values()), {}
         await end_all(workers, self._close_s_max)
         self._database.close()
@@ -144,6 +146,8 @@ class SqlDeliveryTarget:
     async def _do(self, partition: PartitionId, work: Callable[..., T], *args: Any) -> T:
         """Run the work in the thread of the partition; threads may serve several partitions."""
         self._database.check_process()
+        if self._is_closed:
+            raise Closed("the target was closed")
         number = partition % self._worker_count
         worker = self._workers.get(number)
         if worker is None:
@@ -171,6 +175,9 @@ class SqlDeliveryTarget:
             if not Reception.accepts(kept, offered):
                 return Acceptance(False, kept, {})
             self._fence.keep(db, offered, source, first=kept == NO_FENCE)
+        # In a transaction of their own: under REPEATABLE READ the first one sees the ids as they were when it began,
+        # before it waited for what an older stream applied. Nothing of an older stream can be applied any more.
+        with writer.transaction() as db:
             return Acceptance(True, offered, self._ids.all(db))
 
     def _prepare(self, writer: WriterConnection) -> None:
@@ -230,10 +237,6 @@ class SqlDeliveryTarget:
         return fence, NO_TRANSACTION if kept_id is None else kept_id, kept_id is None
 
 
-def _named(source: DeliverySource) -> str:
-    return f"target {source.target!r} of player {source.player!r}, for log {source.log_key.hex()}"
-
-
 class _FenceKept:
     """The fence of the last stream that the target has accepted, in a table with one row, and the log it came from."""
 
@@ -261,9 +264,9 @@ class _FenceKept:
         kept = DeliverySource(bytes.fromhex(row.cluster), row.player, row.target)
         if source is not None and source != kept:
             raise ViewUnfit(
-                f"table {self.table.fullname} is of {_named(kept)}; to be served is {_named(source)}. Give each target "
-                "a database of its own, or a `name` of its own; or drop its tables, these included, and everything is "
-                "delivered again"
+                f"table {self.table.fullname} is of {kept.in_words}; to be served is {source.in_words}. Give each "
+                "target a database of its own, or a `name` of its own; or drop its tables, these included, and "
+                "everything is delivered again"
             )
         return Fence(row.epoch, row.term)
 

@@ -82,10 +82,46 @@ class ActivePlayer:
         self.partitions = {partition: MainStream() for partition in partitions}
         self.superseded = ""
         """Why this player has stood down; empty while it is active."""
+        self.finishing = False
+        """Whether nothing is sent any more."""
         self._settings = settings
         self._patient_until_s: float | None = None
         self._dummies_at_s = -inf
         self._out: list[PlayerEffect] = []
+
+    # ------------------------------------------------------------------ what is delivered
+
+    def has_delivered(self, target: TargetName, partition: PartitionId, id: TransactionId) -> bool:
+        """Return whether the target has applied all that is its own of the partition's transactions up to `id`."""
+        current = self.partitions[partition].current
+        return current is not None and self.targets[target].queue(partition).delivered(current) >= id
+
+    def why_never(self, target: TargetName, partition: PartitionId, id: TransactionId) -> str:
+        """Return why this player won't deliver up to `id`, as far as is known; empty if it may still."""
+        if reason := self.targets[target].given_up.get(partition):
+            return reason
+        main = self.partitions[partition]
+        return main.stopped if main.current is None or main.current < id else ""
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether every partition has stopped, and each target has applied all that is its own of what was brought."""
+        if not all(main.stopped for main in self.partitions.values()):
+            return False
+        return all(
+            partition in stream.given_up or main.current is None or self.has_delivered(name, partition, main.current)
+            for name, stream in self.targets.items()
+            for partition, main in self.partitions.items()
+        )
+
+    def finish(self) -> None:
+        """Send nothing more, and open no streams. No event: nothing comes of it."""
+        self.finishing = True
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the targets have acknowledged, or refused, all that they were sent on the streams that there are."""
+        return not any(stream.in_flight_bytes for stream in self.targets.values())
 
     # ------------------------------------------------------------------ targets come and go
 
@@ -130,16 +166,18 @@ class ActivePlayer:
         if stream is None:
             return self._effects()
         if kept.epoch > self.epoch:
-            self.superseded = (
-                f"target {target} is served by a player of epoch {kept.epoch}, and this one has epoch {self.epoch}"
-            )
-            self._out = [StandDown(self.superseded)]
-            return self._effects(standing_down=True)
+            return self.replaced(f"target {target} is served by a player of epoch {kept.epoch}")
         # The same epoch twice would be two players that were elected as one; the target's word is above ours.
         stream.term = max(stream.term, kept.term)
         stream.close(f"the target keeps {kept}, not below {Fence(self.epoch, term)}", now_s)
         self._out.append(CloseStream(target, term, stream.reason))
         return self._effects()
+
+    def replaced(self, by: str) -> Sequence[PlayerEffect]:
+        """Another player of this name is known to have a higher epoch; `by` says how."""
+        self.superseded = f"{by}, and this one has epoch {self.epoch}"
+        self._out = [StandDown(self.superseded)]
+        return self._effects(standing_down=True)
 
     def disconnected(self, target: TargetName, term: Term, reason: str, now_s: float) -> Sequence[PlayerEffect]:
         """The stream has ended, or could not be opened."""
@@ -276,6 +314,7 @@ class ActivePlayer:
         if stream is not None:
             queue = stream.queue(partition)
             if queue.recovered(number, entries, through):
+                stream.failed_reads.pop(partition, None)
                 self._advance(stream, queue)
                 self._send(stream, now_s)
         return self._effects()
@@ -319,6 +358,14 @@ class ActivePlayer:
             main.stopped = reason
         return self._effects()
 
+    def go_on(self, partition: PartitionId) -> Sequence[PlayerEffect]:
+        """Begin the main stream of a partition again where it has stopped: what stopped it may have been mended."""
+        main = self.partitions[partition]
+        if main.stopped and main.current is not None:
+            main.stopped = ""
+            self._follow(partition, main.current)
+        return self._effects()
+
     # ------------------------------------------------------------------ time
 
     def tick(self, now_s: float) -> Sequence[PlayerEffect]:
@@ -326,11 +373,12 @@ class ActivePlayer:
         if self._patient_until_s is None:
             self._patient_until_s = now_s + self._settings.start_patience_s
         for stream in self.targets.values():
-            if stream.state is StreamState.DOWN and stream.retry_at_s <= now_s:
+            if stream.state is StreamState.DOWN and stream.retry_at_s <= now_s and not self.finishing:
                 self._out.append(OpenStream(stream.name, stream.open(now_s)))
             elif reason := stream.silence(now_s):
                 self._close(stream, reason, now_s)
             else:
+                self._forget_troubles(stream)
                 for partition, halt in stream.due_halts(now_s):
                     self._told(stream, partition, halt.last, now_s)
                 for queue in stream.due_reads(now_s):
@@ -346,6 +394,15 @@ class ActivePlayer:
                 if main.current is None:
                     self._begin(partition, now_s)
         return self._effects()
+
+    def _forget_troubles(self, stream: TargetStream) -> None:
+        """Forget what hindered a target in partitions of which it lacks nothing any more."""
+        for partition in list(stream.troubles):
+            current = self.partitions[partition].current
+            if partition not in stream.halts and partition not in stream.unproved and current is not None:
+                queue = stream.queue(partition)
+                if queue.state is not QueueState.SUSPENDED and queue.delivered(current) >= current:
+                    del stream.troubles[partition]
 
     # ------------------------------------------------------------------ what a target lacks
 
@@ -415,13 +472,17 @@ class ActivePlayer:
         # come to what they lack. One that lacks more than this is caught up by reads of its own.
         begin = max(min(lacked), max(lacked) - self._settings.join_transactions)
         main.current = begin
-        main.dummies_at = main.current
-        main.follows += 1
-        self._out.append(FollowPartition(partition, main.follows, main.current + 1))
+        main.dummies_at = begin
+        self._follow(partition, begin)
         for stream, last in told:
             queue = stream.queue(partition)
             queue.resume(last, main.current)
             self._advance(stream, queue)
+
+    def _follow(self, partition: PartitionId, after: TransactionId) -> None:
+        main = self.partitions[partition]
+        main.follows += 1
+        self._out.append(FollowPartition(partition, main.follows, after + 1))
 
     # ------------------------------------------------------------------ effects
 
@@ -442,7 +503,7 @@ class ActivePlayer:
 
     def _send(self, stream: TargetStream, now_s: float) -> None:
         """Send the target what its window has room for."""
-        batches = stream.take(now_s)
+        batches = [] if self.finishing else stream.take(now_s)
         if batches:
             self._out.append(SendBatches(stream.name, stream.term, batches))
             for batch in batches:

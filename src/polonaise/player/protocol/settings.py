@@ -17,8 +17,11 @@ class PlayerSettings:
     """The most entries in one batch."""
     batch_bytes_max: int = 256 * 1024
     """No further entry joins a batch that it would bring above this many bytes; a larger entry goes alone."""
-    window_bytes: int = 1024 * 1024
+    window_bytes: int = 4 * 1024 * 1024
     """No further batch is sent to a target while this many bytes sent to it are not acknowledged."""
+    partition_window_bytes: int = 512 * 1024
+    """No further batch of a partition is sent to a target while this many bytes of it are not acknowledged: one that a
+    target is slow with leaves room for others."""
     queue_entries_max: int = 20_000
     """The most entries of the main stream that wait for one target, of all partitions; then those of the partition
     that brings the next one are dropped, and read from the log again when the target has caught up so far."""
@@ -42,8 +45,8 @@ class PlayerSettings:
     open_s_max: float = 5.0
     """The longest that a target may take to accept a stream; then the attempt is given up."""
     progress_s_max: float = 30.0
-    """A target that is connected and acknowledges nothing for this long, while entries sent to it are not
-    acknowledged, is disconnected; and it is sent batches of half as many entries until it has applied one."""
+    """A target that is connected and acknowledges nothing of a partition for this long, while entries of it were sent,
+    is disconnected; and it is sent batches of half as many entries of that partition until it has applied one."""
     retry_s_min: float = 0.05
     """The first pause after a stream to a target has ended, or a target has refused an entry; each failure doubles
     it. Without jitter: one player comes to each target."""

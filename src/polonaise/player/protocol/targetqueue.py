@@ -82,6 +82,7 @@ class TargetQueue:
         "acked",
         "batch_entries_max",
         "covered",
+        "in_flight_bytes",
         "partition",
         "sent",
         "start_after",
@@ -108,6 +109,8 @@ class TargetQueue:
         self.covered: TransactionId = NO_TRANSACTION
         """The id up to which every entry was sent or is in the queue, without what the main stream brings since the
         target joined it. Not kept up while the state is NORMAL or SUSPENDED."""
+        self.in_flight_bytes = 0
+        """The bytes sent and not acknowledged."""
         self._settings = settings
         self._budget = budget
         self._normal: deque[RoutedEntry] = deque()
@@ -124,7 +127,7 @@ class TargetQueue:
 
     @property
     def waits(self) -> bool:
-        """Whether an entry can be taken."""
+        """Whether an entry waits that is the next one to be sent."""
         return bool(self._catchup) or (self.state is QueueState.NORMAL and bool(self._normal))
 
     @property
@@ -165,7 +168,7 @@ class TargetQueue:
 
     def suspend(self) -> int:
         """Forget everything that waits; return the bytes in flight, of which no acknowledgement is waited for now."""
-        released = sum(size for _, size in self._in_flight)
+        released, self.in_flight_bytes = self.in_flight_bytes, 0
         self._in_flight.clear()
         self._drop_normal()
         self._catchup.clear()
@@ -262,7 +265,9 @@ class TargetQueue:
     # ------------------------------------------------------------------ entries go
 
     def take(self) -> DeliveryBatch | None:
-        """Take the next batch to be sent; None if nothing can be sent."""
+        """Take the next batch to be sent; None if nothing can be sent, or too much of it is not acknowledged."""
+        if self.in_flight_bytes >= self._settings.partition_window_bytes:
+            return None
         taken: list[RoutedEntry] = []
         size = 0
         while len(taken) < self.batch_entries_max and self.waits:
@@ -286,6 +291,7 @@ class TargetQueue:
         batch = DeliveryBatch(self.partition, self.sent, taken)
         self.sent = batch.last
         self._in_flight.append((batch.last, size))
+        self.in_flight_bytes += size
         return batch
 
     def acknowledge(self, through: TransactionId) -> int:
@@ -296,6 +302,7 @@ class TargetQueue:
         released = 0
         while self._in_flight and self._in_flight[0][0] <= through:
             released += self._in_flight.popleft()[1]
+        self.in_flight_bytes -= released
         self.acked = max(self.acked, through)
         return released
 

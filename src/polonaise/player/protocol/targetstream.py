@@ -38,6 +38,7 @@ class FailedRead(NamedTuple):
 
     reason: str
     retry_at_s: float
+    """Infinite while it is being tried."""
 
 
 class Unproved(NamedTuple):
@@ -61,10 +62,9 @@ class TargetStream:
         """Why there is no stream, or why the last one ended."""
         self.retry_at_s = -inf
         """When the next stream is opened, while there is none; in monotonic seconds."""
-        self.failure = ""
-        """Why the last stream ended; empty once the target has applied something after that."""
-        self.refusals: dict[PartitionId, str] = {}
-        """By partition, why the delivery was halted last, until the target has applied something of it."""
+        self.troubles: dict[PartitionId, str] = {}
+        """By partition, why its delivery was halted or its stream ended last, until the target has applied something of
+        it after that, or lacks nothing."""
         self.writing = False
         """Whether batches were handed to the stream, and it has not said yet that it takes more."""
         self.in_flight_bytes = 0
@@ -81,7 +81,8 @@ class TargetStream:
         self._start_after = start_after
         self._budget = QueueBudget(settings)
         self._ready: dict[PartitionId, None] = {}
-        self._progress_at_s = inf
+        self._progress_at_s: dict[PartitionId, float] = {}
+        """By partition of which something is in flight: when the target was sent it, or has last applied something."""
         self._up_since_s = inf
         self._opening_since_s = inf
         self._pause_s = settings.retry_s_min
@@ -113,8 +114,10 @@ class TargetStream:
 
     def close(self, reason: str, now_s: float) -> None:
         """End the stream or the attempt, and forget all that was queued for it; decide when the next one is opened."""
-        for queue in self.queues.values():
+        for partition, queue in self.queues.items():
             queue.suspend()
+            # A refusal says more than the end of the stream after it.
+            self.troubles.setdefault(partition, reason)
         self.halts.clear()
         self.failed_reads.clear()
         self.unproved.clear()
@@ -122,11 +125,11 @@ class TargetStream:
         self._ready.clear()
         self.in_flight_bytes = 0
         self.writing = False
-        self._progress_at_s = inf
+        self._progress_at_s.clear()
         if self.state is StreamState.UP and now_s - self._up_since_s >= self._settings.steady_s:
             self._pause_s = self._settings.retry_s_min
         self.state = StreamState.DOWN
-        self.reason = self.failure = reason
+        self.reason = reason
         self.retry_at_s = now_s + self._pause_s
         self._pause_s = min(2 * self._pause_s, self._settings.retry_s_max)
 
@@ -156,8 +159,7 @@ class TargetStream:
                 continue
             if queue.waits:
                 self._ready[partition] = None
-            if not self.in_flight_bytes:
-                self._progress_at_s = now_s
+            self._progress_at_s.setdefault(partition, now_s)
             batches.append(batch)
             size += batch.size
             self.in_flight_bytes += batch.size
@@ -168,12 +170,15 @@ class TargetStream:
         """Note that the target has applied everything of the partition up to `through`."""
         queue = self.queues[partition]
         if through > queue.acked:
-            self._progress_at_s = now_s
+            self._progress_at_s[partition] = now_s
             self._pauses_s.pop(partition, None)
-            self.refusals.pop(partition, None)
-            self.failure = ""
+            self.troubles.pop(partition, None)
             queue.batch_entries_max = min(2 * queue.batch_entries_max, self._settings.batch_entries_max)
         self.in_flight_bytes -= queue.acknowledge(through)
+        if not queue.in_flight_bytes:
+            self._progress_at_s.pop(partition, None)
+        if queue.waits:
+            self.ready(partition)  # its window was full
 
     def halt(
         self, partition: PartitionId, last: TransactionId, reason: str, now_s: float, *, for_good: bool = False
@@ -185,8 +190,9 @@ class TargetStream:
         if for_good:
             self.given_up[partition] = reason
         self.in_flight_bytes -= self.queue(partition).suspend()
+        self._progress_at_s.pop(partition, None)
         self.failed_reads.pop(partition, None)
-        self.refusals[partition] = reason
+        self.troubles[partition] = reason
         retry_at_s = inf if for_good else now_s + self._next_pause_s(partition)
         self.halts[partition] = Halt(reason, last, retry_at_s)
 
@@ -211,13 +217,13 @@ class TargetStream:
         # The shell has a deadline for this, too; whatever becomes of it, the next attempt must come.
         if self.state is StreamState.OPENING and now_s - self._opening_since_s >= 2 * settings.open_s_max:
             return f"it did not accept the stream within {2 * settings.open_s_max:g} s"
-        if self.state is not StreamState.UP or not self.in_flight_bytes:
+        stuck = [each for each, at_s in self._progress_at_s.items() if now_s - at_s >= settings.progress_s_max]
+        if not stuck:
             return ""
-        if now_s - self._progress_at_s < settings.progress_s_max:
-            return ""
-        for queue in self.queues.values():
+        for partition in stuck:
+            queue = self.queues[partition]
             queue.batch_entries_max = max(1, queue.batch_entries_max // 2)
-        return f"it acknowledged nothing for {settings.progress_s_max:g} s"
+        return f"it acknowledged nothing of partition {stuck[0]} for {settings.progress_s_max:g} s"
 
     def due_halts(self, now_s: float) -> Iterable[tuple[PartitionId, Halt]]:
         """Return the partitions whose delivery is to be tried again, and no longer count them as halted."""
@@ -227,9 +233,10 @@ class TargetStream:
         return due
 
     def due_reads(self, now_s: float) -> Iterable[TargetQueue]:
-        """Return the queues whose reads are to be tried again, and no longer count them as failed."""
-        due = [partition for partition, failed in self.failed_reads.items() if failed.retry_at_s <= now_s]
-        for partition in due:
-            del self.failed_reads[partition]
-            self.queues[partition].retry_read()
-            yield self.queues[partition]
+        """Return the queues whose reads are to be tried again now."""
+        for partition, failed in list(self.failed_reads.items()):
+            if failed.retry_at_s <= now_s:
+                # What it failed for is told until it has succeeded.
+                self.failed_reads[partition] = FailedRead(failed.reason, inf)
+                self.queues[partition].retry_read()
+                yield self.queues[partition]

@@ -1,0 +1,205 @@
+"""How the active player reads the log: marks, main streams, and stretches for targets that catch up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Any, Final, Protocol
+
+from polonaise.client.log import Log
+from polonaise.client.protocol.backoff import Backoff
+from polonaise.errors import BeyondLog, HistoryTrimmed, PolonaiseError, Retry
+from polonaise.log.producers import Produced
+from polonaise.player.protocol.activeplayer import ActivePlayer
+from polonaise.player.protocol.deliverylag import DeliveryLag, Lacking
+from polonaise.player.protocol.effects import PlayerEffect, ReadForTarget
+from polonaise.player.protocol.entries import Epoch, RoutedEntry
+from polonaise.player.protocol.settings import PlayerSettings
+from polonaise.player.routing import Router, Unroutable
+from polonaise.terms import PartitionId, TransactionId
+
+_log = logging.getLogger("polonaise.player")
+
+_READ: Final = "transactions"
+_MARK: Final = "the committed high-water mark"
+_WATCH_S: Final = 5.0
+"""Seconds between two looks at the log, and the longest wait for an answer."""
+_LOOKED_UP_MAX: Final = 32
+"""The most transactions that are looked up in the log after each of these looks."""
+_SKIPPED_SHARE: Final = 16
+"""By this the bytes are divided that one read for a target passes over, to count for the bound of the read, too."""
+
+
+class ReadingEvents(Protocol):
+    """Who is told what the log tells: the player."""
+
+    name: str
+
+    def happened(self, event: Callable[..., Sequence[PlayerEffect]], *about: Any) -> None:
+        """Let this event of the machine happen now."""
+
+    def stopped(self, partition: PartitionId, number: int, reason: str) -> None:
+        """Main stream `number` of the partition brings nothing more."""
+
+    def replaced(self, epoch: Epoch) -> None:
+        """Another player of this name has this epoch, a higher one."""
+
+
+class LogReading:
+    """Reads the log for one active player, and tells its machine. Each coroutine is a task of the player's."""
+
+    def __init__(
+        self, log: Log, machine: ActivePlayer, router: Router, settings: PlayerSettings, events: ReadingEvents
+    ) -> None:
+        self._log = log
+        self._machine = machine
+        self._router = router
+        self._settings = settings
+        self._events = events
+        self.lag = DeliveryLag(machine)
+        self._troubles: dict[tuple[PartitionId, str], str] = {}
+        """By partition, and what the log was asked for (`_READ`, `_MARK`): why it did not answer the last time."""
+
+    def trouble(self, partition: PartitionId) -> str:
+        """Return why the log did not answer the last time; empty if it did."""
+        return self._troubles.get((partition, _READ)) or self._troubles.get((partition, _MARK), "")
+
+    async def ask(self, partition: PartitionId, number: int) -> None:
+        """Ask for the mark until it is told."""
+        pauses = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
+        while True:
+            try:
+                mark = await self._log.high_water_mark(partition)
+            except PolonaiseError as error:
+                if error.retry is Retry.NEVER:
+                    self._events.stopped(partition, self._machine.partitions[partition].follows, str(error))
+                    return
+                self._troubled(partition, _MARK, error)
+                await asyncio.sleep(pauses.pause_s(1.0))
+            else:
+                self._troubles.pop((partition, _MARK), None)
+                self._events.happened(self._machine.mark_told, partition, number, mark)
+                return
+
+    async def follow(self, partition: PartitionId, number: int, first: TransactionId) -> None:
+        """Be the main stream of a partition: read it from `first` on, for ever."""
+        machine = self._machine
+        pauses = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
+        while True:
+            reader = self._log.read_batches(partition, after=first - 1, follow=True)
+            try:
+                async for batch in reader:
+                    pauses.reset()
+                    self._troubles.pop((partition, _READ), None)
+                    routed, unroutable = self._router.routed(batch, first - 1, batch.last)
+                    through = batch.last if unroutable is None else unroutable.id - 1
+                    if through >= first:
+                        self._events.happened(machine.fetched, partition, number, first, through, routed)
+                        self.lag.brought(partition, first, through, batch.commit_time_us, batch.length)
+                        first = through + 1
+                    if unroutable is not None:
+                        self._events.stopped(partition, number, str(unroutable))
+                        return
+            except HistoryTrimmed as error:
+                if error.first > first:
+                    self._events.happened(machine.trimmed, partition, number, error.first)
+                    return
+                self._troubled(partition, _READ, error)  # who said so does not know how far; somebody may
+                await asyncio.sleep(pauses.pause_s(1.0))
+            except PolonaiseError as error:
+                if error.retry is Retry.NEVER:
+                    self._events.stopped(partition, number, str(error))
+                    return
+                self._troubled(partition, _READ, error)
+                await asyncio.sleep(pauses.pause_s(1.0))
+            finally:
+                await reader.aclose()
+
+    def _troubled(self, partition: PartitionId, what: str, error: PolonaiseError) -> None:
+        """Note that the log does not answer what it is asked for; logged when that begins."""
+        if (partition, what) not in self._troubles:
+            _log.warning("player %s: partition %d does not tell %s: %s", self._events.name, partition, what, error)
+        self._troubles[partition, what] = str(error)
+
+    async def watch(self, key: bytes) -> None:
+        """Look at the log now and then: at each mark, for the lag of targets and whether the log answers, and at the
+        epoch in the register `key`, because a player that delivers nothing is told by no target that it was replaced.
+        """
+        while True:
+            # All at once: of many that do not answer, none is to hide the others.
+            looks = [self._look_at(partition) for partition in self._machine.partitions]
+            await asyncio.gather(self._look_at_epoch(key), *looks)
+            for lacking in list(islice(self.lag.unknown(), _LOOKED_UP_MAX)):
+                await self._look_up(lacking)
+            await asyncio.sleep(_WATCH_S)
+
+    async def _look_at_epoch(self, key: bytes) -> None:
+        try:
+            register = await self._log.register(key, 0, timeout=_WATCH_S)
+        except PolonaiseError:
+            return  # no answer proves nothing; that the log does not answer shows at its marks
+        if register is not None and (epoch := Produced.parse(register).epoch) > self._machine.epoch:
+            self._events.replaced(epoch)
+
+    async def _look_at(self, partition: PartitionId) -> None:
+        machine = self._machine
+        try:
+            mark = await self._log.high_water_mark(partition, timeout=_WATCH_S)
+        except PolonaiseError as error:
+            self._troubled(partition, _MARK, error)
+            return
+        machine.mark_seen(partition, mark)
+        self._troubles.pop((partition, _MARK), None)
+        current = machine.partitions[partition].current
+        if current is not None and current >= mark:
+            # There is nothing to be read, so reading can't prove that it is possible again.
+            self._troubles.pop((partition, _READ), None)
+
+    async def _look_up(self, lacking: Lacking) -> None:
+        """Find out when a transaction was committed that the main stream has never brought."""
+        committed_us = None
+        reader = self._log.read_batches(lacking.partition, after=lacking.id - 1, until=lacking.id)
+        try:
+            async with asyncio.timeout(_WATCH_S):
+                async for batch in reader:
+                    committed_us = batch.commit_time_us
+                    break
+        except TimeoutError:
+            return  # it is asked for again
+        except PolonaiseError as error:
+            if error.retry is not Retry.NEVER:
+                return
+        finally:
+            await reader.aclose()
+        self.lag.told(lacking, committed_us)
+
+    async def read(self, effect: ReadForTarget) -> None:
+        """Read the beginning of a stretch of the log for one target."""
+        machine, (target, partition, read) = self._machine, effect
+        entries: list[RoutedEntry] = []
+        through, size = read.first - 1, 0
+        reader = self._log.read_batches(partition, after=read.first - 1, until=read.last)
+        try:
+            async for batch in reader:
+                last = min(batch.last, read.last)
+                routed, unroutable = self._router.routed(batch, through, last)
+                if unroutable is not None:
+                    last = unroutable.id - 1
+                found = routed.get(target, [])
+                entries += found
+                size += sum(entry.size for entry in found) + batch.length // _SKIPPED_SHARE
+                through = max(through, last)
+                if unroutable is not None and through < read.first:
+                    raise unroutable
+                if unroutable is not None or size >= self._settings.recovery_bytes_max:
+                    break
+            if through < read.first:
+                raise BeyondLog(f"the log has nothing of ids {read.first} to {read.last}")
+        except (PolonaiseError, Unroutable) as error:
+            self._events.happened(machine.recovery_failed, target, partition, read.number, str(error))
+        else:
+            self._events.happened(machine.recovered, target, partition, read.number, entries, through)
+        finally:
+            await reader.aclose()

@@ -1,0 +1,47 @@
+"""What holds up which target, told from the active player's state as plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polonaise.player.protocol.activeplayer import ActivePlayer
+from polonaise.player.protocol.targetqueue import QueueState
+from polonaise.player.protocol.targetstream import StreamState, TargetStream
+
+
+def targets_health(machine: ActivePlayer) -> dict[str, dict[str, Any]]:
+    """Return by name of a target what `Player.health` tells of it, for JSON."""
+    return {name: _target_health(machine, stream) for name, stream in machine.targets.items()}
+
+
+def _target_health(machine: ActivePlayer, stream: TargetStream) -> dict[str, Any]:
+    lags: dict[str, int] = {}
+    hindered: dict[str, str] = {}
+    applied: dict[str, int] = {}
+    for partition, main in machine.partitions.items():
+        queue = stream.queue(partition)
+        # Of a target that was never connected nothing is known, and -1 would read as "has applied nothing".
+        if queue.state is not QueueState.SUSPENDED or queue.acked >= 0:
+            applied[str(partition)] = queue.acked
+        if main.current is not None:
+            delivered = max(queue.delivered(main.current), queue.start_after)
+            lags[str(partition)] = max(0, max(main.current, main.mark) - delivered)
+        if partition in stream.unproved:
+            hindered[str(partition)] = "the log has not told yet how far it reaches"
+        elif partition in stream.halts:
+            hindered[str(partition)] = stream.halts[partition].reason
+        elif partition in stream.failed_reads:
+            hindered[str(partition)] = stream.failed_reads[partition].reason
+        # That the stream is up again says little, until the target has applied something that it lacks.
+        elif partition in stream.troubles and lags.get(str(partition), 1):
+            hindered[str(partition)] = stream.troubles[partition]
+    return {
+        "state": stream.state.value,
+        "term": stream.term,
+        "reason": stream.reason if stream.state is not StreamState.UP else "",
+        "in_flight": stream.in_flight_bytes,
+        "waiting": sum(queue.waiting for queue in stream.queues.values()),
+        "applied": applied,
+        "lag": lags,
+        "hindered": hindered,
+    }
