@@ -7,12 +7,15 @@ import gc
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
 from polonaise.errors import AddressInUse, BadOption, InvariantViolated
+from polonaise.host.certificates import PLAYER, TARGET
+from polonaise.host.tls import TlsFiles, TlsIdentity
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, Judge
 from polonaise.player.grpctransport import channels, server
 from polonaise.player.grpctransport.endings import REASON_CHARACTERS_MAX
@@ -34,6 +37,7 @@ from rigs.deliverystreams import connections_to
 from rigs.programs import run_program
 from rigs.proxy import proxied
 from rigs.streamevents import SOURCE, RunStream, batch
+from rigs.tls import Authority, replace
 from rigs.waiting import nothing_happens_for, time_passes, wait_until
 
 
@@ -514,3 +518,49 @@ def test_an_address_where_no_target_can_be_is_refused(address: str) -> None:
 def test_grpc_is_imported_only_when_it_is_used() -> None:
     code = "import sys, polonaise, polonaise.player.player; print({'grpc', 'google.protobuf'} & set(sys.modules))"
     assert run_program(sys.executable, "-c", code).stdout == "set()\n"
+
+
+# ---------------------------------------------------------------------- TLS
+
+
+async def test_a_certificate_for_no_player_is_refused_with_what_it_needs(target: HeldTarget, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    client = TlsIdentity(authority.client())
+    async with Serving(target, tls=TlsIdentity(authority.issue("target", TARGET), TARGET)) as serving:
+        run = RunStream(GrpcEndpoint(serving.place, client), Fence(1, 1))
+        reason = await run.ended()
+        assert "the certificate of 'client' is not for a player" in reason
+        assert "urn:polonaise:player" in reason
+    assert target.kept == NO_FENCE
+
+
+async def test_replaced_files_count_for_the_streams_from_then_on_without_a_restart(
+    target: HeldTarget, tmp_path: Path
+) -> None:
+    ours, others = Authority(tmp_path / "ours"), Authority(tmp_path / "others")
+    targets, players = ours.issue("target", TARGET), ours.issue("player", PLAYER, hosts=())
+    new = [others.issue("target", TARGET), others.issue("player", PLAYER, hosts=())]
+    async with Serving(target, tls=TlsIdentity(targets, TARGET)) as serving:
+        endpoint = GrpcEndpoint(serving.place, TlsIdentity(players, PLAYER))
+        async with RunStream(endpoint, Fence(1, 1)) as run:
+            await run.events.one("connected")
+            # The target first: the player does not trust its new certificate, and what is open stays open.
+            for old, by in zip(_paths(targets), _paths(new[0]), strict=True):
+                replace(old, by)
+            assert "not of a CA that this player trusts" in await RunStream(endpoint, Fence(1, 2)).ended()
+            run.send(batch(0, -1, 0))
+            await run.events.one("acknowledged")
+        for old, by in zip(_paths(players), _paths(new[1]), strict=True):
+            replace(old, by)
+        async with RunStream(endpoint, Fence(1, 3)) as run:
+            await run.events.one("connected")
+        assert serving.server.trouble() == ""
+        # Files that can't be used leave those before in use, and show.
+        replace(targets.key, players.key)
+        async with RunStream(endpoint, Fence(1, 4)) as run:
+            await run.events.one("connected")
+        assert "does not belong to the certificate" in serving.server.trouble()
+
+
+def _paths(files: TlsFiles) -> tuple[str, str, str]:
+    return files.ca, files.certificate, files.key

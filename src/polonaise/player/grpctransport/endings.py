@@ -47,7 +47,9 @@ def why_ended(address: str, code: grpc.StatusCode, details: str | None, *, with_
 
 def _advice_without_connection(told: str, with_tls: bool) -> str:
     if with_tls and "CERTIFICATE_VERIFY_FAILED" in told:
-        return "its certificate is not of a CA that this player trusts, has expired, or names another host"
+        return "its certificate is not of a CA that this player trusts, or has expired"
+    if with_tls and "Hostname Verification" in told:
+        return "its certificate does not name this host: issue one that does"
     if with_tls and "WRONG_VERSION_NUMBER" in told:
         return "it speaks no TLS, and this player does: give both TLS files, or neither"
     if with_tls and _HANDSHAKE.search(told):
