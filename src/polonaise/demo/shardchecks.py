@@ -5,10 +5,11 @@ That is `Payment` and `decode_opening`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import Connection, create_engine, text
 
 from polonaise.client.log import Log
 from polonaise.demo.bank import OPENING, PARTITION, PAYMENT, decode_opening
@@ -62,26 +63,29 @@ async def fold_shards(log: Log, count: int) -> FoldedShards:
 
 def applied_at(url: str) -> int:
     """Return how many entries the database of a shard has applied; 0 before it has its tables."""
-    engine = create_engine(url)
-    try:
-        with engine.connect() as db:
-            if not engine.dialect.has_table(db, "shard_applied"):
-                return 0
-            return int(db.execute(text("SELECT count(*) FROM shard_applied")).scalar_one())
-    finally:
-        engine.dispose()
+    with _tables_at(url) as db:
+        return 0 if db is None else int(db.execute(text("SELECT count(*) FROM shard_applied")).scalar_one())
 
 
 def contents_of(url: str) -> ShardContents:
     """Return what the database of a shard holds."""
+    with _tables_at(url) as db:
+        if db is None:
+            return ShardContents()
+        balances = db.execute(text("SELECT account, balance FROM shard_accounts"))
+        transactions = db.execute(text("SELECT transaction_id FROM shard_applied ORDER BY position"))
+        return ShardContents(
+            {row.account: row.balance for row in balances}, [row.transaction_id for row in transactions]
+        )
+
+
+@contextmanager
+def _tables_at(url: str) -> Iterator[Connection | None]:
+    """Open the database of a shard; None if it has no tables yet."""
     engine = create_engine(url)
     try:
         with engine.connect() as db:
-            balances = db.execute(text("SELECT account, balance FROM shard_accounts"))
-            transactions = db.execute(text("SELECT transaction_id FROM shard_applied ORDER BY position"))
-            return ShardContents(
-                {row.account: row.balance for row in balances}, [row.transaction_id for row in transactions]
-            )
+            yield db if engine.dialect.has_table(db, "shard_applied") else None
     finally:
         engine.dispose()
 
