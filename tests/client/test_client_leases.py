@@ -49,6 +49,18 @@ async def test_a_lease_is_held_by_one_until_it_is_released_and_then_by_another_a
     assert tasks_of_leases() == []
 
 
+async def test_the_leases_that_are_held_are_listed_with_what_their_holders_note() -> None:
+    async with testing.log() as log, log.cluster.connect() as other:
+        async with log.lease("mail/a", note=b"one"), other.lease("mail/b", note=b"two"), log.lease("other"):
+            listed = await other.list_leases("mail/")
+            assert [(each.name, each.note) for each in listed] == [("mail/a", b"one"), ("mail/b", b"two")]
+            assert 0 < listed[0].remaining_ms <= 5_000
+            assert len(await log.list_leases()) == 3
+        assert await log.list_leases("mail/") == []
+        with pytest.raises(BadOption):
+            await log.list_leases(b"mail")  # type: ignore[arg-type]
+
+
 async def test_a_lease_is_kept_for_longer_than_its_duration() -> None:
     async with testing.log() as log, log.lease("n", duration_s=1.0) as lease:
         losing = asyncio.ensure_future(lease.lost())
@@ -186,3 +198,15 @@ async def test_many_that_want_one_lease_have_it_one_after_the_other() -> None:
             for number in range(5):
                 group.create_task(work(log, number))
         await wait_until(lambda: len(had) == 5)
+
+
+def test_a_lease_for_threads() -> None:
+    with testing.blocking_log() as log:
+        lease = log.lease("n", note=b"of a thread")
+        with lease:
+            assert (lease.held, lease.name, lease.partition, lease.duration_s) == (True, "n", 0, 5.0)
+            with pytest.raises(DeadlineExceeded):
+                log.lease("n").acquire(timeout=0.1)
+            assert lease.holder > 0
+        assert not lease.held
+        assert lease.lost() == "it was released"

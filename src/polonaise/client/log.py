@@ -38,6 +38,7 @@ from polonaise.client.waiting import check_loop, deadline_in, retrieve
 from polonaise.errors import DeadlineExceeded, Overloaded, PolonaiseError
 from polonaise.host import Host
 from polonaise.terms import BodyForm, PartitionId, Transaction, TransactionId
+from polonaise.wire.leases import DURATION_MS_MIN, ListedLease
 from polonaise.wire.messages import Batches, Health, HealthIs, LogTrimmed, Read, TrimLog
 
 Ts = TypeVarTuple("Ts")
@@ -400,6 +401,19 @@ class Log(ReadableLog):
             self._host, self._requests, self._usable(partition), *checked, self.client_id << 32 | self._leases,
             self._lease_keepers,
         )  # fmt: skip
+
+    async def list_leases(
+        self, prefix: str = "", *, partition: PartitionId = 0, timeout: float | None = None
+    ) -> list[ListedLease]:
+        """Return the leases of the partition that are held, by anybody, and whose names begin with `prefix`.
+
+        Raises `DeadlineExceeded` after `timeout` seconds (default `ClientSettings.answer_s_max`).
+        """
+        if not isinstance(prefix, str):
+            raise wrong("prefix", prefix, "a lease's name is text")
+        readable, timeout_s = self._usable(partition), self._answer_s(timeout)
+        _, listed = await self._requests.hold_leases(readable, 0, DURATION_MS_MIN / 1000, [], prefix, timeout_s)
+        return listed
 
     # ------------------------------------------------------------------ marks
 
