@@ -21,7 +21,7 @@ from polonaise.demo import shardsrun
 from polonaise.demo.bank import OPENING, PARTITION, PAYMENT, encode_opening
 from polonaise.demo.payments import Book, make_payments
 from polonaise.demo.shardchecks import FoldedShards, ShardContents, contents_of, fold_shards, shard_verdicts
-from polonaise.demo.shards import PLAYER, ShardAccounts, route_to, shard_name
+from polonaise.demo.shards import SHARDS, ShardAccounts, route, shard_name
 from polonaise.demo.shardsrun import run_shards
 from polonaise.demo.talkingprocess import TalkingProcess
 from polonaise.errors import BadOption
@@ -96,7 +96,7 @@ def test_each_difference_is_found_by_the_check_for_it(
 
 async def test_shards_in_one_process_hold_what_the_checks_sum_up(tmp_path: Path) -> None:
     book = make_payments(400, seed=3, accounts=30)
-    urls = [f"sqlite:///{tmp_path / shard_name(number)}.db" for number in range(3)]
+    urls = [f"sqlite:///{tmp_path / shard_name(number)}.db" for number in range(SHARDS)]
     async with AsyncExitStack() as stack:
         log = await stack.enter_async_context(polonaise.connect(f"embedded:{tmp_path / 'log'}"))
         shards = {shard_name(number): ShardAccounts(url) for number, url in enumerate(urls)}
@@ -106,13 +106,13 @@ async def test_shards_in_one_process_hold_what_the_checks_sum_up(tmp_path: Path)
             await log.append(encode_opening(account, balance), PARTITION, header=OPENING)
         await log.append(b"of another application", PARTITION, header=9)
         await asyncio.gather(*(log.append(each.encode(), PARTITION, header=PAYMENT) for each in book.payments))
-        async with Player(log, PLAYER, route_to(3), shards) as player:
-            folded = await fold_shards(log, 3)
+        async with Player(log, "p", route, shards) as player:
+            folded = await fold_shards(log, SHARDS)
             for name in shards:
                 await player.delivered(name, PARTITION, folded.last)
     assert [result for result in shard_verdicts(folded, [contents_of(url) for url in urls]) if not result.holds] == []
     assert folded.last >= 430
-    assert sorted(folded.shards[1].balances) == list(range(1, 30, 3))
+    assert sorted(folded.shards[1].balances) == list(range(1, 31, 4))
 
 
 def test_a_database_without_tables_holds_nothing(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ async def test_a_planted_fault_in_one_shard_fails_the_demo(
 
 @pytest.mark.slow
 async def test_shards_may_be_databases_of_a_server(postgresql: PostgreSQL) -> None:
-    databases = [postgresql.database() for _ in range(2)]
+    databases = [postgresql.database() for _ in range(SHARDS)]
     holds, said = await run_a_little(databases)
     assert holds, said
     with pytest.raises(BadOption, match="holds an earlier day: give each shard an empty database"):
@@ -183,8 +183,13 @@ async def test_shards_may_be_databases_of_a_server(postgresql: PostgreSQL) -> No
 async def test_a_database_that_can_not_be_used_is_named_without_its_password() -> None:
     url = "postgresql+psycopg://me:secret@127.0.0.1:1/x"
     with pytest.raises(BadOption, match=r"the shard .*127\.0\.0\.1:1/x can't be used: ") as refused:
-        await run_a_little([url])
+        await run_a_little([url] * SHARDS)
     assert "secret" not in str(refused.value)
+
+
+async def test_another_number_of_databases_is_refused() -> None:
+    with pytest.raises(BadOption, match="1 databases of shards: give --shard 4 times"):
+        await run_a_little(["sqlite:///x.db"])
 
 
 @pytest.mark.slow
@@ -202,7 +207,7 @@ def test_a_demo_whose_checks_fail_ends_with_another_status_than_0(monkeypatch: p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", ["demo.shardserver", "demo.shardplayer"])
+@pytest.mark.parametrize("when", ["demo.shardserver", "player start"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_demo_that_is_ended_takes_all_of_its_processes_along(
     number: signal.Signals, when: str, tmp_path: Path

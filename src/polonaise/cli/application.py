@@ -140,7 +140,7 @@ def demo_shards(
     tellers: Annotated[int, Option(min=1, max=16, help="Number of processes that make the payments.")] = 3,
     shard: Annotated[
         list[str] | None,
-        Option(help="SQLAlchemy URL of an empty database for a shard; once for each. Default: four of SQLite."),
+        Option(help="SQLAlchemy URL of an empty database for a shard; four times. Default: SQLite."),
     ] = None,
 ) -> None:
     """Run the bank with its accounts on shards: the player and a shard are killed, and every balance is checked."""

@@ -5,9 +5,9 @@ Begin with `bank`, the application: its tables, transactions and context. `payme
 day. `checks` compares what the day left behind; `sparkjobs` archives, audits and reports it on Spark, with the views of
 `views` and the page of `report`.
 
-With shards: `shards` says which shard gets what and how it keeps it; `shardserver` is the process of a shard,
-`shardplayer` one of the player, `talkingprocess` such a process from outside; `shardsrun` is the whole day, and
-`shardchecks` compares what it left behind.
+With shards: `shards` says which shard gets what and how it keeps it; `shardserver` is the process of a shard, and
+that of the player is `polonaise player start`. `talkingprocess` is such a process from outside, `shardsrun` the whole
+day, and `shardchecks` compares what it left behind.
 
 All of it may be changed as an example is; the checks must not share code with what they check, but for that which reads
 a transaction's body: `Payment` and `decode_opening`.

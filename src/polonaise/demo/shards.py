@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, Table, bindparam
@@ -14,8 +14,7 @@ from polonaise.demo.payments import Payment
 from polonaise.player import RoutedEntry, SqlDeliveryTarget
 from polonaise.terms import PartitionId, Transaction
 
-PLAYER: Final = "bank-shards"
-"""The name of the player."""
+SHARDS: Final = 4
 
 schema = MetaData()
 accounts = Table(
@@ -43,22 +42,20 @@ def shard_name(number: int) -> str:
     return f"shard-{number}"
 
 
-def route_to(shards: int) -> Callable[[Transaction], Mapping[str, bytes]]:
-    """Return the route function for so many shards: account `n` is on shard `n % shards`."""
+def route(tx: Transaction) -> Mapping[str, bytes]:
+    """Give each shard what its own accounts get: account `n` is on shard `n % SHARDS`.
 
-    def route(tx: Transaction) -> Mapping[str, bytes]:
-        """Give each shard what its own accounts get; a payment between two shards becomes an entry for each."""
-        if tx.header == OPENING:
-            account, balance = decode_opening(tx.data)
-            return {shard_name(account % shards): json.dumps({"opens": [account, balance]}).encode()}
-        changes: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        if tx.header == PAYMENT:
-            payment = Payment.decode(tx.data)
-            for account in payment.accounts:
-                changes[shard_name(account % shards)].append((account, payment.change(account)))
-        return {name: json.dumps({"changes": its}).encode() for name, its in changes.items()}
-
-    return route
+    A payment between two shards becomes an entry for each.
+    """
+    if tx.header == OPENING:
+        account, balance = decode_opening(tx.data)
+        return {shard_name(account % SHARDS): json.dumps({"opens": [account, balance]}).encode()}
+    changes: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    if tx.header == PAYMENT:
+        payment = Payment.decode(tx.data)
+        for account in payment.accounts:
+            changes[shard_name(account % SHARDS)].append((account, payment.change(account)))
+    return {name: json.dumps({"changes": its}).encode() for name, its in changes.items()}
 
 
 class ShardAccounts(SqlDeliveryTarget):

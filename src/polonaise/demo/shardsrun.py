@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -29,21 +30,21 @@ from polonaise.demo.shardchecks import (
     fold_shards,
     shard_verdicts,
 )
-from polonaise.demo.shardplayer import PlayerJob
-from polonaise.demo.shards import shard_name
+from polonaise.demo.shards import SHARDS, shard_name
 from polonaise.demo.shardserver import ShardJob
 from polonaise.demo.talkingprocess import TalkingProcess
 from polonaise.errors import BadOption
-from polonaise.node.local import ANY_PORT, LocalCluster
+from polonaise.node.local import ANY_PORT, HTTP_OFF, LocalCluster
 from polonaise.redaction import redacted
 
-SHARDS: Final = 4
 DOWN_S: Final = 1.0
 """Seconds that the killed shard stays away."""
 _SHARD_KILLED_AT: Final = 0.3
 _PLAYER_KILLED_AT: Final = 0.6
 _DELIVERED_S_MAX: Final = 60.0
 _LOOK_S: Final = 0.1
+_LEASE_S: Final = 1.0
+"""How long the lease of the player's active process lasts: not much longer than that takes the standby to take over."""
 
 
 @dataclass
@@ -64,20 +65,21 @@ class Shards:
         self._coordinator = coordinator
         self.databases = list(databases)
         self._directory = directory
-        self._job = directory / "player.json"
+        self._settings = directory / "player.toml"
         self.day = ShardsDay()
         self.servers = [
-            self._process(shard_name(number), "polonaise.demo.shardserver", f"{shard_name(number)}.json")
-            for number in range(len(databases))
+            self._process(name, "polonaise.demo.shardserver", str(directory / f"{name}.json"))
+            for name in map(shard_name, range(len(databases)))
         ]
         self.players = [self._player("player-0"), self._player("player-1")]
         """The active one first; then the one that stands by."""
 
-    def _process(self, name: str, module: str, job: str) -> TalkingProcess:
-        return TalkingProcess(name, module, [str(self._directory / job)], self._directory / f"{name}.log")
+    def _process(self, name: str, module: str, *arguments: str) -> TalkingProcess:
+        return TalkingProcess(name, module, arguments, self._directory / f"{name}.log")
 
     def _player(self, name: str) -> TalkingProcess:
-        return self._process(name, "polonaise.demo.shardplayer", self._job.name)
+        options = ("--config", str(self._settings), "--http", HTTP_OFF, "--until-stdin-ends")
+        return self._process(name, "polonaise.cli", "player", "start", *options)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -90,7 +92,7 @@ class Shards:
             for number, (database, address) in enumerate(zip(self.databases, addresses, strict=True)):
                 # Where the player looks for it, also after it was killed.
                 ShardJob(database, address).write(self._directory / f"{shard_name(number)}.json")
-            PlayerJob(self._coordinator, str(self._directory / "player.lock"), addresses).write(self._job)
+            self._settings.write_text(player_settings(self._coordinator, addresses))
             active, standby = self.players
             await active.start()
             self.day.epoch = await active.says("active")
@@ -143,6 +145,15 @@ class Shards:
         return list(await asyncio.gather(*(asyncio.to_thread(contents_of, each) for each in self.databases)))
 
 
+def player_settings(log: str, addresses: Sequence[str]) -> str:
+    """Return the settings of `polonaise player start`, for shards at these addresses."""
+    lines = ["[player]", 'name = "bank-shards"', f"log = {json.dumps(log)}", 'route = "polonaise.demo.shards:route"']
+    lines.append(f"lease_s = {_LEASE_S:g}")
+    for number, address in enumerate(addresses):
+        lines += [f"[targets.{shard_name(number)}]", f"address = {json.dumps(address)}"]
+    return "\n".join(lines) + "\n"
+
+
 class Progress:
     """How many payments are made, for those who wait until a part of them is."""
 
@@ -167,6 +178,8 @@ async def run_shards(book: Book, tellers: int, console: Console, databases: Sequ
     The shards are in these databases, which must be empty, and keep what is there at the end; without any, in four of
     SQLite, which are removed. Raises `BadOption`, `StartFailed` and `TellerFailed`.
     """
+    if databases and len(databases) != SHARDS:
+        raise BadOption(f"{len(databases)} databases of shards: give --shard {SHARDS} times, or not at all")
     for row in book.bad_rows:
         console.print(Text(f"not used: {row}", style="yellow"))  # a Text: what a file contains is no markup
     with without_tls(), tempfile.TemporaryDirectory(prefix="polonaise-demo-") as scratch:

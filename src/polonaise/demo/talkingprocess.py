@@ -13,7 +13,8 @@ from polonaise.errors import invariant
 from polonaise.node.local import StartFailed
 
 _SAYS_S: Final = 60.0
-_STOPS_S: Final = 10.0
+_STOPS_S: Final = 15.0
+"""Longer than a process takes that hands over what it was doing."""
 _LOG_END: Final = 2_000
 """Characters of a process's errors that are told when it did not say what it should."""
 
@@ -67,7 +68,7 @@ class TalkingProcess:
             await process.wait()
 
     async def stop(self) -> None:
-        """Have the process stop, and wait until it has ended; kill it after 10 seconds."""
+        """Have the process stop, and wait until it has ended; kill it after 15 seconds."""
         process = self._process
         if process is None:
             return
