@@ -223,3 +223,14 @@ def test_settings_that_are_right_are_only_checked(shell: Shell, tmp_path: Path) 
     assert sorted(each.name for each in tmp_path.iterdir() if each.name != "__pycache__") == [
         "player.toml", "shoptargets.py",
     ]  # fmt: skip
+
+
+def test_targets_are_shown_with_the_other_settings_and_without_their_secrets(shell: Shell, tmp_path: Path) -> None:
+    config = tmp_path / "player.toml"
+    config.write_text(WHOLE + "[targets.b]\nsql = 'postgresql://me:hush@host/db'\napply = 'a:B'\n")
+    said = shell.run("config", "show", "player", "--given", "--config", config, "--json")
+    shown = {each["setting"]: each["value"] for each in said.objects}
+    assert shown["player.name"] == "accounts"
+    assert shown["targets.a.file"] == "a.jsonl"
+    assert shown["targets.b.sql"] == "postgresql://me:***@host/db"
+    assert "hush" not in said.output

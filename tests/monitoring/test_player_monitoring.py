@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from polonaise.errors import ServersUnavailable
+from polonaise.node.monitoring.metriclist import METRICS
 from polonaise.node.monitoring.playerface import ObservedPlayer
 from polonaise.node.monitoring.running import serving_http
 from rigs.httpget import http_get
@@ -99,6 +100,9 @@ async def test_a_target_that_refuses_lags_and_says_so(tmp_path: Path) -> None:
             assert document["status"] == "degraded"
             assert "not this one" in document["problems"]["target a"][0]
             assert "target b" not in document["problems"]
+            text = (await http_get(address, "/metrics")).body.decode()
+            told = [metric for metric in METRICS if metric.name.startswith("polonaise_player_")]
+            assert [metric.name for metric in told if f"\n{metric.name}" not in text] == [], "every one has samples"
             refuses[0] = False
             await nodes.until_delivered("a", "1", "2", "3")
             await scraped.until('player_target_lag_seconds_max{target="a"}', 0)

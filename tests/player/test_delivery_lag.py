@@ -52,6 +52,15 @@ def test_memory_is_bounded_whatever_the_clocks_do() -> None:
     assert history.bytes_after(-1) == 20_000
 
 
+def test_many_partitions_share_a_bound() -> None:
+    lag = DeliveryLag(ActivePlayer(1, range(2_000), PlayerSettings()))
+    for id in range(300):
+        for partition in (0, 1_999):
+            lag.brought(partition, id, id, id * S, 1)
+    assert all(len(history._points) <= 65 for history in lag._histories.values())
+    assert len(lag._histories) == 2
+
+
 def test_a_history_knows_nothing_of_what_it_was_not_brought() -> None:
     history = MainHistory(100)
     assert history.committed_us(100) is None

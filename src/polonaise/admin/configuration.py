@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from polonaise.admin.settingkeys import TABLES, SettingKey, SettingKind
-from polonaise.admin.targettables import TARGETS, targets_in
+from polonaise.admin.targettables import MEANINGS, TARGETS, targets_in
 from polonaise.errors import BadOption, NotFound
 from polonaise.host.files import with_own_errors
 from polonaise.link.connection import LinkSettings
@@ -77,13 +77,28 @@ class GivenSetting(NamedTuple):
 class GivenSettings:
     """The settings of one table, each with its value and origin."""
 
-    def __init__(self, given: Iterable[GivenSetting], targets: Mapping[TargetName, TargetPlan] | None = None) -> None:
+    def __init__(
+        self, given: Iterable[GivenSetting], targets: Mapping[TargetName, TargetPlan] | None = None, origin: str = ""
+    ) -> None:
+        """`origin` is where the targets are from."""
         self.given = {each.key.name: each for each in given}
         self.targets = dict(targets or {})
         """Of a player, its targets."""
+        self._origin = origin
 
     def __getitem__(self, name: str) -> Any:
         return self.given[name].value
+
+    @property
+    def target_settings(self) -> list[GivenSetting]:
+        """What is given about targets, as settings of their own, for `config show`."""
+        return [
+            GivenSetting(
+                SettingKey(f"{TARGETS}.{name}.{key}", SettingKind.TEXT, None, MEANINGS[key]), value, self._origin
+            )
+            for name, plan in self.targets.items()
+            for key, value in plan.shown().items()
+        ]
 
     def required(self, name: str, table: str) -> Any:
         """Return a value that has no default. Raises `BadOption`, with the ways to give it, if missing or empty."""
@@ -185,6 +200,7 @@ def configuration_of(
             for key in TABLES[table]
         ),
         targets if table == "player" else None,
+        f"file {file}",
     )
     _check_together(configuration, mistakes)
     if mistakes:

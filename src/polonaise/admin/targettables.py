@@ -15,6 +15,15 @@ from polonaise.terms import PartitionId, TransactionId
 
 TARGETS: Final = "targets"
 """The table that the tables of targets are in."""
+MEANINGS: Final = {
+    "address": "Address at which the target serves itself.",
+    "sql": "URL of a database that the player applies to.",
+    "apply": "Class that applies entries to the database.",
+    "file": "File of lines in JSON.",
+    "decode": "Function that makes of a payload what stands in a line.",
+    "start_after": "Ids after which a new target begins, by partition.",
+}
+"""What is told of a target, by the names of its settings, in one line each for `config show`."""
 _NAME_CHARACTERS_MAX: Final = 200
 _PLACES: Final = ("address", "sql", "sql_variable", "file")
 """The keys of which a target has exactly one."""

@@ -22,6 +22,7 @@ from polonaise.client.protocol.oncekeys import Once
 from polonaise.errors import PolonaiseError
 from polonaise.log.batch import Batch
 from polonaise.terms import ClientId, PartitionId, Transaction, TransactionId
+from polonaise.wire.leases import ListedLease
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -239,6 +240,12 @@ class Log:
             lambda: self._log.lease(name, partition=partition, duration_s=duration_s, note=note)
         )
         return Lease(self._background, made)
+
+    def list_leases(
+        self, prefix: str = "", *, partition: PartitionId = 0, timeout: float | None = None
+    ) -> list[ListedLease]:
+        """Return the leases that are held and whose names begin with `prefix`. As `polonaise.Log.list_leases`."""
+        return self._background.call(lambda: self._log.list_leases(prefix, partition=partition, timeout=timeout))
 
     # ------------------------------------------------------------------ marks
 

@@ -11,6 +11,7 @@ from typer import Option
 from polonaise.cli import running
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.errors import BadOption
+from polonaise.redaction import redacted
 
 if TYPE_CHECKING:
     from polonaise.node.playerplan import LoadedPlan
@@ -80,6 +81,6 @@ def player_start(
 def _tell(state: str) -> None:
     """Print one line about the process. It goes on if nobody reads that."""
     try:
-        running.say_now(state)
+        running.say_now(redacted(state))
     except BadOption:
         pass

@@ -43,6 +43,12 @@ class TargetPlan:
     start_after: Mapping[PartitionId, TransactionId] = field(default_factory=dict)
     """The id after which a new target begins, by partition."""
 
+    def shown(self) -> dict[str, str]:
+        """Return what is given, as texts by the names of the settings."""
+        texts = {name: getattr(self, name) for name in ("address", "sql", "apply", "file", "decode")}
+        texts["start_after"] = ", ".join(f"{partition}={id}" for partition, id in self.start_after.items())
+        return {name: text for name, text in texts.items() if text}
+
 
 @redacted_repr
 @dataclass(frozen=True, slots=True)

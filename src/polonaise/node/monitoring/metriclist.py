@@ -345,7 +345,7 @@ TARGET_LAG_SECONDS: Final = _gauge(
     "player_target_lag_seconds_max",
     "How long ago the oldest transaction was committed that the target lacks, of all partitions; 0 if it lacks none, "
     "no sample before it has told what it has. By the clocks of the servers and of this machine, and up to a sixteenth "
-    "too high.",
+    "too high; with more than 128 partitions by more.",
     TARGET,
 )
 TARGET_LAG_BYTES: Final = _gauge(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from polonaise.player.protocol.activeplayer import ActivePlayer
 from polonaise.player.protocol.entries import TargetName
-from polonaise.player.protocol.mainhistory import MainHistory
+from polonaise.player.protocol.mainhistory import POINTS_MAX, MainHistory
 from polonaise.player.protocol.targetstream import StreamState
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+
+_POINTS_OF_ALL_MAX: Final = 128 * POINTS_MAX
+"""The most points of all histories together, some 25 MB: as long as there are at most 2,048 partitions."""
 
 
 class TargetLag(NamedTuple):
@@ -34,6 +37,7 @@ class DeliveryLag:
 
     def __init__(self, machine: ActivePlayer) -> None:
         self._machine = machine
+        self._points_max = max(64, min(POINTS_MAX, _POINTS_OF_ALL_MAX // max(1, len(machine.partitions))))
         self._histories: dict[PartitionId, MainHistory] = {}
         self._looked_up: dict[tuple[TargetName, PartitionId], tuple[TransactionId, int | None]] = {}
         """By target and partition: a transaction from before the main stream, and when it was committed, in µs.
@@ -47,7 +51,7 @@ class DeliveryLag:
         history = self._histories.get(partition)
         if history is None or first > history.last + 1:
             # Begun, or begun anew behind what the log has lost.
-            history = self._histories[partition] = MainHistory(first)
+            history = self._histories[partition] = MainHistory(first, self._points_max)
         history.brought(last, commit_time_us, size)
 
     def unknown(self) -> Iterator[Lacking]:

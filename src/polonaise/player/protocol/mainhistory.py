@@ -7,8 +7,10 @@ from typing import Final, NamedTuple
 
 from polonaise.terms import TransactionId
 
-_POINTS_MAX: Final = 1024
-_PRECISION: Final = 16
+POINTS_MAX: Final = 1024
+_POINTS_FOR_PRECISION: Final = 64
+"""By this the most points are divided for the precision: for 30 days of batches a millisecond apart, merging as the
+precision has it leaves about 22 times as many points as that."""
 
 
 class _Point(NamedTuple):
@@ -26,13 +28,14 @@ class _Point(NamedTuple):
 class MainHistory:
     """The batches of one main stream, in bounded memory: older ones are kept several to a point.
 
-    Ages and sizes are therefore estimates. An age is too high by at most a sixteenth of itself.
+    Ages and sizes are therefore estimates. With 1,024 points, an age is too high by at most a sixteenth of itself.
     """
 
-    def __init__(self, first: TransactionId) -> None:
-        """Begin with a main stream whose first transaction is `first`."""
+    def __init__(self, first: TransactionId, points_max: int = POINTS_MAX) -> None:
+        """Begin with a main stream whose first transaction is `first`; keep up to `points_max` points, 64 or more."""
         self.first = first
         """The first transaction that it knows of."""
+        self._points_max = points_max
         self._points: list[_Point] = []
 
     @property
@@ -47,8 +50,8 @@ class MainHistory:
             return
         through = points[-1].bytes_through if points else 0
         points.append(_Point(last, commit_time_us, commit_time_us, through + size))
-        if len(points) > _POINTS_MAX:
-            self._points = _merged(points)
+        if len(points) > self._points_max:
+            self._points = _merged(points, self._points_max // 2, self._points_max // _POINTS_FOR_PRECISION)
 
     def committed_us(self, id: TransactionId) -> int | None:
         """Return about when this transaction was committed; None if the main stream has not brought it."""
@@ -76,20 +79,20 @@ class MainHistory:
         return round(points[-1].bytes_through - passed)
 
 
-def _merged(points: list[_Point]) -> list[_Point]:
-    """Return the points with neighbours made one where that makes no age wrong by more than `_PRECISION` says.
+def _merged(points: list[_Point], count_max: int, precision: int) -> list[_Point]:
+    """Return the points with neighbours made one where that makes no age wrong by more than its part of `precision`.
 
-    At most half of `_POINTS_MAX` are left, whatever the clock has done.
+    At most `count_max` are left, whatever the clock has done.
     """
     now_us, merged = points[-1].last_us, points[:1]
     for point in points[1:]:
         before = merged[-1]
         # Batches near the end are never merged: their age is about nothing.
-        if (point.last_us - before.first_us) * _PRECISION <= now_us - point.last_us:
+        if (point.last_us - before.first_us) * precision <= now_us - point.last_us:
             merged[-1] = point._replace(first_us=before.first_us)
         else:
             merged.append(point)
-    while len(merged) > _POINTS_MAX // 2:
+    while len(merged) > count_max:
         pairs = zip(merged[0::2], merged[1::2], strict=False)
         odd = merged[-1:] if len(merged) % 2 else []
         merged = [newer._replace(first_us=older.first_us) for older, newer in pairs] + odd
