@@ -117,11 +117,12 @@ class Shards:
 
     async def kill_player(self, done: int) -> None:
         """Kill the active process of the player with -9: the one that stands by takes over. Another then stands by."""
-        killed, standby = self.players
-        pid = killed.pid
+        # On a busy machine the active one may have lost its lease before this.
+        standby, killed = sorted(self.players, key=_epoch)
+        pid, heard = killed.pid, len(standby.said)
         began_s = time.monotonic()
         await killed.kill()
-        self.day.epoch = await standby.says("active")
+        self.day.epoch = await standby.says("active", heard)
         took_s = time.monotonic() - began_s
         self.day.killed.append(
             f"{killed.name} (process {pid}) with -9 after {done:,} payments; {standby.name} took over in {took_s:.1f} s"
@@ -261,3 +262,9 @@ def _print(console: Console, book: Book, bank: Bank, shards: Shards, results: Se
         table.add_row(name, Text(value))
     console.print(table)
     print_verdicts(console, results)
+
+
+def _epoch(player: TalkingProcess) -> int:
+    """Return the last epoch under which this process of the player has said to be active; 0 for none."""
+    said = [line for line in player.said if line.startswith("active, epoch ")]
+    return int(said[-1].rpartition(" ")[2]) if said else 0

@@ -27,6 +27,12 @@ class TalkingProcess:
         self._command = [sys.executable, "-m", module, *arguments]
         self._errors = errors
         self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._heard = asyncio.Condition()
+        self._is_silent = False
+        """Whether the process says nothing more."""
+        self.said: list[str] = []
+        """The lines that the process that was started last has said so far."""
 
     @property
     def pid(self) -> int:
@@ -41,20 +47,34 @@ class TalkingProcess:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=errors
             )
-
-    async def says(self, beginning: str) -> str:
-        """Wait for the next line that begins like this, and return it. Raises `StartFailed`."""
-        invariant(self._process is not None, "the process was started")
-        assert self._process is not None
         assert self._process.stdout is not None
-        try:
-            async with asyncio.timeout(_SAYS_S):
-                while raw := await self._process.stdout.readline():
-                    line = raw.decode(errors="replace").strip()
-                    if line.startswith(beginning):
-                        return line
-        except TimeoutError:
-            pass
+        self.said, self._is_silent = [], False
+        self._reading = asyncio.create_task(self._read(self._process.stdout), name=f"read what {self.name} says")
+
+    async def _read(self, stdout: asyncio.StreamReader) -> None:
+        raw = b"-"
+        while raw:
+            raw = await stdout.readline()
+            async with self._heard:
+                if raw:
+                    self.said.append(raw.decode(errors="replace").strip())
+                self._is_silent = not raw
+                self._heard.notify_all()
+
+    async def says(self, beginning: str, after: int = 0) -> str:
+        """Wait for a line that begins like this, and return it; the first `after` lines don't count.
+
+        Raises `StartFailed`.
+        """
+
+        def found() -> str | None:
+            return next((line for line in self.said[after:] if line.startswith(beginning)), None)
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SAYS_S), self._heard:
+                await self._heard.wait_for(lambda: self._is_silent or found() is not None)
+                if (line := found()) is not None:
+                    return line
         printed = self._errors.read_text(errors="replace")[-_LOG_END:].strip()
         raise StartFailed(f"{self.name} did not say {beginning!r}: {printed or 'it printed nothing'}")
 
@@ -66,6 +86,8 @@ class TalkingProcess:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
             await process.wait()
+            assert self._reading is not None
+            await self._reading
 
     async def stop(self) -> None:
         """Have the process stop, and wait until it has ended; kill it after 15 seconds."""
