@@ -188,6 +188,7 @@ PLAYER: Final = (
     _of_delivery("batch_entries_max", _COUNT, 1, 1_000_000, "Entries in one batch."),
     _of_delivery("batch_bytes_max", _BYTES, 1 * _KIB, 32 * _MIB, "A batch with so many bytes is full."),
     _of_delivery("window_bytes", _BYTES, 1 * _KIB, 1 * _GIB, "Sent to a target and not acknowledged."),
+    _of_delivery("partition_window_bytes", _BYTES, 1 * _KIB, 1 * _GIB, "Likewise, of one partition."),
     _of_delivery(
         "queue_entries_max", _COUNT, 1, 2**31, "Entries that wait for one target; above that it is caught up by reads."
     ),
