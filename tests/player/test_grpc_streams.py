@@ -515,6 +515,21 @@ def test_an_address_where_no_target_can_be_is_refused(address: str) -> None:
     assert "hidden" not in str(raised.value)
 
 
+@pytest.mark.parametrize("missing", ["grpc", "google"])
+def test_without_the_extra_its_name_is_told(missing: str) -> None:
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None\n"
+        "from polonaise.player import remote, serve\n"
+        "from polonaise.errors import ExtraMissing\n"
+        "class Target:\n    accept = apply = close = print\n"
+        "for make in (lambda: remote('grpc://host:1'), lambda: serve(Target(), 'grpc://host:1')):\n"
+        "    try: make()\n"
+        "    except ExtraMissing as error: print(error)"
+    )
+    told = run_program(sys.executable, "-c", code)
+    assert told.stdout.count("pip install 'polonaise[grpc]'") == 2, told
+
+
 def test_grpc_is_imported_only_when_it_is_used() -> None:
     code = "import sys, polonaise, polonaise.player.player; print({'grpc', 'google.protobuf'} & set(sys.modules))"
     assert run_program(sys.executable, "-c", code).stdout == "set()\n"
