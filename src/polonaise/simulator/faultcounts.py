@@ -64,6 +64,9 @@ FAULTS: Final = (
     "change_cancelled",
     "members_changed",
     "requirement_changed",
+    # Delivery: players that were told that another one is active; looks at which health had to say what hinders a target.
+    "player_replaced",
+    "held_target_told",
     # Resets of the head: carried out, with ids that were given up, withdrawn because the end of the log could be proved
     # after all; replicas that came back with what they held, faults meanwhile, and clients that were told to be ahead.
     "head_reset",
