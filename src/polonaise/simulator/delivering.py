@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import functools
 import random
-from collections.abc import Awaitable, Callable
-from typing import Final, cast
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, cast
 
 from polonaise.client.log import Log
 from polonaise.errors import PolonaiseError, ProducerFenced
@@ -33,6 +33,7 @@ from polonaise.simulator.simulatedtarget import SimulatedTarget, TargetTrouble
 _PLAYER: Final = "deliverer"
 _PORT: Final = 6000
 _LOOK_S: Final = 0.2
+_TRIES: Final = 50
 _ARRIVED_S: Final = 40.0
 """Virtual seconds within which everything has to arrive once nothing goes wrong any more."""
 _CLOSED_S: Final = 15.0
@@ -92,16 +93,19 @@ class Delivering:
             self._targets.append(second)
             self._doors[name] = f"{name}:{_PORT + 1}"
         self._players = [Node(cluster, f"player-{number}", self._play) for number in range(2)]
-        self._rests = random_.choice((0.3, 1.0, 3.0))
+        self._rests = random_.choice((0.3, 1.0, 3.0, 10.0))
         """About how many virtual seconds a player that was replaced rests before it takes over again."""
         self._pause_s = random_.choice((0.2, 0.5, 1.5))
         machines = {node.name: node.machine for node in self._targets if node.name in self._names}
         self._check = DeliveryCheck(history, cluster.knobs.partitions, machines)
         self.check = self._check.check
+        self._take_over = asyncio.Event()
+        """Set to have a player that rests take over now."""
         self._resting = False
         self._held: Callable[[], None] | None = None
         """Ends what keeps a target from applying."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._deeds: list[asyncio.Task[None]] = []
         cluster.others += [*self._targets, *self._players]
 
     # ------------------------------------------------------------------ the course of it
@@ -115,10 +119,17 @@ class Delivering:
         ]
 
     def rest(self) -> None:
-        """Have nothing go wrong any more, but for a target that may be held from here on until `finish`."""
+        """Have nothing go wrong any more, but for a target that may be held from here on until `finish`.
+
+        What is wrong with the machines has ended before.
+        """
         self._resting = True
-        for trouble in self._troubles.values():
+        for deed in self._deeds:
+            deed.cancel()
+        for name, trouble in self._troubles.items():
             trouble.end()
+            if trouble.put_back:
+                self._break(name)  # it may have no entry to come
         if self._random.random() < _HOLD_SHARE:
             self._hold()
 
@@ -191,7 +202,10 @@ class Delivering:
             self._world.faults.count("player_replaced")
             if self._resting:
                 await asyncio.get_running_loop().create_future()
-            await asyncio.sleep(self._rests * (0.2 + self._random.random()))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._rests * (0.2 + self._random.random())):
+                    await self._take_over.wait()
+            self._take_over.clear()
 
     async def _deliver(self, node: Node, host: Host, log: Log) -> None:
         """Deliver until another player has replaced this one. Raises what keeps a player from starting."""
@@ -245,7 +259,7 @@ class Delivering:
                 return
             deed = self._random.choice(_DEEDS)
             self._world.trace.note(f"delivery: {deed.__name__}")
-            await deed(self)
+            self._deeds.append(asyncio.get_running_loop().create_task(deed(self), name=f"delivery: {deed.__name__}"))
 
     def _seconds(self, *scale: float) -> float:
         return self._random.choice(scale) * (0.5 + self._random.random())
@@ -282,6 +296,36 @@ class Delivering:
             await asyncio.sleep(self._seconds(0.3, 1.0, 4.0))
             process.resume()
 
+    async def _replace_unheard(self) -> None:
+        """Have a player replaced while it lives and hears nothing of that, and let it go on then."""
+        lives = [node for node in self._players if node.running and node.name in self._check.lives]
+        if not lives:
+            return
+        node = self._random.choice(lives)
+        self._cluster.rush(0.3)
+        await asyncio.sleep(self._seconds(0.02, 0.1))
+        process = node.process
+        if process is not None and self._random.random() < 0.5:
+            process.pause()
+        else:
+            self._world.network.partition(node.name, self._names)
+        # For less or more time than its peers wait for it.
+        await asyncio.sleep(self._seconds(0.1, 1.0) * self._cluster.knobs.link.silence_s_max)
+        self._take_over.set()
+        self._cluster.rush(0.5)
+        await asyncio.sleep(self._seconds(0.1, 0.5, 2.0))
+        self._world.network.heal(node.name, self._names)
+        if process is not None:
+            process.resume()
+
+    async def _slow_disk(self) -> None:
+        """Slow a target's disk down, so that batches wait for their turn."""
+        disk = self._random.choice(self._targets).machine.disk
+        self._cluster.rush(0.5)
+        disk.slow(self._random.choice((0.02, 0.1)))
+        await asyncio.sleep(self._seconds(0.5, 2.0))
+        disk.slow(0.0)
+
     async def _cut(self) -> None:
         """Cut a player off from a target or from the servers, in one direction or in both."""
         player = self._random.choice(self._players).name
@@ -299,6 +343,10 @@ class Delivering:
         await asyncio.sleep(self._seconds(0.01, 0.05))
         self._world.network.reset(self._random.choice(self._players).name, self._random.choice(self._names))
 
+    async def _flip(self) -> None:
+        """Let a bit be wrong of what a player and a target say next."""
+        self._world.network.flip_byte(self._random.choice(self._players).name, self._random.choice(self._names))
+
     async def _fail_disk(self) -> None:
         """Let syncs or writes of a target's disk fail, or fill it, for a moment."""
         disk = self._random.choice(self._targets).machine.disk
@@ -311,6 +359,25 @@ class Delivering:
             disk.fill(self._random.choice((0, 40, 100)))
             await asyncio.sleep(self._seconds(0.1, 0.5))
             disk.free()
+
+    async def _put_back(self) -> None:
+        """Put a target's disk back to an earlier moment of its present stream, as one does with a database.
+
+        With the next entry, or the next stream, it gets again what it lacks now.
+        """
+        name = self._random.choice(self._names)
+        for _ in range(_TRIES):
+            if self._check.put_back(name, self._random):
+                self._troubles[name].put_back += 1
+                self._cluster.rush(0.3)
+                break
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(self._seconds(0.5, 1.0))
+        self._break(name)
+
+    def _break(self, name: str) -> None:
+        for player in self._players:
+            self._world.network.reset(player.name, name)
 
     async def _trouble(self) -> None:
         """Have a target refuse, fail or hang now and then, for a while."""
@@ -335,7 +402,7 @@ class Delivering:
             nodes = [node for node in self._targets if node.machine.name == name]
             for node in nodes:
                 node.put_down()
-            self._held = lambda: [node.let_up() for node in nodes] and None
+            self._held = lambda: _let_up(nodes)
         elif self._random.random() < 0.25:
             players = [node.name for node in self._players]
             self._world.network.partition(players, name)
@@ -347,12 +414,15 @@ class Delivering:
             self._held = trouble.end
 
 
+def _let_up(nodes: list[Node]) -> None:
+    for node in nodes:
+        node.let_up()
+
+
 class _Serving:
     """The server of a target, and the target below it, in one process."""
 
-    def __init__(
-        self, host: Host, check: DeliveryCheck, name: str, trouble: TargetTrouble, cluster: Cluster
-    ) -> None:
+    def __init__(self, host: Host, check: DeliveryCheck, name: str, trouble: TargetTrouble, cluster: Cluster) -> None:
         self._target = SimulatedTarget(host, trouble)
         watched = WatchedTarget(self._target, check, name)
         self.server = LinkServer(host, ServedTargets({name: watched}), cluster.knobs.link)
@@ -363,7 +433,7 @@ class _Serving:
         await self._target.close()
 
 
-_DEEDS: Final[tuple[Callable[[Delivering], Awaitable[None]], ...]] = (
+_DEEDS: Final[tuple[Callable[[Delivering], Coroutine[Any, Any, None]], ...]] = (
     Delivering._crash,
     Delivering._crash_at_call,
     Delivering._crash_at_call,
@@ -375,7 +445,14 @@ _DEEDS: Final[tuple[Callable[[Delivering], Awaitable[None]], ...]] = (
     Delivering._cut,
     Delivering._reset,
     Delivering._reset,
+    Delivering._replace_unheard,
+    Delivering._replace_unheard,
+    Delivering._slow_disk,
+    Delivering._slow_disk,
+    Delivering._flip,
     Delivering._fail_disk,
+    Delivering._put_back,
+    Delivering._put_back,
     Delivering._trouble,
     Delivering._trouble,
 )

@@ -6,6 +6,7 @@ the end: nothing that it believes of itself counts.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
@@ -47,6 +48,8 @@ class TargetRecord:
     raw: bytes = b""
     memory: TargetMemory = field(default_factory=TargetMemory)
     effects: dict[PartitionId, list[RoutedEntry]] = field(default_factory=dict)
+    put_back: int = 0
+    """How often the disk was put back to an earlier state."""
 
 
 @dataclass(slots=True)
@@ -106,6 +109,24 @@ class DeliveryCheck:
                     effects.append(entry)
             record.memory.take([(step, end)])
         return record
+
+    def put_back(self, name: TargetName, source: random.Random) -> bool:
+        """Take some of what a target has applied on its present stream off its disk, as if that was put back.
+
+        Returns whether that was possible now: nobody may be writing, and the stream must have brought something.
+        """
+        record = self.look(name)
+        disk = record.machine.disk
+        if not record.raw or disk.locks or disk.file(MEMORY_FILE).unsynced:
+            return False
+        ends = [0]
+        for step, end in decode(record.raw):
+            ends = [end] if isinstance(step, FenceTaken) else [*ends, end]
+        if len(ends) < 2 or ends[-1] != len(disk.file(MEMORY_FILE).cache):
+            return False
+        disk.truncate(MEMORY_FILE, source.choice(ends[-6:-1]))
+        self.targets[name] = TargetRecord(name, record.machine, put_back=record.put_back + 1)
+        return True
 
     def _check_next(
         self, name: TargetName, partition: PartitionId, effects: Sequence[RoutedEntry], entry: RoutedEntry
@@ -206,8 +227,11 @@ class WatchedTarget:
 
     async def accept(self, offered: Fence, source: DeliverySource) -> Acceptance:
         """Pass the stream on; an accepted fence has to be durable, and so what was told as applied."""
+        put_back = self._check.targets[self._name].put_back
         acceptance = await self._inner.accept(offered, source)
         memory = self._check.look(self._name).memory
+        if put_back != self._check.targets[self._name].put_back:
+            return acceptance
         if acceptance.accepted and memory.fence < offered:
             self._check.violated(f"{self._name} to keep {offered}, as it has answered", f"{memory.fence} on its disk")
         for partition, last in acceptance.applied.items():
@@ -225,8 +249,9 @@ class WatchedTarget:
                 self._check.violated(f"{self._name} to apply nothing but under {durable}", f"a batch under {fence}")
             return verdict
 
+        put_back = self._check.targets[self._name].put_back
         applied = await self._inner.apply(batch, judging)
-        if applied.verdict is Verdict.APPLY:
+        if applied.verdict is Verdict.APPLY and put_back == self._check.targets[self._name].put_back:
             self._is_kept(self._check.look(self._name).memory, batch.partition, applied.last)
         return applied
 

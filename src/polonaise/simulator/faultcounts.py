@@ -64,7 +64,8 @@ FAULTS: Final = (
     "change_cancelled",
     "members_changed",
     "requirement_changed",
-    # Delivery: players that were told that another one is active; looks at which health had to say what hinders a target.
+    # Delivery: players that were told that another one is active; looks at which health had to say what hinders a
+    # target, and did.
     "player_replaced",
     "held_target_told",
     # Resets of the head: carried out, with ids that were given up, withdrawn because the end of the log could be proved

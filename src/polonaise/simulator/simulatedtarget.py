@@ -38,6 +38,8 @@ class TargetTrouble:
         self.hang_chance = 0.0
         """The chance that a batch is not begun for `hang_s`."""
         self.hang_s = 0.0
+        self.put_back = 0
+        """How often the target's disk was put back to an earlier state beneath its processes."""
         self.stubborn = False
         """Whether a batch that hangs goes on when it is cancelled."""
 
@@ -77,6 +79,7 @@ class SimulatedTarget:
         self._file: File | None = None
         self._memory = TargetMemory()
         """As far as this process knows it; the other one may have gone on."""
+        self._put_back = trouble.put_back
         self._steps: set[asyncio.Task[None]] = set()
 
     async def accept(self, offered: Fence, source: DeliverySource) -> Acceptance:
@@ -166,6 +169,8 @@ class SimulatedTarget:
         if file is None:
             file = self._file = await self._host.disk.open(MEMORY_FILE, create=True)
             await self._host.disk.sync_directory("")
+        if self._put_back != self._trouble.put_back:
+            self._put_back, self._memory = self._trouble.put_back, TargetMemory()
         start, size = self._memory.length, await file.size()
         if size > start:
             raw = await file.read(start, size - start)
