@@ -41,7 +41,7 @@ _CLOSED_S: Final = 15.0
 _ALLOWED_S: Final = 14.0
 """Virtual seconds, beside the player's own deadlines, that health may take to say what hinders a target: two looks at
 the log, and as long for its client to notice that nobody answers."""
-_SECOND_DOOR_SHARE: Final = 0.4
+_SECOND_PROCESS_SHARE: Final = 0.4
 """The share of schedules in which two processes serve the first target."""
 _HOLD_SHARE: Final = 0.3
 """The share of schedules in which a target is kept from applying for longer than health may be silent about it."""
@@ -84,14 +84,14 @@ class Delivering:
         self._names = [f"target-{number}" for number in range(count)]
         self._troubles = {name: TargetTrouble(self._world.random(f"trouble of {name}")) for name in self._names}
         self._targets = [Node(cluster, name, functools.partial(self._serve, name, _PORT)) for name in self._names]
-        self._doors = {name: f"{name}:{_PORT}" for name in self._names}
+        self._addresses = {name: f"{name}:{_PORT}" for name in self._names}
         """By name of a target: where the second player reaches it."""
-        if random_.random() < _SECOND_DOOR_SHARE:
+        if random_.random() < _SECOND_PROCESS_SHARE:
             name = self._names[0]
-            second = Node(cluster, "door-0", functools.partial(self._serve, name, _PORT + 1))
+            second = Node(cluster, "other-target-0", functools.partial(self._serve, name, _PORT + 1))
             second.machine = self._targets[0].machine
             self._targets.append(second)
-            self._doors[name] = f"{name}:{_PORT + 1}"
+            self._addresses[name] = f"{name}:{_PORT + 1}"
         self._players = [Node(cluster, f"player-{number}", self._play) for number in range(2)]
         self._rests = random_.choice((0.3, 1.0, 3.0, 10.0))
         """About how many virtual seconds a player that was replaced rests before it takes over again."""
@@ -209,9 +209,9 @@ class Delivering:
 
     async def _deliver(self, node: Node, host: Host, log: Log) -> None:
         """Deliver until another player has replaced this one. Raises what keeps a player from starting."""
-        doors = self._doors if node is self._players[1] else {name: f"{name}:{_PORT}" for name in self._names}
+        addresses = self._addresses if node is self._players[1] else {name: f"{name}:{_PORT}" for name in self._names}
         endpoints: dict[str, DeliveryEndpoint] = {
-            name: LinkEndpoint(host, address, self._cluster.knobs.link) for name, address in doors.items()
+            name: LinkEndpoint(host, address, self._cluster.knobs.link) for name, address in addresses.items()
         }
         route = functools.partial(self._check.routed, node.name)
         player = Player(log, _PLAYER, route, endpoints, settings=self._settings)
