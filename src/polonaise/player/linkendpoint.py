@@ -22,7 +22,7 @@ from polonaise.wire.deliveries import (
     EntriesApplied,
     EntryRefused,
     OpenDelivery,
-    encode_entries,
+    entries_frame,
     parse_applied,
 )
 from polonaise.wire.messages import ROLE_PLAYER, ROLE_TARGET
@@ -77,7 +77,7 @@ class LinkStream:
         if self._over or connection is None:
             return
         for partition, previous, entries in batches:
-            frame = encode_entries(previous, entries).frame(partition=partition)
+            frame = entries_frame(partition, previous, entries)
             size = sum(map(len, frame))
             if size > self._settings.frame_bytes_max:
                 self._end(
@@ -101,6 +101,8 @@ class LinkStream:
 
     async def serve(self, source: DeliverySource, open_s_max: float) -> None:
         """Open the stream, and be its task: until it ends, is closed or is cancelled."""
+        if self._over:
+            return
         loop = asyncio.get_running_loop()
         hello = link.hello(ROLE_PLAYER, f"player {source.player}")
 

@@ -381,9 +381,14 @@ class Delivering:
 
     async def _trouble(self) -> None:
         """Have a target refuse, fail or hang now and then, for a while."""
-        trouble = self._troubles[self._random.choice(self._names)]
+        target = self._random.choice(self._targets[: len(self._names)])
+        trouble, disk = self._troubles[target.name], target.machine.disk
         self._make_trouble(trouble, self._random.choice((0.1, 0.5, 1.0)))
+        # Slow, so that more is on its way behind what is refused.
+        disk.slow(self._random.choice((0.0, 0.03)))
+        self._cluster.rush(1.0)
         await asyncio.sleep(self._seconds(0.2, 1.0, 3.0))
+        disk.slow(0.0)
         trouble.end()
 
     def _make_trouble(self, trouble: TargetTrouble, chance: float) -> None:

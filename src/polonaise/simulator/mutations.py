@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from polonaise.simulator.mutation import Mutation
 from polonaise.simulator.mutations_delivery import DELIVERY_MUTATIONS
+from polonaise.simulator.mutations_leases import LEASE_MUTATIONS
 from polonaise.simulator.mutations_ownership import OWNERSHIP_MUTATIONS
 from polonaise.simulator.mutations_requirement import REQUIREMENT_MUTATIONS
 from polonaise.simulator.mutations_resets import RESET_MUTATIONS
@@ -489,6 +490,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "P6: clients have one id, and each takes the other's appends for its own",
     ),
     **DELIVERY_MUTATIONS,
+    **LEASE_MUTATIONS,
     **OWNERSHIP_MUTATIONS,
     **REQUIREMENT_MUTATIONS,
     **RESET_MUTATIONS,
