@@ -1,4 +1,4 @@
-"""The simulated target keeps what it answers, whenever its process dies; and the check of delivery finds what is wrong."""
+"""The simulated target keeps what it answers, whenever its process dies, and the check of delivery finds mistakes."""
 
 from __future__ import annotations
 
