@@ -83,6 +83,9 @@ class Delivering:
         count = random_.choice((2, 2, 3))
         self._names = [f"target-{number}" for number in range(count)]
         self._troubles = {name: TargetTrouble(self._world.random(f"trouble of {name}")) for name in self._names}
+        for trouble in self._troubles.values():
+            trouble.always = random_.choice((0.0, 0.05, 0.2)), random_.choice((0.0, 0.0, 0.02))
+            trouble.ease()
         self._targets = [Node(cluster, name, functools.partial(self._serve, name, _PORT)) for name in self._names]
         self._addresses = {name: f"{name}:{_PORT}" for name in self._names}
         """By name of a target: where the second player reaches it."""
@@ -389,7 +392,7 @@ class Delivering:
         self._cluster.rush(1.0)
         await asyncio.sleep(self._seconds(0.2, 1.0, 3.0))
         disk.slow(0.0)
-        trouble.end()
+        trouble.ease()
 
     def _make_trouble(self, trouble: TargetTrouble, chance: float) -> None:
         kind = self._random.randrange(3)

@@ -31,6 +31,8 @@ class TargetTrouble:
 
     def __init__(self, source: random.Random) -> None:
         self._random = source
+        self.always = 0.0, 0.0
+        """The chances of refusals and errors when nothing else is wrong."""
         self.refuse_chance = 0.0
         """The chance that one of the entries of a batch is refused."""
         self.fail_chance = 0.0
@@ -43,9 +45,15 @@ class TargetTrouble:
         self.stubborn = False
         """Whether a batch that hangs goes on when it is cancelled."""
 
+    def ease(self) -> None:
+        """Let no more go wrong than was drawn for the whole schedule."""
+        self.refuse_chance, self.fail_chance = self.always
+        self.hang_chance = 0.0
+
     def end(self) -> None:
         """Let nothing more go wrong."""
-        self.refuse_chance = self.fail_chance = self.hang_chance = 0.0
+        self.always = 0.0, 0.0
+        self.ease()
 
     def strikes(self, chance: float) -> bool:
         return bool(chance) and self._random.random() < chance
