@@ -27,7 +27,7 @@ from polonaise.player.player import Player
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.player.protocol.settings import PlayerSettings
-from polonaise.player.routing import Router
+from polonaise.player.routing import PAYLOAD_BYTES_MAX, Router
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.terms import Transaction
 from rigs.waiting import time_passes, wait_until
@@ -289,6 +289,7 @@ async def test_a_wait_for_a_target_that_is_given_up_ends(tmp_path: Path) -> None
         (None, "NoneType, and not a mapping"),
         ({"a": "text"}, "target a is to get is str"),
         (ValueError("no"), "ValueError: no"),
+        ({"a": bytes(PAYLOAD_BYTES_MAX + 1)}, "62914561 bytes, and a message to a target carries 62914560 at most"),
     ],
 )
 async def test_what_a_route_function_may_not_do_is_said(tmp_path: Path, returned: Any, why: str) -> None:
