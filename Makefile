@@ -41,8 +41,9 @@ test: check ## all that a newcomer should see pass: about 50 minutes on 2 cores
 	$(BIN)/python -m pytest -m 'slow and not alone and not campaign' -n 2 --dist worksteal
 	$(BIN)/python -m pytest -m 'slow and alone'
 
-demo: $(STAMP) ## a bank on the log; PAYMENTS=file for real payments
+demo: $(STAMP) ## a bank on the log, then its accounts on shards; PAYMENTS=file for real payments: under 6 minutes
 	$(BIN)/polonaise demo bank --output build/demo $(if $(PAYMENTS),--payments '$(PAYMENTS)')
+	$(BIN)/polonaise demo shards
 
 simulate: $(STAMP) ## fault schedules: SEEDS=how many START=first MUTATION=one to find
 	$(BIN)/python -m polonaise.simulator --seeds $(SEEDS) --start $(START) $(if $(MUTATION),--mutation $(MUTATION))

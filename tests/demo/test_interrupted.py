@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,56 +14,13 @@ from polonaise.cli.exitstatus import ExitStatus
 from polonaise.demo import run
 from polonaise.demo.checks import DayFindings, Folded
 from polonaise.node.local import LocalCluster, StartFailed
-from rigs.hangup import sighup_by_default
+from rigs.demosession import demo_until, session_of
 from rigs.waiting import block_for, block_until
 
 pytestmark = pytest.mark.slow
 
 WITHIN_S = 90.0
 OUTPUT = "bank-demo"
-
-
-def session_of(process: subprocess.Popen[str]) -> list[str]:
-    """The command lines of the living processes that this one and its children are."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
-            continue
-        try:
-            state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-            command = (entry / "cmdline").read_text().replace("\0", " ")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if int(session) == process.pid and state != "Z":
-            found.append(command)
-    return found
-
-
-def started(command: list[str], directory: Path) -> subprocess.Popen[str]:
-    """A program that SIGHUP ends unless it has that ignored itself, also where the tests were started by nohup."""
-    with sighup_by_default():
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            cwd=directory,
-            env={**os.environ, "TMPDIR": str(directory)},
-        )
-
-
-@contextlib.contextmanager
-def demo_until(when: str, directory: Path, *before: str, payments: int = 20_000) -> Iterator[subprocess.Popen[str]]:
-    """A demo in which a process with this in its command line has begun; killed at the end if it is still there."""
-    demo = [*before, sys.executable, "-m", "polonaise.cli", "demo", "bank", "--generate", str(payments)]
-    with started(demo, directory) as process:
-        try:
-            block_until(lambda: any(when in line for line in session_of(process)))
-            yield process
-        finally:
-            process.kill()
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,15 @@ import pytest
 import polonaise
 from polonaise.checksum import crc32
 from polonaise.errors import BadOption, Closed, DiskFull, Forked, UnsupportedFormat, ViewUnavailable, ViewUnfit
+from polonaise.host import files
+from polonaise.player import jsonlines
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource
 from polonaise.player.jsonlines import JsonLinesTarget
 from polonaise.player.linesfile import LinesFile
 from polonaise.player.linesmemory import LinesMemory, read_memory
 from polonaise.player.player import Player
 from polonaise.player.protocol.entries import DeliveryBatch, Fence, RoutedEntry
-from polonaise.player.protocol.reception import Verdict
+from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.player.protocol.settings import PlayerSettings
 from rigs.deliverycalls import SOURCE, StreamCalls, batch_of, stream
 from rigs.waiting import block_until, wait_until
@@ -364,6 +366,56 @@ async def test_a_target_that_was_closed_says_so(path: Path) -> None:
         await target.accept(Fence(1, 1), SOURCE)
 
 
+async def test_a_close_that_is_given_up_closes_all_the_same(path: Path) -> None:
+    target = JsonLinesTarget(path)
+    await stream(target)
+    closing = asyncio.ensure_future(target.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    async with opened(path) as other:
+        await wait_until(lambda: accepts(other), "the file is unlocked")
+    await target.close()
+
+
+async def accepts(target: JsonLinesTarget) -> bool:
+    try:
+        return (await target.accept(Fence(2, 1), SOURCE)).accepted
+    except ViewUnavailable:
+        return False
+
+
+async def test_a_disk_that_hangs_keeps_the_file_locked_and_lets_nobody_wait_for_ever(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, go_on = threading.Event(), threading.Event()
+    target = JsonLinesTarget(path)
+    await stream(target)
+
+    def sync(descriptor: int) -> None:
+        hangs.set()
+        assert go_on.wait(60)
+
+    monkeypatch.setattr(files, "_sync_data", sync)
+    monkeypatch.setattr(jsonlines, "_CLOSE_S_MAX", 0.1)
+    applying = asyncio.ensure_future(target.apply(batch(-1, "a"), Reception(Fence(1, 1)).judge))
+    await wait_until(hangs.is_set, "the disk hangs")
+    waiting = [asyncio.ensure_future(target.accept(Fence(1, 2 + each), SOURCE)) for each in range(3)]
+    await asyncio.sleep(0)
+    for each in waiting:
+        each.cancel()
+    await asyncio.wait(waiting)
+    assert not target._waiting, "nothing gathers behind it"
+    await target.close()
+    async with opened(path) as other:
+        assert not await accepts(other), "it may still write"
+        go_on.set()
+        with pytest.raises(Closed):
+            await applying
+        assert not await accepts(other)
+        target._disk.release()  # type: ignore[attr-defined]  # as the end of the process does
+        assert (await other.accept(Fence(2, 1), SOURCE)).applied == {}, "what was not acknowledged does not count"
+
+
 async def test_a_target_that_was_forked_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(path) as target:
         await stream(target)
@@ -381,6 +433,9 @@ def test_what_can_not_be_meant_is_refused(path: Path) -> None:
 
     with pytest.raises(BadOption, match="give one of the two"):
         JsonLinesTarget(path, decode=json.loads, line_of=lambda *_: 0)
+    for nothing in ("", None, 7):
+        with pytest.raises(BadOption, match="the path of a file"):
+            JsonLinesTarget(nothing)  # type: ignore[arg-type]
     for bad in (waits, "text"):
         with pytest.raises(BadOption, match="give a plain function"):
             JsonLinesTarget(path, decode=bad)  # type: ignore[arg-type]

@@ -225,13 +225,23 @@ async def test_a_server_of_the_log_is_no_target_and_says_so() -> None:
     [
         ([ENTRIES], 0),
         ([OPEN, OPEN], -1),
+        ([OPEN, ENTRIES], 0),
         ([Flush()], 0),
         ([EntriesApplied(5)], 0),
         ([OpenDelivery(-1, 1, b"k" * 16, "p", "t")], -1),
         ([OpenDelivery(1, 1, b"k" * 16, "", "t")], -1),
         ([OpenDelivery(1, 1, b"k" * 16, "p", "t" * 201)], -1),
     ],
-    ids=["a batch first", "opened twice", "of a client", "of a target", "no fence", "no name", "a long name"],
+    ids=[
+        "a batch first",
+        "opened twice",
+        "a batch before it is accepted",
+        "of a client",
+        "of a target",
+        "no fence",
+        "no name",
+        "a long name",
+    ],
 )
 async def test_a_player_that_says_what_is_out_of_turn_is_refused(said: list[Message], partition: int) -> None:
     target = MemoryTarget()
@@ -267,7 +277,10 @@ async def test_a_player_that_opens_no_stream_is_turned_away(monkeypatch: pytest.
     async with hosted() as host, serving(host, MemoryTarget()) as (server, address):
         async with dialled(address) as peer:
             assert isinstance(await peer.hear(), Hello)
-            assert await peer.ended() == ["deadline_exceeded"]
+            async with opened(LinkEndpoint(host, address)) as stream:
+                assert await peer.ended() == ["deadline_exceeded"]
+                await nothing_happens_for(0.2)
+                assert stream.heard.count("disconnected") == 0, "one that is opened stays"
         await wait_until(lambda: not server.streams, "it is gone")
 
 

@@ -53,6 +53,35 @@ async def test_a_process_whose_lease_is_lost_stands_by_again(tmp_path: Path) -> 
         await nodes.until_delivered("a", "1", "2")
 
 
+async def test_a_lease_that_is_lost_before_the_player_has_its_epoch_ends_the_turn(tmp_path: Path) -> None:
+    async with nodes_of_a_player(tmp_path) as nodes:
+        nodes.leases.epochs.clear()
+        node = nodes.start(nodes.loaded(nodes.plan("a")))
+        await node.until("starting")
+        await nothing_happens_for(0.05)
+        nodes.leases.take_away(LEASE)
+        await node.until_told("pausing: the lease is lost")
+        nodes.leases.epochs.set()
+        await node.until("active")
+        assert node.node.candidacy.turns == 1
+
+
+async def test_settings_that_are_read_while_a_turn_begins_are_taken_up_when_it_has_begun(tmp_path: Path) -> None:
+    async with nodes_of_a_player(tmp_path) as nodes:
+        nodes.leases.epochs.clear()
+        node = nodes.start(nodes.loaded(nodes.plan("a", "c")))
+        await node.until("starting")
+        await wait_until(lambda: node.node.player)
+        await node.node.reload(lambda: nodes.loaded(nodes.plan("a", "b")))
+        nodes.leases.epochs.set()
+        await nodes.append(b"abc:1")
+        await nodes.until_delivered("a", "1")
+        await nodes.until_delivered("b", "1")
+        await nothing_happens_for(0.1)
+        assert node.node.player is not None
+        assert set(node.node.player.health()["targets"]) == {"a", "b"}
+
+
 async def test_a_process_that_was_replaced_by_another_player_pauses_for_as_long_as_a_lease(tmp_path: Path) -> None:
     async with nodes_of_a_player(tmp_path) as nodes:
         node = nodes.start(nodes.loaded(nodes.plan("a", lease_s=60.0)))

@@ -41,6 +41,9 @@ class LeasesOfATest:
         self.holders: dict[str, LeaseOfATest] = {}
         self.refused: PolonaiseError | None = None
         """What to raise instead of granting a lease."""
+        self.epochs = asyncio.Event()
+        """Whether players get their epochs."""
+        self.epochs.set()
 
     def take_away(self, name: str) -> None:
         self.holders.pop(name).end("as the test has it")
@@ -88,6 +91,10 @@ class LogWithLeases:
 
     async def list_leases(self, prefix: str, *, timeout: float) -> list[HeldAlone]:
         return [HeldAlone(name, each.note) for name, each in self._leases.holders.items() if name.startswith(prefix)]
+
+    async def producer(self, name: str, *, partition: int) -> Any:
+        await self._leases.epochs.wait()
+        return await self._log.producer(name, partition=partition)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)

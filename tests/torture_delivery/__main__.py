@@ -35,7 +35,7 @@ def main() -> int:
     return running.print_wrong(console, report.wrong)
 
 
-SCHEMES = ("link",)
+SCHEMES = ("link", "grpc")
 
 
 def figures_of(report: Report) -> dict[str, int | str]:

@@ -16,7 +16,7 @@ LOG = {0: list(enumerate([b"ab:0", b"a:1", b":2", b"b:3", b"a:4"])), 1: [(0, b"b
 @pytest.mark.alone
 @pytest.mark.slow
 async def test_a_minute_of_faults_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
-    with Campaign(tmp_path, 1, ("link",)) as campaign:
+    with Campaign(tmp_path, 1, ("link", "grpc")) as campaign:
         campaign.run(60.0)
         await campaign.compare()
     report = campaign.report

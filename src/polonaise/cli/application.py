@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
@@ -31,6 +31,9 @@ from polonaise.cli.tlsoptions import with_tls
 from polonaise.cli.topic import topic
 from polonaise.cli.zookeeper import zookeeper
 from polonaise.errors import BadOption
+
+if TYPE_CHECKING:
+    from polonaise.demo.payments import Book
 
 application = typer.Typer(
     name="polonaise",
@@ -119,13 +122,46 @@ def demo_bank(
 
     from rich.console import Console
 
-    from polonaise.demo.payments import make_payments, read_payments
     from polonaise.demo.run import run_bank
+
+    book = _book(payments, generate, seed)
+    _end_as_by_control_c()
+    if not asyncio.run(run_bank(book, tellers, Console(), output)):
+        raise typer.Exit(ExitStatus.FAILED)
+
+
+@demo.command("shards")
+def demo_shards(
+    payments: Annotated[
+        Path | None, Option(help="CSV file of payments: trans_id, account_id, date, direction, amount, balance, ….")
+    ] = None,
+    generate: Annotated[int, Option(min=1, help="Number of payments to make up if no file is given.")] = 5_000,
+    seed: Annotated[int, Option(help="Seed of the made-up payments.")] = 1,
+    tellers: Annotated[int, Option(min=1, max=16, help="Number of processes that make the payments.")] = 3,
+    shard: Annotated[
+        list[str] | None,
+        Option(help="SQLAlchemy URL of an empty database for a shard; four times. Default: SQLite."),
+    ] = None,
+) -> None:
+    """Run the bank with its accounts on shards: the player and a shard are killed, and every balance is checked."""
+    import asyncio
+
+    from rich.console import Console
+
+    from polonaise.demo.shardsrun import run_shards
+
+    book = _book(payments, generate, seed)
+    _end_as_by_control_c()
+    if not asyncio.run(run_shards(book, tellers, Console(), shard or ())):
+        raise typer.Exit(ExitStatus.FAILED)
+
+
+def _book(payments: Path | None, generate: int, seed: int) -> Book:
+    """Return the payments of the file, or made-up ones. Raises `BadOption` for a file without any."""
+    from polonaise.demo.payments import make_payments, read_payments
 
     book = read_payments(payments) if payments else make_payments(generate, seed)
     if not book.payments:
         reason = f": {book.bad_rows[0]}" if book.bad_rows else ""
         raise BadOption(f"{payments} has no valid payment{reason}; correct the file")
-    _end_as_by_control_c()
-    if not asyncio.run(run_bank(book, tellers, Console(), output)):
-        raise typer.Exit(ExitStatus.FAILED)
+    return book

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
 from polonaise.cli.exitstatus import ExitStatus
 from polonaise.errors import BadOption, CertificateUnusable, ExtraMissing, PolonaiseError
+from polonaise.host.standardinput import stop_when_stdin_ends as stop_when_stdin_ends  # for the commands
 from polonaise.node.local import HTTP_OFF
 from polonaise.node.logformat import LogFormat, log_to
 from polonaise.redaction import redacted
@@ -121,26 +119,3 @@ def http_at(address: str | None) -> Http | None:
     http = Http(listen, lambda at: say_now(f"http {at}"))
     check_http(http)
     return http
-
-
-STOP_S: Final = 12.0
-"""Seconds that a node gets to stop once standard input has ended; then it is killed. A clean stop takes less."""
-
-
-def stop_when_stdin_ends(within_s: float = STOP_S) -> None:
-    """Stop this process by SIGTERM when standard input ends, and by SIGKILL if it still lives after `within_s` seconds.
-
-    SIGTERM is handled by the event loop, and one that hangs handles nothing. No parent is left then to notice that.
-    """
-
-    def wait() -> None:
-        try:
-            while os.read(0, 4096):
-                pass
-        except OSError:  # a closed standard input, or a terminal that is gone, is an end, too
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
-        threading.Event().wait(within_s)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=wait, name="stdin", daemon=True).start()

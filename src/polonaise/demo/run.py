@@ -199,7 +199,7 @@ async def _to_its_end(call: Callable[[], None]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _started(cluster: LocalCluster) -> AsyncIterator[LocalCluster]:
+async def started(cluster: LocalCluster) -> AsyncIterator[LocalCluster]:
     """Start the cluster, and stop it at the end, whatever happens."""
     try:
         await _to_its_end(cluster.start)
@@ -220,10 +220,10 @@ async def run_bank(book: Book, tellers: int, console: Console, output: Path) -> 
         console.print(Text(f"not used: {row}", style="yellow"))  # a Text: what a file contains is no markup
     for account in book.unchained:
         console.print(f"[yellow]account {account}: its rows do not chain; it is not compared with the bank")
-    with _without_tls(), tempfile.TemporaryDirectory(prefix="polonaise-demo-") as scratch:
+    with without_tls(), tempfile.TemporaryDirectory(prefix="polonaise-demo-") as scratch:
         directory = Path(scratch)
         console.print("starting a server and three storage nodes on loopback")
-        async with _started(LocalCluster(directory / "cluster", evidence=True)) as cluster:
+        async with started(LocalCluster(directory / "cluster", evidence=True)) as cluster:
             bank = Bank(cluster, book, tellers, directory)
             console.print(f"opening {len(book.opening):,} accounts, then {len(bank.tellers)} tellers begin")
             await bank.open_accounts()
@@ -246,7 +246,7 @@ async def run_bank(book: Book, tellers: int, console: Console, output: Path) -> 
 
 
 @contextlib.contextmanager
-def _without_tls() -> Iterator[None]:
+def without_tls() -> Iterator[None]:
     """Hide the TLS files that the environment names: they are for another cluster than the demo's."""
     hidden = {name: os.environ.pop(name) for name in VARIABLES.values() if name in os.environ}
     try:
@@ -325,6 +325,11 @@ def _print(console: Console, book: Book, day: Day, findings: DayFindings, result
     for name, value in rows.items():
         table.add_row(name, value)
     console.print(table)
+    print_verdicts(console, results)
+
+
+def print_verdicts(console: Console, results: Sequence[DemoVerdict]) -> None:
+    """Print what must hold, and what was seen."""
     checks = Table(title="Checks", show_lines=False)
     checks.add_column("")
     checks.add_column("what must hold")

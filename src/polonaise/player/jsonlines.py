@@ -68,6 +68,8 @@ class JsonLinesTarget:
         line_of: LineOf | None = None,
         disk: Disk | None = None,
     ) -> None:
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise BadOption(f"path={path!r}: the path of a file")
         if decode is not None and line_of is not None:
             raise BadOption("decode and line_of: give one of the two; line_of makes the whole line")
         for function in (decode, line_of):
@@ -84,6 +86,7 @@ class JsonLinesTarget:
         """Whether a step has failed: the files are opened anew before the next one."""
         self._waiting: deque[_StepCall] = deque()
         self._working: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ what a stream calls
 
@@ -103,17 +106,23 @@ class JsonLinesTarget:
 
     async def close(self) -> None:
         """Close and unlock the files, after what is being applied is done."""
-        if self._closed or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             return
         self._closed = True
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name=f"close {self._path}")
+        await asyncio.shield(self._closing)  # or the files would stay locked
+
+    async def _close(self) -> None:
         try:
             async with asyncio.timeout(_CLOSE_S_MAX):
                 if self._working is not None:
                     await asyncio.wait([self._working])
                 await self._let_go()
         except TimeoutError:
+            # Locked until this process ends: a call to the disk that hangs might still write.
             _log.warning("%s: the disk has not answered for %g s", self._path, _CLOSE_S_MAX)
-        await asyncio.to_thread(self._threads.close)
+        await asyncio.to_thread(self._threads.close, within_s=_CLOSE_S_MAX)
 
     # ------------------------------------------------------------------ one step after the other
 
@@ -126,7 +135,11 @@ class JsonLinesTarget:
         self._waiting.append(call)
         if self._working is None:
             self._working = asyncio.create_task(self._work(), name=f"lines of {self._path}")
-        return await call.outcome
+        try:
+            return await call.outcome
+        finally:
+            if call in self._waiting:
+                self._waiting.remove(call)
 
     async def _work(self) -> None:
         """Carry out what was asked for, until nothing is left: a caller that is cancelled breaks no step off."""

@@ -125,13 +125,11 @@ class LinesFile:
         self.memory = memory
 
     async def close(self) -> None:
-        """Close both files, and unlock them."""
-        try:
-            for file in (self._file, self._steps):
-                if file is not None:
-                    await file.close()
-        finally:
-            self._lock.release()
+        """Close both files, then unlock them: not before the last call to the disk has ended, even if it hangs."""
+        for file in (self._file, self._steps):
+            if file is not None:
+                await file.close()
+        self._lock.release()
 
 
 async def _load(disk: Disk, path: str) -> LinesMemory | None:

@@ -147,8 +147,6 @@ class ServedStream:
         self._server.streams.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()
-        if self._opening is not None:
-            self._opening.cancel()
         if self._session is not None:
             self._session.close()
             _log.info("the stream of %s has ended: %s", self._name, error)

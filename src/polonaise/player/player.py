@@ -144,7 +144,7 @@ class Player:
         if self._ended.done():  # closed meanwhile
             self._ended.result()
         self._machine = ActivePlayer(producer.epoch, partitions, self._settings)
-        self._reading = LogReading(self._log, self._machine, self._router, self._settings, self)
+        self._reading = LogReading(self._log, self._machine, self._router, self._settings, _LogEvents(self))
         for name in self._endpoints:
             self._machine.add_target(name, self._start_after.get(name))
         self._spawn(self._tick(), "ticks")
@@ -207,7 +207,7 @@ class Player:
             raise BadOption(f"player {self.name!r} has no target {name!r}: there are {names}")
         endpoint = self._endpoints.pop(name)
         self._retired.add(name)
-        self.happened(machine.remove_target, name)
+        self._happened(machine.remove_target, name)
         await endpoint.close()
 
     def _running_machine(self) -> ActivePlayer:
@@ -362,7 +362,7 @@ class Player:
 
     # ------------------------------------------------------------------ events in, effects out
 
-    def happened(self, event: Callable[..., Sequence[PlayerEffect]], *about: Any) -> None:
+    def _happened(self, event: Callable[..., Sequence[PlayerEffect]], *about: Any) -> None:
         """Let an event happen, and carry out what comes of it, before anything else can happen."""
         self._carry_out(event(*about, asyncio.get_running_loop().time()))
         self._tell_waiting()
@@ -440,10 +440,10 @@ class Player:
     async def _tick(self) -> None:
         assert self._machine is not None
         while True:
-            self.happened(self._machine.tick)
+            self._happened(self._machine.tick)
             await asyncio.sleep(_TICK_S)
 
-    def stopped(self, partition: PartitionId, number: int, reason: str) -> None:
+    def _stopped(self, partition: PartitionId, number: int, reason: str) -> None:
         machine = self._machine
         assert machine is not None
         _log.error("player %s: partition %d is not delivered any further: %s", self.name, partition, reason)
@@ -453,7 +453,7 @@ class Player:
             # What was brought is still delivered: `ended` is told when that is done.
             self._stopped_all_for = reason
 
-    def replaced(self, epoch: Epoch) -> None:
+    def _replaced(self, epoch: Epoch) -> None:
         assert self._machine is not None
         self._carry_out(self._machine.replaced(f"a player of this name has epoch {epoch}"))
 
@@ -472,6 +472,23 @@ class _RunningStream(NamedTuple):
 
     stream: DeliveryStream
     task: asyncio.Task[None]
+
+
+class _LogEvents:
+    """What the log tells, handed to the player."""
+
+    def __init__(self, player: Player) -> None:
+        self._player = player
+        self.name = player.name
+
+    def happened(self, event: Callable[..., Sequence[PlayerEffect]], *about: Any) -> None:
+        self._player._happened(event, *about)
+
+    def stopped(self, partition: PartitionId, number: int, reason: str) -> None:
+        self._player._stopped(partition, number, reason)
+
+    def replaced(self, epoch: Epoch) -> None:
+        self._player._replaced(epoch)
 
 
 class _Events:
@@ -508,7 +525,7 @@ class _Events:
         return machine
 
     def _happened(self, event: Callable[..., Sequence[PlayerEffect]], *about: Any) -> None:
-        self._player.happened(event, *self._about, *about)
+        self._player._happened(event, *self._about, *about)
 
 
 def _check_name(name: object) -> None:

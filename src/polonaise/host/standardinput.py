@@ -1,0 +1,30 @@
+"""Standard input as a sign of life of the parent: a child process stops when the parent has ended, even by kill -9."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import Final
+
+STOP_S: Final = 12.0
+"""Seconds that a node gets to stop once standard input has ended; then it is killed. A clean stop takes less."""
+
+
+def stop_when_stdin_ends(within_s: float = STOP_S) -> None:
+    """Stop this process by SIGTERM when standard input ends, and by SIGKILL if it still lives after `within_s` seconds.
+
+    SIGTERM is handled by the event loop, and one that hangs handles nothing. No parent is left then to notice that.
+    """
+
+    def wait() -> None:
+        try:
+            while os.read(0, 4096):
+                pass
+        except OSError:  # a closed standard input, or a terminal that is gone, is an end, too
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(within_s)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, name="stdin", daemon=True).start()
