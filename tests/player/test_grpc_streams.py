@@ -170,6 +170,13 @@ async def test_a_connection_that_is_dead_is_noticed_by_both_sides(target: HeldTa
         await wait_until(lambda: not serving.server.streams, "the server still has the stream")
 
 
+@pytest.mark.slow
+async def test_a_server_that_permits_no_pings_is_told_of() -> None:
+    async with raw_server(_says(UnsentAnswers.accepted, {})) as place:  # with gRPC's own settings
+        reason = await RunStream(GrpcEndpoint(place, keepalive_s=0.5), Fence(1, 1)).ended()
+        assert "its server takes no keepalive pings as often as this player sends them" in reason
+
+
 async def test_a_dead_connection_is_noticed_well_before_a_target_counts_as_stuck() -> None:
     assert PlayerSettings().progress_s_max / 2 >= 2 * channels.KEEPALIVE_S
 
