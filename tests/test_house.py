@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-CAMPAIGNS = ("campaigns", "kill", "model", "simulation", "soak", "torture")
+CAMPAIGNS = ("campaigns", "kill", "model", "simulation", "soak", "torture", "torture_delivery")
 """Programs of their own, beside their tests."""
 FILES = sorted(TESTS.rglob("*.py"))
 

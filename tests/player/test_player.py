@@ -12,12 +12,22 @@ import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, create_engine, func, select
 
 import polonaise
-from polonaise.errors import BadOption, Closed, DeliveryStopped, PartitionNotReady, ProducerFenced, ViewUnavailable
+from polonaise.errors import (
+    BadOption,
+    BatchDamaged,
+    Closed,
+    DataDamaged,
+    DeliveryStopped,
+    PartitionNotReady,
+    ProducerFenced,
+    ViewUnavailable,
+)
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, Judge
 from polonaise.player.player import Player
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.player.protocol.settings import PlayerSettings
+from polonaise.player.routing import PAYLOAD_BYTES_MAX, Router
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.terms import Transaction
 from rigs.waiting import time_passes, wait_until
@@ -279,6 +289,7 @@ async def test_a_wait_for_a_target_that_is_given_up_ends(tmp_path: Path) -> None
         (None, "NoneType, and not a mapping"),
         ({"a": "text"}, "target a is to get is str"),
         (ValueError("no"), "ValueError: no"),
+        ({"a": bytes(PAYLOAD_BYTES_MAX + 1)}, "62914561 bytes, and a message to a target carries 62914560 at most"),
     ],
 )
 async def test_what_a_route_function_may_not_do_is_said(tmp_path: Path, returned: Any, why: str) -> None:
@@ -388,6 +399,26 @@ async def test_a_target_that_hangs_is_not_well_while_it_is_tried_again(tmp_path:
             assert "acknowledged nothing" in player.health()["targets"]["a"]["hindered"]["0"]
             target.open.set()
             await wait_until(lambda: player.health()["well"], "all is well again")
+
+
+async def test_what_is_damaged_on_its_way_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: dict[int, list[bytes]] = {}
+    target = ListTarget()
+    damages = [BatchDamaged("a bit was flipped"), DataDamaged("a bit was flipped")]
+    routed = Router.routed
+
+    def damaged(router: Router, *about: Any) -> Any:
+        if damages:
+            raise damages.pop()
+        return routed(router, *about)
+
+    monkeypatch.setattr(Router, "routed", damaged)
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        await write(log, written, 0, b"a:0", b"a:1")
+        async with Player(log, "p", route, {"a": target}, settings=QUICK) as player:
+            await got(target, written, "a")
+            assert not damages
+            await wait_until(lambda: player.health()["well"], "nothing is wrong any more")
 
 
 async def test_a_log_that_does_not_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,7 +169,8 @@ def test_every_mutation_applies() -> None:
         "for name, mutation in mutations.MUTATIONS.items():\n"
         "    mutations.put_in(name); importlib.import_module(mutation.module)\n"
         "    sys.meta_path.pop(0)\n"
-        "    for module in [m for m in sys.modules if m.startswith('polonaise.') and 'simulator' not in m]:\n"
+        "    kept = 'polonaise.simulator', 'polonaise.simulator.mutations', 'polonaise.simulator.mutation'\n"
+        "    for module in [m for m in sys.modules if m.startswith('polonaise.') and m not in kept]:\n"
         "        del sys.modules[module]\n"
     )
     done = run_python("-c", source, within_s=None)

@@ -17,7 +17,7 @@ FRESH_SLOW = 40
 PRINT_FINGERPRINTS = """
 import logging; logging.disable(logging.CRITICAL)
 from polonaise.simulator.schedule import run
-for seed in (3, 9, 20): print(seed, run(seed).fingerprint)
+for seed in (3, 9, 17): print(seed, run(seed).fingerprint)
 """
 
 

@@ -13,8 +13,8 @@ In the code: `protocol/` has the decisions, without clock or I/O; begin there, w
 carries them out: it reads the log, has `routing.py` say which target gets what, and keeps a stream to each target, by
 one of the transports behind `endpoint.py`: within its own process (`directstream.py`), or to another one by the link
 (`linkendpoint.py`, `linkserver.py`) or gRPC (`grpctransport/`); their addresses are in `remotetargets.py` and
-`serving.py`. The targets' side is `deliverytarget.py`, `sqldelivery.py`, `jsonlines.py` (its files: `linesfile.py`, `linesmemory.py`) and, for one stream
-of any transport, `targetsession.py`.
+`serving.py`. The targets' side is `deliverytarget.py`, `sqldelivery.py`, `jsonlines.py` (its files: `linesfile.py`,
+`linesmemory.py`) and, for one stream of any transport, `targetsession.py`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from polonaise.client.log import Log
 from polonaise.client.protocol.backoff import Backoff
-from polonaise.errors import BeyondLog, HistoryTrimmed, PolonaiseError, Retry
+from polonaise.errors import BatchDamaged, BeyondLog, DataDamaged, HistoryTrimmed, PolonaiseError, Retry
 from polonaise.log.producers import Produced
 from polonaise.player.protocol.activeplayer import ActivePlayer
 from polonaise.player.protocol.deliverylag import DeliveryLag, Lacking
@@ -109,7 +109,8 @@ class LogReading:
                 self._troubled(partition, _READ, error)  # who said so does not know how far; somebody may
                 await asyncio.sleep(pauses.pause_s(1.0))
             except PolonaiseError as error:
-                if error.retry is Retry.NEVER:
+                # Servers send no damaged batch: it was damaged on its way here, and will be whole another time.
+                if error.retry is Retry.NEVER and not isinstance(error, (BatchDamaged, DataDamaged)):
                     self._events.stopped(partition, number, str(error))
                     return
                 self._troubled(partition, _READ, error)

@@ -11,6 +11,8 @@ from polonaise.player.protocol.entries import RoutedEntry, TargetName
 from polonaise.redaction import redacted
 from polonaise.terms import Transaction, TransactionId
 
+PAYLOAD_BYTES_MAX: Final = 60 * 1024 * 1024
+"""The most bytes that a target may get of one transaction: a little less than the messages of all transports carry."""
 _REASON_CHARACTERS_MAX: Final = 500
 """The most characters of an application's error that are told."""
 
@@ -78,5 +80,8 @@ class Router:
                 raise Unroutable(tx.id, f"no target is called {name!r}: there are {names}")
             if not isinstance(payload, bytes):
                 raise Unroutable(tx.id, f"what target {name} is to get is {type(payload).__name__}, and not bytes")
+            if len(payload) > PAYLOAD_BYTES_MAX:
+                what = f"{len(payload)} bytes, and a message to a target carries {PAYLOAD_BYTES_MAX} at most"
+                raise Unroutable(tx.id, f"what target {name} is to get is {what}: have the route function return less")
             entries.append((name, RoutedEntry(tx.id, payload)))
         return entries

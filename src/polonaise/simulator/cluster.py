@@ -13,7 +13,7 @@ import functools
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from polonaise.client.discovery import Discovery
 from polonaise.client.serverdiscovery import ServerDiscovery
@@ -480,17 +480,23 @@ class Cluster:
                 raise
             running = RefusingNode(host, settings, error)
             await running.start()
-        await _until_stopped(host, running)
+        await until_stopped(host, running)
 
     async def _server(self, node: Node, host: Host) -> None:
         settings = replace(self.knobs.server, listen=f"{node.name}:{_SERVER_PORT}")
         server = Server(host, self.coordinator(node, host), settings, self.open_history)
         self.owners[node.name] = server
         await server.start()
-        await _until_stopped(host, server)
+        await until_stopped(host, server)
 
 
-async def _until_stopped(host: Host, node: StorageNode | RefusingNode | Server) -> None:
+class Closable(Protocol):
+    """What a process runs that is to be closed when it is stopped."""
+
+    async def close(self) -> None: ...
+
+
+async def until_stopped(host: Host, node: Closable) -> None:
     """Run until a clean stop is asked for; then close the node."""
     try:
         await asyncio.get_running_loop().create_future()

@@ -64,6 +64,10 @@ FAULTS: Final = (
     "change_cancelled",
     "members_changed",
     "requirement_changed",
+    # Delivery: players that were told that another one is active; looks at which health had to say what hinders a
+    # target, and did.
+    "player_replaced",
+    "held_target_told",
     # Leases that clients had, and those that were lost because they could not be renewed.
     "lease_held",
     "lease_lost",

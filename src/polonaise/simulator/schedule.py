@@ -26,6 +26,7 @@ from polonaise.simulator.application import HEADER_FILTER, UNWANTED_HEADER, Appl
 from polonaise.simulator.checkers import check, check_replicas
 from polonaise.simulator.cluster import Cluster, Knobs, Node
 from polonaise.simulator.configuration import Configuration, DiskConfiguration, NetworkConfiguration
+from polonaise.simulator.delivering import Delivering
 from polonaise.simulator.disaster import Disaster
 from polonaise.simulator.diskaudit import FinalLog
 from polonaise.simulator.doubleowner import DoubleOwner
@@ -65,6 +66,10 @@ _MOVES_SHARE: Final = 0.12
 """The share of seeds in which storage nodes come back at other addresses."""
 _REQUIREMENT_SHARE: Final = 0.12
 """Among the seeds with three or more replicas, the share of those in which commits need more than a quorum at times."""
+_DELIVERY_SHARE: Final = 0.1
+"""The share of seeds with players and targets."""
+_DELIVERY_DRAW: Final = "delivery 146"
+"""The name under which these are drawn. With this number, none of the seeds that the tests kept before is one."""
 _LEASES_SHARE: Final = 0.08
 """The share of seeds in which clients hold leases; drawn under a name by which no seed that the tests keep has it."""
 _RESETS_SHARE: Final = 0.15
@@ -211,6 +216,8 @@ class Schedule:
             requirement = self._requirement = RequirementChanges(self.cluster, self.history)
             self.history.told_checks.append(lambda partition: requirement.check(partition, self.nemesis.spoilt))
             self._add("requiring-operator", requirement)
+        drawn = self.world.random(_DELIVERY_DRAW).random() < _DELIVERY_SHARE
+        self._delivering = Delivering(self.cluster, self.history) if drawn else None
         self._leases: LeaseHolders | None = None
         if self.world.random("names of leases").random() < _LEASES_SHARE:
             self._leases = LeaseHolders(self.cluster, self.history)
@@ -242,6 +249,8 @@ class Schedule:
                 (self.cluster.servers, "server_stop", _SERVER_STOP_SHARE),
             )
         ]
+        if self._delivering is not None:
+            self._delivering.start()
         await self.nemesis.run(self._duration_s)
         for task in stops:
             task.cancel()
@@ -251,6 +260,8 @@ class Schedule:
         await self.nemesis.heal()
         for operator in self._operators:
             operator.resting = True
+        if self._delivering is not None:
+            self._delivering.rest()
         requirement = self._requirement
         if requirement is not None:
             await self._observer.until(SETTLE_S, lambda: requirement.taken_back)
@@ -260,6 +271,8 @@ class Schedule:
         self._healed.set()
         self.world.trace.note("healed")
         await self._observer.until(SETTLE_S, self._observer.finished)
+        if self._delivering is not None:
+            await self._delivering.finish()
         # Trials need whole replicas: each tells exactly what has to follow from what it does.
         await self._repaired()
         await Trials(self._observer, self.nemesis).run()
@@ -396,6 +409,8 @@ class Schedule:
             violations.extend(check_replicas(log, replicas, self.nemesis.spoilt))
             if self._archiving is not None:
                 violations.extend(self._archiving.check(log))
+            if self._delivering is not None:
+                violations.extend(self._delivering.check(log))
         violations.extend(check(logs, self.history))
         if violations:
             first, count_more = violations[0], len(violations) - 1

@@ -1,0 +1,119 @@
+"""Mutations of the delivery to targets: of the player, of its transport, and of the target's side.
+
+What an application's target has to do is in `simulatedtarget`, and is mutated there.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from polonaise.simulator.mutation import Mutation
+
+_ACTIVE: Final = "polonaise.player.protocol.activeplayer"
+_RECEPTION: Final = "polonaise.player.protocol.reception"
+_QUEUE: Final = "polonaise.player.protocol.targetqueue"
+_PLAYER: Final = "polonaise.player.player"
+_LINK: Final = "polonaise.player.linkendpoint"
+_TARGET: Final = "polonaise.simulator.simulatedtarget"
+
+DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
+    "fence-not-checked-by-the-target": Mutation(
+        _RECEPTION,
+        "        if kept != self.fence:\n            return Verdict.FENCED\n",
+        "",
+        "P8: a target applies what a player sends that was replaced",
+    ),
+    "any-fence-accepted": Mutation(
+        _RECEPTION,
+        "        return offered > kept\n",
+        "        return True\n",
+        "P8: a target goes back to an older player, and applies what that sends",
+    ),
+    "previous-not-compared": Mutation(
+        _RECEPTION,
+        "        if batch.previous == applied:\n",
+        "        if batch.previous == applied or batch.partition not in self._refused:\n",
+        "P8: a target applies a batch although entries before it are missing, or were applied already",
+    ),
+    "behind-a-refusal-applied": Mutation(
+        _RECEPTION,
+        "        return Verdict.PASS_OVER if",
+        "        return Verdict.APPLY if",
+        "P8: a target applies what was sent behind an entry that it has refused",
+    ),
+    "fence-kept-after-the-answer": Mutation(
+        _TARGET,
+        "        acceptance: Acceptance = await self._step(decide)\n",
+        "        acceptance: Acceptance = decide(self._memory)[1]\n"
+        "        late = asyncio.get_running_loop().create_future()\n"
+        '        self._host.spawn(self._make(decide, late), "late")\n',
+        "P8: a target answers before its fence is durable, and an older player goes on",
+    ),
+    "effect-before-the-id": Mutation(
+        _TARGET,
+        "            return [StepTaken(partition, last, effects)], ",
+        "            before = StepTaken(partition, memory.last(partition), effects)\n"
+        "            return [before, StepTaken(partition, last, [])], ",
+        "P8: a target keeps what it has applied and the id in two steps, and dies between them",
+    ),
+    "applied-before-the-sync": Mutation(
+        _TARGET,
+        "            await file.write(end, [raw], sync=True)\n",
+        "            await file.write(end, [raw])\n",
+        "P8: a target acknowledges what is not durable, and a loss of power takes it",
+    ),
+    "recovery-begins-one-too-late": Mutation(
+        _QUEUE,
+        "RecoveryRead(self._reads, self.covered + 1, last)",
+        "RecoveryRead(self._reads, min(self.covered + 2, last), last)",
+        "P8: a target that comes back is not sent the first entry that it lacks",
+    ),
+    "recovery-ends-one-too-early": Mutation(
+        _QUEUE,
+        "        last = current if self._joined_at is None else self._joined_at\n",
+        "        last = current if self._joined_at is None else self._joined_at - 1\n",
+        "P8: neither a read nor the main stream brings an entry to a target that joins",
+    ),
+    "overflow-forgets-what-it-drops": Mutation(
+        _QUEUE,
+        "            self.covered = self._normal[0].id - 1\n",
+        "            self.covered = self._normal[-1].id - 1\n",
+        "P8: what is dropped from a queue that is too long is never read again",
+    ),
+    "epoch-not-raised": Mutation(
+        _PLAYER,
+        "ActivePlayer(producer.epoch, partitions",
+        "ActivePlayer(1, partitions",
+        "P8: two players are active for ever, and each shuts the other one out",
+    ),
+    "written-not-told": Mutation(
+        _LINK,
+        "            asyncio.get_running_loop().call_soon(self._written)\n",
+        "            pass\n",
+        "P8: a stream takes one lot of batches and no more",
+    ),
+    "hanging-stream-not-closed": Mutation(
+        _ACTIVE,
+        "            elif reason := stream.silence(now_s):\n",
+        "            elif (reason := stream.silence(now_s)) and not stream.in_flight_bytes:\n",
+        "P8, P11: nobody notices that a target hangs",
+    ),
+    "hindered-and-well": Mutation(
+        _PLAYER,
+        'each["state"] == "up" and not each["hindered"] for each',
+        'each["state"] == "up" for each',
+        "P11: health counts a target as well that refuses what it is sent",
+    ),
+    "connection-left-open": Mutation(
+        _LINK,
+        "        if self._connection is not None:\n            self._connection.abort",
+        "        if self._connection is None:\n            self._connection.abort",
+        "P11: a player that is closed leaves its connections open",
+    ),
+    "tasks-not-waited-for": Mutation(
+        _PLAYER,
+        "        if self._tasks:\n            await asyncio.wait(list(self._tasks))\n",
+        "",
+        "P11: a player that is closed leaves tasks behind",
+    ),
+}
