@@ -11,10 +11,10 @@ when it is first used, because SQL targets need the extra `sql`.
 
 In the code: `protocol/` has the decisions, without clock or I/O; begin there, with `activeplayer.py`. `player.py`
 carries them out: it reads the log, has `routing.py` say which target gets what, and keeps a stream to each target, by
-one of the transports behind `endpoint.py`: within its own process (`directstream.py`), or by the link to another one
-(`linkendpoint.py`, `linkserver.py`; their addresses are in `remotetargets.py` and `serving.py`). The targets' side is
-`deliverytarget.py`, `sqldelivery.py`, `jsonlines.py` (its files: `linesfile.py`, `linesmemory.py`) and, for one stream
-of any transport, `targetsession.py`.
+one of the transports behind `endpoint.py`: within its own process (`directstream.py`), or to another one by the link
+(`linkendpoint.py`, `linkserver.py`) or gRPC (`grpctransport/`); their addresses are in `remotetargets.py` and
+`serving.py`. The targets' side is `deliverytarget.py`, `sqldelivery.py`, `jsonlines.py` (its files: `linesfile.py`,
+`linesmemory.py`) and, for one stream of any transport, `targetsession.py`.
 """
 
 from __future__ import annotations

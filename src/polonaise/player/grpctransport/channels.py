@@ -15,6 +15,8 @@ SCHEME: Final = "grpc://"
 KEEPALIVE_S: Final = 5.0
 """Seconds of silence after which a side asks the other whether it is still there. It waits twice as long for the
 answer: together that is well below `PlayerSettings.progress_s_max`."""
+_STRANGER_MS: Final = 10_000
+"""The longest that a connection lasts on which nobody opens a stream."""
 _STREAMS_MAX: Final = 100
 """The most streams of one connection: a player has one."""
 
@@ -59,6 +61,8 @@ def server_options(keepalive_s: float) -> ChannelOptions:
         ("grpc.so_reuseport", 0),  # or a second server would get every other connection, and nobody an error
         ("grpc.http2.min_ping_interval_without_data_ms", 200),  # players ask more often than gRPC allows for
         ("grpc.max_concurrent_streams", _STREAMS_MAX),
+        ("grpc.server_handshake_timeout_ms", _STRANGER_MS),
+        ("grpc.max_connection_idle_ms", _STRANGER_MS),
     ]
 
 
