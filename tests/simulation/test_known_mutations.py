@@ -96,6 +96,21 @@ FOUND_BY = {
     "reset-recorded-by-its-own-session-only": 70048,
     "new-owner-grants-leases-at-once": 207,
     "holder-that-does-not-stop": 815,
+    "fence-not-checked-by-the-target": 38,
+    "any-fence-accepted": 38,
+    "previous-not-compared": 38,
+    "behind-a-refusal-applied": 17,
+    "fence-kept-after-the-answer": 17,
+    "effect-before-the-id": 17,
+    "applied-before-the-sync": 17,
+    "recovery-begins-one-too-late": 17,
+    "recovery-ends-one-too-early": 17,
+    "overflow-forgets-what-it-drops": 17,
+    "epoch-not-raised": 17,
+    "written-not-told": 17,
+    "hindered-and-well": 206,
+    "connection-left-open": 17,
+    "tasks-not-waited-for": 17,
 }
 """The first seed that finds each, when this was written: tried first, because most of the time it still does."""
 
