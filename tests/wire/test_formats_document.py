@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import polonaise.wire.copies
+import polonaise.wire.deliveries
 import polonaise.wire.messages
 import polonaise.wire.topics  # noqa: F401
 from polonaise.wire import codec

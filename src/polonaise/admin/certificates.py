@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from polonaise.errors import AlreadyInitialized, BadOption, CertificateUnusable, ExtraMissing
-from polonaise.host.certificates import CLIENT, ROLE_URI, SERVER, STORAGE
+from polonaise.host.certificates import CLIENT, PLAYER, ROLE_URI, SERVER, STORAGE, TARGET
 from polonaise.host.files import with_own_errors
 from polonaise.host.tls import TlsFiles
 
@@ -43,6 +43,8 @@ _HOST: Final = re.compile(
     r"(?=.{1,253}$)(\*\.)?([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?",
     re.ASCII | re.I,
 )
+_DIALLING: Final = frozenset((CLIENT, PLAYER))
+"""The roles whose holders accept no connection."""
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
@@ -54,7 +56,7 @@ class CertificateHolder(NamedTuple):
     roles: tuple[str, ...]
     """The words of the roles that the certificate vouches for."""
     hosts: tuple[str, ...] = ()
-    """The DNS names and IP addresses in the certificate. Nobody checks those of a client."""
+    """The DNS names and IP addresses in the certificate, which who dials checks. A holder that only dials has none."""
 
 
 class Made(NamedTuple):
@@ -72,23 +74,38 @@ def node(text: str) -> CertificateHolder:
     `text` is HOST or HOST,HOST,…, DNS names and IP addresses of which the first becomes the holder's name. `localhost`
     also stands for the loopback addresses. Raises `BadOption` for an invalid host.
     """
+    return _at(text, SERVER, STORAGE)
+
+
+def target(text: str) -> CertificateHolder:
+    """Return the holder of a certificate for the targets of players on one host; otherwise as `node`."""
+    return _at(text, TARGET, ending="-target")
+
+
+def _at(text: str, *roles: str, ending: str = "") -> CertificateHolder:
+    """Return the holder of a certificate for what accepts connections on a host; `ending` ends its name."""
     hosts: list[str] = []
     for host in text.split(","):
         if not _is_ip(host) and not _HOST.fullmatch(host):
             raise BadOption(f"{host!r} is no host's name or IP address: write HOST, or HOST,HOST,… for one certificate")
         hosts += _LOOPBACK if host == "localhost" else [host]
-    name = hosts[0].replace(":", "_").replace("*", "any")
+    name = hosts[0].replace(":", "_").replace("*", "any") + ending
     if len(name) > _NAME_MAX:
         # A common name has 64 characters at most, and a DNS name may have more: keep its beginning, which tells people
         # the host, and a digest, which tells apart names that begin alike.
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]
         name = f"{name[: _NAME_MAX - 9].rstrip('.-')}-{digest}"
-    return CertificateHolder(_checked(name), (SERVER, STORAGE), tuple(dict.fromkeys(hosts)))
+    return CertificateHolder(_checked(name), roles, tuple(dict.fromkeys(hosts)))
 
 
 def client(name: str) -> CertificateHolder:
     """Return the holder of a certificate for a client. Raises `BadOption` for an invalid name."""
     return CertificateHolder(_checked(name), (CLIENT,))
+
+
+def player(name: str) -> CertificateHolder:
+    """Return the holder of a certificate for a player, which is a client of the log. Raises as `client`."""
+    return CertificateHolder(_checked(name), (CLIENT, PLAYER))
 
 
 def _checked(name: str) -> str:
@@ -220,8 +237,8 @@ def _issue(
     public = key.public_key()
     now = datetime.now(UTC)
     expires = min(now + valid, ca.not_valid_after_utc)
-    # Nodes get both uses of TLS, since a server accepts and dials. A client only dials.
-    uses = [ExtendedKeyUsageOID.CLIENT_AUTH] + [ExtendedKeyUsageOID.SERVER_AUTH] * (holder.roles != (CLIENT,))
+    # Nodes get both uses of TLS, since a server accepts and dials. Clients and players only dial.
+    uses = [ExtendedKeyUsageOID.CLIENT_AUTH] + [ExtendedKeyUsageOID.SERVER_AUTH] * (not {*holder.roles} <= _DIALLING)
     issuer = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     made = (
         x509.CertificateBuilder()

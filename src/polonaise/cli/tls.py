@@ -25,19 +25,31 @@ def init(
         Option(metavar="HOST[,HOST…]", help="Certificate for the nodes of a host, by its names and IP addresses."),
     ] = None,
     client: Annotated[list[str] | None, Option(metavar="NAME", help="Certificate for a client.")] = None,
+    target: Annotated[
+        list[str] | None,
+        Option(metavar="HOST[,HOST…]", help="Certificate for the targets of players on a host, by its names."),
+    ] = None,
+    player: Annotated[
+        list[str] | None, Option(metavar="NAME", help="Certificate for a player, which is a client, too.")
+    ] = None,
     days: Annotated[float, Option(help="Days for which the certificates are valid.")] = 365,
     renew: Annotated[bool, Option("--renew", help="Replace certificates that exist; their keys stay.")] = False,
     as_json: Json = False,
 ) -> None:
     """Make a CA, and certificates for nodes and clients. For development and tests: see docs/tls.md for production.
 
-    Without --node and --client it makes one for localhost and one for a client. Run it again with other names: they are
+    Without names it makes one for the nodes of localhost and one for a client. Run it again with other names: they are
     of the same CA. Keep ca-key.pem to yourself, and give each machine only ca.pem and its own two files. Needs
     polonaise[tls].
     """
     from polonaise.admin import certificates
 
-    holders = [certificates.node(each) for each in node or ()] + [certificates.client(each) for each in client or ()]
+    holders = [
+        *map(certificates.node, node or ()),
+        *map(certificates.client, client or ()),
+        *map(certificates.target, target or ()),
+        *map(certificates.player, player or ()),
+    ]
     if not holders:
         holders = [certificates.node("localhost"), certificates.client("client")]
     made = certificates.make(directory, holders, days=days, renew=renew)

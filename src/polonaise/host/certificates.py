@@ -1,7 +1,7 @@
 """Read what a certificate says: the name of its holder, the roles that it vouches for, and when it expires.
 
-A role is a name in the certificate, beside the names of hosts: the URI `urn:polonaise:client`, `urn:polonaise:server`
-or `urn:polonaise:storage` (docs/decisions/0032).
+A role is a name in the certificate, beside the names of hosts: a URI such as `urn:polonaise:client`, with one of
+`ROLE_WORDS` at its end (docs/decisions/0032).
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ ROLE_URI: Final = "urn:polonaise:"
 CLIENT: Final = "client"
 SERVER: Final = "server"
 STORAGE: Final = "storage"
-ROLE_WORDS: Final = (CLIENT, SERVER, STORAGE)
+PLAYER: Final = "player"
+TARGET: Final = "target"
+ROLE_WORDS: Final = (CLIENT, SERVER, STORAGE, PLAYER, TARGET)
 _NAME_MAX: Final = 100
 
 PeerCertificate: TypeAlias = Mapping[str, Any]

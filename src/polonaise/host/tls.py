@@ -17,7 +17,17 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from polonaise.errors import BadOption, CertificateUnusable
-from polonaise.host.certificates import CLIENT, ROLE_URI, SERVER, STORAGE, VouchedFor, said_by
+from polonaise.host.certificates import (
+    CLIENT,
+    PLAYER,
+    ROLE_URI,
+    ROLE_WORDS,
+    SERVER,
+    STORAGE,
+    TARGET,
+    VouchedFor,
+    said_by,
+)
 from polonaise.host.tlsfaults import OPTIONS, WRONG_PURPOSE, why_untrusted
 
 _log = logging.getLogger(__name__)
@@ -268,7 +278,7 @@ def _contexts(files: TlsFiles, role: str | None) -> _Contexts:
     if not own.roles:
         raise CertificateUnusable(
             f"the certificate {files.certificate!r} of {own.name!r} names no role: issue one with a URI of "
-            f"{ROLE_URI}client, {ROLE_URI}server or {ROLE_URI}storage"
+            + ", ".join(f"{ROLE_URI}{role}" for role in ROLE_WORDS)
         )
     if role is not None and role not in own.roles:
         raise CertificateUnusable(
@@ -360,7 +370,13 @@ def _reason(error: OSError) -> str:
 
 _AS_CLIENT: Final = (ssl.PROTOCOL_TLS_SERVER, "client")
 _AS_SERVER: Final = (ssl.PROTOCOL_TLS_CLIENT, "server")
-_USES: Final = {CLIENT: (_AS_CLIENT,), SERVER: (_AS_SERVER, _AS_CLIENT), STORAGE: (_AS_SERVER,)}
+_USES: Final = {
+    CLIENT: (_AS_CLIENT,),
+    SERVER: (_AS_SERVER, _AS_CLIENT),
+    STORAGE: (_AS_SERVER,),
+    PLAYER: (_AS_CLIENT,),
+    TARGET: (_AS_SERVER,),
+}
 """For each role, the sides that verify its certificate, each with the use of TLS that the certificate must allow for.
 A process that dials is a client of TLS, whatever its role."""
 

@@ -10,9 +10,16 @@ from typing import Any, Final
 from polonaise.errors import CertificateRefused, FrameTooLarge, PolonaiseError, ProtocolError, TlsNotSpoken
 from polonaise.host import Clock
 from polonaise.host.address import HostPort
-from polonaise.host.certificates import CLIENT, ROLE_URI, SERVER, STORAGE, said_by
+from polonaise.host.certificates import CLIENT, PLAYER, ROLE_URI, SERVER, STORAGE, TARGET, said_by
 from polonaise.host.tlsfaults import OPTIONS
-from polonaise.wire.messages import ROLE_CLIENT, ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE
+from polonaise.wire.messages import (
+    ROLE_CLIENT,
+    ROLE_OPERATOR,
+    ROLE_PLAYER,
+    ROLE_SERVER,
+    ROLE_STORAGE,
+    ROLE_TARGET,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -21,8 +28,17 @@ ROLE_NAMES: Final = {
     ROLE_SERVER: "server",
     ROLE_STORAGE: "storage node",
     ROLE_OPERATOR: "operator",
+    ROLE_PLAYER: "player",
+    ROLE_TARGET: "target of players",
 }
-_ROLE_WORDS: Final = {ROLE_CLIENT: CLIENT, ROLE_SERVER: SERVER, ROLE_STORAGE: STORAGE, ROLE_OPERATOR: CLIENT}
+_ROLE_WORDS: Final = {
+    ROLE_CLIENT: CLIENT,
+    ROLE_SERVER: SERVER,
+    ROLE_STORAGE: STORAGE,
+    ROLE_OPERATOR: CLIENT,
+    ROLE_PLAYER: PLAYER,
+    ROLE_TARGET: TARGET,
+}
 """The role that a certificate must have, by the role in the hello. Operators, who only ask for health, are clients."""
 _TLS_RECORD: Final = b"\x16\x03"
 """The first bytes of a TLS connection. Read as the length of a frame, they are too large for a hello."""

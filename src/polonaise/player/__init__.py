@@ -10,9 +10,10 @@
 because SQL targets need the extra `sql`.
 
 In the code: `protocol/` has the decisions, without clock or I/O; begin there, with `activeplayer.py`. `player.py`
-carries them out: it reads the log, has `routing.py` say which target gets what, and keeps a stream to each target, so
-far within its own process (`directstream.py`). The targets' side is `deliverytarget.py`, `sqldelivery.py` and, for one
-stream, `targetsession.py`.
+carries them out: it reads the log, has `routing.py` say which target gets what, and keeps a stream to each target, by
+one of the transports behind `endpoint.py`: within its own process (`directstream.py`), or by the link to another one
+(`linkendpoint.py`, `linkserver.py`; their addresses are in `remotetargets.py` and `serving.py`). The targets' side is
+`deliverytarget.py`, `sqldelivery.py` and, for one stream of any transport, `targetsession.py`.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliveryTarget
+    from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, DeliveryTarget
+    from polonaise.player.endpoint import DeliveryEndpoint
     from polonaise.player.player import Player
     from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
     from polonaise.player.protocol.reception import Reception, Verdict
     from polonaise.player.protocol.settings import PlayerSettings
+    from polonaise.player.remotetargets import remote
+    from polonaise.player.serving import TargetServer, serve
     from polonaise.player.sqldelivery import SqlDeliveryTarget
 
 __all__ = [
@@ -33,6 +37,8 @@ __all__ = [
     "Acceptance",
     "AppliedBatch",
     "DeliveryBatch",
+    "DeliveryEndpoint",
+    "DeliverySource",
     "DeliveryTarget",
     "Fence",
     "Player",
@@ -40,15 +46,21 @@ __all__ = [
     "Reception",
     "RoutedEntry",
     "SqlDeliveryTarget",
+    "TargetServer",
     "Verdict",
+    "remote",
+    "serve",
 ]
 
 _HOMES = {
-    "polonaise.player.deliverytarget": ("Acceptance", "AppliedBatch", "DeliveryTarget"),
+    "polonaise.player.deliverytarget": ("Acceptance", "AppliedBatch", "DeliverySource", "DeliveryTarget"),
+    "polonaise.player.endpoint": ("DeliveryEndpoint",),
     "polonaise.player.player": ("Player",),
     "polonaise.player.protocol.entries": ("NO_FENCE", "DeliveryBatch", "Fence", "RoutedEntry"),
     "polonaise.player.protocol.reception": ("Reception", "Verdict"),
     "polonaise.player.protocol.settings": ("PlayerSettings",),
+    "polonaise.player.remotetargets": ("remote",),
+    "polonaise.player.serving": ("TargetServer", "serve"),
     "polonaise.player.sqldelivery": ("SqlDeliveryTarget",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-from polonaise.errors import InvariantViolated, PolonaiseError
+from polonaise.errors import BadOption, InvariantViolated, NotFound, PolonaiseError
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, DeliveryTarget
-from polonaise.player.protocol.entries import DeliveryBatch, Fence
+from polonaise.player.protocol.entries import DeliveryBatch, Fence, TargetName
 from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.redaction import redacted
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
@@ -75,6 +75,37 @@ class ServedTarget:
                 session.shut_out(fence)
 
 
+class ServedTargets:
+    """The targets that one server serves: one under every name, or several, each under its own."""
+
+    def __init__(
+        self,
+        targets: DeliveryTarget | Mapping[TargetName, DeliveryTarget],
+        held_bytes_max: int = HELD_BYTES_MAX,
+    ) -> None:
+        """Raises `BadOption` for what is neither a target nor a mapping of names to targets."""
+        self._only: ServedTarget | None = None
+        self.by_name: dict[TargetName, ServedTarget] = {}
+        """Those that have a name."""
+        if not isinstance(targets, Mapping):
+            self._only = ServedTarget(_checked(targets), held_bytes_max)
+        elif not targets:
+            raise BadOption("no targets to serve: give one, or a mapping of names to targets")
+        else:
+            for name, target in targets.items():
+                self.by_name[name] = ServedTarget(_checked(target), held_bytes_max)
+
+    def find(self, name: TargetName) -> ServedTarget:
+        """Return the target of this name. Raises `NotFound`, which says which ones there are."""
+        found = self._only or self.by_name.get(name)
+        if found is None:
+            raise NotFound(f"no target {redacted(name)!r} is served here: there are {', '.join(sorted(self.by_name))}")
+        return found
+
+    def __iter__(self) -> Iterator[ServedTarget]:
+        return iter([self._only] if self._only is not None else self.by_name.values())
+
+
 class TargetSession:
     """Serves one stream: `greet` first, then `take` each batch, then `close`.
 
@@ -90,7 +121,8 @@ class TargetSession:
         self._reception = Reception(fence)
         self._answers = answers
         self._held_bytes_max = held_bytes_max
-        self._held_bytes = 0
+        self.held_bytes = 0
+        """The bytes of batches that were taken and are not applied yet."""
         self._lanes: dict[PartitionId, _Lane] = {}
         """By partition, the batches that wait; those of partitions that have a task at work."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -121,7 +153,7 @@ class TargetSession:
         if not self._takes:
             return
         held_bytes = batch.size + _BATCH_BYTES
-        self._held_bytes += held_bytes
+        self.held_bytes += held_bytes
         partition = batch.partition
         lane = self._lanes.get(partition)
         if lane is None:
@@ -134,7 +166,7 @@ class TargetSession:
     @property
     def full(self) -> bool:
         """Whether so much waits to be applied that nothing more should be read; `SessionAnswers.eased` ends that."""
-        return self._held_bytes > self._held_bytes_max
+        return self.held_bytes > self._held_bytes_max
 
     def shut_out(self, kept: Fence) -> None:
         """End the session: the target keeps another fence."""
@@ -189,7 +221,7 @@ class TargetSession:
             if self._over:
                 return
             was_full = self.full
-            self._held_bytes -= held_bytes
+            self.held_bytes -= held_bytes
             self._tell(batch, applied)
             if self._over:
                 return
@@ -266,6 +298,12 @@ class TargetSession:
 
 _Lane: TypeAlias = deque[tuple[DeliveryBatch, int]]
 """Batches that wait to be applied, each with the bytes that it counts for."""
+
+
+def _checked(target: DeliveryTarget) -> DeliveryTarget:
+    if isinstance(target, type) or not all(callable(getattr(target, name, None)) for name in ("accept", "apply")):
+        raise BadOption(f"{_shown(target, repr)} is no DeliveryTarget: give an object with methods accept and apply")
+    return target
 
 
 class _TargetFailed(Exception):

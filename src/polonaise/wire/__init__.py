@@ -1,9 +1,9 @@
-"""Frames and messages as bytes: everything that client, server and storage node say to each other. No I/O.
+"""Frames and messages as bytes: everything that client, server, storage node, player and target say to each other.
 
 Begin with `messages`, which declares the messages and says what they mean; those about topics are in `topics`, those
-about copies of one append in `copies`. `codec` turns declared fields into bytes and back, and `frame` cuts a byte
-stream into frames. `appends` and `fetches` have the columns of the messages that carry many transactions at once,
-`assignments` the rows of an assignment.
+about copies of one append in `copies`, those between player and target in `deliveries`. `codec` turns declared fields
+into bytes and back, and `frame` cuts a byte stream into frames. `appends` and `fetches` have the columns of the
+messages that carry many transactions at once, `assignments` the rows of an assignment. There is no I/O here.
 
 Bytes that are none of these raise `ProtocolError`, and the side that meets them closes that one connection: lengths are
 checked before anything is allocated. A field, a number or a layout is a promise to clients and nodes of other versions:

@@ -1,9 +1,10 @@
 """The messages: which side sends each of them, when, and what it means. `docs/formats.md` lists them by number.
 
 An answer carries the request number of its request. `Refused` answers anything. Message types below 10 are common to
-all connections, 10 to 63 are between client and server, 64 to 127 between server and storage node. Three of those
-between client and server are used with storage nodes as well: `Health`, `HealthIs` and `Batches`. Messages about topics
-are in `wire.topics`, those about copies of one append in `wire.copies`.
+all connections, 10 to 63 are between client and server, 64 to 127 between server and storage node, 128 to 159 between
+player and target. Three of those between client and server are used with storage nodes as well: `Health`, `HealthIs`
+and `Batches`. Messages about topics are in `wire.topics`, those about copies of one append in `wire.copies`, those
+between player and target in `wire.deliveries`.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ ROLE_SERVER: Final = 2
 ROLE_STORAGE: Final = 3
 ROLE_OPERATOR: Final = 4
 """Who asks a storage node for its health, and may ask for nothing else."""
+ROLE_PLAYER: Final = 5
+ROLE_TARGET: Final = 6
+"""Who serves one or several targets of players."""
 
 # ------------------------------------------------------------------ common
 

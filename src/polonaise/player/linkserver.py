@@ -1,0 +1,246 @@
+"""The server of targets over the project's own link: each connection is one stream of a player."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from polonaise.errors import Closed, DeadlineExceeded, NotFound, PolonaiseError, ProtocolError
+from polonaise.host import Host, Listener, network_trouble
+from polonaise.link import connection as link
+from polonaise.link.budget import Budget
+from polonaise.link.connection import Connection, LinkSettings, printable
+from polonaise.player.deliverytarget import DeliverySource
+from polonaise.player.protocol.entries import DeliveryBatch, Fence, RoutedEntry
+from polonaise.player.targetsession import ServedTargets, TargetSession
+from polonaise.terms import PartitionId, TransactionId
+from polonaise.wire.codec import Message
+from polonaise.wire.deliveries import (
+    DeliverEntries,
+    DeliveryEnded,
+    DeliveryFenced,
+    EntriesApplied,
+    EntryRefused,
+    OpenDelivery,
+    encode_applied,
+    parse_entries,
+)
+from polonaise.wire.messages import ROLE_PLAYER, ROLE_TARGET
+
+_log = logging.getLogger("polonaise.player")
+
+_CONNECTIONS_BYTES_MAX: Final = 256 * 1024 * 1024
+"""The most bytes of frames not handled yet, of all connections together; beyond it, those with the most are cut off."""
+_OPEN_S_MAX: Final = 5.0
+"""The longest, in seconds, that a player may take to open its stream once it has said hello."""
+_FULL: Final = "batches that are not applied yet"
+"""The reason to pause reading of a player that has sent more than is to be held."""
+_NAME_CHARACTERS_MAX: Final = 200
+
+
+class LinkServer:
+    """Serves targets at an address: `start`, and in the end `close`. The targets stay the application's."""
+
+    def __init__(self, host: Host, targets: ServedTargets, settings: LinkSettings | None = None) -> None:
+        self._host = host
+        self.targets = targets
+        self._settings = settings or LinkSettings()
+        self._budget = Budget(_CONNECTIONS_BYTES_MAX)
+        self._listener: Listener | None = None
+        self.closing = False
+        """Whether nothing more is accepted."""
+        self.streams: dict[ServedStream, None] = {}
+        """Those whose connections are open."""
+
+    async def start(self, address: str) -> str:
+        """Accept streams at an address, `host:port` or `unix:/path`; return it with the port that the system chose."""
+        self._listener = await self._host.network.listen(address, self._accept)
+        return self._listener.address
+
+    async def close(self, within_s: float) -> None:
+        """Accept nothing more, answer what is being applied just now, and end all streams.
+
+        What takes longer than `within_s` seconds is cancelled.
+        """
+        self.closing = True
+        if self._listener is not None:
+            await self._listener.close()
+        streams = list(self.streams)
+        await asyncio.gather(*(stream.finish(within_s) for stream in streams))
+        gone = [asyncio.ensure_future(stream.gone()) for stream in streams]
+        if gone:
+            _, left = await asyncio.wait(gone, timeout=within_s)
+            for each in left:
+                each.cancel()
+                _log.warning("a target goes on applying although its server was closed, and it was cancelled")
+
+    def health(self) -> list[dict[str, Any]]:
+        """Return the streams that are served, as dicts for JSON."""
+        return [stream.health() for stream in self.streams if stream.source is not None]
+
+    def trouble(self) -> str:
+        """Return what is wrong with this side of the network, such as its certificate; empty if nothing is."""
+        return network_trouble(self._host.network)
+
+    def _accept(self) -> Connection:
+        """Make the connection for a peer that has just connected."""
+        stream = ServedStream(self._host, self)
+        connection = Connection(
+            self._host,
+            # The log's key is in the stream's own hello: its memory tells a target which log it is of.
+            hello=link.hello(ROLE_TARGET, "server of targets"),
+            peer_roles=(ROLE_PLAYER,),
+            on_message=stream.received,
+            on_closed=stream.closed,
+            on_greeted=stream.greeted,
+            settings=self._settings,
+            accepted=True,
+            budget=self._budget,
+        )
+        stream.connection = connection
+        self.streams[stream] = None
+        if self.closing:
+            connection.close()
+        return connection
+
+
+class ServedStream:
+    """One stream of a player, with the session that serves it. Batches go to the session as they arrive."""
+
+    connection: Connection
+
+    def __init__(self, host: Host, server: LinkServer) -> None:
+        self._host = host
+        self._server = server
+        self._session: TargetSession | None = None
+        self._is_accepted = False
+        self._opening: asyncio.Task[None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self.source: DeliverySource | None = None
+        """Where the stream comes from, once the player has said it."""
+
+    # ------------------------------------------------------------------ what the connection brings
+
+    def greeted(self, connection: Connection) -> None:
+        """Have the player open its stream in time."""
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(
+            _OPEN_S_MAX, connection.turn_away, DeadlineExceeded(f"no stream was opened within {_OPEN_S_MAX:g} s")
+        )
+
+    def received(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
+        """Handle a message of the player. Raises `ProtocolError` for one that no player sends now."""
+        session = self._session
+        if isinstance(message, DeliverEntries) and session is not None and self._is_accepted and partition >= 0:
+            entries = [RoutedEntry(id, payload) for id, payload in parse_entries(message)]
+            session.take(DeliveryBatch(partition, message.previous, entries))
+            if session.full:
+                connection.pause(_FULL)
+        elif isinstance(message, OpenDelivery) and session is None:
+            self._open(message)
+        else:
+            raise ProtocolError(f"a player sent {type(message).__name__} for partition {partition} out of turn")
+
+    def closed(self, _: Connection, error: PolonaiseError) -> None:
+        """End the session: nothing more is applied but what is being applied just now."""
+        self._server.streams.pop(self, None)
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._session is not None:
+            self._session.close()
+            _log.info("the stream of %s has ended: %s", self._name, error)
+
+    # ------------------------------------------------------------------ the session
+
+    def _open(self, message: OpenDelivery) -> None:
+        """Offer the stream to the target that it names."""
+        names = (message.player, message.target)
+        if message.epoch < 0 or message.term < 0 or not all(0 < len(name) <= _NAME_CHARACTERS_MAX for name in names):
+            raise ProtocolError(
+                f"a stream takes a fence from 0 on, and names of 1 to {_NAME_CHARACTERS_MAX} characters"
+            )
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self.source = source = DeliverySource(message.log_key, message.player, message.target)
+        try:
+            served = self._server.targets.find(message.target)
+        except NotFound as error:
+            self.ended(str(error))
+            return
+        self._session = session = served.session(Fence(message.epoch, message.term), self)
+        self._opening = self._host.spawn(self._greet(session, source), f"open the stream of {self._name}")
+
+    async def _greet(self, session: TargetSession, source: DeliverySource) -> None:
+        applied = await session.greet(source)
+        if applied is not None:
+            self._is_accepted = True
+            self.connection.send(encode_applied(applied))
+            _log.info("the stream of %s is accepted under %s", self._name, session.fence)
+
+    async def finish(self, within_s: float) -> None:
+        """Answer what is being applied just now, and end the stream."""
+        if self._session is not None:
+            await self._session.finish("the server of the target closes", within_s)
+        self.connection.close(Closed("the server of the target closes"))
+
+    async def gone(self) -> None:
+        """Wait until the target is done with what was being applied."""
+        if self._opening is not None:
+            await asyncio.wait((self._opening,))
+        if self._session is not None:
+            await self._session.gone()
+
+    def health(self) -> dict[str, Any]:
+        """Return what is known of the stream, as a dict for JSON."""
+        session, source = self._session, self.source
+        assert source is not None
+        return {
+            "target": source.target,
+            "player": source.player,
+            "log": source.log_key.hex(),
+            "from": self.connection.peer_address,
+            "accepted": self._is_accepted,
+            "epoch": 0 if session is None else session.fence.epoch,
+            "term": 0 if session is None else session.fence.term,
+            "waiting_bytes": 0 if session is None else session.held_bytes,
+        }
+
+    @property
+    def _name(self) -> str:
+        if self.source is None:
+            return "a player"
+        player, target = printable(self.source.player, 200), printable(self.source.target, 200)
+        return f"player {player} to target {target}"
+
+    # ------------------------------------------------------------------ what the session answers
+
+    def acknowledged(self, partition: PartitionId, through: TransactionId) -> None:
+        """Tell the player."""
+        self.connection.send(EntriesApplied(through), partition=partition)
+
+    def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
+        """Tell the player."""
+        self.connection.send(EntryRefused(last, reason), partition=partition)
+
+    def fenced(self, kept: Fence) -> None:
+        """Tell the player, and close."""
+        self.connection.send(DeliveryFenced(*kept))
+        self.connection.close(Closed(f"the target keeps {kept}"))
+
+    def ended(self, reason: str) -> None:
+        """Tell the player, and close."""
+        if not self._server.closing:
+            _log.warning("the stream of %s ends: %s", self._name, reason)
+        self.connection.send(DeliveryEnded(reason))
+        self.connection.close(Closed(reason))
+
+    def failed(self, error: BaseException) -> None:
+        """Stop what runs on this host: it is a mistake of the library's own."""
+        self._host.fail(error)
+
+    def eased(self) -> None:
+        """Read on."""
+        self.connection.resume(_FULL)

@@ -1,0 +1,57 @@
+"""Addresses of targets in other processes: the scheme says by which transport they are reached."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from polonaise.client.applicationhost import ApplicationHost
+from polonaise.errors import BadOption
+from polonaise.host.address import parse_address
+from polonaise.host.certificates import PLAYER
+from polonaise.host.tls import TlsFiles, tls_identity
+from polonaise.player.endpoint import DeliveryEndpoint
+from polonaise.player.linkendpoint import LinkEndpoint
+from polonaise.redaction import redacted
+
+LINK: Final = "link"
+"""The scheme of the project's own link."""
+_SCHEMES: Final = (LINK,)
+
+
+class RemotePlace(NamedTuple):
+    """The address of a server of targets, taken apart."""
+
+    scheme: str
+    place: str
+    """`host:port` or `unix:/path`."""
+
+
+def remote_place(text: str) -> RemotePlace:
+    """Take an address apart: `link://host:port`, or `link://unix:/path`. Raises `BadOption`."""
+    scheme, mark, place = text.partition("://") if isinstance(text, str) else ("", "", "")
+    if not mark or scheme not in _SCHEMES:
+        forms = " or ".join(f"{each}://HOST:PORT" for each in _SCHEMES)
+        raise BadOption(f"{redacted(text)!r} is no address of a target: write {forms}")
+    parse_address(place)
+    return RemotePlace(scheme, place)
+
+
+def remote(address: str, *, tls: TlsFiles | None = None) -> DeliveryEndpoint:
+    """Return the target at an address, in another process, for a `Player` to deliver to.
+
+    ::
+
+        targets = {"shard-0": remote("link://db1:7300"), "shard-1": remote("link://db2:7300")}
+
+    There it is served under the name that the player knows it by, with `serve`. `tls` has the TLS files of a player;
+    without it those that the environment names (docs/tls.md); without these either, connections are plain.
+
+    Raises `BadOption` for what is no address, and `CertificateUnusable`.
+    """
+    parsed = remote_place(address)
+    if tls is not None and not isinstance(tls, TlsFiles):
+        raise BadOption(
+            f"tls is {type(tls).__name__}: the TLS files are polonaise.TlsFiles(ca=…, certificate=…, key=…)"
+        )
+    host = ApplicationHost(tls_identity(PLAYER, tls))
+    return LinkEndpoint(host, parsed.place, release=host.close)

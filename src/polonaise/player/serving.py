@@ -1,0 +1,149 @@
+"""Serving targets to players in other processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Final, Protocol, Self
+
+from polonaise.client.applicationhost import ApplicationHost
+from polonaise.errors import BadOption, Closed
+from polonaise.host.certificates import TARGET
+from polonaise.host.tls import TlsFiles, tls_identity
+from polonaise.player.deliverytarget import DeliveryTarget
+from polonaise.player.linkserver import LinkServer
+from polonaise.player.protocol.entries import TargetName
+from polonaise.player.remotetargets import remote_place
+from polonaise.player.targetsession import ServedTargets
+
+CLOSE_S_MAX: Final = 5.0
+"""The longest, in seconds, that a server waits when it is closed for what its targets are applying."""
+
+
+class TransportServer(Protocol):
+    """A server of targets by one transport."""
+
+    async def start(self, address: str) -> str:
+        """Accept streams at an address, `host:port`; return it with the port that the system chose."""
+
+    async def close(self, within_s: float) -> None:
+        """Answer what is being applied just now, for `within_s` seconds at most, and end all streams."""
+
+    def health(self) -> list[dict[str, Any]]:
+        """Return the streams that are served, as dicts for JSON."""
+
+    def trouble(self) -> str:
+        """Return what is wrong with this side of the network; empty if nothing is."""
+
+
+class TargetServer:
+    """A server of targets, made by `serve`: an asynchronous context manager, or awaited, and closed in the end."""
+
+    def __init__(self, scheme: str, place: str, server: TransportServer, release: Callable[[], None]) -> None:
+        """Made by `serve`. `close` calls `release` last."""
+        self._scheme = scheme
+        self._place = place
+        self._server = server
+        self._release = release
+        self._ended: asyncio.Future[None] | None = None
+        self._closed = False
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """The address for `remote`, with the port that the system chose, once the server is started."""
+        return f"{self._scheme}://{self._place}"
+
+    async def start(self) -> Self:
+        """Accept streams. Raises `AddressInUse`, `BadOption` for an address that can't be used, and `Closed` the second
+        time."""
+        if self._ended is not None or self._closed:
+            raise Closed(f"the server at {self.address} was started or closed before: make a new one")
+        self._ended = asyncio.get_running_loop().create_future()
+        try:
+            self._place = await self._server.start(self._place)
+        except BaseException:
+            self._closed = True
+            self._release()
+            raise
+        return self
+
+    async def ended(self) -> None:
+        """Wait until the server serves nothing more, and raise why: `Closed` after `close`, or what is wrong."""
+        if self._ended is None:
+            raise Closed(f"the server at {self.address} was not started: use `async with`, or await it")
+        await asyncio.shield(self._ended)
+
+    def fail(self, error: BaseException) -> None:
+        """Have `ended` raise this: it is a mistake of the library's own. No stream is served any more."""
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_exception(error)
+            self._ended.exception()  # whoever waits for it is told; nobody has to
+            self._closing = asyncio.get_running_loop().create_task(self.close(), name="close a server that has failed")
+
+    async def close(self) -> None:
+        """Answer what the targets are applying just now, and end all streams. The targets stay open."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_exception(Closed(f"the server at {self.address} was closed"))
+            self._ended.exception()
+        try:
+            if self._ended is not None:
+                await self._server.close(CLOSE_S_MAX)
+        finally:
+            self._release()
+
+    def health(self) -> dict[str, Any]:
+        """Return the streams that are served and what is wrong, as a dict for JSON; `well` says whether anything is.
+
+        By `streams`: the `target` and `player` by name, the `log` by its key, where it comes `from`, whether it is
+        `accepted`, its `epoch` and `term`, and the `waiting_bytes` that are not applied yet.
+        """
+        error = self._ended.exception() if self._ended is not None and self._ended.done() else None
+        trouble = self._server.trouble()
+        return {
+            "well": self._ended is not None and error is None and not trouble,
+            "address": self.address,
+            "ended": "" if error is None else str(error),
+            "trouble": trouble,
+            "streams": self._server.health(),
+        }
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.start().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def serve(
+    targets: DeliveryTarget | Mapping[TargetName, DeliveryTarget], address: str, *, tls: TlsFiles | None = None
+) -> TargetServer:
+    """Return a server of a target, or of several by name, for players in other processes.
+
+    ::
+
+        async with serve(Accounts(url), "link://0.0.0.0:7300") as server:
+            await server.ended()
+
+    Port 0 lets the system choose; `TargetServer.address` tells. A single target is served under every name. The targets
+    stay the application's: close them after the server. `tls` has the TLS files of a target; without it those that the
+    environment names (docs/tls.md); without these either, whoever reaches the port may deliver.
+
+    Raises `BadOption` for what can't be meant, and `CertificateUnusable`.
+    """
+    parsed = remote_place(address)
+    served = ServedTargets(targets)
+    if tls is not None and not isinstance(tls, TlsFiles):
+        raise BadOption(
+            f"tls is {type(tls).__name__}: the TLS files are polonaise.TlsFiles(ca=…, certificate=…, key=…)"
+        )
+    host = ApplicationHost(tls_identity(TARGET, tls))
+    server = TargetServer(parsed.scheme, parsed.place, LinkServer(host, served), host.close)
+    host.on_fail = server.fail
+    return server
