@@ -1,1 +1,1 @@
-"""The parts of `python -m benchmarks.delivery`: transactions, targets, the bare programs, Kafka, tables and the plot."""
+"""The parts of `python -m benchmarks.delivery`: the set-up, targets, bare programs, Kafka, tables and the plot."""

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import grpc
-
 from benchmarks.deliveries.form import Notes
 
 SERVICE, METHOD = "bare.Delivery", "Send"
@@ -28,15 +27,45 @@ class BareServer(Protocol):
     async def close(self) -> None: ...
 
 
-class BareSender(Protocol):
-    """Sends to one target."""
+class BareSender:
+    """Sends to one target: a task writes one message after the other, and one reads the answers."""
 
-    answered: int
-    """The number of messages that were answered."""
+    def __init__(self) -> None:
+        self.answered = 0
+        """The number of messages that were answered."""
+        self._unsent: asyncio.Queue[bytes] = asyncio.Queue()
+        self._tasks = [asyncio.create_task(self._write_all()), asyncio.create_task(self._read_all())]
 
-    async def send(self, payload: bytes) -> None: ...
+    def send(self, payload: bytes) -> None:
+        """Have a message sent."""
+        self._unsent.put_nowait(payload)
 
-    async def close(self) -> None: ...
+    def check(self) -> None:
+        """Raise what is wrong."""
+        for task in self._tasks:
+            if task.done():
+                task.result()
+                raise ConnectionError("the target has gone")
+
+    async def close(self) -> None:
+        """End the connection."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+        await self._end()
+
+    async def _write_all(self) -> None:
+        while True:
+            await self._write(await self._unsent.get())
+
+    async def _write(self, payload: bytes) -> None:
+        raise NotImplementedError
+
+    async def _read_all(self) -> None:
+        raise NotImplementedError
+
+    async def _end(self) -> None:
+        raise NotImplementedError
 
 
 # ---------------------------------------------------------------------- gRPC
@@ -63,23 +92,20 @@ class GrpcServer:
         await self._server.stop(None)
 
 
-class GrpcSender:
+class GrpcSender(BareSender):
     def __init__(self, address: str) -> None:
-        self.answered = 0
         self._channel = grpc.aio.insecure_channel(address)
         self._call: Any = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")()
-        self._reading = asyncio.create_task(self._read())
+        super().__init__()
 
-    async def _read(self) -> None:
+    async def _write(self, payload: bytes) -> None:
+        await self._call.write(payload)
+
+    async def _read_all(self) -> None:
         while await self._call.read() is not grpc.aio.EOF:
             self.answered += 1
 
-    async def send(self, payload: bytes) -> None:
-        await self._call.write(payload)
-
-    async def close(self) -> None:
-        await self._call.done_writing()
-        await self._reading
+    async def _end(self) -> None:
         await self._channel.close()
 
 
@@ -104,7 +130,7 @@ class StreamServer:
                 self._notes.received([await reader.readexactly(length)], time.monotonic_ns())
                 writer.write(ANSWER)
                 await writer.drain()
-        except asyncio.IncompleteReadError:
+        except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
     async def close(self) -> None:
@@ -112,27 +138,21 @@ class StreamServer:
             self._server.close()
 
 
-class StreamSender:
+class StreamSender(BareSender):
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.answered = 0
+        self._reader = reader
         self._writer = writer
-        self._reading = asyncio.create_task(self._read(reader))
+        super().__init__()
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        try:
-            while True:
-                await reader.readexactly(len(ANSWER))
-                self.answered += 1
-        except asyncio.IncompleteReadError:
-            pass
-
-    async def send(self, payload: bytes) -> None:
+    async def _write(self, payload: bytes) -> None:
         self._writer.write(LENGTH.pack(len(payload)) + payload)
         await self._writer.drain()
 
-    async def close(self) -> None:
-        self._writer.write_eof()
-        await self._reading
+    async def _read_all(self) -> None:
+        while await self._reader.readexactly(len(ANSWER)):
+            self.answered += 1
+
+    async def _end(self) -> None:
         self._writer.close()
 
 

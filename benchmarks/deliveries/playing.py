@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import uvloop
-
-import polonaise
-from benchmarks.deliveries.children import answer, usage
+from benchmarks.deliveries.children import Handler, answer, usage
 from benchmarks.deliveries.form import LATE, route
 from benchmarks.deliveries.receiving import ReceivingTarget
+
+import polonaise
 from polonaise.player import Player, remote
 
 
@@ -38,10 +38,11 @@ class Playing:
         self._direct[name] = ReceivingTarget(with_times=name != LATE)
         return self._direct[name]
 
-    async def add(self, name: str, address: str) -> None:
-        """Deliver to this target, too, from the beginning of the log on."""
+    async def add(self, name: str, address: str, after: int) -> None:
+        """Deliver to this target, too, what follows the id `after`."""
         assert self._player is not None
-        self._player.add_target(name, remote(address) if address else self._made(name))
+        target = remote(address) if address else self._made(name)
+        self._player.add_target(name, target, {0: after})
 
     async def health(self) -> dict[str, Any]:
         assert self._player is not None
@@ -71,7 +72,7 @@ class Playing:
 
 async def main() -> None:
     playing = Playing()
-    handlers = {
+    handlers: dict[str, Handler] = {
         "start": playing.start,
         "add": playing.add,
         "health": playing.health,

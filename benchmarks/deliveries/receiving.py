@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from benchmarks.deliveries.form import Notes
+
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, Judge
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence
 from polonaise.player.protocol.reception import Reception, Verdict

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import uvloop
-
 from benchmarks.deliveries.bare import BareSender, bare_senders
 from benchmarks.deliveries.children import answer, usage
 from benchmarks.deliveries.form import Workload, entries_of
 from benchmarks.deliveries.pace import at_rate
-
 
 
 class Sending:
@@ -25,18 +23,17 @@ class Sending:
         """Send the entries of transactions at a rate; return when all are answered."""
         transactions = Workload(**workload).transactions()
         goal = sum(sender.answered for sender in self._senders.values())
-        sent: set[asyncio.Task[None]] = set()
 
         def send(number: int) -> None:
             nonlocal goal
             for name, payload in entries_of(transactions.transaction(number)):
-                task = asyncio.create_task(self._senders[name].send(payload))
-                sent.add(task)
-                task.add_done_callback(sent.discard)
+                self._senders[name].send(payload)
                 goal += 1
 
         await at_rate(send, rate, first, count)
-        while sent or sum(sender.answered for sender in self._senders.values()) < goal:
+        while sum(sender.answered for sender in self._senders.values()) < goal:
+            for sender in self._senders.values():
+                sender.check()
             await asyncio.sleep(0.01)
 
     async def close(self) -> None:

@@ -7,11 +7,11 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import uvloop
-
 from benchmarks.deliveries.bare import BARE_GRPC, BARE_STREAMS, serve_bare
-from benchmarks.deliveries.children import answer, usage
+from benchmarks.deliveries.children import Handler, answer, usage
 from benchmarks.deliveries.form import LATE, Notes
 from benchmarks.deliveries.receiving import ReceivingTarget
+
 from polonaise.player import serve
 
 SCHEMES = {"link": "link://127.0.0.1:0", "gRPC": "grpc://127.0.0.1:0"}
@@ -55,7 +55,12 @@ class Targets:
 
 async def main() -> None:
     targets = Targets()
-    handlers = {"open": targets.open, "counts": targets.counts, "collect": targets.collect, "usage": usage}
+    handlers: dict[str, Handler] = {
+        "open": targets.open,
+        "counts": targets.counts,
+        "collect": targets.collect,
+        "usage": usage,
+    }
     await answer(handlers, targets.close)
 
 
