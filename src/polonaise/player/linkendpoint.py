@@ -101,6 +101,8 @@ class LinkStream:
 
     async def serve(self, source: DeliverySource, open_s_max: float) -> None:
         """Open the stream, and be its task: until it ends, is closed or is cancelled."""
+        if self._over:
+            return
         loop = asyncio.get_running_loop()
         hello = link.hello(ROLE_PLAYER, f"player {source.player}")
 

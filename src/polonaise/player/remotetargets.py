@@ -15,7 +15,9 @@ from polonaise.redaction import redacted
 
 LINK: Final = "link"
 """The scheme of the project's own link."""
-_SCHEMES: Final = (LINK,)
+GRPC: Final = "grpc"
+"""The scheme of gRPC, which needs the extra `grpc`."""
+_SCHEMES: Final = (LINK, GRPC)
 
 
 class RemotePlace(NamedTuple):
@@ -27,7 +29,7 @@ class RemotePlace(NamedTuple):
 
 
 def remote_place(text: str) -> RemotePlace:
-    """Take an address apart: `link://host:port`, or `link://unix:/path`. Raises `BadOption`."""
+    """Take an address apart: `link://host:port`, `link://unix:/path` or `grpc://host:port`. Raises `BadOption`."""
     scheme, mark, place = text.partition("://") if isinstance(text, str) else ("", "", "")
     if not mark or scheme not in _SCHEMES:
         forms = " or ".join(f"{each}://HOST:PORT" for each in _SCHEMES)
@@ -41,17 +43,23 @@ def remote(address: str, *, tls: TlsFiles | None = None) -> DeliveryEndpoint:
 
     ::
 
-        targets = {"shard-0": remote("link://db1:7300"), "shard-1": remote("link://db2:7300")}
+        targets = {"shard-0": remote("link://db1:7300"), "shard-1": remote("grpc://db2:7300")}
 
-    There it is served under the name that the player knows it by, with `serve`. `tls` has the TLS files of a player;
+    There it is served under the name that the player knows it by: with `serve`, or at a `grpc` address by a program in
+    any language that follows `proto/delivery.proto`. `tls` has the TLS files of a player;
     without it those that the environment names (docs/tls.md); without these either, connections are plain.
 
-    Raises `BadOption` for what is no address, and `CertificateUnusable`.
+    Raises `BadOption` for what is no address, `CertificateUnusable`, and `ExtraMissing` without the extra `grpc`.
     """
     parsed = remote_place(address)
     if tls is not None and not isinstance(tls, TlsFiles):
         raise BadOption(
             f"tls is {type(tls).__name__}: the TLS files are polonaise.TlsFiles(ca=…, certificate=…, key=…)"
         )
-    host = ApplicationHost(tls_identity(PLAYER, tls))
+    identity = tls_identity(PLAYER, tls)
+    if parsed.scheme == GRPC:
+        from polonaise.player.grpctransport.endpoint import GrpcEndpoint  # only here, because it needs an extra
+
+        return GrpcEndpoint(parsed.place, identity)
+    host = ApplicationHost(identity)
     return LinkEndpoint(host, parsed.place, release=host.close)

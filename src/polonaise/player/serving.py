@@ -13,7 +13,7 @@ from polonaise.host.tls import TlsFiles, tls_identity
 from polonaise.player.deliverytarget import DeliveryTarget
 from polonaise.player.linkserver import LinkServer
 from polonaise.player.protocol.entries import TargetName
-from polonaise.player.remotetargets import remote_place
+from polonaise.player.remotetargets import GRPC, remote_place
 from polonaise.player.targetsession import ServedTargets
 
 CLOSE_S_MAX: Final = 5.0
@@ -135,7 +135,7 @@ def serve(
     stay the application's: close them after the server. `tls` has the TLS files of a target; without it those that the
     environment names (docs/tls.md); without these either, whoever reaches the port may deliver.
 
-    Raises `BadOption` for what can't be meant, and `CertificateUnusable`.
+    Raises `BadOption` for what can't be meant, `CertificateUnusable`, and `ExtraMissing` without the extra `grpc`.
     """
     parsed = remote_place(address)
     served = ServedTargets(targets)
@@ -143,7 +143,15 @@ def serve(
         raise BadOption(
             f"tls is {type(tls).__name__}: the TLS files are polonaise.TlsFiles(ca=…, certificate=…, key=…)"
         )
-    host = ApplicationHost(tls_identity(TARGET, tls))
+    identity = tls_identity(TARGET, tls)
+    if parsed.scheme == GRPC:
+        from polonaise.player.grpctransport.server import GrpcServer  # only here, because it needs an extra
+
+        over_grpc = GrpcServer(served, identity)
+        server = TargetServer(parsed.scheme, parsed.place, over_grpc, lambda: None)
+        over_grpc.on_fail = server.fail
+        return server
+    host = ApplicationHost(identity)
     server = TargetServer(parsed.scheme, parsed.place, LinkServer(host, served), host.close)
     host.on_fail = server.fail
     return server

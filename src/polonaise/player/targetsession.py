@@ -126,6 +126,7 @@ class TargetSession:
         self._lanes: dict[PartitionId, _Lane] = {}
         """By partition, the batches that wait; those of partitions that have a task at work."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._acceptance: Acceptance | None = None
         self._over = False
         self._takes = True
         self.fence = fence
@@ -133,14 +134,21 @@ class TargetSession:
     async def greet(self, source: DeliverySource) -> dict[PartitionId, TransactionId] | None:
         """Offer the stream to the target; return the ids that it has applied, by partition, if it accepts.
 
-        Otherwise return None, after the answer that says why.
+        Otherwise return None: after the answer that says why, or because the session was closed meanwhile. A call that
+        is cancelled ends the session.
         """
-        try:
-            acceptance = await self._called(self._is_acceptance, self._target.accept, self.fence, source)
-        except _TargetFailed as failure:
-            self._end(str(failure))
-            return None
         if self._over:
+            return None
+        task = self._spawn(self._offer(source), "accept a stream")
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        if self._over or task.cancelled() or task.exception() is not None:
+            return None
+        acceptance = self._acceptance
+        if acceptance is None:
             return None
         if not acceptance.accepted:
             self.shut_out(acceptance.kept)
@@ -158,9 +166,7 @@ class TargetSession:
         lane = self._lanes.get(partition)
         if lane is None:
             lane = self._lanes[partition] = deque()
-            task = asyncio.get_running_loop().create_task(self._work(partition, lane), name=f"lane {partition}")
-            self._tasks.add(task)
-            task.add_done_callback(self._done)
+            self._spawn(self._work(partition, lane), f"apply partition {partition}")
         lane.append((batch, held_bytes))
 
     @property
@@ -205,7 +211,20 @@ class TargetSession:
             await asyncio.wait(set(self._tasks), timeout=within_s)
         self._end(reason)
 
-    # ------------------------------------------------------------------ lanes
+    # ------------------------------------------------------------------ tasks
+
+    def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=f"session of a target: {what}")
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    async def _offer(self, source: DeliverySource) -> None:
+        """Have the target accept the stream, or not."""
+        try:
+            self._acceptance = await self._called(self._is_acceptance, self._target.accept, self.fence, source)
+        except _TargetFailed as failure:
+            self._end(str(failure))
 
     async def _work(self, partition: PartitionId, lane: _Lane) -> None:
         """Apply the batches of a partition until none waits."""
@@ -239,8 +258,7 @@ class TargetSession:
                 self._end(f"partition {batch.partition}: {what}")
             case Verdict.APPLY if applied.refusal:
                 self._reception.refuse(batch.partition)
-                reason = redacted(applied.refusal)[:REASON_CHARACTERS_MAX]
-                self._answers.refused(batch.partition, applied.last, reason)
+                self._answers.refused(batch.partition, applied.last, _short(applied.refusal)[:REASON_CHARACTERS_MAX])
             case Verdict.APPLY:
                 self._answers.acknowledged(batch.partition, applied.last)
 
@@ -252,8 +270,8 @@ class TargetSession:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if task.cancelled():
-            # By `close`; or else the batch that it had would never be answered.
-            self._end("what applies its batches was cancelled")
+            # By `close`; or else what it had would never be answered.
+            self._end("what works on it was cancelled")
         elif (error := task.exception()) is not None:
             self.close()
             self._answers.failed(error)
@@ -336,9 +354,14 @@ def _is_partition(given: Any) -> bool:
     return isinstance(given, int) and 0 <= given <= _PARTITION_MAX
 
 
+def _short(text: str) -> str:
+    """Return a text of the application's redacted, cut to a length that is quickly redacted."""
+    return redacted(text[: 4 * REASON_CHARACTERS_MAX])
+
+
 def _shown(given: object, text_of: Callable[[object], str]) -> str:
     """Return the text of an object of the application's, redacted; its type if it has none."""
     try:
-        return redacted(text_of(given))
+        return _short(text_of(given))
     except Exception:  # noqa: BLE001 - it is the application's object
         return f"{type(given).__name__} without a text"

@@ -1,0 +1,221 @@
+"""The player's side of streams over gRPC: a client of `grpc.aio`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+import grpc
+
+from polonaise.errors import PolonaiseError, ProtocolError
+from polonaise.host.tls import TlsIdentity
+from polonaise.player.deliverytarget import DeliverySource
+from polonaise.player.endpoint import DeliveryStream, StreamEvents
+from polonaise.player.grpctransport.channels import KEEPALIVE_S, SCHEME, client_options, connectable
+from polonaise.player.grpctransport.credentials import GrpcIdentity
+from polonaise.player.grpctransport.endings import shortened, told_by_target, why_ended
+from polonaise.player.grpctransport.finishing import finished
+from polonaise.player.grpctransport.messages import (
+    MESSAGE_BYTES_MAX,
+    METHOD,
+    SERVICE,
+    batches_bytes,
+    hello_bytes,
+    tell_answers,
+)
+from polonaise.player.protocol.entries import DeliveryBatch, Fence
+from polonaise.terms import PartitionId, TransactionId
+
+_METHOD: Final = f"/{SERVICE}/{METHOD}"
+_LAST_WORDS_S: Final = 1.0
+"""Seconds that a call which takes nothing more has to tell why."""
+
+
+class GrpcEndpoint:
+    """Opens streams over gRPC to a target that serves `proto/delivery.proto`, in whatever language.
+
+    - `place`: its `host:port`.
+    - `tls`: the identity with which connections have TLS; without it they are plain.
+    - `keepalive_s`: seconds of silence after which the target is asked whether it is still there; it has twice as long
+      to answer. Its server must permit that.
+
+    Raises `BadOption` for a place where nobody can be reached.
+    """
+
+    def __init__(self, place: str, tls: TlsIdentity | None = None, *, keepalive_s: float = KEEPALIVE_S) -> None:
+        self._place = connectable(place)
+        self.address = f"{SCHEME}{self._place}"
+        self._identity = None if tls is None else GrpcIdentity(tls)
+        self._options = client_options(keepalive_s)
+
+    @property
+    def with_tls(self) -> bool:
+        """Whether connections have TLS."""
+        return self._identity is not None
+
+    def stream(self, fence: Fence, events: StreamEvents) -> DeliveryStream:
+        """Return a new stream under this fence; its `serve` opens it."""
+        return _GrpcStream(self, fence, events)
+
+    async def close(self) -> None:
+        """Do nothing: each stream has a connection of its own, and closes it."""
+
+    def channel(self) -> Any:
+        """Return a channel for one stream.
+
+        One for all would wait before it connects again, as gRPC has it, and keep the TLS files that it was made with.
+        """
+        if self._identity is None:
+            return grpc.aio.insecure_channel(self._place, self._options)
+        return grpc.aio.secure_channel(self._place, self._identity.of_channel(), self._options)
+
+
+class _GrpcStream:
+    """One stream: `serve` reads what the target answers, and a task beside it writes what it is sent."""
+
+    def __init__(self, endpoint: GrpcEndpoint, fence: Fence, events: StreamEvents) -> None:
+        self._endpoint = endpoint
+        self._fence = fence
+        self._events = events
+        self._unsent: list[DeliveryBatch] = []
+        self._something_unsent = asyncio.Event()
+        self._accepted = False
+        self._told_end = False
+        """Whether the player knows that the stream has ended, or has closed it: it is told nothing more."""
+        self._call: Any = None
+
+    def send(self, batches: Sequence[DeliveryBatch]) -> None:
+        """Send batches. Does not wait; `StreamEvents.written` says when more may be sent."""
+        self._unsent.extend(batches)
+        self._something_unsent.set()
+
+    def close(self) -> None:
+        """Tell nothing more, and have the target take nothing more than what it is applying just now."""
+        self._told_end = True
+        if self._call is not None:
+            self._call.cancel()
+
+    async def serve(self, source: DeliverySource, open_s_max: float) -> None:
+        """Open the stream, and be its task: until it ends, is closed or is cancelled."""
+        if self._told_end:
+            return
+        try:
+            hello = hello_bytes(self._fence, source)
+            channel = self._endpoint.channel()
+        except PolonaiseError as error:
+            self._end(str(error))
+            return
+        self._call = call = channel.stream_stream(_METHOD)()
+        writer = asyncio.create_task(self._write(call, hello), name=f"batches to {self._endpoint.address}")
+        try:
+            async with asyncio.timeout(open_s_max) as deadline:
+                while not self._told_end:
+                    data = await call.read()
+                    if data is grpc.aio.EOF:
+                        self._end(f"{self._endpoint.address}: the target has ended the stream, and does not say why")
+                        break
+                    tell_answers(data, self)
+                    if self._accepted:
+                        deadline.reschedule(None)
+        except TimeoutError:
+            self._end(f"{self._endpoint.address}: the target did not accept the stream within {open_s_max:g} s")
+        except ProtocolError as error:
+            self._end(f"{self._endpoint.address}: {error}")
+        except grpc.aio.AioRpcError as error:
+            self._end(self._why(error))
+        except asyncio.CancelledError:
+            # A call that `close` has cancelled raises it, too.
+            task = asyncio.current_task()
+            if not self._told_end or (task is not None and task.cancelling()):
+                raise
+        finally:
+            self._told_end = True
+            self._call = None  # as long as anything refers to it, the connection stays
+            await finished(_let_go(call, writer, channel))
+
+    async def _write(self, call: Any, hello: bytes) -> None:
+        """Write the hello, and then what is to be sent, in its order, for as long as the stream lasts."""
+        try:
+            await call.write(hello)
+            while True:
+                await self._something_unsent.wait()
+                self._something_unsent.clear()
+                batches, self._unsent = self._unsent, []
+                for batch in batches:
+                    if batch.size > MESSAGE_BYTES_MAX:
+                        self._end(_too_large(batch))
+                        return
+                for message in batches_bytes(batches):
+                    await call.write(message)
+                if not self._told_end:
+                    self._events.written()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            # The call is over, and `serve` learns why: what the target said last, or the status of the call.
+            await asyncio.sleep(_LAST_WORDS_S)
+            self._end(f"{self._endpoint.address}: the stream broke while it was written to")
+        finally:
+            call.cancel()  # so that `serve` ends
+
+    # ------------------------------------------------------------------ answers
+
+    def accepted(self, applied: dict[PartitionId, TransactionId]) -> None:
+        """The target has accepted the stream, and told what it has applied."""
+        if self._accepted:
+            raise ProtocolError("the target has accepted the stream twice")
+        self._accepted = True
+        if not self._told_end:
+            self._events.connected(applied)
+
+    def fenced(self, kept: Fence) -> None:
+        """The target keeps this fence, and ends the stream."""
+        if not self._told_end:
+            self._told_end = True
+            self._events.fenced(kept)
+
+    def acknowledged(self, partition: PartitionId, through: TransactionId) -> None:
+        """The target has applied all up to this id."""
+        self._check_accepted()
+        if not self._told_end:
+            self._events.acknowledged(partition, through)
+
+    def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
+        """The target could not apply the entry after `last`."""
+        self._check_accepted()
+        if not self._told_end:
+            self._events.refused(partition, last, told_by_target(reason))
+
+    def ended(self, reason: str) -> None:
+        """The target ends the stream."""
+        self._end(told_by_target(reason) or "the target has ended the stream, and does not say why")
+
+    def _check_accepted(self) -> None:
+        if not self._accepted:
+            raise ProtocolError("the target answers batches before it has accepted the stream")
+
+    def _end(self, reason: str) -> None:
+        """Tell the player why the stream has ended, if it does not know."""
+        if not self._told_end:
+            self._told_end = True
+            self._events.disconnected(shortened(reason))
+
+    def _why(self, error: grpc.aio.AioRpcError) -> str:
+        endpoint = self._endpoint
+        return why_ended(endpoint.address, error.code(), error.details(), with_tls=endpoint.with_tls)
+
+
+async def _let_go(call: Any, writer: asyncio.Task[None], channel: Any) -> None:
+    """End the call, the task that writes, and the connection. Raises what was wrong in that task."""
+    call.cancel()
+    writer.cancel()
+    await asyncio.wait((writer,))
+    await channel.close()
+    if not writer.cancelled():
+        writer.result()
+
+
+def _too_large(batch: DeliveryBatch) -> str:
+    return (
+        f"entry {batch.last} of partition {batch.partition} has {batch.size} bytes, and a message over gRPC at most "
+        f"{MESSAGE_BYTES_MAX}: have the route function return less, or deliver to this target within the process"
+    )

@@ -1,0 +1,526 @@
+"""Streams over gRPC: what only they can meet. What holds for every transport is tested for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from polonaise.errors import AddressInUse, BadOption, InvariantViolated
+from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, Judge
+from polonaise.player.grpctransport import channels, server
+from polonaise.player.grpctransport.endings import REASON_CHARACTERS_MAX
+from polonaise.player.grpctransport.endpoint import GrpcEndpoint
+from polonaise.player.grpctransport.messages import (
+    METHOD,
+    SERVICE,
+    UnsentAnswers,
+    batches_bytes,
+    hello_bytes,
+)
+from polonaise.player.grpctransport.server import GrpcServer
+from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence
+from polonaise.player.protocol.reception import Reception, Verdict
+from polonaise.player.protocol.settings import PlayerSettings
+from polonaise.player.remotetargets import remote
+from polonaise.player.targetsession import ServedTargets
+from rigs.programs import run_program
+from rigs.proxy import proxied
+from rigs.streamevents import SOURCE, RunStream, batch
+from rigs.waiting import nothing_happens_for, time_passes, wait_until
+
+
+class HeldTarget:
+    """Keeps what it has applied; applies while it is `open`, and does wrong what it is told to."""
+
+    def __init__(self) -> None:
+        self.ids: dict[int, int] = {}
+        self.kept = NO_FENCE
+        self.open = asyncio.Event()
+        self.open.set()
+        self.applying = 0
+        self.refuses = ""
+        self.raises: BaseException | None = None
+
+    async def accept(self, offered: Fence, source: DeliverySource) -> Acceptance:
+        if not Reception.accepts(self.kept, offered):
+            return Acceptance(False, self.kept, {})
+        self.kept = offered
+        return Acceptance(True, offered, dict(self.ids))
+
+    async def apply(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
+        self.applying += 1
+        try:
+            await self.open.wait()
+        finally:
+            self.applying -= 1
+        if self.raises is not None:
+            raise self.raises
+        last = self.ids.get(batch.partition, -1)
+        verdict = judge(self.kept, last, batch)
+        if verdict is not Verdict.APPLY or self.refuses:
+            return AppliedBatch(verdict, last, self.kept, self.refuses)
+        self.ids[batch.partition] = batch.last
+        return AppliedBatch(verdict, batch.last, self.kept)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class Serving:
+    """A server of the target on loopback, under every name. A context manager."""
+
+    def __init__(self, target: HeldTarget, **how: Any) -> None:
+        self.failures: list[BaseException] = []
+        self.server = GrpcServer(ServedTargets(target), **how)
+        self.server.on_fail = self.failures.append
+        self.place = "127.0.0.1:0"
+
+    @property
+    def address(self) -> str:
+        return f"grpc://{self.place}"
+
+    async def __aenter__(self) -> Serving:
+        self.place = await self.server.start(self.place)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.server.close(5.0)
+
+
+@pytest.fixture
+async def target() -> HeldTarget:
+    return HeldTarget()
+
+
+@pytest.fixture
+async def served(target: HeldTarget) -> AsyncIterator[Serving]:
+    async with Serving(target) as serving:
+        yield serving
+
+
+def connections_to(address: str) -> int:
+    """Return how many connections of this machine to the port are open."""
+    port = f":{int(address.rpartition(':')[2]):04X}"
+    found = 0
+    for file in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with open(file) as lines:
+            for line in list(lines)[1:]:
+                _, _, remote, state, *_ = line.split()
+                found += remote.endswith(port) and state == "01"
+    return found
+
+
+@pytest.mark.parametrize("how", ["close", "cancel"])
+@pytest.mark.parametrize("when", ["at once", "at any await", "accepted", "applying"])
+async def test_nothing_is_left_of_streams_that_are_closed_or_cancelled(
+    served: Serving, target: HeldTarget, how: str, when: str
+) -> None:
+    endpoint = GrpcEndpoint(served.place)
+    before = asyncio.all_tasks()
+    running = []
+    for term in range(1, 21):
+        if when == "applying":
+            target.open.clear()
+        run = RunStream(endpoint, Fence(1, term))
+        running.append(run)  # the player keeps the last one, too: that must keep no connection
+        if when == "at any await":
+            for _ in range(term):
+                await asyncio.sleep(0)
+        elif when != "at once":
+            await run.events.one("connected")
+        if when == "applying":
+            run.send(batch(0, target.ids.get(0, -1), term))
+            await wait_until(lambda: target.applying)
+        told = len(run.events.told)
+        if how == "close":
+            run.stream.close()
+            await run.task
+        else:
+            run.task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run.task
+        assert len(run.events.told) == told
+    await wait_until(lambda: len(asyncio.all_tasks()) <= len(before), "tasks are left")
+    await wait_until(lambda: not connections_to(served.address), "connections are left")
+    await wait_until(lambda: not served.server.streams, "the server still has streams")
+    target.open.set()
+    assert target.ids == {}, "what is being applied when a stream ends is cancelled"
+
+
+async def test_threads_do_not_grow_with_streams(served: Serving) -> None:
+    endpoint = GrpcEndpoint(served.place)
+    for term in range(1, 6):
+        async with RunStream(endpoint, Fence(1, term)) as run:
+            await run.events.one("connected")
+    threads = len(os.listdir("/proc/self/task"))
+    for term in range(6, 60):
+        async with RunStream(endpoint, Fence(1, term)) as run:
+            await run.events.one("connected")
+    assert len(os.listdir("/proc/self/task")) <= threads + 2
+
+
+async def test_a_connection_that_is_dead_is_noticed_by_both_sides(target: HeldTarget) -> None:
+    async with Serving(target, keepalive_s=0.5) as serving, proxied(serving.place) as proxy:
+        run = RunStream(GrpcEndpoint(proxy.address, keepalive_s=0.5), Fence(1, 1))
+        await run.events.one("connected")
+        await nothing_happens_for(2.0)  # silence alone ends nothing, and pings are permitted
+        assert not run.task.done()
+        proxy.cut()
+        assert "no connection" in await run.ended()
+        await wait_until(lambda: not serving.server.streams, "the server still has the stream")
+
+
+async def test_a_dead_connection_is_noticed_well_before_a_target_counts_as_stuck() -> None:
+    assert PlayerSettings().progress_s_max / 2 >= 2 * channels.KEEPALIVE_S
+
+
+async def test_large_entries_arrive_and_one_above_the_limit_is_told_with_its_place(
+    served: Serving, target: HeldTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = 6 * 2**20  # above gRPC's own limit
+    monkeypatch.setattr("polonaise.player.grpctransport.endpoint.MESSAGE_BYTES_MAX", limit)
+    run = RunStream(GrpcEndpoint(served.place), Fence(1, 1))
+    await run.events.one("connected")
+    run.send(batch(0, -1, 3, payload=bytes(limit - 100)))
+    assert await run.events.one("acknowledged") == ("acknowledged", 0, 3)
+    run.send(batch(0, 3, 9, payload=bytes(limit)))
+    reason = await run.ended()
+    assert "entry 9 of partition 0 has" in reason
+    assert f"at most {limit}" in reason
+    assert target.ids == {0: 3}
+
+
+async def test_a_target_whose_limit_is_lower_than_an_entry_is_told_of(target: HeldTarget) -> None:
+    async with raw_server(_says(UnsentAnswers.accepted, {})) as address:  # with gRPC's own limit, 4 MiB
+        run = RunStream(GrpcEndpoint(address), Fence(1, 1))
+        await run.events.one("connected")
+        run.send(batch(0, -1, 0, payload=bytes(5 * 2**20)))
+        assert "raise the limit of its server (max receive message length)" in await run.ended()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\0" * 100, b"GET / HTTP/1.1\r\nHost: here\r\n\r\n", os.urandom(4096),
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + os.urandom(4096),
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0" + b"\xff\xff\xff\0\0\0\0\0\1" * 50,
+        b"\x16\x03\x01\x02\x00\x01",
+    ],
+)  # fmt: skip
+async def test_hostile_bytes_on_the_port_end_that_connection_alone(
+    served: Serving, target: HeldTarget, garbage: bytes
+) -> None:
+    async with RunStream(GrpcEndpoint(served.place), Fence(1, 1)) as run:
+        await run.events.one("connected")
+        host, _, port = served.place.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(garbage)
+        writer.write_eof()
+        async with asyncio.timeout(20):
+            while await reader.read(65_536):
+                pass
+        writer.close()
+        run.send(batch(0, -1, 0))
+        await run.events.one("acknowledged")
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ([b"\xff\xff"], "a message of 2 bytes is not of"),
+        ([b""], "a message has neither a hello nor a batch"),
+        ([next(batches_bytes([batch(0, -1, 0)]))], "a stream begins with a batch"),
+        ([hello_bytes(Fence(0, 1), SOURCE)], "both count from 1"),
+        ([hello_bytes(Fence(1, 1), SOURCE)] * 2, "a second hello"),
+        ([hello_bytes(Fence(1, 1), SOURCE._replace(player="p" * 201))], "more than 200 characters"),
+        ([hello_bytes(Fence(1, 1), SOURCE) + next(batches_bytes([batch(0, -1, 0)]))], "the hello comes alone"),
+        ([hello_bytes(Fence(1, 1), SOURCE), next(batches_bytes([batch(-1, -1, 0)]))], "partitions count from 0"),
+        ([hello_bytes(Fence(1, 1), SOURCE), next(batches_bytes([batch(0, -2, 0)]))], "ids from -1"),
+        ([hello_bytes(Fence(1, 1), SOURCE), next(batches_bytes([batch(0, -1)]))], "no batch is empty"),
+        ([hello_bytes(Fence(1, 1), SOURCE), next(batches_bytes([batch(0, 5, 5)]))], "has id 5 after 5: ids rise"),
+        ([hello_bytes(Fence(1, 1), SOURCE), next(batches_bytes([batch(0, -1, 3, 2)]))], "has id 2 after 3: ids rise"),
+        ([b"\n\2\x08\2" + b""], "both count from 1"),
+    ],
+)
+async def test_a_message_that_no_player_sends_ends_the_stream_with_a_reason(
+    served: Serving, target: HeldTarget, said: list[bytes], why: str
+) -> None:
+    async with grpc.aio.insecure_channel(served.place) as channel:
+        call = channel.stream_stream(f"/{SERVICE}/{METHOD}")()
+        for message in said:
+            await call.write(message)
+        answers = b""
+        while (data := await call.read()) is not grpc.aio.EOF:
+            answers += data
+        assert await call.code() is grpc.StatusCode.OK
+        assert why.encode() in answers
+    assert target.ids == {}
+
+
+async def test_a_player_of_another_version_is_told_so(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polonaise.player.grpctransport.messages.VERSION", 2)
+    reason = await RunStream(GrpcEndpoint(served.place), Fence(1, 1)).ended()
+    assert "the player follows version 2 of the contract, and this target version 1" in reason
+
+
+async def test_a_player_that_says_no_hello_is_not_waited_for(served: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_HELLO_S_MAX", 0.1)
+    async with grpc.aio.insecure_channel(served.place) as channel:
+        call = channel.stream_stream(f"/{SERVICE}/{METHOD}")()
+        assert b"no hello within 0.1 s" in await call.read()
+
+
+# ---------------------------------------------------------------------- targets that are none of ours
+
+
+def _says(*said: Any) -> Callable[[Any, Any], Any]:
+    """Return a target that gives these answers, each a method of `UnsentAnswers` with its arguments, and then waits."""
+
+    async def deliver(_: Any, context: Any) -> None:
+        answers = UnsentAnswers()
+        method, *arguments = said
+        method(answers, *arguments)
+        await context.read()
+        await context.write(answers.take())
+        while await context.read() is not grpc.aio.EOF:
+            pass
+
+    return deliver
+
+
+class raw_server:  # noqa: N801 - a context manager
+    """A server of a target that is written in the test, with gRPC's own settings."""
+
+    def __init__(self, deliver: Callable[[Any, Any], Any], service: str = SERVICE) -> None:
+        handler = grpc.stream_stream_rpc_method_handler(deliver)
+        self._server = grpc.aio.server(handlers=[grpc.method_handlers_generic_handler(service, {METHOD: handler})])
+
+    async def __aenter__(self) -> str:
+        port = self._server.add_insecure_port("127.0.0.1:0")
+        await self._server.start()
+        return f"127.0.0.1:{port}"
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._server.stop(None)
+
+
+async def _fails(_: Any, context: Any) -> None:
+    await context.read()
+    raise RuntimeError("password=hidden is what is told")
+
+
+async def _aborts(_: Any, context: Any) -> None:
+    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the shard was moved to postgresql://u:hidden@b/x")
+
+
+async def _says_nothing(_: Any, context: Any) -> None:
+    """End the stream with the status OK."""
+    await context.read()
+
+
+async def _does_not_even_listen(_: Any, context: Any) -> None:
+    """End the stream while the player may be writing its hello."""
+
+
+async def _says_garbage(_: Any, context: Any) -> None:
+    await context.write(b"\xff\xff")
+    await context.read()
+
+
+async def _hangs(_: Any, context: Any) -> None:
+    while await context.read() is not grpc.aio.EOF:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("deliver", "why"),
+    [
+        (_fails, "look into the log of the target's server"),
+        (_aborts, "FAILED_PRECONDITION the shard was moved to postgresql://u:***@b/x"),
+        (_says_nothing, "does not say why"),
+        (_does_not_even_listen, ": the "),
+        (_says_garbage, "a message of 2 bytes is not of"),
+        (_hangs, "did not accept the stream within 0.3 s"),
+        (_says(UnsentAnswers.ended, "no shard here"), "no shard here"),
+        (_says(UnsentAnswers.ended, ""), "does not say why"),
+        (_says(UnsentAnswers.ended, "é" * 1_000_000), "ééé"),
+        (_says(UnsentAnswers.acknowledged, 0, 0), "answers batches before it has accepted"),
+        (_says(UnsentAnswers.refused, 0, 0, ""), "answers batches before it has accepted"),
+        (_says(UnsentAnswers.accepted, {0: -2}), "ids count from 0"),
+    ],
+)  # fmt: skip
+async def test_why_a_target_has_ended_a_stream_is_told_in_short_without_secrets(
+    deliver: Callable[[Any, Any], Any], why: str
+) -> None:
+    async with raw_server(deliver) as address:
+        run = RunStream(GrpcEndpoint(address), Fence(1, 1), open_s_max=0.3 if deliver is _hangs else 20.0)
+        reason = await run.ended()
+        assert why in reason
+        assert "hidden" not in reason
+        assert len(reason) <= REASON_CHARACTERS_MAX
+        assert run.events.told[-1] == ("disconnected", reason)
+
+
+async def test_a_target_that_has_not_accepted_in_time_is_told_of() -> None:
+    async with raw_server(_hangs) as address:
+        run = RunStream(GrpcEndpoint(address), Fence(1, 1), open_s_max=0.2)
+        assert "did not accept the stream within 0.2 s" in await run.ended()
+
+
+async def test_a_server_of_something_else_is_told_of() -> None:
+    async with raw_server(_hangs, service="something.Else") as address:
+        assert f"no {SERVICE} is served there" in await RunStream(GrpcEndpoint(address), Fence(1, 1)).ended()
+
+
+async def test_a_server_that_is_not_there_is_told_of_at_once_and_found_when_it_is(target: HeldTarget) -> None:
+    async with Serving(target) as serving:
+        pass
+    endpoint = GrpcEndpoint(serving.place)
+    for term in (1, 2):
+        reason = await RunStream(endpoint, Fence(1, term)).ended()
+        assert reason.startswith(f"{serving.address}: no connection: start the target there")
+    again = Serving(target)
+    again.place = serving.place
+    async with again, RunStream(endpoint, Fence(1, 3)) as run:  # and gRPC's pauses between attempts do not count
+        await run.events.one("connected")
+
+
+async def test_a_target_that_keeps_writing_fails_nobody_when_it_ends(target: HeldTarget) -> None:
+    """What the target said last counts, though the player was writing just then."""
+
+    async def deliver(_: Any, context: Any) -> None:
+        answers = UnsentAnswers()
+        answers.accepted({})
+        await context.read()
+        await context.write(answers.take())
+        await context.read()
+        answers.ended("enough")
+        await context.write(answers.take())
+
+    async with raw_server(deliver) as address:
+        for term in range(1, 11):
+            run = RunStream(GrpcEndpoint(address), Fence(1, term))
+            await run.events.one("connected")
+            for id in range(50):
+                run.send(batch(0, id - 1, id, payload=bytes(100_000)))
+            assert await run.ended() == "enough"
+
+
+# ---------------------------------------------------------------------- the server
+
+
+async def test_a_server_that_is_closed_ends_streams_after_what_is_being_applied(target: HeldTarget) -> None:
+    before = asyncio.all_tasks()
+    serving = await Serving(target).__aenter__()
+    run = RunStream(GrpcEndpoint(serving.place), Fence(1, 1))
+    await run.events.one("connected")
+    target.open.clear()
+    run.send(batch(0, -1, 0), batch(0, 0, 1))
+    await wait_until(lambda: target.applying)
+    closing = asyncio.ensure_future(serving.server.close(5.0))
+    await nothing_happens_for(0.1)
+    assert not closing.done()
+    target.open.set()
+    assert await run.ended() == "the server of the target closes"
+    await closing
+    assert ("acknowledged", 0, 0) in run.events.told
+    assert target.ids == {0: 0}
+    await wait_until(lambda: len(asyncio.all_tasks()) <= len(before))
+    await serving.server.close(5.0)  # again
+
+
+async def test_a_server_whose_closing_is_cancelled_is_closed_nevertheless(served: Serving) -> None:
+    async with RunStream(GrpcEndpoint(served.place), Fence(1, 1)) as run:
+        await run.events.one("connected")
+        closing = asyncio.ensure_future(served.server.close(5.0))
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+    assert "no connection" in await RunStream(GrpcEndpoint(served.place), Fence(1, 2)).ended()
+
+
+async def test_two_servers_do_not_share_a_port(served: Serving, target: HeldTarget) -> None:
+    with pytest.raises(AddressInUse, match="choose another port"):
+        await Serving(target).server.start(served.place)
+
+
+@pytest.mark.parametrize("place", ["here", "unix:/tmp/x", "[::1", "192.0.2.77:0", "a.host.that.is.none.invalid:0"])
+async def test_an_address_at_which_nobody_can_listen_is_refused(target: HeldTarget, place: str) -> None:
+    with pytest.raises((BadOption, AddressInUse), match="host"):
+        await Serving(target).server.start(place)
+
+
+async def test_a_player_that_reads_no_answers_is_not_read_from_for_ever(
+    target: HeldTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refusals add up: whoever does not read them must not fill the target's memory."""
+    monkeypatch.setattr(server, "_UNSENT_ANSWERS_MAX", 10)
+    target.refuses = "no " * 130
+    async with Serving(target) as serving, grpc.aio.insecure_channel(serving.place) as channel:
+        call = channel.stream_stream(f"/{SERVICE}/{METHOD}")()
+        await call.write(hello_bytes(Fence(1, 1), SOURCE))
+
+        async def write() -> None:
+            while True:
+                await call.write(next(batches_bytes([batch(0, -1, 0)] * 50)))
+
+        writing = asyncio.ensure_future(write())
+        (stream,) = await wait_until(lambda: list(serving.server.streams))
+        most = 0
+        for _ in range(200):
+            await time_passes(0.005)
+            most = max(most, len(stream._answers))
+        assert 10 < most <= 10 + 2 * 50
+        writing.cancel()
+        await asyncio.wait((writing,))
+
+
+async def test_a_mistake_of_our_own_ends_the_stream_and_is_told_to_the_server(
+    served: Serving, target: HeldTarget
+) -> None:
+    target.raises = InvariantViolated("a mistake")
+    run = RunStream(GrpcEndpoint(served.place), Fence(1, 1))
+    await run.events.one("connected")
+    run.send(batch(0, -1, 0))
+    assert "a mistake of the target's server" in await run.ended()
+    assert served.failures == [target.raises]
+
+
+async def test_what_the_player_does_wrong_with_an_answer_is_raised_by_the_stream_s_task(served: Serving) -> None:
+    """The player must end with it: it is a mistake, and going on might deliver wrongly."""
+    for number, name in enumerate(("connected", "written", "acknowledged")):
+
+        def wrong(*_: object) -> None:
+            raise InvariantViolated("a mistake")
+
+        run = RunStream(GrpcEndpoint(served.place), Fence(2, number + 1))
+        setattr(run.events, name, wrong)
+        if name != "connected":
+            await run.events.one("connected")
+            run.send(batch(number, -1, 0))
+        with pytest.raises(InvariantViolated):
+            await run.task
+        gc.collect()
+
+
+@pytest.mark.parametrize(
+    "address", ["grpc://", "grpc://host", "grpc://0.0.0.0:7000", "grpc://host:0", "grpc://unix:/tmp/x",
+                "grpc://u:hidden@host:7000/x"]
+)  # fmt: skip
+def test_an_address_where_no_target_can_be_is_refused(address: str) -> None:
+    with pytest.raises(BadOption) as raised:
+        remote(address)
+    assert "hidden" not in str(raised.value)
+
+
+def test_grpc_is_imported_only_when_it_is_used() -> None:
+    code = "import sys, polonaise, polonaise.player.player; print({'grpc', 'google.protobuf'} & set(sys.modules))"
+    assert run_program(sys.executable, "-c", code).stdout == "set()\n"
