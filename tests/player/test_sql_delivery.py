@@ -23,7 +23,7 @@ from sqlalchemy import (
     text,
 )
 
-from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
+from polonaise.errors import BadOption, Closed, ViewUnavailable, ViewUnfit
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Reception, Verdict
@@ -249,7 +249,10 @@ async def test_two_targets_on_one_database_apply_what_one_stream_brings(url: str
     assert kept(url) == [(0, entry) for entry in entries]
 
 
-async def test_a_stream_is_accepted_only_when_what_the_older_one_applies_has_ended(server_url: str) -> None:
+@pytest.mark.parametrize("isolation", [None, "REPEATABLE READ"])
+async def test_a_stream_is_accepted_only_when_what_the_older_one_applies_has_ended(
+    server_url: str, isolation: str | None
+) -> None:
     """Else it would be told an id that is raised afterwards."""
     applying, go_on = threading.Event(), threading.Event()
 
@@ -259,7 +262,10 @@ async def test_a_stream_is_accepted_only_when_what_the_older_one_applies_has_end
             applying.set()
             assert go_on.wait(60)
 
-    async with opened(server_url, Slow(server_url), Lines(server_url)) as (slow, other):
+    class Other(Lines):
+        isolation_level = isolation
+
+    async with opened(server_url, Slow(server_url), Other(server_url)) as (slow, other):
         session = await stream(slow, 1, 1)
         taking = asyncio.ensure_future(session.take(batch(-1, "a")))
         await wait_until(applying.is_set, "the older stream applies")
@@ -321,6 +327,15 @@ async def test_a_database_that_goes_away_is_no_refusal(postgresql_url: str) -> N
             await session.take(batch(0, "b"))
         assert (await session.take(batch(0, "b"))).last == 1
     assert kept(postgresql_url) == [(0, "a"), (0, "b")]
+
+
+async def test_a_target_that_was_closed_applies_nothing_more(sqlite_url: str) -> None:
+    target = Lines(sqlite_url)
+    session = await stream(target)
+    await target.close()
+    with pytest.raises(Closed, match="the target was closed"):
+        await session.take(batch(-1, "a"))
+    assert kept(sqlite_url) == []
 
 
 async def test_tables_that_are_missing_are_named(sqlite_url: str) -> None:

@@ -385,7 +385,7 @@ async def test_tables_are_not_made_unless_asked_for(url: str, views: Callable[..
         ("CREATE TABLE accounts (account INTEGER PRIMARY KEY)", "table accounts .* column balance is missing"),
         (
             "CREATE TABLE accounts (account INTEGER PRIMARY KEY, balance BIGINT, owner INTEGER NOT NULL)",
-            "table accounts .* column owner is unknown",
+            "table accounts .* column owner is not declared",
         ),
         (
             "CREATE TABLE accounts (account VARCHAR(9) PRIMARY KEY, balance BIGINT)",

@@ -5,15 +5,16 @@
     async with Player(log, "accounts", route, {"shard-0": Accounts(url), …}) as player:
         await player.ended()
 
-`Player` runs it, and `SqlDeliveryTarget` is a target in a SQL database. For a store of another kind write a
-`DeliveryTarget`: a `Reception` decides what to do with each batch. Every name here is imported when it is first used,
-because SQL targets need the extra `sql`.
+`Player` runs it; `SqlDeliveryTarget` is a target in a SQL database, `JsonLinesTarget` one in a file. For a store of
+another kind write a `DeliveryTarget`: a `Reception` decides what to do with each batch. Every name here is imported
+when it is first used, because SQL targets need the extra `sql`.
 
 In the code: `protocol/` has the decisions, without clock or I/O; begin there, with `activeplayer.py`. `player.py`
 carries them out: it reads the log, has `routing.py` say which target gets what, and keeps a stream to each target, by
 one of the transports behind `endpoint.py`: within its own process (`directstream.py`), or by the link to another one
 (`linkendpoint.py`, `linkserver.py`; their addresses are in `remotetargets.py` and `serving.py`). The targets' side is
-`deliverytarget.py`, `sqldelivery.py` and, for one stream of any transport, `targetsession.py`.
+`deliverytarget.py`, `sqldelivery.py`, `jsonlines.py` (its files are `linesfile.py` and `linesmemory.py`) and, for one
+stream of any transport, `targetsession.py`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, DeliveryTarget
     from polonaise.player.endpoint import DeliveryEndpoint
+    from polonaise.player.jsonlines import JsonLinesTarget
     from polonaise.player.player import Player
     from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
     from polonaise.player.protocol.reception import Reception, Verdict
@@ -41,6 +43,7 @@ __all__ = [
     "DeliverySource",
     "DeliveryTarget",
     "Fence",
+    "JsonLinesTarget",
     "Player",
     "PlayerSettings",
     "Reception",
@@ -55,6 +58,7 @@ __all__ = [
 _HOMES = {
     "polonaise.player.deliverytarget": ("Acceptance", "AppliedBatch", "DeliverySource", "DeliveryTarget"),
     "polonaise.player.endpoint": ("DeliveryEndpoint",),
+    "polonaise.player.jsonlines": ("JsonLinesTarget",),
     "polonaise.player.player": ("Player",),
     "polonaise.player.protocol.entries": ("NO_FENCE", "DeliveryBatch", "Fence", "RoutedEntry"),
     "polonaise.player.protocol.reception": ("Reception", "Verdict"),

@@ -20,6 +20,11 @@ class DeliverySource(NamedTuple):
     target: TargetName
     """The name by which this player knows the target."""
 
+    @property
+    def in_words(self) -> str:
+        """What an error calls it."""
+        return f"target {self.target!r} of player {self.player!r}, for log {self.log_key.hex()}"
+
 
 Judge: TypeAlias = Callable[[Fence, TransactionId, DeliveryBatch], Verdict]
 """Decides on a batch, given the fence that the target keeps and the last id of the partition that it has applied.

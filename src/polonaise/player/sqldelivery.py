@@ -237,10 +237,6 @@ class SqlDeliveryTarget:
         return fence, NO_TRANSACTION if kept_id is None else kept_id, kept_id is None
 
 
-def _named(source: DeliverySource) -> str:
-    return f"target {source.target!r} of player {source.player!r}, for log {source.log_key.hex()}"
-
-
 class _FenceKept:
     """The fence of the last stream that the target has accepted, in a table with one row, and the log it came from."""
 
@@ -268,9 +264,9 @@ class _FenceKept:
         kept = DeliverySource(bytes.fromhex(row.cluster), row.player, row.target)
         if source is not None and source != kept:
             raise ViewUnfit(
-                f"table {self.table.fullname} is of {_named(kept)}; to be served is {_named(source)}. Give each target "
-                "a database of its own, or a `name` of its own; or drop its tables, these included, and everything is "
-                "delivered again"
+                f"table {self.table.fullname} is of {kept.in_words}; to be served is {source.in_words}. Give each "
+                "target a database of its own, or a `name` of its own; or drop its tables, these included, and "
+                "everything is delivered again"
             )
         return Fence(row.epoch, row.term)
 

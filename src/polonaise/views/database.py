@@ -82,10 +82,10 @@ class Database:
         after `close` of an engine that was made here."""
         self.kind = self.engine.dialect.name
         if self.kind not in _KNOWN:
-            raise BadOption(f"a SQL view needs PostgreSQL, MariaDB or SQLite; this engine is for {self.kind}")
+            raise BadOption(f"SQL views and targets need PostgreSQL, MariaDB or SQLite; this engine is for {self.kind}")
         if isinstance(self.engine.pool, StaticPool | SingletonThreadPool):
             raise BadOption(
-                "a SQL view can't be kept in memory: its threads would not see the same tables. Give it a file"
+                "what is applied can't be kept in memory: its threads would not see the same tables. Give it a file"
             )
 
     @property
@@ -102,8 +102,8 @@ class Database:
         """Make the engine this process's own. Raises `Forked` if this process's parent used it before the fork."""
         if self.is_parents:
             raise Forked(
-                "this view was used before the process forked, and its connections to the database belong to the "
-                "parent: make a view, with an engine of its own, in each process, after the fork"
+                "it was used before this process was forked off, and its connections to the database belong to the "
+                "parent: make another, with an engine of its own, in each process, after the fork"
             )
         self._pid = os.getpid()
 
@@ -319,7 +319,7 @@ def check_file(url: URL | str, *, there: bool) -> None:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
         raise BadOption(
-            f"no engine for a SQL view: {redacted(error)}; write the database's URL, for example sqlite:///PATH"
+            f"no engine for SQL: {redacted(error)}; write the database's URL, for example sqlite:///PATH"
         ) from error
     file = parsed.database
     if parsed.get_backend_name() != SQLITE or not file or file.startswith((":", "file:")):
@@ -364,5 +364,5 @@ def _engine_at(url: URL | str) -> Engine:
         ) from error
     except (ArgumentError, ImportError, ValueError) as error:
         raise BadOption(
-            f"no engine for a SQL view: {redacted(error)}; correct the URL, or install the database's driver"
+            f"no engine for SQL: {redacted(error)}; correct the URL, or install the database's driver"
         ) from error

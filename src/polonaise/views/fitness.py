@@ -54,7 +54,7 @@ def _check_columns(inspector: Inspector, table: Table) -> None:
     given a value.
     """
     if not inspector.has_table(table.name, schema=table.schema):
-        raise ViewUnfit(f"table {table.fullname} is missing: create it, or let the view do so with create=True")
+        raise ViewUnfit(f"table {table.fullname} is missing: create it, or have it made with create=True")
     declared = [column.name for column in table.columns]
     existing = {column["name"]: column for column in inspector.get_columns(table.name, schema=table.schema)}
     wrong = [f"column {name} is missing" for name in declared if name not in existing]
@@ -66,7 +66,7 @@ def _check_columns(inspector: Inspector, table: Table) -> None:
         and isinstance(existing[column.name]["type"], String)
     ]
     wrong += [
-        f"column {name} is unknown to the view and has to be given a value"
+        f"column {name} is not declared and has to be given a value"
         for name, column in existing.items()
         if name not in declared and _demands_a_value(column)
     ]

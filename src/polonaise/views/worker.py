@@ -54,4 +54,4 @@ async def end_all(workers: list[Worker], within_s: float) -> None:
         return
     _, late = await asyncio.wait(ends, timeout=within_s)
     if late:
-        _log.warning("%d threads of a view still wait for their database", len(late))
+        _log.warning("%d threads that apply still wait for their database", len(late))

@@ -1,0 +1,303 @@
+"""A target in a file: each entry becomes one line of JSON, once and in order, for other programs to read."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import inspect
+import json
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from polonaise.errors import BadOption, Closed, DiskFailed, DiskFull, Forked, NotFound, ViewUnavailable, ViewUnfit
+from polonaise.host import Disk
+from polonaise.host.files import RealDisk
+from polonaise.host.threads import DiskThreads
+from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, Judge
+from polonaise.player.linesfile import LinesFile
+from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
+from polonaise.player.protocol.reception import Reception, Verdict
+from polonaise.redaction import redacted
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+
+_log = logging.getLogger("polonaise.player")
+
+_STEP_BYTES_MAX: Final = 8 * 2**20
+"""The bytes of batches that are applied in one step, unless the first is larger."""
+_CLOSE_S_MAX: Final = 10.0
+"""How many seconds `close` waits for a disk that does not answer."""
+_REASON_CHARACTERS_MAX: Final = 500
+"""The most characters of an error that the player is told."""
+
+LineOf: TypeAlias = Callable[[PartitionId, RoutedEntry], Any]
+"""Makes of an entry what becomes its line: anything that JSON can say, as a rule a dict."""
+
+
+class JsonLinesTarget:
+    """A target in a file to which each entry is appended as one line of JSON::
+
+        {"partition": 0, "id": 17, "payload": …}
+
+    The file has nothing but these lines, each once, and those of a partition in order. Beside it, `<path>.memory` says
+    up to which byte the lines count, which ids these bytes have brought, and under which fence: what a crash leaves
+    behind them is cut at the next start. Both are synced before a batch is acknowledged. Other programs may read the
+    file at any time, and have to leave out a last line without an end; none may write it. The files belong to one
+    target of one player for one log, are locked while the target is open, and are kept or moved together.
+
+    - `path`: the file, in a directory that is there. It is made if it is missing; one that holds something already,
+      without its memory beside it, is refused.
+    - `decode`: makes of a payload what becomes `payload` in its line, such as `json.loads` or `bytes.decode`. Without
+      it, the payload is written in Base64, which takes any bytes.
+    - `line_of`: makes the whole line, in place of `decode`: a function of the partition and the entry that returns what
+      JSON can say.
+    - `disk`: where the files are; None for the file system of this machine.
+
+    `decode` and `line_of` run in a thread and may run again for the same entry. An exception, or a value that JSON has
+    no word for, refuses the entry: the player is told, and sends it again after a pause. Raises `BadOption` for what
+    can't be meant.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        decode: Callable[[bytes], Any] | None = None,
+        line_of: LineOf | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        if decode is not None and line_of is not None:
+            raise BadOption("decode and line_of: give one of the two; line_of makes the whole line")
+        for function in (decode, line_of):
+            if function is not None and (not callable(function) or inspect.iscoroutinefunction(function)):
+                raise BadOption(f"{function!r} runs in a thread: give a plain function")
+        self._threads = DiskThreads(1)
+        self._disk = RealDisk(self._threads) if disk is None else disk
+        self._path = os.path.abspath(path) if disk is None else os.fspath(path)
+        self._line_of = line_of or _usual_line(decode)
+        self._pid = os.getpid()
+        self._closed = False
+        self._files: LinesFile | None = None
+        self._unsure = False
+        """Whether a step has failed: the files are opened anew before the next one."""
+        self._waiting: deque[_StepCall] = deque()
+        self._working: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------------ what a stream calls
+
+    async def accept(self, offered: Fence, source: DeliverySource) -> Acceptance:
+        """Accept a stream; see `DeliveryTarget`. Opens the files first, unless they are open.
+
+        Raises `ViewUnfit` for files that are not what they should be, and for those of another source;
+        `ViewUnavailable` while another process has them open, and for what the disk lacks.
+        """
+        acceptance: Acceptance = await self._done(_StepCall(_OfferedStream(offered, source)))
+        return acceptance
+
+    async def apply(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
+        """Apply a batch; see `DeliveryTarget`. Raises what `accept` does."""
+        applied: AppliedBatch = await self._done(_StepCall(_GivenBatch(batch, judge)))
+        return applied
+
+    async def close(self) -> None:
+        """Close and unlock the files, after what is being applied is done."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        try:
+            async with asyncio.timeout(_CLOSE_S_MAX):
+                if self._working is not None:
+                    await asyncio.wait([self._working])
+                await self._let_go()
+        except TimeoutError:
+            _log.warning("%s: the disk has not answered for %g s", self._path, _CLOSE_S_MAX)
+        await asyncio.to_thread(self._threads.close)
+
+    # ------------------------------------------------------------------ one step after the other
+
+    async def _done(self, call: _StepCall) -> Any:
+        """Have the call carried out when its turn comes; return what came of it. Given up before, it is left out."""
+        if os.getpid() != self._pid:
+            raise Forked("this target was made before the process forked: make one in each process, after the fork")
+        if self._closed:
+            raise Closed(f"the target of {self._path} was closed")
+        self._waiting.append(call)
+        if self._working is None:
+            self._working = asyncio.create_task(self._work(), name=f"lines of {self._path}")
+        return await call.outcome
+
+    async def _work(self) -> None:
+        """Carry out what was asked for, until nothing is left: a caller that is cancelled breaks no step off."""
+        try:
+            while calls := self._next():
+                try:
+                    await self._carry_out(calls)
+                except BaseException as error:
+                    self._unsure = True
+                    for call in calls:
+                        if not call.outcome.done():
+                            call.outcome.set_exception(_told(error))
+                    if not isinstance(error, Exception):
+                        raise
+        finally:
+            self._working = None
+
+    def _next(self) -> list[_StepCall]:
+        """Take the calls of the next step: a stream's offer, or batches of different partitions, synced together."""
+        taken: list[_StepCall] = []
+        partitions: set[PartitionId] = set()
+        size = 0
+        while self._waiting:
+            call = self._waiting[0]
+            if not call.outcome.done():
+                match call.what:
+                    case _OfferedStream():
+                        if taken:
+                            break
+                        return [self._waiting.popleft()]
+                    case _GivenBatch(batch):
+                        size += batch.size
+                        if taken and (batch.partition in partitions or size > _STEP_BYTES_MAX):
+                            break
+                        partitions.add(batch.partition)
+                        taken.append(call)
+            self._waiting.popleft()
+        return taken
+
+    async def _carry_out(self, calls: list[_StepCall]) -> None:
+        if self._unsure:
+            await self._let_go()
+            self._unsure = False
+        if self._files is None:
+            self._files = await LinesFile.opened(self._disk, self._path)
+        if isinstance(calls[0].what, _OfferedStream):
+            outcomes: list[Any] = [await self._accept(self._files, calls[0].what)]
+        else:
+            outcomes = await self._apply(
+                self._files, [call.what for call in calls if isinstance(call.what, _GivenBatch)]
+            )
+        for call, outcome in zip(calls, outcomes, strict=True):
+            if not call.outcome.done():
+                call.outcome.set_result(outcome)
+
+    async def _let_go(self) -> None:
+        files, self._files = self._files, None
+        if files is not None:
+            await files.close()
+
+    async def _accept(self, files: LinesFile, offer: _OfferedStream) -> Acceptance:
+        memory = files.memory
+        if memory is not None and memory.source != offer.source:
+            raise ViewUnfit(
+                f"{self._path} is of {memory.source.in_words}; to be served is {offer.source.in_words}. Give each "
+                "target a file of its own; or move both files away, and everything is delivered again"
+            )
+        kept = NO_FENCE if memory is None else memory.fence
+        if not Reception.accepts(kept, offer.fence):
+            return Acceptance(False, kept, {})
+        await files.keep_fence(offer.fence, offer.source)
+        return Acceptance(True, offer.fence, {} if memory is None else dict(memory.applied))
+
+    async def _apply(self, files: LinesFile, deliveries: list[_GivenBatch]) -> list[AppliedBatch]:
+        """Apply batches of different partitions in one step."""
+        memory = files.memory
+        if memory is None:
+            raise ViewUnavailable(f"{self._path} has no memory: it was moved away while the target was in use")
+        last = [memory.applied.get(batch.partition, NO_TRANSACTION) for batch, _ in deliveries]
+        verdicts = [judge(memory.fence, id, batch) for id, (batch, judge) in zip(last, deliveries, strict=True)]
+        to_apply = [batch for verdict, (batch, _) in zip(verdicts, deliveries, strict=True) if verdict is Verdict.APPLY]
+        encoded = {}
+        if to_apply:
+            made = await asyncio.to_thread(lambda: [self._encoded(batch) for batch in to_apply])
+            encoded = {batch.partition: each for batch, each in zip(to_apply, made, strict=True)}
+        applied = {
+            batch.partition: encoded[batch.partition].last
+            for batch in to_apply
+            if encoded[batch.partition].last != batch.previous
+        }
+        if applied:
+            await files.append(b"".join(each.lines for each in encoded.values()), applied)
+        return [
+            AppliedBatch(verdict, encoded[batch.partition].last, memory.fence, encoded[batch.partition].refusal)
+            if verdict is Verdict.APPLY
+            else AppliedBatch(verdict, id, memory.fence)
+            for verdict, id, (batch, _) in zip(verdicts, last, deliveries, strict=True)
+        ]
+
+    def _encoded(self, batch: DeliveryBatch) -> _EncodedBatch:
+        """Return the lines of a batch, up to the first entry that can't be made one. Runs in a thread."""
+        lines = []
+        last = batch.previous
+        for entry in batch.entries:
+            if entry.payload is not None:
+                try:
+                    lines.append(_json_line(self._line_of(batch.partition, entry)))
+                except Exception as error:  # noqa: BLE001 - the player is told
+                    said = redacted(str(error).strip().partition("\n")[0])
+                    reason = f"{type(error).__name__}: {said}"[:_REASON_CHARACTERS_MAX]
+                    return _EncodedBatch(b"".join(lines), last, reason)
+            last = entry.id
+        return _EncodedBatch(b"".join(lines), last, "")
+
+
+class _OfferedStream(NamedTuple):
+    """A stream that is offered."""
+
+    fence: Fence
+    source: DeliverySource
+
+
+class _GivenBatch(NamedTuple):
+    """A batch that is to be applied."""
+
+    batch: DeliveryBatch
+    judge: Judge
+
+
+class _StepCall:
+    """What a caller waits for. Its outcome is cancelled if it gives up."""
+
+    def __init__(self, what: _OfferedStream | _GivenBatch) -> None:
+        self.what = what
+        self.outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+
+class _EncodedBatch(NamedTuple):
+    """What can be made of a batch."""
+
+    lines: bytes
+    last: TransactionId
+    """The last entry that was made a line, or is a dummy; the one before the batch for none."""
+    refusal: str
+    """Why the next one can't be; empty if there is none."""
+
+
+def _usual_line(decode: Callable[[bytes], Any] | None) -> LineOf:
+    def line(partition: PartitionId, entry: RoutedEntry) -> dict[str, Any]:
+        payload = entry.payload or b""
+        shown = base64.b64encode(payload).decode() if decode is None else decode(payload)
+        return {"partition": partition, "id": entry.id, "payload": shown}
+
+    return line
+
+
+def _json_line(value: Any) -> bytes:
+    """Return the value in one line of JSON. Raises what `json.dumps` does for what JSON can't say, such as NaN."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can only write as an escape
+        text = json.dumps(value, allow_nan=False).encode()
+    return text + b"\n"
+
+
+def _told(error: BaseException) -> BaseException:
+    """Return the error that a caller gets: what the disk lacks, it may have again."""
+    if isinstance(error, asyncio.CancelledError):
+        return ViewUnavailable("the event loop of this target is ending")
+    if isinstance(error, DiskFailed | DiskFull | NotFound):
+        unavailable = ViewUnavailable(str(error))
+        unavailable.__cause__ = error
+        return unavailable
+    return error

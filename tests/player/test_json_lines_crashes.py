@@ -1,0 +1,347 @@
+"""A target in a file of JSON lines whose process or machine dies at any point: each entry stays once and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from polonaise.errors import PolonaiseError, ViewUnavailable, ViewUnfit
+from polonaise.host import Buffer, Disk, File, Host
+from polonaise.player import jsonlines
+from polonaise.player.deliverytarget import DeliverySource
+from polonaise.player.jsonlines import JsonLinesTarget
+from polonaise.player.linesfile import LinesFile
+from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
+from polonaise.simulator import Configuration, World
+from polonaise.simulator.disk import SimulatedDisk
+from rigs.deliverycalls import SOURCE, StreamCalls, batch_of, stream
+
+DIRECTORY, PATH = "lines", "lines/entries.jsonl"
+PARTITIONS = 3
+ENTRIES = [b"entry %d " % number + b"x" * (number * 37 % 90) if number % 4 else None for number in range(24)]
+"""Those of each partition; each fourth one is a dummy."""
+FINAL_EPOCH = 50
+
+
+class Shipment:
+    """What a player sends, and what it was told, over all lives of the target."""
+
+    def __init__(self) -> None:
+        self.acknowledged = dict.fromkeys(range(PARTITIONS), -1)
+        self.fence = NO_FENCE
+        """The highest fence that was accepted, and answered."""
+        self.delivered = False
+
+    async def run(self, target: JsonLinesTarget, epoch: int, disk: SimulatedDisk) -> None:
+        """Be the player of this epoch: offer a stream, and send what the target lacks, three entries at a time."""
+        if self.fence > NO_FENCE:
+            assert not (await target.accept(self.fence, SOURCE)).accepted, "the fence is kept"
+        session = StreamCalls(target, Fence(epoch, 1))
+        acceptance = await session.greet()
+        assert acceptance.accepted
+        assert self.fence < acceptance.kept
+        self.fence = acceptance.kept
+        for partition, through in self.acknowledged.items():
+            assert acceptance.applied.get(partition, -1) >= through, "what was acknowledged is kept"
+        applied = {partition: acceptance.applied.get(partition, -1) for partition in range(PARTITIONS)}
+        check(disk.contents(PATH), applied)
+        for partition, last in applied.items():
+            self.acknowledged[partition] = last
+        await asyncio.gather(*(self._send(session, partition) for partition in range(PARTITIONS)))
+        self.delivered = True
+
+    async def _send(self, session: StreamCalls, partition: int) -> None:
+        while (last := self.acknowledged[partition]) < len(ENTRIES) - 1:
+            through = min(last + 3, len(ENTRIES) - 1)
+            entries = [RoutedEntry(id, ENTRIES[id]) for id in range(last + 1, through + 1)]
+            told = await session.take(DeliveryBatch(partition, last, entries))
+            assert told.last == through
+            self.acknowledged[partition] = through
+
+
+def check(held: bytes, applied: dict[int, int]) -> None:
+    """The file has exactly the entries up to these ids, each once, those of a partition in order, and nothing else."""
+    assert held == b"" or held.endswith(b"\n")
+    found: dict[int, list[tuple[int, str]]] = {}
+    for line in held.splitlines():
+        said = json.loads(line)
+        found.setdefault(said["partition"], []).append((said["id"], said["payload"]))
+    for partition, last in applied.items():
+        payloads = [(id, payload.decode()) for id, payload in enumerate(ENTRIES[: last + 1]) if payload is not None]
+        assert found.get(partition, []) == payloads
+
+
+def live(
+    seed: int,
+    *,
+    crash_on_call: int = 0,
+    power_loss: bool = False,
+    inflict: Callable[[SimulatedDisk], None] | None = None,
+) -> int:
+    """Two lives of the target that crash at a call to the disk, one that ends, and one that only looks."""
+    world = World(seed, Configuration())
+    machine = world.machine("a")
+    shipment = Shipment()
+    calls = 0
+
+    async def life(epoch: int, crash_on_call: int = 0) -> None:
+        nonlocal calls
+        errors: list[BaseException] = []
+
+        async def main(host: Host) -> None:
+            target = JsonLinesTarget(PATH, decode=bytes.decode, disk=host.disk)
+            try:
+                await shipment.run(target, epoch, machine.disk)
+            except ViewUnavailable:
+                if inflict is None:
+                    raise
+            except BaseException as error:
+                errors.append(error)
+                raise
+            finally:
+                await target.close()
+
+        process = machine.start(main, may_fail=(AssertionError, PolonaiseError))
+        process.crash_on_call = process.calls + crash_on_call if crash_on_call else None
+        await process.ended()
+        calls = process.calls
+        assertions = [error for error in errors if isinstance(error, AssertionError | PolonaiseError)]
+        if assertions:
+            raise assertions[0]
+        if not crash_on_call:
+            assert process.left_open == []
+
+    async def prepared(host: Host) -> None:
+        await host.disk.make_directory(DIRECTORY)
+        await host.disk.sync_directory("")
+
+    async def scenario() -> None:
+        await machine.start(prepared).ended()
+        for epoch in (1, 2):
+            if inflict is not None:
+                inflict(machine.disk)
+            await life(epoch, crash_on_call)
+            if power_loss:
+                machine.power_loss()
+            machine.disk.mend()
+        await life(FINAL_EPOCH)
+        assert shipment.delivered
+        await life(FINAL_EPOCH + 1)
+        check(machine.disk.contents(PATH), dict.fromkeys(range(PARTITIONS), len(ENTRIES) - 1))
+
+    world.run(scenario())
+    return calls
+
+
+@functools.cache
+def calls_of_a_life() -> int:
+    """The calls of one that has everything to do, at least."""
+    world = World(0, Configuration())
+    machine = world.machine("a")
+
+    async def main(host: Host) -> None:
+        await host.disk.make_directory(DIRECTORY)
+        target = JsonLinesTarget(PATH, decode=bytes.decode, disk=host.disk)
+        await Shipment().run(target, 1, machine.disk)
+        await target.close()
+
+    async def scenario() -> int:
+        process = machine.start(main)
+        await process.ended()
+        return process.calls
+
+    return world.run(scenario())
+
+
+def every_crash(power_loss: bool, seeds: int) -> None:
+    for call in range(1, calls_of_a_life() + 1):
+        for seed in range(seeds):
+            live(call + 1_000 * seed, crash_on_call=call, power_loss=power_loss)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("power_loss", [False, True], ids=["killed", "power loss"])
+def test_a_target_that_dies_at_any_call_keeps_its_word(power_loss: bool) -> None:
+    assert calls_of_a_life() > 30
+    every_crash(power_loss, 6)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("power_loss", [False, True], ids=["killed", "power loss"])
+@pytest.mark.parametrize("fault", ["fail_syncs", "fail_writes", "fail_reads", "fill"])
+def test_a_disk_that_fails_or_is_full_loses_and_doubles_nothing(fault: str, seed: int, power_loss: bool) -> None:
+    def inflict(disk: SimulatedDisk) -> None:
+        if fault == "fill":
+            disk.fill(seed * 113)
+        else:
+            getattr(disk, fault)(1)
+
+    live(seed, inflict=inflict, power_loss=power_loss, crash_on_call=seed * 3)
+
+
+class Unsynced(LinesFile):
+    """Writes lines, and does not wait until they are durable."""
+
+    async def append(self, lines: bytes, applied: Any) -> None:
+        file = self._file
+        self._file = UnsyncedFile(file)  # type: ignore[assignment]
+        await super().append(lines, applied)
+        self._file = file
+
+
+class UnsyncedFile:
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    async def size(self) -> int:
+        return await self._file.size()
+
+    async def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool) -> None:
+        await self._file.write(offset, buffers)
+
+
+class MemoryFirst(LinesFile):
+    """Counts lines that are not written yet."""
+
+    async def append(self, lines: bytes, applied: Any) -> None:
+        assert self.memory is not None
+        memory = self.memory
+        counted = memory.counted.followed_by(lines)
+        await self._write_whole(memory._replace(counted=counted, applied={**memory.applied, **applied}))
+        await self._file.write(memory.counted.size, [lines], sync=True)
+
+
+class Unnoted(LinesFile):
+    """Acknowledges lines without noting durably that they count."""
+
+    async def append(self, lines: bytes, applied: Any) -> None:
+        assert self.memory is not None
+        memory = self.memory
+        await self._file.write(memory.counted.size, [lines], sync=True)
+        counted = memory.counted.followed_by(lines)
+        self.memory = memory._replace(counted=counted, applied={**memory.applied, **applied})
+
+
+class FenceUnnoted(LinesFile):
+    """Accepts a stream without noting its fence durably."""
+
+    async def keep_fence(self, fence: Fence, source: DeliverySource) -> None:
+        if self.memory is None:
+            await super().keep_fence(fence, source)
+        else:
+            self.memory = self.memory._replace(fence=fence)
+
+
+class Uncut(LinesFile):
+    """Leaves what does not count, and goes on behind it."""
+
+    @classmethod
+    async def opened(cls, disk: Disk, path: str) -> LinesFile:
+        before = await disk.load(path) if await disk.exists(path) else b""
+        made = await super().opened(disk, path)
+        if made.memory is not None and len(before) > (counted := made.memory.counted.size):
+            made.memory = made.memory._replace(counted=made.memory.counted.followed_by(before[counted:]))
+            await made._file.write(0, [before])
+        return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planted", [Unsynced, MemoryFirst, Unnoted, FenceUnnoted, Uncut])
+def test_a_planted_mistake_is_noticed(monkeypatch: pytest.MonkeyPatch, planted: type[LinesFile]) -> None:
+    monkeypatch.setattr(jsonlines, "LinesFile", planted)
+    with pytest.raises((AssertionError, PolonaiseError)):
+        every_crash(True, 6)
+
+
+# ---------------------------------------------------------------------- the files, cut and damaged at every byte
+
+
+class Pair(NamedTuple):
+    """What both files hold at a moment."""
+
+    lines: bytes
+    memory: bytes
+
+    @classmethod
+    def at(cls, path: Path) -> Pair:
+        return cls(path.read_bytes(), memory_of(path).read_bytes())
+
+    def put(self, path: Path) -> None:
+        path.write_bytes(self.lines)
+        memory_of(path).write_bytes(self.memory)
+
+
+def memory_of(path: Path) -> Path:
+    return path.with_name(path.name + ".memory")
+
+
+async def told_by(path: Path) -> dict[int, int]:
+    """Return what a target on these files says that it has applied."""
+    target = JsonLinesTarget(path)
+    try:
+        acceptance = await target.accept(Fence(9, 9), SOURCE)
+        assert acceptance.accepted
+        return dict(acceptance.applied)
+    finally:
+        await target.close()
+
+
+async def a_step(path: Path) -> tuple[Pair, Pair]:
+    """Return both files before and after a step of two lines."""
+    target = JsonLinesTarget(path)
+    calls = await stream(target)
+    await calls.take(batch_of(-1, ["a", "b"]))
+    before = Pair.at(path)
+    await calls.take(batch_of(1, ["c", "d"]))
+    await target.close()
+    return before, Pair.at(path)
+
+
+async def test_lines_that_are_torn_at_any_byte_are_cut(tmp_path: Path) -> None:
+    path = tmp_path / "entries.jsonl"
+    before, after = await a_step(path)
+    for size in range(len(before.lines), len(after.lines) + 1):
+        Pair(after.lines[:size], before.memory).put(path)
+        assert await told_by(path) == {0: 1}
+        assert path.read_bytes() == before.lines
+
+
+async def test_a_memory_that_is_torn_at_any_byte_counts_without_its_last_step(tmp_path: Path) -> None:
+    path = tmp_path / "entries.jsonl"
+    before, after = await a_step(path)
+    for size in range(len(before.memory), len(after.memory) + 1):
+        for torn in (after.memory[:size], after.memory[:size].ljust(len(after.memory), b"\0")):
+            after._replace(memory=torn).put(path)
+            is_whole = torn == after.memory
+            assert await told_by(path) == {0: 3 if is_whole else 1}
+            assert path.read_bytes() == (after.lines if is_whole else before.lines)
+
+
+async def test_a_memory_that_is_damaged_anywhere_is_refused_or_counts_without_its_last_steps(tmp_path: Path) -> None:
+    path = tmp_path / "entries.jsonl"
+    before, after = await a_step(path)
+    earlier = [({}, b""), ({0: 1}, before.lines)]
+    outcomes = []
+    for place in range(len(after.memory)):
+        damaged = bytearray(after.memory)
+        damaged[place] ^= 1
+        put = after._replace(memory=bytes(damaged))
+        put.put(path)
+        said = await asyncio.gather(told_by(path), return_exceptions=True)
+        if isinstance(said[0], ViewUnfit):
+            assert "is damaged" in str(said[0])
+            assert Pair.at(path) == put, "left as it is"
+            outcomes.append("refused")
+        else:
+            # What was acknowledged is forgotten and cut at once, so it will be delivered again: once.
+            assert (said[0], path.read_bytes()) in earlier
+            outcomes.append("earlier")
+    whole = before.memory.index(b"\n")
+    assert set(outcomes[:whole]) == {"refused"}
+    assert set(outcomes[len(before.memory) :]) == {"earlier"}
