@@ -20,7 +20,7 @@ SEED ?= 1
 # Tests start hundreds of processes: one that may not keep what it has compiled compiles all of the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check test demo docs simulate model kill-test soak smoke torture-pipeline packages bench bench-peers format clean
+.PHONY: check test demo docs simulate model kill-test soak smoke torture-pipeline torture-delivery packages bench bench-peers format clean
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "needs Python 3.11 or later with venv (Debian: apt-get install python3-venv)"; exit 1; }
@@ -64,6 +64,9 @@ smoke: $(STAMP) ## a cluster on hosts of its own, whose parts are killed, stoppe
 torture-pipeline: $(STAMP) ## Spark's drivers and workers, and the log below them, killed at random: ROUNDS=how many in all
 	$(BIN)/python -m pytest -m campaign tests/torture
 	$(BIN)/python -m tests.torture --rounds $(ROUNDS)
+
+torture-delivery: $(STAMP) ## targets, players and the log below them, killed and stopped at random: MINUTES=how long SEED=n
+	$(BIN)/python -m tests.torture_delivery --minutes $(MINUTES) --seed $(SEED)
 
 packages: $(STAMP) ## the wheel with all its extras, in an empty environment, runs the demo: some minutes
 	$(BIN)/python -m pytest -m campaign tests/packaging

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from polonaise import player as player
     from polonaise import testing as testing
     from polonaise.client.batchreader import BatchReader, TransactionReader
+    from polonaise.client.lease import Lease
     from polonaise.client.log import Log, Serializer
     from polonaise.client.producer import Producer
     from polonaise.client.protocol.draft import Change, Draft, Expectation, Limits
@@ -47,6 +48,7 @@ __all__ = [
     "Draft",
     "Expectation",
     "Group",
+    "Lease",
     "Limits",
     "Lock",
     "LockMode",
@@ -71,6 +73,7 @@ __all__ = [
 
 _HOMES = {
     "polonaise.client.log": ("Log", "Serializer"),
+    "polonaise.client.lease": ("Lease",),
     "polonaise.client.producer": ("Producer",),
     "polonaise.client.protocol.draft": ("Change", "Draft", "Expectation", "Limits"),
     "polonaise.client.protocol.group": ("Group",),

@@ -31,7 +31,7 @@ def refused(directory: Path, text: str | bytes, table: str = "server") -> str:
         ("[server]\nzzzzzz = 1\n", "`polonaise config show server` lists all"),
         ("[servers]\nlisten = 'a:1'\n", "unknown table servers, did you mean [server]?"),
         ("listen = 'a:1'\n", "unknown key listen: it belongs below [server] or [storage]"),
-        ("[tables]\n", "there are [server], [storage], [cluster]"),
+        ("[other]\n", "there are [server], [storage], [cluster], [player], [targets.NAME]"),
         ("server = 3\n", "write [server]"),
         ("[storage]\nread_max = 3\n", "unknown setting storage.read_max, did you mean reads_max?"),
     ],

@@ -15,7 +15,7 @@ from typer.main import get_command
 from polonaise.admin import certificates
 from polonaise.admin.certificates import files_of_holder
 from polonaise.cli.application import application
-from polonaise.host.certificates import CLIENT, SERVER, STORAGE
+from polonaise.host.certificates import CLIENT, PLAYER, SERVER, STORAGE, TARGET
 from polonaise.host.tls import TlsIdentity
 from rigs.shell import Shell
 
@@ -45,6 +45,17 @@ def test_init_makes_a_ca_one_for_nodes_and_one_for_clients(shell: Shell, tmp_pat
     assert TlsIdentity(files_of_holder(tmp_path / "tls", "localhost")).own.roles == {SERVER, STORAGE}
     assert TlsIdentity(files_of_holder(tmp_path / "tls", "client")).own.roles == {CLIENT}
     assert "PRIVATE" not in said.output
+
+
+def test_init_makes_those_of_players_and_targets_by_their_names(shell: Shell, tmp_path: Path) -> None:
+    said = shell.run("tls", "init", tmp_path, "--target", "localhost", "--player", "accounts", "--json")
+    assert [(each["name"], each["roles"], each["hosts"]) for each in said.objects] == [
+        ("localhost-target", "target", "localhost,127.0.0.1,::1"),
+        ("accounts", "client,player", ""),
+    ]
+    for name, roles in (("localhost-target", (TARGET,)), ("accounts", (CLIENT, PLAYER))):
+        for role in roles:
+            assert TlsIdentity(files_of_holder(tmp_path, name), role).own.roles == {*roles}
 
 
 def test_keys_can_be_read_by_their_user_only(shell: Shell, tmp_path: Path) -> None:

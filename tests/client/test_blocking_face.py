@@ -9,6 +9,7 @@ import pytest
 
 import polonaise
 from polonaise import blocking
+from polonaise.client.lease import Lease
 from polonaise.client.log import Log
 from polonaise.client.producer import Producer
 from polonaise.client.receipt import Receipt
@@ -49,6 +50,8 @@ def test_connect_takes_the_same_options() -> None:
 
 def test_producers_receipts_and_submissions_have_what_theirs_have() -> None:
     assert shape(blocking.Producer.append) == shape(Producer.append)
+    for name in methods(Lease):
+        assert shape(getattr(blocking.Lease, name)) == shape(getattr(Lease, name))
     assert shape(blocking.Receipt.applied) == shape(Receipt.applied)
     for twin, of in ((blocking.Receipt, Receipt), (blocking.Submission, Submission)):
         assert set(public(of)) <= set(public(twin)), f"{twin} lacks something"

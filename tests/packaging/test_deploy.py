@@ -38,7 +38,7 @@ def started_by(unit: Path) -> list[str]:
 
 
 def test_there_is_a_unit_for_each_node() -> None:
-    assert [unit.stem for unit in UNITS] == ["polonaise-server", "polonaise-storage"]
+    assert [unit.stem for unit in UNITS] == ["polonaise-player", "polonaise-server", "polonaise-storage"]
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
@@ -108,6 +108,24 @@ def test_the_settings_that_the_example_only_mentions_are_right_too(tmp_path: Pat
         )
     )
     assert configuration_of("server", str(whole), {}, {})["settle_s"] == 10.0
+
+
+def test_the_settings_of_a_player_in_the_example_are_taken(tmp_path: Path) -> None:
+    text = (DEPLOY / "player.toml").read_text()
+    mentioned = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# ") and " = " in line]
+    assert len(mentioned) == 6
+    whole = tmp_path / "player.toml"
+    whole.write_text(
+        "\n".join(line[2:] if line.removeprefix("# ") in mentioned else line for line in text.splitlines())
+    )
+    for file in (DEPLOY / "player.toml", whole):
+        plan = configuration_of("player", str(file), {}, {"SHARD_0_URL": "postgresql://db/shard0"}).player_plan()
+        assert set(plan.targets) == {"search", "shard-0", "audit"}
+    assert plan.log.endswith("/payments")
+    assert plan.targets["shard-0"].start_after == {0: 41, 1: 7}
+    unit = (DEPLOY / "systemd" / "polonaise-player.service").read_text()
+    (patience,) = re.findall("^TimeoutStopSec=(.*)$", unit, re.MULTILINE)
+    assert plan.hand_over_s_max < float(patience) - 10, "systemd must not kill it while it hands over"
 
 
 def test_the_image_runs_commands_that_there_are() -> None:

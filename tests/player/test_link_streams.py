@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import struct
 from collections.abc import AsyncIterator
+from pathlib import Path
 from random import Random
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -16,6 +19,7 @@ from polonaise.host.certificates import CLIENT, PLAYER, TARGET
 from polonaise.host.tls import TlsIdentity
 from polonaise.link import connection as link
 from polonaise.link.connection import Connection, LinkSettings
+from polonaise.player import remote, serve
 from polonaise.player.deliverytarget import AppliedBatch, Judge
 from polonaise.player.linkendpoint import LinkEndpoint
 from polonaise.player.linkserver import LinkServer
@@ -31,7 +35,6 @@ from polonaise.wire.deliveries import (
     EntriesApplied,
     EntryRefused,
     OpenDelivery,
-    encode_entries,
 )
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_OPERATOR, ROLE_PLAYER, ROLE_SERVER, ROLE_TARGET, Flush, Hello
 from rigs.deliverystreams import (
@@ -159,6 +162,18 @@ async def test_a_target_that_is_busy_for_long_is_not_taken_for_dead() -> None:
         await stream.heard.until("acknowledged", 0, 1)
 
 
+async def test_a_socket_in_a_directory_is_an_address_too(tmp_path: Path) -> None:
+    target = MemoryTarget()
+    async with serve(target, f"link://unix:{tmp_path}/socket") as server:
+        assert server.address == f"link://unix:{tmp_path}/socket"
+        endpoint = remote(server.address)
+        async with opened(endpoint) as stream:
+            stream.send(batch(-1, b"a"))
+            await stream.heard.until("acknowledged", 0, 0)
+        await endpoint.close()
+    assert target.of(0) == [(0, b"a")]
+
+
 # ---------------------------------------------------------------------- peers that break the rules
 
 
@@ -175,6 +190,7 @@ async def dialled(address: str, hello: Hello | None = None) -> AsyncIterator[Pee
         writer.transport.abort()
 
 
+ENTRIES = DeliverEntries(-1, crc32(b"a"), struct.pack("<qi", 0, 1), [b"a"])
 OPEN = OpenDelivery(1, 1, b"k" * 16, "payments", "shard-0")
 
 
@@ -207,7 +223,7 @@ async def test_a_server_of_the_log_is_no_target_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("said", "partition"),
     [
-        ([encode_entries(-1, [(0, b"a")])], 0),
+        ([ENTRIES], 0),
         ([OPEN, OPEN], -1),
         ([Flush()], 0),
         ([EntriesApplied(5)], 0),
@@ -232,7 +248,7 @@ async def test_a_player_that_says_what_is_out_of_turn_is_refused(said: list[Mess
 
 @pytest.mark.parametrize(
     ("message", "partition"),
-    [(encode_entries(-1, [(0, b"a")]), -1), (DeliverEntries(-1, 5, b"x" * 12, []), 0), (DeliverEntries(-1, 0, b""), 0)],
+    [(ENTRIES, -1), (DeliverEntries(-1, 5, b"x" * 12, []), 0), (DeliverEntries(-1, 0, b""), 0)],
     ids=["no partition", "a wrong checksum", "no entries"],
 )
 async def test_a_batch_that_no_player_sends_is_refused_and_not_applied(message: Message, partition: int) -> None:
@@ -354,11 +370,11 @@ def simulated(seed: int, *, faithful: bool = True) -> tuple[World, Patient, dict
     entries = script(random, entries=60)
     epochs = iter(range(1, 1_000))
 
-    async def serve(host: Host) -> None:
+    async def be_target(host: Host) -> None:
         await LinkServer(host, ServedTargets(target)).start("target:1")
         await asyncio.Event().wait()
 
-    async def play(host: Host) -> None:
+    async def be_player(host: Host) -> None:
         endpoint, epoch = LinkEndpoint(host, "target:1"), next(epochs)
         for term in range(1, 10_000):
             heard = Heard()
@@ -378,7 +394,7 @@ def simulated(seed: int, *, faithful: bool = True) -> tuple[World, Patient, dict
             await asyncio.sleep(0.01)
 
     async def scenario() -> None:
-        machines = {"target": serve, "player": play}
+        machines = {"target": be_target, "player": be_player}
         processes = {name: world.machine(name).start(main) for name, main in machines.items()}
         for _ in range(40):
             await asyncio.sleep(random.random() * 0.3)

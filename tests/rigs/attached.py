@@ -17,11 +17,23 @@ import polonaise
 from polonaise.client.settings import ClientSettings
 from polonaise.link.connection import LinkSettings
 
+held: dict[str, polonaise.Lease] = {}
+"""The leases that this process asked for, by name."""
+
 
 async def do(log: polonaise.Log, verb: str, given: Any) -> Any:
     if verb == "append":
         receipt = await log.run(lambda tx: tx.append(given.encode()), partition=0)
         return receipt.id
+    if verb == "hold":
+        lease = held[given] = log.lease(given, duration_s=2.0)
+        await lease.acquire()
+        return lease.holder
+    if verb == "held":
+        return held[given].held
+    if verb == "release":
+        await held[given].release()
+        return None
     if verb == "read":
         return [tx.data.decode() async for tx in log.read(0)]
     if verb == "block":

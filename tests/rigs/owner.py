@@ -52,6 +52,7 @@ from polonaise.server.protocol.settings import OwnerSettings
 from polonaise.server.protocol.tailcache import Committed
 from polonaise.terms import NO_TRANSACTION, BodyForm, ExpectationKind
 from polonaise.wire.copies import CopiesProved, ProveCopies
+from polonaise.wire.leases import LeasesAre, LeasesReleased, parse_answered
 from polonaise.wire.messages import (
     Flushed,
     GetRegister,
@@ -319,6 +320,10 @@ def _said(message: object) -> str:
             return f"flushed {mark}"
         case CopiesProved(id=proved):
             return f"proved {proved}"
+        case LeasesAre(answered=answered):
+            return " ".join(each.answer.name.lower() for each in parse_answered(answered))
+        case LeasesReleased(count=released):
+            return f"released {released}"
         case HighWaterMarkIs(high_water_mark=mark):
             return f"the mark is {mark}"
         case RegisterIs(present=present, value=value):

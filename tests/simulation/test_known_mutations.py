@@ -94,6 +94,8 @@ FOUND_BY = {
     "reset-carried-out-twice": 20,
     "second-reset-forgets-the-first": 77,
     "reset-recorded-by-its-own-session-only": 70048,
+    "new-owner-grants-leases-at-once": 207,
+    "holder-that-does-not-stop": 815,
 }
 """The first seed that finds each, when this was written: tried first, because most of the time it still does."""
 
@@ -102,6 +104,9 @@ FOUND_BY_TESTS = {
         "tests/storage/test_replica.py::test_an_emptied_copy_refuses_the_owner_of_a_session_in_which_it_was_a_member"
     ),
     "needed-copy-emptied": "tests/coordination/test_member_changes.py::test_a_copy_that_may_be_needed_is_not_emptied",
+    "deposed-owner-grants-leases": (
+        "tests/server/protocol/test_owner_leases.py::test_an_owner_that_its_replicas_obey_no_more_grants_nothing"
+    ),
     "topic-requirement-ignored": (
         "tests/server/test_required_of_a_topic.py::test_appends_to_the_topic_are_refused_while_others_go_on"
     ),
@@ -109,7 +114,8 @@ FOUND_BY_TESTS = {
 """Mutations of what no schedule does, or not often enough to be caught by it; each with the test that finds it.
 
 The clusters of schedules have no topics. Nor have they so many nodes that a majority of a partition's copies is given
-up and emptied while a deposed owner still counts on them.
+up and emptied while a deposed owner still counts on them. Holders hardly ever stay with a deposed owner for longer than
+a lease lasts while others ask its successor.
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from zlib import crc32
 
 import pytest
@@ -15,7 +16,7 @@ from polonaise.wire.deliveries import (
     DeliverEntries,
     DeliveryAccepted,
     encode_applied,
-    encode_entries,
+    entries_frame,
     parse_applied,
     parse_entries,
 )
@@ -25,8 +26,9 @@ ids = st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=8, unique=True).m
 payloads = st.one_of(st.none(), st.binary(max_size=30))
 
 
-def arrived(message: DeliverEntries) -> DeliverEntries:
-    (frame,) = Frames(FRAME_BYTES_MAX).feed(b"".join(message.frame(partition=3)))
+def sent(previous: int, entries: Sequence[tuple[int, bytes | None]]) -> DeliverEntries:
+    """The message of these entries, as it arrives."""
+    (frame,) = Frames(FRAME_BYTES_MAX).feed(b"".join(entries_frame(3, previous, entries)))
     assert frame.partition == 3
     decoded = codec.decode(frame)
     assert isinstance(decoded, DeliverEntries)
@@ -36,7 +38,7 @@ def arrived(message: DeliverEntries) -> DeliverEntries:
 @given(ids, st.data())
 def test_entries_arrive_as_they_were_dummies_and_empty_ones_included(ids: list[int], data: st.DataObject) -> None:
     entries = [(id, data.draw(payloads)) for id in ids]
-    assert parse_entries(arrived(encode_entries(ids[0] - 1, entries))) == entries
+    assert parse_entries(sent(ids[0] - 1, entries)) == entries
 
 
 def made(previous: int, columns: bytes, data: bytes) -> DeliverEntries:
@@ -65,7 +67,7 @@ def test_entries_that_no_player_sends_are_refused(
 
 
 def test_a_payload_that_was_damaged_on_its_way_is_refused() -> None:
-    message = encode_entries(-1, [(0, b"abc")])
+    message = sent(-1, [(0, b"abc")])
     with pytest.raises(ProtocolError, match="arrived damaged"):
         parse_entries(DeliverEntries(message.previous, message.crc, message.columns, [b"abd"]))
 
@@ -76,7 +78,7 @@ def test_any_bytes_as_a_delivery_are_read_or_refused(previous: int, columns: byt
         entries = parse_entries(made(previous, columns, data))
     except ProtocolError:
         return
-    assert arrived(encode_entries(previous, entries)) == made(previous, columns, data)
+    assert sent(previous, entries) == made(previous, columns, data)
 
 
 @given(st.dictionaries(st.integers(0, 2**31 - 1), st.integers(-1, 2**63 - 1), max_size=6))

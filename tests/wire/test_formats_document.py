@@ -6,6 +6,7 @@ from pathlib import Path
 
 import polonaise.wire.copies
 import polonaise.wire.deliveries
+import polonaise.wire.leases
 import polonaise.wire.messages
 import polonaise.wire.topics  # noqa: F401
 from polonaise.wire import codec

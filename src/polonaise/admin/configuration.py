@@ -16,10 +16,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from polonaise.admin.settingkeys import TABLES, SettingKey, SettingKind
+from polonaise.admin.targettables import MEANINGS, TARGETS, targets_in
 from polonaise.errors import BadOption, NotFound
 from polonaise.host.files import with_own_errors
 from polonaise.link.connection import LinkSettings
-from polonaise.node.addresses import check_storage_name
+from polonaise.node.addresses import check_storage_name, split_topic, with_topic
+from polonaise.node.playerplan import PlayerPlan, TargetPlan
+from polonaise.player.protocol.entries import TargetName
+from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.redaction import redacted
 from polonaise.server.settings import ServerSettings
 from polonaise.storage.settings import StorageSettings
@@ -73,11 +77,28 @@ class GivenSetting(NamedTuple):
 class GivenSettings:
     """The settings of one table, each with its value and origin."""
 
-    def __init__(self, given: Iterable[GivenSetting]) -> None:
+    def __init__(
+        self, given: Iterable[GivenSetting], targets: Mapping[TargetName, TargetPlan] | None = None, origin: str = ""
+    ) -> None:
+        """`origin` is where the targets are from."""
         self.given = {each.key.name: each for each in given}
+        self.targets = dict(targets or {})
+        """Of a player, its targets."""
+        self._origin = origin
 
     def __getitem__(self, name: str) -> Any:
         return self.given[name].value
+
+    @property
+    def target_settings(self) -> list[GivenSetting]:
+        """What is given about targets, as settings of their own, for `config show`."""
+        return [
+            GivenSetting(
+                SettingKey(f"{TARGETS}.{name}.{key}", SettingKind.TEXT, None, MEANINGS[key]), value, self._origin
+            )
+            for name, plan in self.targets.items()
+            for key, value in plan.shown().items()
+        ]
 
     def required(self, name: str, table: str) -> Any:
         """Return a value that has no default. Raises `BadOption`, with the ways to give it, if missing or empty."""
@@ -102,6 +123,28 @@ class GivenSettings:
             check_storage_name(values["name"])
         return StorageSettings(link=self._link(), **values)
 
+    def player_plan(self) -> PlayerPlan:
+        """Return what a player is to do. Raises `BadOption` if something is missing, or contradicts something else."""
+        name, log, route = (self.required(each, "player") for each in ("name", "log", "route"))
+        if not self.targets:
+            raise BadOption(
+                "there is no target: write [targets.NAME], and below that its address, sql or file, in the file that "
+                "--config names"
+            )
+        if both := self.targets.keys() & set(self["retired"]):
+            raise BadOption(f"{', '.join(sorted(both))} can't be a target and in player.retired: take out one of them")
+        if topic := self["topic"]:
+            if split_topic(log)[1]:
+                raise BadOption(f"player.log names a topic, and player.topic is {topic!r}: leave one of them out")
+            log = with_topic(log, topic)
+        split_topic(log)  # refuses a topic that can't be one
+        partitions = self["partitions"]
+        return PlayerPlan(
+            name, log, route, self.targets, None if partitions is None else tuple(sorted(partitions)),
+            self["python_path"], self["retired"], PlayerSettings(**self._fields_of(PlayerSettings)),
+            self["lease_s"], self["hand_over_s_max"],
+        )  # fmt: skip
+
     def _link(self) -> LinkSettings:
         return LinkSettings(**self._fields_of(LinkSettings))
 
@@ -124,7 +167,7 @@ def configuration_of(
     command_line: Mapping[str, Any],
     environment: Mapping[str, str] | None = None,
 ) -> GivenSettings:
-    """Return the settings of a table: `server`, `storage` or `cluster`.
+    """Return the settings of a table: `server`, `storage`, `cluster` or `player`, the last one with its targets.
 
     `command_line` has the options by the names of settings; None stands for an option that was not given. `file` is the
     path of the configuration file; if it is None, POLONAISE_CONFIG in `environment` may name one. `environment` is that
@@ -137,6 +180,8 @@ def configuration_of(
     mistakes: list[str] = []
     file = file if file is not None else environment.get(CONFIG_VARIABLE) or None
     tables = {} if file is None else _tables_in(file, mistakes)
+    # As the tables of other nodes below, they are checked in any case.
+    targets = targets_in(tables.pop(TARGETS, {}), f"file {file}", environment, mistakes)
     sources = [
         _SettingSource(
             lambda name: COMMAND_LINE, {name: value for name, value in command_line.items() if value is not None}
@@ -150,8 +195,12 @@ def configuration_of(
             _checked(other, _SettingSource(lambda name: f"file {file}", settings), mistakes)
     checked = [_checked(table, source, mistakes) for source in sources]
     configuration = GivenSettings(
-        next((found[key.name] for found in checked if key.name in found), GivenSetting(key, key.default, DEFAULT))
-        for key in TABLES[table]
+        (
+            next((found[key.name] for found in checked if key.name in found), GivenSetting(key, key.default, DEFAULT))
+            for key in TABLES[table]
+        ),
+        targets if table == "player" else None,
+        f"file {file}",
     )
     _check_together(configuration, mistakes)
     if mistakes:
@@ -184,7 +233,9 @@ def _tables_in(path: str, mistakes: list[str]) -> dict[str, dict[str, Any]]:
         raise BadOption(f"{path} is no valid TOML: {redacted(error)}; correct it") from error
     tables = {}
     for name, value in parsed.items():
-        if name not in TABLES:
+        if name == TARGETS:
+            tables[name] = value
+        elif name not in TABLES:
             what = "table" if isinstance(value, dict) else "key"
             mistakes.append(f"file {path}: unknown {what} {name}{_hint(name, value)}")
         elif not isinstance(value, dict):
@@ -201,13 +252,13 @@ def _read(path: Path) -> bytes:
 
 def _hint(name: str, value: object) -> str:
     """Return advice on an unknown name at the top of a file: a similar table, the table that it belongs to, or all."""
-    near = difflib.get_close_matches(name, TABLES, n=1)
+    near = difflib.get_close_matches(name, (*TABLES, TARGETS), n=1)
     if near and isinstance(value, dict):
         return f", did you mean [{near[0]}]?"
     holders = [table for table, keys in TABLES.items() if any(key.name == name for key in keys)]
     if holders:
         return f": it belongs below {' or '.join(f'[{table}]' for table in holders)}"
-    return f": there are {', '.join(f'[{table}]' for table in TABLES)}"
+    return f": there are {', '.join(f'[{table}]' for table in (*TABLES, f'{TARGETS}.NAME'))}"
 
 
 def _environment_of(table: str, environment: Mapping[str, str], mistakes: list[str]) -> _SettingSource:

@@ -11,6 +11,8 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from polonaise.link.connection import LinkSettings
+from polonaise.node.playerplan import LEASE_S, PlayerPlan
+from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.server.settings import ServerSettings
 from polonaise.storage.settings import StorageSettings
 
@@ -69,6 +71,8 @@ _BYTES, _SECONDS, _RATIO = SettingKind.BYTES, SettingKind.SECONDS, SettingKind.R
 _of_server = partial(_key, ServerSettings)
 _of_storage = partial(_key, StorageSettings)
 _of_link = partial(_key, LinkSettings)
+_of_player = partial(_key, PlayerPlan)
+_of_delivery = partial(_key, PlayerSettings)
 
 _LINK: Final = (
     _of_link("heartbeat_s", _SECONDS, 0.1, 60, "A ping goes out on a connection that is idle for so long."),
@@ -163,5 +167,55 @@ CLUSTER: Final = (
     SettingKey("restart", _FLAG, True, "Start nodes again that end by themselves."),
 )
 
-TABLES: Final = {"server": SERVER, "storage": STORAGE, "cluster": CLUSTER}
+PLAYER: Final = (
+    SettingKey("name", _TEXT, None, "Name of the player: one process of those with the same name is active."),
+    SettingKey(
+        "log", _TEXT, None, "Address of the log: polonaise://HOST:PORT,…, zookeeper://…, file:PATH, embedded:PATH."
+    ),
+    SettingKey("topic", _TEXT, None, "Topic of the log; without it, the log's own partitions."),
+    SettingKey("partitions", _PARTITIONS, None, "Partitions to deliver. Default: all.", 0, 4095),
+    SettingKey("route", _TEXT, None, "The route function: package.module:function."),
+    SettingKey(
+        "python_path", _LIST, (".",), "Directories to look for the application's modules in, before all others."
+    ),
+    SettingKey(
+        "retired", _LIST, (), "Names of targets that the route function may still return, and that get nothing."
+    ),
+    _of_player("lease_s", _SECONDS, *LEASE_S, "A standby takes over so long after the active process has died."),
+    _of_player(
+        "hand_over_s_max", _SECONDS, 0, 600, "The longest that a process that is stopped waits for acknowledgements."
+    ),
+    _of_delivery("batch_entries_max", _COUNT, 1, 1_000_000, "Entries in one batch."),
+    _of_delivery("batch_bytes_max", _BYTES, 1 * _KIB, 32 * _MIB, "A batch with so many bytes is full."),
+    _of_delivery("window_bytes", _BYTES, 1 * _KIB, 1 * _GIB, "Sent to a target and not acknowledged."),
+    _of_delivery(
+        "queue_entries_max", _COUNT, 1, 2**31, "Entries that wait for one target; above that it is caught up by reads."
+    ),
+    _of_delivery("queue_bytes_max", _BYTES, 64 * _KIB, 64 * _GIB, "Bytes that wait for one target, likewise."),
+    _of_delivery(
+        "recovery_bytes_max", _BYTES, 1 * _KIB, 1 * _GIB, "Read ahead for a target that catches up, per partition."
+    ),
+    _of_delivery("join_transactions", _COUNT, 0, 2**40, "A target that lacks no more gets the main stream again."),
+    _of_delivery(
+        "dummy_transactions", _COUNT, 1, 2**40, "A target that got nothing of so many is told how far the log is."
+    ),
+    _of_delivery("dummy_s", _SECONDS, 0.1, _DAY_S, "An idle target is told so often how far the log is."),
+    _of_delivery(
+        "start_patience_s", _SECONDS, 0, 600, "How long a player that begins waits for targets that do not answer."
+    ),
+    _of_delivery("open_s_max", _SECONDS, 0.1, 600, "The longest that a target may take to accept a stream."),
+    _of_delivery(
+        "progress_s_max", _SECONDS, 0.1, _DAY_S, "A target that acknowledges nothing for so long is disconnected."
+    ),
+    _of_delivery(
+        "retry_s_min", _SECONDS, 0.001, 600, "The first pause before a target is tried again; each doubles it."
+    ),
+    _of_delivery("retry_s_max", _SECONDS, 0.001, 3600, "The longest of these pauses."),
+    _of_delivery(
+        "steady_s", _SECONDS, 0.1, _DAY_S, "A stream that lasted so long makes the next pause the first again."
+    ),
+    *_NODE,
+)
+
+TABLES: Final = {"server": SERVER, "storage": STORAGE, "cluster": CLUSTER, "player": PLAYER}
 """The settings of each table of a configuration file, by the table's name."""

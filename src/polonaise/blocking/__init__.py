@@ -27,9 +27,10 @@ public.
 """
 
 from polonaise.blocking.connecting import connect
+from polonaise.blocking.lease import Lease
 from polonaise.blocking.log import Log
 from polonaise.blocking.producer import Producer
 from polonaise.blocking.reading import Reading
 from polonaise.blocking.receipt import Outcome, Receipt, Submission
 
-__all__ = ["Log", "Outcome", "Producer", "Reading", "Receipt", "Submission", "connect"]
+__all__ = ["Lease", "Log", "Outcome", "Producer", "Reading", "Receipt", "Submission", "connect"]

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from polonaise.blocking.background import Background
 from polonaise.blocking.contexts import check_plain, run_here
+from polonaise.blocking.lease import Lease
 from polonaise.blocking.producer import Producer
 from polonaise.blocking.reading import Reading
 from polonaise.blocking.receipt import Receipt, Submission, receipts_wrapped
@@ -21,6 +22,7 @@ from polonaise.client.protocol.oncekeys import Once
 from polonaise.errors import PolonaiseError
 from polonaise.log.batch import Batch
 from polonaise.terms import ClientId, PartitionId, Transaction, TransactionId
+from polonaise.wire.leases import ListedLease
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -229,6 +231,21 @@ class Log:
         with receipts_wrapped(self._background):
             opened = self._background.call(lambda: self._log.producer(name, partition=partition, timeout=timeout))
         return Producer(self._background, opened)
+
+    # ------------------------------------------------------------------ leases
+
+    def lease(self, name: str, *, partition: PartitionId = 0, duration_s: float = 5.0, note: bytes = b"") -> Lease:
+        """Return a lease: a name that one holder at a time has. As `polonaise.Log.lease`."""
+        made = self._background.now(
+            lambda: self._log.lease(name, partition=partition, duration_s=duration_s, note=note)
+        )
+        return Lease(self._background, made)
+
+    def list_leases(
+        self, prefix: str = "", *, partition: PartitionId = 0, timeout: float | None = None
+    ) -> list[ListedLease]:
+        """Return the leases that are held and whose names begin with `prefix`. As `polonaise.Log.list_leases`."""
+        return self._background.call(lambda: self._log.list_leases(prefix, partition=partition, timeout=timeout))
 
     # ------------------------------------------------------------------ marks
 

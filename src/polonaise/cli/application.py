@@ -20,6 +20,7 @@ from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.log import log
 from polonaise.cli.partition import partition
 from polonaise.cli.pipeline import pipeline
+from polonaise.cli.player import player
 from polonaise.cli.running import say_now
 from polonaise.cli.segment import segment
 from polonaise.cli.server import server
@@ -40,6 +41,7 @@ demo = typer.Typer(help="Run example applications.", no_args_is_help=True)
 application.add_typer(cluster, name="cluster")
 application.add_typer(server, name="server")
 application.add_typer(storage, name="storage")
+application.add_typer(player, name="player")
 application.add_typer(partition, name="partition")
 application.add_typer(topic, name="topic")
 application.add_typer(zookeeper, name="zookeeper")

@@ -26,7 +26,7 @@ def _group() -> None:
 def show(
     table: Annotated[
         str | None,
-        Argument(metavar="[server|storage|cluster]", help="Whose settings. Default: all.", show_default=False),
+        Argument(metavar="[server|storage|cluster|player]", help="Whose settings. Default: all.", show_default=False),
     ] = None,
     file: Config = None,
     given: Annotated[bool, Option("--given", help="Only settings that the environment or the file gives.")] = False,
@@ -45,10 +45,13 @@ def show(
     with tidy():
         rows = []
         for name in [table] if table else TABLES:
-            for each in configuration_of(name, file, {}).given.values():
+            configuration = configuration_of(name, file, {})
+            for each in (*configuration.given.values(), *configuration.target_settings):
                 if given and each.origin == DEFAULT:
                     continue
-                rows.append((f"{name}.{each.key.name}", each.shown, each.origin, each.key.meaning))
+                # Targets have tables of their own.
+                setting = each.key.name if "." in each.key.name else f"{name}.{each.key.name}"
+                rows.append((setting, each.shown, each.origin, each.key.meaning))
                 if as_json:
                     value = each.value if isinstance(each.value, bool | int | float | None) else each.shown
                     say_json(

@@ -77,6 +77,8 @@ class Connected:
         self._tasks: list[asyncio.Task[None]] = []
         self._submitted: dict[int, asyncio.Task[Receipt]] = {}
         """The tasks of unfinished submissions, by number; `close` cancels them."""
+        self._lease_keepers: set[asyncio.Task[None]] = set()
+        """The tasks that renew leases; each ends with its lease, and all with `close`."""
         self._routes: Routes
         self._links: Links
         self._requests: Requests
@@ -160,7 +162,7 @@ class Connected:
         submitted = list(self._submitted.values())
         if submitted:
             await asyncio.wait(submitted, timeout=0)  # one turn of the loop: they end with that reason, uncancelled
-        ending: list[asyncio.Task[Any]] = [*self._tasks, *submitted]
+        ending: list[asyncio.Task[Any]] = [*self._tasks, *self._lease_keepers, *submitted]
         for task in ending:
             task.cancel()
         if self.client_id:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from polonaise.client.connected import Partitioner
 from polonaise.client.discovery import Discovery
+from polonaise.client.lease import Lease, checked_lease
 from polonaise.client.mounting import Form
 from polonaise.client.once import once_view, run_once
 from polonaise.client.options import check_options
@@ -37,6 +38,7 @@ from polonaise.client.waiting import check_loop, deadline_in, retrieve
 from polonaise.errors import DeadlineExceeded, Overloaded, PolonaiseError
 from polonaise.host import Host
 from polonaise.terms import BodyForm, PartitionId, Transaction, TransactionId
+from polonaise.wire.leases import DURATION_MS_MIN, ListedLease
 from polonaise.wire.messages import Batches, Health, HealthIs, LogTrimmed, Read, TrimLog
 
 Ts = TypeVarTuple("Ts")
@@ -128,6 +130,7 @@ class Log(ReadableLog):
         self._encode = None if serializer is None else serializer.encode
         self._running = Running(host, self._settings, self._encode)
         self._submissions = 0
+        self._leases = 0
         self.serializer = serializer
 
     # ------------------------------------------------------------------ contexts
@@ -376,6 +379,41 @@ class Log(ReadableLog):
         check_loop(self._loop)
         appends, timeout_s = self._appends_of(partition), self._answer_s(timeout)
         return await open_producer(name, appends, self._requests, self._host, self._encode, self._settings, timeout_s)
+
+    # ------------------------------------------------------------------ leases
+
+    def lease(self, name: str, *, partition: PartitionId = 0, duration_s: float = 5.0, note: bytes = b"") -> Lease:
+        """Return a `Lease`: a name that one holder at a time has, granted by the owner of the partition.
+
+        ::
+
+            async with log.lease("billing") as lease:  # waits until no other process has it
+                while lease.held:
+                    ...
+
+        `duration_s`, 1 to 60 seconds, is for how long it is held without being renewed: after the death of a holder
+        others wait for so long. All that ask for a name must give the same. `note` is for whoever lists the leases.
+        Raises `BadOption`, `UnknownPartition`, `Closed`.
+        """
+        checked = checked_lease(name, duration_s, note)
+        self._leases += 1
+        return Lease(
+            self._host, self._requests, self._usable(partition), *checked, self.client_id << 32 | self._leases,
+            self._lease_keepers,
+        )  # fmt: skip
+
+    async def list_leases(
+        self, prefix: str = "", *, partition: PartitionId = 0, timeout: float | None = None
+    ) -> list[ListedLease]:
+        """Return the leases of the partition that are held, by anybody, and whose names begin with `prefix`.
+
+        Raises `DeadlineExceeded` after `timeout` seconds (default `ClientSettings.answer_s_max`).
+        """
+        if not isinstance(prefix, str):
+            raise wrong("prefix", prefix, "a lease's name is text")
+        readable, timeout_s = self._usable(partition), self._answer_s(timeout)
+        _, listed = await self._requests.hold_leases(readable, 0, DURATION_MS_MIN / 1000, [], prefix, timeout_s)
+        return listed
 
     # ------------------------------------------------------------------ marks
 

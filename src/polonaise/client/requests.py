@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -18,6 +18,20 @@ from polonaise.log.registers import after, sets_of
 from polonaise.terms import PartitionId, TransactionId
 from polonaise.wire.codec import Message
 from polonaise.wire.copies import COPIES_VERSION, CopiesProved, Needs, ProveCopies
+from polonaise.wire.leases import (
+    LEASES_VERSION,
+    AnsweredLease,
+    AskedLease,
+    HoldLeases,
+    LeasesAre,
+    LeasesReleased,
+    ListedLease,
+    ReleaseLeases,
+    encode_asked,
+    encode_names,
+    parse_answered,
+    parse_listed,
+)
 from polonaise.wire.messages import (
     PROTOCOL_VERSION_MIN,
     GetRegister,
@@ -124,6 +138,36 @@ class Requests:
         """
         answer = await self.ask(partition, ProveCopies(id, *needs), CopiesProved, None, version=COPIES_VERSION)
         return answer.id
+
+    async def hold_leases(
+        self,
+        partition: PartitionId,
+        holder: int,
+        duration_s: float,
+        asked: Sequence[AskedLease],
+        prefix: str | None,
+        timeout: float,
+    ) -> tuple[list[AnsweredLease], list[ListedLease]]:
+        """Ask for leases; return the owner's answer for each, and all leases whose names begin with `prefix`, if any.
+
+        A lease that was granted is held for `duration_s` from the moment of this call. Raises as `prove`.
+        """
+        request = HoldLeases(
+            holder, round(duration_s * 1000), prefix is not None, encode_asked(asked), "" if prefix is None else prefix
+        )
+        answer = await self.ask(partition, request, LeasesAre, timeout, version=LEASES_VERSION)
+        answered = parse_answered(answer.answered)
+        if len(answered) != len(asked):
+            raise ProtocolError(
+                f"the owner of partition {partition} was asked for {len(asked)} leases, and answered for "
+                f"{len(answered)}"
+            )
+        return answered, parse_listed(answer.listed)
+
+    async def release_leases(self, partition: PartitionId, holder: int, names: Sequence[str], timeout: float) -> None:
+        """Give leases up. Raises as `prove`."""
+        request = ReleaseLeases(holder, encode_names(names))
+        await self.ask(partition, request, LeasesReleased, timeout, version=LEASES_VERSION)
 
     async def register(self, partition: PartitionId, key: bytes, timeout: float | None) -> bytes | None:
         """Return a register's value, proved by the owner after the request arrived; None if the register is absent."""

@@ -1,7 +1,11 @@
-"""Ends a program on SIGTERM, SIGINT and SIGHUP: handlers that set a flag, and waits that look at it."""
+"""Ends a program on SIGTERM, SIGINT and SIGHUP: handlers that set a flag, and waits that look at it.
+
+A node that reads its settings again on SIGHUP has that signal call it in its event loop.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -52,3 +56,20 @@ def stop_signals_call(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def hangups_call(reload: Callable[[], None]) -> Iterator[None]:
+    """Call `reload` in the running event loop for each SIGHUP within the block, instead of ending the process.
+
+    SIGHUP stays ignored if it was: by nohup, so that the program goes on, as it is, when its terminal is gone.
+    """
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)

@@ -83,7 +83,7 @@ class Http(NamedTuple):
 
 
 @asynccontextmanager
-async def _observed(
+async def serving_its_health(
     host: Host, http: Http | None, observe: Callable[[], ObservedNode]
 ) -> AsyncIterator[Callable[[], None]]:
     """Serve a node's health and metrics during the `async with` block, if that is wished.
@@ -125,7 +125,7 @@ async def run_storage(host: Host, settings: StorageSettings, ready: Ready, http:
 
         return ObservedStorage(node, host, settings.directory)
 
-    async with _observed(host, http, observed) as serves:
+    async with serving_its_health(host, http, observed) as serves:
         await node.start()
         try:
             ready(node.address)
@@ -243,7 +243,7 @@ async def run_server(
 
         return ObservedServer(server, host.clock)
 
-    async with _observed(host, http, observed) as serves:
+    async with serving_its_health(host, http, observed) as serves:
         await _check_cluster(coordinator, nodes, partitions, fragments)
         await server.start()
         try:

@@ -22,7 +22,7 @@ from polonaise.wire.deliveries import (
     EntriesApplied,
     EntryRefused,
     OpenDelivery,
-    encode_entries,
+    entries_frame,
     parse_applied,
 )
 from polonaise.wire.messages import ROLE_PLAYER, ROLE_TARGET
@@ -77,7 +77,7 @@ class LinkStream:
         if self._over or connection is None:
             return
         for partition, previous, entries in batches:
-            frame = encode_entries(previous, entries).frame(partition=partition)
+            frame = entries_frame(partition, previous, entries)
             size = sum(map(len, frame))
             if size > self._settings.frame_bytes_max:
                 self._end(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, Final, Protocol
 
 from polonaise.client.log import Log
@@ -12,6 +13,7 @@ from polonaise.client.protocol.backoff import Backoff
 from polonaise.errors import BeyondLog, HistoryTrimmed, PolonaiseError, Retry
 from polonaise.log.producers import Produced
 from polonaise.player.protocol.activeplayer import ActivePlayer
+from polonaise.player.protocol.deliverylag import DeliveryLag, Lacking
 from polonaise.player.protocol.effects import PlayerEffect, ReadForTarget
 from polonaise.player.protocol.entries import Epoch, RoutedEntry
 from polonaise.player.protocol.settings import PlayerSettings
@@ -24,6 +26,8 @@ _READ: Final = "transactions"
 _MARK: Final = "the committed high-water mark"
 _WATCH_S: Final = 5.0
 """Seconds between two looks at the log, and the longest wait for an answer."""
+_LOOKED_UP_MAX: Final = 32
+"""The most transactions that are looked up in the log after each of these looks."""
 _SKIPPED_SHARE: Final = 16
 """By this the bytes are divided that one read for a target passes over, to count for the bound of the read, too."""
 
@@ -54,6 +58,7 @@ class LogReading:
         self._router = router
         self._settings = settings
         self._events = events
+        self.lag = DeliveryLag(machine)
         self._troubles: dict[tuple[PartitionId, str], str] = {}
         """By partition, and what the log was asked for (`_READ`, `_MARK`): why it did not answer the last time."""
 
@@ -92,6 +97,7 @@ class LogReading:
                     through = batch.last if unroutable is None else unroutable.id - 1
                     if through >= first:
                         self._events.happened(machine.fetched, partition, number, first, through, routed)
+                        self.lag.brought(partition, first, through, batch.commit_time_us, batch.length)
                         first = through + 1
                     if unroutable is not None:
                         self._events.stopped(partition, number, str(unroutable))
@@ -125,6 +131,8 @@ class LogReading:
             # All at once: of many that do not answer, none is to hide the others.
             looks = [self._look_at(partition) for partition in self._machine.partitions]
             await asyncio.gather(self._look_at_epoch(key), *looks)
+            for lacking in list(islice(self.lag.unknown(), _LOOKED_UP_MAX)):
+                await self._look_up(lacking)
             await asyncio.sleep(_WATCH_S)
 
     async def _look_at_epoch(self, key: bytes) -> None:
@@ -148,6 +156,24 @@ class LogReading:
         if current is not None and current >= mark:
             # There is nothing to be read, so reading can't prove that it is possible again.
             self._troubles.pop((partition, _READ), None)
+
+    async def _look_up(self, lacking: Lacking) -> None:
+        """Find out when a transaction was committed that the main stream has never brought."""
+        committed_us = None
+        reader = self._log.read_batches(lacking.partition, after=lacking.id - 1, until=lacking.id)
+        try:
+            async with asyncio.timeout(_WATCH_S):
+                async for batch in reader:
+                    committed_us = batch.commit_time_us
+                    break
+        except TimeoutError:
+            return  # it is asked for again
+        except PolonaiseError as error:
+            if error.retry is not Retry.NEVER:
+                return
+        finally:
+            await reader.aclose()
+        self.lag.told(lacking, committed_us)
 
     async def read(self, effect: ReadForTarget) -> None:
         """Read the beginning of a stretch of the log for one target."""

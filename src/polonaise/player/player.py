@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self, cast
 
@@ -24,6 +25,7 @@ from polonaise.player.endpoint import DeliveryEndpoint, DeliveryStream
 from polonaise.player.logreading import LogReading
 from polonaise.player.protocol.activeplayer import ActivePlayer
 from polonaise.player.protocol.deliveryhealth import targets_health
+from polonaise.player.protocol.deliverylag import TargetLag
 from polonaise.player.protocol.effects import (
     AskMark,
     CloseStream,
@@ -121,6 +123,9 @@ class Player:
         """Why the last partition has stopped, once all have; what they have brought may still be under way."""
         self._over: set[asyncio.Task[None]] = set()
         """Tasks that this player has cancelled."""
+        self._at_rest: asyncio.Future[None] | None = None
+        self.refusals: Counter[TargetName] = Counter()
+        """By target, the entries that it has refused."""
 
     # ------------------------------------------------------------------ life
 
@@ -243,6 +248,28 @@ class Player:
         else:
             ended.result()
 
+    async def finish(self, within_s: float) -> bool:
+        """Send nothing more, and wait until targets have acknowledged what they were sent; return whether they have.
+
+        Waits for `within_s` seconds at most. The player still has to be closed. So whoever takes over finds no target
+        amid what this one has sent.
+        """
+        machine, ended = self._machine, self._ended
+        if machine is None or ended is None:
+            return True
+        machine.finish()
+        if self._at_rest is None:
+            self._at_rest = asyncio.get_running_loop().create_future()
+        self._tell_rest()
+        await asyncio.wait((self._at_rest, ended), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        return self._at_rest.done()
+
+    def _tell_rest(self) -> None:
+        """End the wait of `finish` if nothing is in flight any more."""
+        assert self._machine is not None
+        if self._at_rest is not None and not self._at_rest.done() and self._machine.at_rest:
+            self._at_rest.set_result(None)
+
     async def close(self) -> None:
         """Deliver nothing more. What targets are applying just now may still be applied."""
         self._closed = True
@@ -329,12 +356,17 @@ class Player:
         well = well and all(each["state"] == "up" and not each["hindered"] for each in targets.values())
         return {"well": well, "ended": why, "epoch": machine.epoch, "targets": targets, "partitions": partitions}
 
+    def lags(self, wall_us: int) -> dict[TargetName, TargetLag]:
+        """Return by target how far it is behind, in seconds and bytes; `wall_us` is the time, in µs since 1970."""
+        return {} if self._reading is None else self._reading.lag.lags(wall_us)
+
     # ------------------------------------------------------------------ events in, effects out
 
     def happened(self, event: Callable[..., Sequence[PlayerEffect]], *about: Any) -> None:
         """Let an event happen, and carry out what comes of it, before anything else can happen."""
         self._carry_out(event(*about, asyncio.get_running_loop().time()))
         self._tell_waiting()
+        self._tell_rest()
         assert self._machine is not None
         if self._stopped_all_for and self._machine.has_finished:
             self._end(self._delivers_no_more("any partition", self._stopped_all_for))
@@ -462,6 +494,7 @@ class _Events:
         self._happened(self._machine.acknowledged, partition, through)
 
     def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
+        self._player.refusals[self._about[0]] += 1
         self._happened(self._machine.refused, partition, last, reason)
 
     def disconnected(self, reason: str) -> None:

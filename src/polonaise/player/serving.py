@@ -74,7 +74,7 @@ class TargetServer:
             raise Closed(f"the server at {self.address} was not started: use `async with`, or await it")
         await asyncio.shield(self._ended)
 
-    def fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         """Have `ended` raise this: it is a mistake of the library's own. No stream is served any more."""
         if self._ended is not None and not self._ended.done():
             self._ended.set_exception(error)
@@ -153,5 +153,5 @@ def serve(
         return server
     host = ApplicationHost(identity)
     server = TargetServer(parsed.scheme, parsed.place, LinkServer(host, served), host.close)
-    host.on_fail = server.fail
+    host.on_fail = server._fail
     return server

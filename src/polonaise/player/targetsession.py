@@ -19,8 +19,9 @@ T = TypeVar("T")
 
 REASON_CHARACTERS_MAX: Final = 500
 """The most characters of a target's error or refusal that the player is told."""
-HELD_BYTES_MAX: Final = 4 * 1024 * 1024
-"""A session that holds more than this of batches that are not applied yet is full."""
+HELD_BYTES_MAX: Final = 32 * 1024 * 1024
+"""A session that holds more than this of batches that are not applied yet is full: several times what a player sends
+ahead, or partitions that are slow would keep others from being read."""
 _BATCH_BYTES: Final = 512
 """The bytes that a batch counts for besides its entries: about what its objects take in memory."""
 _ID_MAX: Final = 2**63 - 1

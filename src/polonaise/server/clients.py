@@ -15,6 +15,7 @@ from polonaise.terms import Generation, PartitionId
 from polonaise.wire.appends import ReceivedAppends, encode_failures
 from polonaise.wire.codec import Message
 from polonaise.wire.copies import ProveCopies
+from polonaise.wire.leases import HoldLeases, ReleaseLeases
 from polonaise.wire.messages import (
     Append,
     AppendsFailed,
@@ -65,6 +66,8 @@ def receive(
             return owner.ask_mark(connection, request, now)
         case ProveCopies():
             return owner.prove_copies(connection, request, message, now)
+        case HoldLeases() | ReleaseLeases():
+            return owner.ask_leases(connection, request, message, now)
         case GetRegister() | ListRegisters():
             return owner.ask_registers(connection, request, message, now)
         case _:

@@ -64,6 +64,9 @@ FAULTS: Final = (
     "change_cancelled",
     "members_changed",
     "requirement_changed",
+    # Leases that clients had, and those that were lost because they could not be renewed.
+    "lease_held",
+    "lease_lost",
     # Resets of the head: carried out, with ids that were given up, withdrawn because the end of the log could be proved
     # after all; replicas that came back with what they held, faults meanwhile, and clients that were told to be ahead.
     "head_reset",

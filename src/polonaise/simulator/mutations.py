@@ -17,6 +17,7 @@ from types import CodeType, ModuleType
 from typing import Any, Final
 
 from polonaise.simulator.mutation import Mutation
+from polonaise.simulator.mutations_leases import LEASE_MUTATIONS
 from polonaise.simulator.mutations_ownership import OWNERSHIP_MUTATIONS
 from polonaise.simulator.mutations_requirement import REQUIREMENT_MUTATIONS
 from polonaise.simulator.mutations_resets import RESET_MUTATIONS
@@ -487,6 +488,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "ids.append(self.server)",
         "P6: clients have one id, and each takes the other's appends for its own",
     ),
+    **LEASE_MUTATIONS,
     **OWNERSHIP_MUTATIONS,
     **REQUIREMENT_MUTATIONS,
     **RESET_MUTATIONS,

@@ -30,6 +30,7 @@ from polonaise.simulator.disaster import Disaster
 from polonaise.simulator.diskaudit import FinalLog
 from polonaise.simulator.doubleowner import DoubleOwner
 from polonaise.simulator.headresetting import HeadResets
+from polonaise.simulator.leaseholding import HOLDERS, LeaseHolders
 from polonaise.simulator.loop import START_S, Killed, ScheduleFailed
 from polonaise.simulator.memberschanging import MemberChanges
 from polonaise.simulator.nemesis import Nemesis
@@ -64,6 +65,8 @@ _MOVES_SHARE: Final = 0.12
 """The share of seeds in which storage nodes come back at other addresses."""
 _REQUIREMENT_SHARE: Final = 0.12
 """Among the seeds with three or more replicas, the share of those in which commits need more than a quorum at times."""
+_LEASES_SHARE: Final = 0.08
+"""The share of seeds in which clients hold leases; drawn under a name by which no seed that the tests keep has it."""
 _RESETS_SHARE: Final = 0.15
 """Among the seeds with three or more replicas and no archive that end with neither a disaster nor replicas set back,
 the share of those that end with disks lost for good and operators who reset the heads of logs."""
@@ -194,7 +197,7 @@ class Schedule:
             self._archiving = Archiving(self.cluster, self.nemesis, self.history)
         self._overtaken = source.random() < _OVERTAKEN_SHARE
         self._observer = Observer(self.cluster, self.history, self.applications)
-        self._operators: list[DoubleOwner | StorageMoves | MemberChanges | RequirementChanges] = []
+        self._operators: list[DoubleOwner | StorageMoves | MemberChanges | RequirementChanges | LeaseHolders] = []
         """Those who do something to the cluster of their own accord until it has healed."""
         if self.world.random("second connection").random() < _DOUBLE_OWNER_SHARE:
             self._add("double-owner", DoubleOwner(self.cluster, self.nemesis.left_whole, self.history))
@@ -208,10 +211,20 @@ class Schedule:
             requirement = self._requirement = RequirementChanges(self.cluster, self.history)
             self.history.told_checks.append(lambda partition: requirement.check(partition, self.nemesis.spoilt))
             self._add("requiring-operator", requirement)
+        self._leases: LeaseHolders | None = None
+        if self.world.random("names of leases").random() < _LEASES_SHARE:
+            self._leases = LeaseHolders(self.cluster, self.history)
+            self._add("lease-holder", self._leases, HOLDERS)
 
-    def _add(self, name: str, operator: DoubleOwner | StorageMoves | MemberChanges | RequirementChanges) -> None:
+    def _add(
+        self,
+        name: str,
+        operator: DoubleOwner | StorageMoves | MemberChanges | RequirementChanges | LeaseHolders,
+        count: int = 1,
+    ) -> None:
         self._operators.append(operator)
-        self.cluster.others.append(Node(self.cluster, name, operator.run))
+        names = [name] if count == 1 else [f"{name}-{number}" for number in range(count)]
+        self.cluster.others += [Node(self.cluster, each, operator.run) for each in names]
 
     # ------------------------------------------------------------------ the course of it
 
@@ -241,6 +254,9 @@ class Schedule:
         requirement = self._requirement
         if requirement is not None:
             await self._observer.until(SETTLE_S, lambda: requirement.taken_back)
+        leases = self._leases
+        if leases is not None:
+            await self._observer.until(SETTLE_S, lambda: leases.well, "leases")
         self._healed.set()
         self.world.trace.note("healed")
         await self._observer.until(SETTLE_S, self._observer.finished)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
+from math import inf
 from typing import Any, Final
 
 from polonaise.coordination.values import PartitionValue
@@ -95,6 +96,7 @@ class MemoryPartition:
         self._withheld: list[Effect] = []
         self.carry_out = EffectQueue(self._carry_out)
         self.owner = PartitionOwner(partition, GENERATION, _SETTINGS)
+        self.owner.leases.begin(-inf)  # there was no owner before
         links: Any = dict.fromkeys(_REPLICAS, self._replica)
         self.reader = PartitionReader(self.owner, links, _SETTINGS, None, lambda reason: None)
         self._start_session(_FIRST_SESSION)

@@ -19,7 +19,9 @@ from typing import Final
 from polonaise.checksum import crc32
 from polonaise.errors import ProtocolError
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+from polonaise.wire import frame
 from polonaise.wire.codec import I64, U32, Blob, Key, Message, Payload, Text, message, payload
+from polonaise.wire.frame import Buffer
 
 _APPLIED: Final = struct.Struct("<iq")
 _DUMMY: Final = -1
@@ -89,14 +91,19 @@ class DeliveryEnded(Message):
     reason: Text
 
 
-def encode_entries(previous: TransactionId, entries: Sequence[tuple[TransactionId, bytes | None]]) -> DeliverEntries:
-    """Return the message that carries these entries, pairs of id and payload; None is the payload of a dummy."""
+def entries_frame(
+    partition: PartitionId, previous: TransactionId, entries: Sequence[tuple[TransactionId, bytes | None]]
+) -> list[Buffer]:
+    """Return the frame of a `DeliverEntries` with these entries, pairs of id and payload; a dummy's payload is None.
+
+    Made in one go, without the message: a player makes one of each batch for each target.
+    """
     count = len(entries)
     ids, payloads = zip(*entries, strict=True)
     lengths = [_DUMMY if each is None else len(each) for each in payloads]
     data = b"".join(filter(None, payloads))
-    columns = struct.pack(f"<{count}q{count}i", *ids, *lengths)
-    return DeliverEntries(previous, crc32(data), columns, [data] if data else [])
+    head = struct.pack(f"<qII{count}q{count}i", previous, crc32(data), count * _ENTRY_BYTES, *ids, *lengths)
+    return frame.encode(DeliverEntries.TYPE, 0, partition, head, (data,) if data else ())
 
 
 def parse_entries(message: DeliverEntries) -> list[tuple[TransactionId, bytes | None]]:

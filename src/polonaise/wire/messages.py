@@ -4,7 +4,7 @@ An answer carries the request number of its request. `Refused` answers anything.
 all connections, 10 to 63 are between client and server, 64 to 127 between server and storage node, 128 to 159 between
 player and target. Three of those between client and server are used with storage nodes as well: `Health`, `HealthIs`
 and `Batches`. Messages about topics are in `wire.topics`, those about copies of one append in `wire.copies`, those
-between player and target in `wire.deliveries`.
+about leases in `wire.leases`, and those between player and target in `wire.deliveries`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from polonaise.wire.codec import (
     payload,
 )
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 """The newest version of the protocol that this side speaks."""
 PROTOCOL_VERSION_MIN: Final = 1
 """The oldest version of the protocol that this side speaks."""

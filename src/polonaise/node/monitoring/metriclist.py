@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 PARTITION: Final = "partition"
 CLIENT: Final = "client"
 STORAGE: Final = "storage"
+TARGET: Final = "target"
 
 
 class MetricKind(enum.Enum):
@@ -301,6 +302,67 @@ REPLICA_BYTES: Final = _gauge(
     PARTITION,
 )
 REPLICA_QUEUE_BYTES: Final = _gauge("replica_queue_bytes", "Memory that waiting messages take, in bytes.", PARTITION)
+
+# ---------------------------------------------------------------------- a process of a player
+
+PLAYER_STATE: Final = _gauge(
+    "player_state",
+    "1 for the state that the process is in, else 0: `connecting`, `standby`, `starting`, `active`, `handing_over`, "
+    "`pausing`.",
+    "player",
+    "state",
+)
+PLAYER_EPOCH: Final = _gauge("player_epoch", "The epoch of the active player; no sample without one.")
+PLAYER_TURNS: Final = _counter("player_turns", "How often the process has become active.")
+PLAYER_SETTINGS_REFUSED: Final = _gauge(
+    "player_settings_refused", "1 if the settings that were read last are wrong, and those before are in use, else 0."
+)
+PLAYER_PARTITIONS: Final = _gauge("player_partitions", "Partitions that the active player delivers.")
+PLAYER_STOPPED: Final = _gauge(
+    "player_stopped_partitions", "Partitions of which nothing more is read; `/health` says why."
+)
+PLAYER_LOG_TROUBLE: Final = _gauge(
+    "player_log_trouble_partitions", "Partitions for which the log does not answer; `/health` says why."
+)
+TARGET_UP: Final = _gauge("player_target_up", "1 if the target has accepted a stream of this player, else 0.", TARGET)
+TARGET_TERM: Final = _gauge("player_target_term", "The term of the target's last stream.", TARGET)
+TARGET_WAITING: Final = _gauge("player_target_waiting_entries", "Entries that wait to be sent to the target.", TARGET)
+TARGET_IN_FLIGHT: Final = _gauge(
+    "player_target_in_flight_bytes", "Bytes that were sent to the target and are not acknowledged.", TARGET
+)
+TARGET_REFUSALS: Final = _counter("player_target_refusals", "Entries that the target has refused.", TARGET)
+TARGET_HINDERED: Final = _gauge(
+    "player_target_hindered_partitions",
+    "Partitions of which something keeps the target from getting all; `/health` says what.",
+    TARGET,
+)
+TARGET_LAG: Final = _gauge(
+    "player_target_lag_transactions_max",
+    "The most transactions of one partition that the target lacks, those counted that are not its own.",
+    TARGET,
+)
+TARGET_LAG_SECONDS: Final = _gauge(
+    "player_target_lag_seconds_max",
+    "How long ago the oldest transaction was committed that the target lacks, of all partitions; 0 if it lacks none, "
+    "no sample before it has told what it has. By the clocks of the servers and of this machine, and up to a sixteenth "
+    "too high; with more than 128 partitions by more.",
+    TARGET,
+)
+TARGET_LAG_BYTES: Final = _gauge(
+    "player_target_lag_bytes",
+    "About how many bytes of the log lie between the target and the end of what was read, of all partitions; no sample "
+    "while the target lacks what was written before this player began.",
+    TARGET,
+)
+DELIVERY_APPLIED: Final = _gauge(
+    "player_applied_id", "The last id that the target is known to have applied.", TARGET, PARTITION
+)
+DELIVERY_LAG: Final = _gauge(
+    "player_lag_transactions",
+    "Transactions that the target lacks, those counted that are not its own.",
+    TARGET,
+    PARTITION,
+)
 
 METRICS: Final = tuple(_ALL)
 """All metrics above, in their order."""

@@ -2,7 +2,8 @@
 
 Begin with `activeplayer`: events in, effects out (`effects`). It keeps a `targetstream` for each target, with the
 target's queues (`targetqueue`), one for each partition. `reception` is the other side: what a target does with what it
-is sent. `entries` says what travels, and what a fence is; `settings` has the bounds.
+is sent. `entries` says what travels, and what a fence is; `settings` has the bounds. `deliveryhealth` and `deliverylag`
+(with `mainhistory`) tell how targets are. `candidacy` is about processes: which of them delivers, and when.
 
 Nothing here may import asyncio, read a clock or do I/O. `make model` explores all of it exhaustively, with streams that
 break and players that are replaced; after a change here, run it.

@@ -82,6 +82,8 @@ class ActivePlayer:
         self.partitions = {partition: MainStream() for partition in partitions}
         self.superseded = ""
         """Why this player has stood down; empty while it is active."""
+        self.finishing = False
+        """Whether nothing is sent any more."""
         self._settings = settings
         self._patient_until_s: float | None = None
         self._dummies_at_s = -inf
@@ -111,6 +113,15 @@ class ActivePlayer:
             for name, stream in self.targets.items()
             for partition, main in self.partitions.items()
         )
+
+    def finish(self) -> None:
+        """Send nothing more, and open no streams. No event: nothing comes of it."""
+        self.finishing = True
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the targets have acknowledged, or refused, all that they were sent on the streams that there are."""
+        return not any(stream.in_flight_bytes for stream in self.targets.values())
 
     # ------------------------------------------------------------------ targets come and go
 
@@ -362,7 +373,7 @@ class ActivePlayer:
         if self._patient_until_s is None:
             self._patient_until_s = now_s + self._settings.start_patience_s
         for stream in self.targets.values():
-            if stream.state is StreamState.DOWN and stream.retry_at_s <= now_s:
+            if stream.state is StreamState.DOWN and stream.retry_at_s <= now_s and not self.finishing:
                 self._out.append(OpenStream(stream.name, stream.open(now_s)))
             elif reason := stream.silence(now_s):
                 self._close(stream, reason, now_s)
@@ -492,7 +503,7 @@ class ActivePlayer:
 
     def _send(self, stream: TargetStream, now_s: float) -> None:
         """Send the target what its window has room for."""
-        batches = stream.take(now_s)
+        batches = [] if self.finishing else stream.take(now_s)
         if batches:
             self._out.append(SendBatches(stream.name, stream.term, batches))
             for batch in batches:

@@ -9,9 +9,11 @@ from polonaise.server.protocol.committedregisters import CommittedRegisters
 from polonaise.server.protocol.effects import Answer, EffectsInOrder, RefuseRequest
 from polonaise.server.protocol.feeds import Feeds
 from polonaise.server.protocol.inbox import Inbox
+from polonaise.server.protocol.leasetable import LeaseTable
 from polonaise.server.protocol.mounts import ClientMount
 from polonaise.server.protocol.pendingrequests import (
     PendingFlush,
+    PendingLeases,
     PendingMark,
     PendingMount,
     PendingRegisters,
@@ -26,7 +28,7 @@ from polonaise.wire.messages import Flushed, HighWaterMarkIs, Mounted
 class Answers:
     """Makes the answers to requests. The owner decides when a request is proved, and so may be answered."""
 
-    __slots__ = ("_feeds", "_generation", "_out", "_registers", "_settings", "unanswered")
+    __slots__ = ("_feeds", "_generation", "_leases", "_out", "_registers", "_settings", "unanswered")
 
     def __init__(
         self,
@@ -34,12 +36,14 @@ class Answers:
         settings: OwnerSettings,
         feeds: Feeds,
         registers: CommittedRegisters,
+        leases: LeaseTable,
         out: EffectsInOrder,
     ) -> None:
         self._generation = generation
         self._settings = settings
         self._feeds = feeds
         self._registers = registers
+        self._leases = leases
         self._out = out
         self.unanswered: list[PendingRequest] = []
         """Requests whose session ended before they were proved."""
@@ -49,8 +53,8 @@ class Answers:
         requests, self.unanswered = self.unanswered, []
         return requests
 
-    def give(self, pending: PendingRequest, committed: TransactionId) -> ClientMount | None:
-        """Answer a request that is proved at `committed`.
+    def give(self, pending: PendingRequest, committed: TransactionId, now_s: float) -> ClientMount | None:
+        """Answer a request that is proved at `committed`, at the monotonic time `now_s`.
 
         The answer to a mount or a flush is kept with its mount until that was fed up to `committed`; the mount is
         returned, so that the caller feeds it. Any other answer goes out at once, and None is returned; so does
@@ -76,6 +80,8 @@ class Answers:
                 self._out.answer(Answer(connection, request, HighWaterMarkIs(self._generation, committed)))
             case PendingRegisters(_, request, connection, asked):
                 self._out.answer(Answer(connection, request, self._registers.answer(asked, committed)))
+            case PendingLeases(_, request, connection, leases):
+                self._out.answer(Answer(connection, request, self._leases.answer(leases, now_s)))
         return None
 
     def refuse(self, pending: PendingRequest, error: PolonaiseError) -> None:
@@ -87,7 +93,7 @@ class Answers:
                     self._mounted(mount, request, MountState.NOT_READY, NO_TRANSACTION, error.text)
             case PendingFlush(_, request, mount):
                 self._out.answer(RefuseRequest(mount.connection, request, error))
-            case PendingMark(_, request, connection):
+            case PendingMark(_, request, connection) | PendingLeases(_, request, connection, _):
                 self._out.answer(RefuseRequest(connection, request, error))
             case PendingRegisters(_, request, connection, asked):
                 self._registers.release(asked)

@@ -45,6 +45,7 @@ from polonaise.server.protocol.effects import (
 from polonaise.server.protocol.feeds import Feeds
 from polonaise.server.protocol.heldrefusals import HeldRefusals
 from polonaise.server.protocol.inbox import Inbox, WaitingAppends
+from polonaise.server.protocol.leasetable import LeaseTable, checked_leases
 from polonaise.server.protocol.moment import Moment
 from polonaise.server.protocol.mounts import ClientMount, Flow
 from polonaise.server.protocol.order import SealedBatch
@@ -52,6 +53,7 @@ from polonaise.server.protocol.ownercounts import OwnerCounts
 from polonaise.server.protocol.pendingrequests import (
     PULSE,
     PendingFlush,
+    PendingLeases,
     PendingMark,
     PendingMount,
     PendingRegisters,
@@ -76,6 +78,7 @@ from polonaise.terms import (
 )
 from polonaise.wire.appends import ReceivedAppends
 from polonaise.wire.copies import Needs, ProveCopies
+from polonaise.wire.leases import HoldLeases, ReleaseLeases
 from polonaise.wire.messages import Mount as MountRequest
 from polonaise.wire.messages import Mounted
 
@@ -108,7 +111,8 @@ class PartitionOwner:
         self.cache = TailCache(settings.cache_bytes_max)
         self._out = EffectsInOrder()
         self.feeds = Feeds(partition, generation, settings, self.cache, self._out)
-        self._answers = Answers(generation, settings, self.feeds, self.registers, self._out)
+        self.leases = LeaseTable()
+        self._answers = Answers(generation, settings, self.feeds, self.registers, self.leases, self._out)
         self._proofs = CopyProofs(partition, self._out)
         self.readiness = Readiness(partition)
         self.stopped: PolonaiseError | None = None
@@ -155,6 +159,7 @@ class PartitionOwner:
     def session_started(self, started: StartedSession, now: Moment) -> list[Effect]:
         """Begin to write in an engaged session: settle the appends in flight, then go on with what waits."""
         self.session = Session(self.partition, self.generation, self._settings, started, now)
+        self.leases.begin(now.monotonic_s)
         reset = headreset.unrecorded(started.value, started.closing)
         was_reset = headreset.carried_out_since(started.value, self._last_session)
         self._last_session, self._lacking = self.session.id, ""
@@ -179,7 +184,7 @@ class PartitionOwner:
         # A request of the ended session needs no further barrier: a quorum was fenced for this session after the
         # request had come, which proves more than a barrier would.
         for pending in self._answers.take_unanswered():
-            self._prove(pending)
+            self._prove(pending, now)
         self.counts.measure(now.monotonic_s)
         # New appends last: they are judged against the locks and registers with which this session starts.
         self._pump(now)
@@ -299,7 +304,7 @@ class PartitionOwner:
             if sent.batch is not None:
                 self._commit(sent.batch)
             for pending in sent.requests:
-                self._prove(pending)
+                self._prove(pending, now)
         self.counts.measure(now.monotonic_s)
         if self.committed - current.closing >= self._settings.checkpoint_transactions:
             self._end_session("checkpoint", now)
@@ -553,6 +558,17 @@ class PartitionOwner:
         self._ask(PendingRegisters(self._settings.asked_until_s(now.monotonic_s), request, connection, asked), now)
         return self._out.taken()
 
+    def ask_leases(
+        self, connection: Hashable, request: int, asked: HoldLeases | ReleaseLeases, now: Moment
+    ) -> list[Effect]:
+        """Grant, renew, list or release leases, proved like the mark of `ask_mark`: a deposed owner grants none.
+
+        Raises `ProtocolError` for a request that is invalid, or beyond a bound.
+        """
+        until_s = self._settings.asked_until_s(now.monotonic_s)
+        self._ask(PendingLeases(until_s, request, connection, checked_leases(asked)), now)
+        return self._out.taken()
+
     def prove_copies(self, connection: Hashable, request: int, asked: ProveCopies, now: Moment) -> list[Effect]:
         """Answer once as many engaged replicas as asked for, in as many zones, have synced a committed transaction."""
         until_s, needs = self._settings.asked_until_s(now.monotonic_s), Needs(asked.copies, asked.zones)
@@ -571,12 +587,12 @@ class PartitionOwner:
                 ),
             )
 
-    def _prove(self, pending: PendingRequest) -> None:
+    def _prove(self, pending: PendingRequest, now: Moment) -> None:
         """Answer a request that is proved now, at the committed high-water mark.
 
         The answer to a mount or a flush is sent once its mount was fed everything up to that mark.
         """
-        mount = self._answers.give(pending, self.committed)
+        mount = self._answers.give(pending, self.committed, now.monotonic_s)
         if mount is not None:
             self._feed(mount)
 

@@ -25,6 +25,7 @@ def health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
         **({"required": required.told} if required is not None and required.told else {}),
         "late": owner.readiness.late,
         "mounts": len(owner.feeds.mounts),
+        "leases": owner.leases.count(now_s),
         # For `partition reset-head`, and only while the partition is not open.
         **({"held": {name: _held(answer) for name, answer in answers.items()}} if answers else {}),
         **owner.counts,

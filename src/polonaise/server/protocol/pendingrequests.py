@@ -10,6 +10,7 @@ from collections.abc import Hashable
 from typing import Final, NamedTuple, TypeAlias
 
 from polonaise.server.protocol.committedregisters import AskedRegisters
+from polonaise.server.protocol.leasetable import AskedLeases, ReleasedLeases
 from polonaise.server.protocol.mounts import ClientMount
 from polonaise.terms import TransactionId
 
@@ -51,13 +52,22 @@ class PendingRegisters(NamedTuple):
     asked: AskedRegisters
 
 
+class PendingLeases(NamedTuple):
+    """Asks for leases, or releases some."""
+
+    until_s: float
+    request: int
+    connection: Hashable
+    asked: AskedLeases | ReleasedLeases
+
+
 class Pulse(NamedTuple):
     """Has the replicas of an idle partition acknowledge a barrier: so a fault is found before a writer finds it."""
 
     until_s: float
 
 
-PendingRequest: TypeAlias = PendingMount | PendingFlush | PendingMark | PendingRegisters | Pulse
+PendingRequest: TypeAlias = PendingMount | PendingFlush | PendingMark | PendingRegisters | PendingLeases | Pulse
 
 PULSE: Final = Pulse(float("inf"))
 """The one pulse: no client waits for it, so it has no deadline."""

@@ -1,0 +1,58 @@
+"""Read the metrics of a process of a player from its state, on request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from polonaise.node.monitoring import metriclist as metrics
+from polonaise.node.monitoring.detail import Detail
+from polonaise.node.monitoring.samples import Samples
+from polonaise.node.playernode import PlayerNode
+from polonaise.player.protocol.candidacy import CandidateState
+from polonaise.player.protocol.deliverylag import TargetLag
+
+
+def player_samples(node: PlayerNode, detail: Detail, wall_us: int) -> Samples:
+    """Read the metrics of the process, and while it is active those of its player and of the targets."""
+    samples, candidacy = Samples(), node.candidacy
+    add = samples.add
+    name = node.loaded.plan.name
+    for state in CandidateState:
+        add(metrics.PLAYER_STATE, int(state is candidacy.state), name, state.name.lower())
+    if candidacy.epoch is not None:
+        add(metrics.PLAYER_EPOCH, candidacy.epoch)
+    add(metrics.PLAYER_TURNS, candidacy.turns)
+    add(metrics.PLAYER_SETTINGS_REFUSED, int(node.reload_refused))
+    player = node.player
+    if player is None or not (health := player.health())["targets"]:
+        return samples
+    partitions = health["partitions"]
+    add(metrics.PLAYER_PARTITIONS, len(partitions))
+    add(metrics.PLAYER_STOPPED, sum(bool(each["stopped"]) for each in partitions.values()))
+    add(metrics.PLAYER_LOG_TROUBLE, sum(bool(each["trouble"]) for each in partitions.values()))
+    lags = player.lags(wall_us)
+    listed = detail.partitions.lists(len(partitions) * len(lags))
+    for target, told in health["targets"].items():
+        _add_target(samples, target, told, lags[target])
+        add(metrics.TARGET_REFUSALS, player.refusals[target], target)
+        if listed:
+            for partition, id in told["applied"].items():
+                add(metrics.DELIVERY_APPLIED, id, target, partition)
+            for partition, lag in told["lag"].items():
+                add(metrics.DELIVERY_LAG, lag, target, partition)
+    return samples
+
+
+def _add_target(samples: Samples, target: str, told: dict[str, Any], lag: TargetLag) -> None:
+    """Add the metrics of one target; `told` is what the player's health says of it."""
+    add = samples.add
+    add(metrics.TARGET_UP, int(told["state"] == "up"), target)
+    add(metrics.TARGET_TERM, told["term"], target)
+    add(metrics.TARGET_WAITING, told["waiting"], target)
+    add(metrics.TARGET_IN_FLIGHT, told["in_flight"], target)
+    add(metrics.TARGET_HINDERED, len(told["hindered"]), target)
+    add(metrics.TARGET_LAG, max(told["lag"].values(), default=0), target)
+    if lag.seconds is not None:
+        add(metrics.TARGET_LAG_SECONDS, lag.seconds, target)
+    if lag.bytes is not None:
+        add(metrics.TARGET_LAG_BYTES, lag.bytes, target)

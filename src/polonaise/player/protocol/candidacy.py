@@ -1,0 +1,138 @@
+"""What a process of a player does when: it stands by, delivers, hands over, pauses, or ends."""
+
+from __future__ import annotations
+
+import enum
+from math import inf
+from typing import Final
+
+from polonaise.errors import (
+    BadOption,
+    CertificateUnusable,
+    ExtraMissing,
+    PolonaiseError,
+    ProducerFenced,
+    Retry,
+)
+from polonaise.player.protocol.entries import Epoch
+
+_PAUSE_S_MIN: Final = 0.5
+"""The first pause after a turn that has failed; each failure doubles it."""
+_PAUSE_S_MAX: Final = 30.0
+_STEADY_S: Final = 60.0
+"""A process that has delivered for so long makes the next pause the first again."""
+_MISTAKES: Final = (BadOption, CertificateUnusable, ExtraMissing)
+"""What is wrong with the settings themselves: no other process and no later turn can do better with them."""
+
+
+class CandidateState(enum.StrEnum):
+    """The states of a process of a player."""
+
+    CONNECTING = "connecting"
+    """It opens the log."""
+    STANDBY = "standby"
+    """It is connected, and waits for the lease."""
+    STARTING = "starting"
+    """It has the lease, and its player begins."""
+    ACTIVE = "active"
+    """Its player delivers."""
+    HANDING_OVER = "handing over"
+    """Its player sends nothing more, and waits for what is in flight to be acknowledged."""
+    PAUSING = "pausing"
+    """Its turn is over, and the next one begins after a pause."""
+
+
+class TurnEnd(enum.Enum):
+    """Why a turn is over: the time from opening the log to letting go of the lease."""
+
+    LEASE_LOST = enum.auto()
+    """Another process may have the lease."""
+    REPLACED = enum.auto()
+    """Another player of this name is active, whoever has the lease."""
+    FAILED = enum.auto()
+    """Something did not work that may work later, or elsewhere."""
+    MISTAKEN = enum.auto()
+    """The settings are wrong."""
+
+
+def turn_end_of(error: PolonaiseError, *, connected: bool) -> TurnEnd:
+    """Return what it means that a turn has ended with this error; `connected` tells whether the log was open."""
+    if isinstance(error, ProducerFenced):
+        return TurnEnd.REPLACED
+    if isinstance(error, _MISTAKES):
+        return TurnEnd.MISTAKEN
+    # A log that can't be opened for good, such as that of a topic that does not exist. What ends a player later is
+    # another thing: what this process can't route, one with newer code may.
+    if not connected and error.retry is Retry.NEVER:
+        return TurnEnd.MISTAKEN
+    return TurnEnd.FAILED
+
+
+class Candidacy:
+    """Follows one process through its turns, and decides on the pauses between them."""
+
+    def __init__(self, lease_s: float) -> None:
+        self.state = CandidateState.CONNECTING
+        self.reason = ""
+        """Why the last turn has ended; empty once the process stands by without trouble, or delivers."""
+        self.epoch: Epoch | None = None
+        """The epoch of the player; None while the process is not active."""
+        self.turns = 0
+        """How often the process has become active."""
+        self._lease_s = lease_s
+        self._pause_s = _PAUSE_S_MIN
+        self._active_since_s = inf
+
+    @property
+    def ready(self) -> bool:
+        """Whether the process delivers, or would as soon as it gets the lease."""
+        return self.state in (CandidateState.STANDBY, CandidateState.STARTING, CandidateState.ACTIVE)
+
+    def connected(self) -> None:
+        """The log is open."""
+        self.state = CandidateState.STANDBY
+
+    def acquired(self) -> None:
+        """This process has the lease."""
+        self.state = CandidateState.STARTING
+
+    def started(self, epoch: Epoch, now_s: float) -> None:
+        """The player has taken its epoch."""
+        self.state = CandidateState.ACTIVE
+        self.reason = ""
+        self.epoch = epoch
+        self.turns += 1
+        self._active_since_s = now_s
+
+    def handing_over(self) -> None:
+        """The process is to end, or to let others deliver."""
+        self.state = CandidateState.HANDING_OVER
+
+    def over(self, end: TurnEnd, reason: str, now_s: float) -> float | None:
+        """The turn is over; return after how many seconds the next one begins, None if there is none."""
+        self.state = CandidateState.PAUSING
+        self.reason = reason
+        self.epoch = None
+        if now_s - self._active_since_s >= _STEADY_S:
+            self._pause_s = _PAUSE_S_MIN
+        self._active_since_s = inf
+        match end:
+            case TurnEnd.MISTAKEN:
+                return None
+            case TurnEnd.LEASE_LOST:
+                # The wait for the lease is the pause.
+                return 0.0
+            case TurnEnd.REPLACED:
+                # Whoever has replaced this one is not to be replaced at once.
+                return max(self._lease_s, self._next_pause_s())
+            case TurnEnd.FAILED:
+                return self._next_pause_s()
+
+    def next_turn(self) -> None:
+        """The pause is over."""
+        self.state = CandidateState.CONNECTING
+
+    def _next_pause_s(self) -> float:
+        pause_s = self._pause_s
+        self._pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+        return pause_s

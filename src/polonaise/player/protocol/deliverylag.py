@@ -1,0 +1,122 @@
+"""How far targets are behind, in seconds and bytes: by what main streams have brought, and when that was committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from polonaise.player.protocol.activeplayer import ActivePlayer
+from polonaise.player.protocol.entries import TargetName
+from polonaise.player.protocol.mainhistory import POINTS_MAX, MainHistory
+from polonaise.player.protocol.targetstream import StreamState
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+
+_POINTS_OF_ALL_MAX: Final = 128 * POINTS_MAX
+"""The most points of all histories together, some 25 MB: as long as there are at most 2,048 partitions."""
+
+
+class TargetLag(NamedTuple):
+    """How far a target is behind what was read of all partitions."""
+
+    seconds: float | None
+    """The age of the oldest transaction that it lacks; 0 if it lacks none, None if it has not told what it has."""
+    bytes: int | None
+    """About the bytes of the log that it lacks; None also if it lacks some from before this player began."""
+
+
+class Lacking(NamedTuple):
+    """The first transaction that a target lacks of a partition."""
+
+    target: TargetName
+    partition: PartitionId
+    id: TransactionId
+
+
+class DeliveryLag:
+    """Keeps for one active player what tells how far its targets are behind."""
+
+    def __init__(self, machine: ActivePlayer) -> None:
+        self._machine = machine
+        self._points_max = max(64, min(POINTS_MAX, _POINTS_OF_ALL_MAX // max(1, len(machine.partitions))))
+        self._histories: dict[PartitionId, MainHistory] = {}
+        self._looked_up: dict[tuple[TargetName, PartitionId], tuple[TransactionId, int | None]] = {}
+        """By target and partition: a transaction from before the main stream, and when it was committed, in µs.
+
+        None if the log does not tell."""
+
+    def brought(
+        self, partition: PartitionId, first: TransactionId, last: TransactionId, commit_time_us: int, size: int
+    ) -> None:
+        """The main stream of a partition has brought a batch of these transactions."""
+        history = self._histories.get(partition)
+        if history is None or first > history.last + 1:
+            # Begun, or begun anew behind what the log has lost.
+            history = self._histories[partition] = MainHistory(first, self._points_max)
+        history.brought(last, commit_time_us, size)
+
+    def unknown(self) -> Iterator[Lacking]:
+        """Return what targets lack first, where a look into the log has to tell when that was committed."""
+        there = set()
+        for lacking in self._lacking():
+            history = self._histories.get(lacking.partition)
+            if history is None or lacking.id < history.first:
+                there.add((lacking.target, lacking.partition))
+                known, _ = self._looked_up.get((lacking.target, lacking.partition), (None, 0))
+                if known != lacking.id:
+                    yield lacking
+        for gone in self._looked_up.keys() - there:
+            del self._looked_up[gone]
+
+    def told(self, lacking: Lacking, commit_time_us: int | None) -> None:
+        """The log has told when this was committed; None if it does not."""
+        self._looked_up[lacking.target, lacking.partition] = lacking.id, commit_time_us
+
+    def lags(self, wall_us: int) -> dict[TargetName, TargetLag]:
+        """Return by target how far it is behind; `wall_us` is the time, in microseconds since 1970."""
+        oldest_us: dict[TargetName, int] = {}
+        sizes: dict[TargetName, int | None] = dict.fromkeys(self._machine.targets, 0)
+        for target, partition, id in self._lacking():
+            committed_us, size = self._committed_us(target, partition, id), None
+            if committed_us is not None:
+                oldest_us[target] = min(committed_us, oldest_us.get(target, committed_us))
+            if (history := self._histories.get(partition)) is not None:
+                size = history.bytes_after(id - 1)
+            so_far = sizes[target]
+            sizes[target] = None if so_far is None or size is None else so_far + size
+        known = self._known()
+        return {
+            target: TargetLag(max(0, wall_us - oldest_us.get(target, wall_us)) / 1e6, size)
+            if target in known
+            else TargetLag(None, None)
+            for target, size in sizes.items()
+        }
+
+    def _known(self) -> set[TargetName]:
+        """Return the targets that have told, to this player, what they have applied."""
+        return {
+            name
+            for name, stream in self._machine.targets.items()
+            if stream.state is StreamState.UP or any(queue.acked > NO_TRANSACTION for queue in stream.queues.values())
+        }
+
+    def _committed_us(self, target: TargetName, partition: PartitionId, id: TransactionId) -> int | None:
+        """Return when a transaction was committed that a target lacks, or when one after it was; None if unknown."""
+        history = self._histories.get(partition)
+        if history is not None and id >= history.first:
+            return history.committed_us(id)
+        _, looked_up = self._looked_up.get((target, partition), (id, None))
+        if looked_up is not None or history is None:
+            return looked_up
+        return history.committed_us(history.first)
+
+    def _lacking(self) -> Iterator[Lacking]:
+        """Return the first transaction that each target lacks of each partition, of those that it lacks any of."""
+        known = self._known()
+        for partition, main in self._machine.partitions.items():
+            if main.current is None:
+                continue
+            for target, stream in self._machine.targets.items():
+                queue = stream.queue(partition)
+                delivered = max(queue.delivered(main.current), queue.start_after)
+                if target in known and delivered < main.current:
+                    yield Lacking(target, partition, delivered + 1)

@@ -1,0 +1,212 @@
+"""Leases as applications have them: on a log in memory, and on servers that know none or do not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from polonaise import testing
+from polonaise.errors import (
+    BadOption,
+    Closed,
+    DeadlineExceeded,
+    PolonaiseError,
+    UnknownPartition,
+    UnsupportedVersion,
+)
+from polonaise.testing.driver import MemoryLog
+from polonaise.wire.leases import LEASES_VERSION
+from rigs.clients import World
+from rigs.waiting import nothing_happens_for, wait_until
+
+RELEASED_S_MAX = 0.5
+
+
+def tasks_of_leases() -> list[str]:
+    return [task.get_name() for task in asyncio.all_tasks() if "lease" in task.get_name()]
+
+
+async def test_a_lease_is_held_by_one_until_it_is_released_and_then_by_another_at_once() -> None:
+    async with testing.log() as log, log.cluster.connect() as other:
+        first, second = log.lease("n"), other.lease("n")
+        assert (first.held, second.held) == (False, False)
+        await first.acquire()
+        await first.acquire()  # it has it already
+        waiting = asyncio.ensure_future(second.acquire())
+        await nothing_happens_for(0.3)
+        assert (first.held, second.held, waiting.done()) == (True, False, False)
+        began_s = asyncio.get_running_loop().time()
+        await first.release()
+        assert not first.held
+        await waiting
+        assert second.held
+        assert asyncio.get_running_loop().time() - began_s < RELEASED_S_MAX
+        assert log.transactions() == [], "nothing is appended"
+        await second.release()
+        await second.release()
+    assert tasks_of_leases() == []
+
+
+async def test_the_leases_that_are_held_are_listed_with_what_their_holders_note() -> None:
+    async with testing.log() as log, log.cluster.connect() as other:
+        async with log.lease("mail/a", note=b"one"), other.lease("mail/b", note=b"two"), log.lease("other"):
+            listed = await other.list_leases("mail/")
+            assert [(each.name, each.note) for each in listed] == [("mail/a", b"one"), ("mail/b", b"two")]
+            assert 0 < listed[0].remaining_ms <= 5_000
+            assert len(await log.list_leases()) == 3
+        assert await log.list_leases("mail/") == []
+        with pytest.raises(BadOption):
+            await log.list_leases(b"mail")  # type: ignore[arg-type]
+
+
+async def test_a_lease_is_kept_for_longer_than_its_duration() -> None:
+    async with testing.log() as log, log.lease("n", duration_s=1.0) as lease:
+        losing = asyncio.ensure_future(lease.lost())
+        await nothing_happens_for(1.5)
+        assert lease.held
+        assert not losing.done()
+        await lease.release()
+        assert await losing == "it was released"
+
+
+async def test_names_and_partitions_are_apart() -> None:
+    async with (
+        testing.log(partitions=2) as log,
+        log.lease("n") as one,
+        log.lease("m") as two,
+        log.lease("n", partition=1, note=b"of the second") as three,
+    ):
+        assert len({one.holder, two.holder, three.holder}) == 3
+        assert all(lease.held for lease in (one, two, three))
+    assert not any(lease.held for lease in (one, two, three))
+
+
+async def test_a_wait_that_is_given_up_leaves_nothing_behind() -> None:
+    async with testing.log() as log, log.lease("n"):
+        second = log.lease("n")
+        waiting = asyncio.ensure_future(second.acquire())
+        await nothing_happens_for(0.05)
+        with pytest.raises(BadOption, match="being acquired already"):
+            await second.acquire()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        with pytest.raises(DeadlineExceeded, match=r"could not be had within 0\.3 s: holder \d+ has it for"):
+            await second.acquire(timeout=0.3)
+        assert len(tasks_of_leases()) == 1
+        assert await second.lost() == "it was never held"
+
+
+async def test_another_duration_is_refused_while_the_name_is_held() -> None:
+    async with testing.log() as log, log.lease("n"):
+        with pytest.raises(BadOption, match="another duration than 2 s"):
+            await log.lease("n", duration_s=2).acquire()
+
+
+async def test_a_lease_that_can_not_be_renewed_is_lost_within_its_duration_and_can_be_had_again() -> None:
+    async with testing.log() as log:
+        lease = log.lease("n", duration_s=1.0)
+        await lease.acquire()
+        began_s = asyncio.get_running_loop().time()
+        log.cluster.server.lose_connections(reachable=False)
+        why = await lease.lost()
+        assert asyncio.get_running_loop().time() - began_s < 1.0
+        assert why.startswith("it could not be renewed for 1 s (the last trouble: [")
+        assert not lease.held
+        log.cluster.server.reach()
+        await lease.acquire(timeout=5)
+        assert lease.held
+
+
+async def test_a_lease_that_another_one_has_is_lost_at_once() -> None:
+    async with testing.log() as log:
+        lease = log.lease("n", duration_s=1.0)
+        await lease.acquire()
+        owner = log.cluster.partition(0).owner
+        owner.leases._granted["n"] = owner.leases._granted["n"]._replace(holder=4711)
+        assert (await lease.lost()).startswith("holder 4711 has it")
+
+
+async def test_a_client_that_is_closed_holds_nothing() -> None:
+    async with testing.log() as log:
+        async with log.cluster.connect() as other:
+            lease = other.lease("n")
+            await lease.acquire()
+            waiting = asyncio.ensure_future(other.lease("n").acquire())
+            losing = asyncio.ensure_future(lease.lost())
+            await nothing_happens_for(0.01)
+        assert not lease.held
+        assert await losing == "this client was closed"
+        with pytest.raises(Closed):
+            await waiting
+        for use in (lambda: other.lease("n"), lambda: lease.acquire()):
+            with pytest.raises(Closed):
+                await use()  # type: ignore[misc]
+    assert tasks_of_leases() == []
+
+
+async def test_an_older_server_is_not_asked_and_the_error_says_what_to_do(world: World) -> None:
+    world.server.version_max = LEASES_VERSION - 1
+    log = await world.client()
+    with pytest.raises(UnsupportedVersion, match="HoldLeases takes 4: upgrade the servers"):
+        await log.lease("n").acquire()
+
+
+async def test_an_answer_that_lacks_rows_is_refused(world: World) -> None:
+    log = await world.client()
+    with pytest.raises(PolonaiseError):  # the fake refuses what it does not know
+        await log.lease("n").acquire()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"name": ""}, "0 bytes"),
+        ({"name": "n" * 256}, "256 bytes"),
+        ({"name": 3}, "is text"),
+        ({"name": "n", "duration_s": 0.5}, "lasts 1 to 60 seconds"),
+        ({"name": "n", "duration_s": 61}, "lasts 1 to 60 seconds"),
+        ({"name": "n", "duration_s": "5"}, "duration_s"),
+        ({"name": "n", "note": "text"}, "note is bytes"),
+        ({"name": "n", "note": b"x" * 1_025}, "at most 1024"),
+    ],
+)
+async def test_arguments_that_no_lease_can_have_are_refused(given: dict[str, Any], told: str) -> None:
+    async with testing.log() as log:
+        with pytest.raises(BadOption, match=told):
+            log.lease(**given)
+        with pytest.raises(UnknownPartition):
+            log.lease("n", partition=1)
+
+
+async def test_many_that_want_one_lease_have_it_one_after_the_other() -> None:
+    having: list[int] = []
+    had: list[int] = []
+
+    async def work(log: MemoryLog, number: int) -> None:
+        async with log.lease("n"):
+            having.append(number)
+            assert having == [number]
+            await nothing_happens_for(0.02)
+            having.remove(number)
+        had.append(number)
+
+    async with testing.log() as log:
+        async with asyncio.TaskGroup() as group:
+            for number in range(5):
+                group.create_task(work(log, number))
+        await wait_until(lambda: len(had) == 5)
+
+
+def test_a_lease_for_threads() -> None:
+    with testing.blocking_log() as log:
+        lease = log.lease("n", note=b"of a thread")
+        with lease:
+            assert (lease.held, lease.name, lease.partition, lease.duration_s) == (True, "n", 0, 5.0)
+            with pytest.raises(DeadlineExceeded):
+                log.lease("n").acquire(timeout=0.1)
+            assert lease.holder > 0
+        assert not lease.held
+        assert lease.lost() == "it was released"

@@ -1,0 +1,249 @@
+"""`polonaise player start` as processes: killed, stopped, hung and told to read its settings again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import polonaise
+from polonaise.cli.exitstatus import ExitStatus
+from polonaise.player import JsonLinesTarget, serve
+from rigs.examples import EXAMPLES
+from rigs.httpget import http_get
+from rigs.playerprocesses import PlayerProcess, ShopWithShards, shop_with_shards
+from rigs.waiting import nothing_happens_for, wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
+
+LEASE_S = 2.0
+
+
+@asynccontextmanager
+async def shop_at(directory: Path, **settings: object) -> AsyncIterator[tuple[ShopWithShards, polonaise.Log]]:
+    """A shop on an embedded log that the test hosts."""
+    async with polonaise.connect(f"embedded:{directory}/log") as log:
+        with shop_with_shards(directory, f"embedded:{directory}/log?host=no", **settings) as shop:
+            yield shop, log
+
+
+async def until(process: PlayerProcess, beginning: str) -> str:
+    return await asyncio.to_thread(process.until, beginning)
+
+
+async def until_given(shop: ShopWithShards, name: str, count: int) -> None:
+    await wait_until(lambda: shop.count(name) >= count, f"{name} was given {count}", every_s=0.02)
+
+
+class Load:
+    """Appends to a log all the time; what was appended is what shards have to have."""
+
+    def __init__(self, log: polonaise.Log) -> None:
+        self.written: list[str] = []
+        self._log = log
+
+    async def run(self) -> None:
+        number = 0
+        while True:
+            await self._log.append(b"ab:%d" % number, partition=0)
+            self.written.append(str(number))
+            number += 1
+            await asyncio.sleep(0)
+
+    @asynccontextmanager
+    async def going_on(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def check_all_once(shop: ShopWithShards, log: polonaise.Log) -> None:
+    """Every shard ends up with exactly what the log has for it, in its order."""
+    wanted = [tx.data.decode().partition(":")[2] async for tx in log.read(0)]
+    for name in ("a", "b"):
+        await until_given(shop, name, len(wanted))
+        assert shop.payloads(name) == wanted
+
+
+def balances(directory: Path) -> dict[int, int]:
+    """The balances of all shards of the example."""
+    found: dict[int, int] = {}
+    for path in directory.glob("*.db"):
+        with (
+            contextlib.suppress(sqlite3.OperationalError),  # not made yet
+            contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)) as db,
+        ):
+            found.update(db.execute("select account, balance from accounts").fetchall())
+    return found
+
+
+async def taken_over_after_s(shop: ShopWithShards, name: str, until_pid: int, since_s: float) -> float:
+    """Seconds from `since_s` until something was given to a shard by this process."""
+    await wait_until(lambda: shop.count(name, until_pid), "it delivers", every_s=0.01)
+    return time.monotonic() - since_s
+
+
+async def test_a_standby_takes_over_from_one_that_is_killed_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
+    async with shop_at(tmp_path) as (shop, log):
+        shop.write_settings("a", "b")
+        first = shop.start()
+        await until(first, "active")
+        second = shop.start()
+        await until(second, "standby")
+        async with Load(log).going_on():
+            await until_given(shop, "a", 200)
+            first.send(signal.SIGKILL)
+            taken_s = await taken_over_after_s(shop, "a", second.pid, time.monotonic())
+            assert taken_s < LEASE_S + 1.0
+            await until_given(shop, "a", shop.count("a") + 100)
+        await check_all_once(shop, log)
+        assert {row[2] for row in shop.rows("b")} == {first.pid, second.pid}
+
+
+async def test_a_process_that_is_stopped_hands_over_within_half_a_second(tmp_path: Path) -> None:
+    async with shop_at(tmp_path) as (shop, log):
+        shop.write_settings("a", "b")
+        first = shop.start()
+        await until(first, "active")
+        second = shop.start()
+        await until(second, "standby")
+        async with Load(log).going_on():
+            await until_given(shop, "a", 200)
+            first.send(signal.SIGTERM)
+            taken_s = await taken_over_after_s(shop, "a", second.pid, time.monotonic())
+            assert await asyncio.to_thread(first.process.wait, 30) == 0
+            await until_given(shop, "a", shop.count("a") + 100)
+        assert taken_s < 0.5
+        await check_all_once(shop, log)
+
+
+async def test_one_that_hangs_is_replaced_and_stands_by_when_it_goes_on(tmp_path: Path) -> None:
+    target = JsonLinesTarget(tmp_path / "a.jsonl", decode=bytes.decode)
+
+    def given() -> list[str]:
+        return [json.loads(line)["payload"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+
+    async def until_more(count: int) -> None:
+        wanted = len(given()) + count
+        await wait_until(lambda: len(given()) >= wanted, every_s=0.05)
+
+    async with shop_at(tmp_path) as (shop, log), serve(target, "link://127.0.0.1:0") as server:
+        # Targets of a process that hangs may hang with it, and hold their locks: these are elsewhere.
+        shop.write_settings(addresses={"a": server.address}, retired=["b"])
+        first = shop.start("--http", "0")
+        http = (await until(first, "http ")).removeprefix("http ")
+        await until(first, "active")
+        second = shop.start()
+        await until(second, "standby")
+        async with Load(log).going_on():
+            await until_more(200)
+            first.send(signal.SIGSTOP)
+            began_s = time.monotonic()
+            await until(second, "active")
+            await until_more(1)
+            assert time.monotonic() - began_s < LEASE_S + 1.0
+            first.send(signal.SIGCONT)
+            await until(first, "standby")
+            await until_more(200)
+
+            async def names_the_other() -> bool:
+                document = (await http_get(http, "/health")).document
+                return document["state"] == "standby" and document["active"].endswith(f":{second.pid}")
+
+            await wait_until(names_the_other, every_s=0.1)
+        wanted = [tx.data.decode().partition(":")[2] async for tx in log.read(0)]
+        await wait_until(lambda: len(given()) >= len(wanted), every_s=0.05)
+        assert given() == wanted
+    await target.close()
+
+
+async def test_an_idle_process_that_was_replaced_stops_to_count_itself_active(tmp_path: Path) -> None:
+    async with shop_at(tmp_path) as (shop, _):
+        shop.write_settings("a")
+        first = shop.start()
+        await until(first, "active")
+        second = shop.start()
+        await until(second, "standby")
+        first.send(signal.SIGSTOP)
+        await until(second, "active")
+        first.send(signal.SIGCONT)
+        assert "lease" in await until(first, "pausing")
+        await until(first, "standby")
+
+
+async def test_targets_come_and_go_on_sighup_and_a_wrong_file_changes_nothing(tmp_path: Path) -> None:
+    async with shop_at(tmp_path) as (shop, log):
+        shop.write_settings("a", retired=["b"])
+        process = shop.start()
+        await until(process, "active")
+        await log.append(b"ab:1", partition=0)
+        await until_given(shop, "a", 1)
+        shop.write_settings("a", "b")
+        process.send(signal.SIGHUP)
+        assert await until(process, "settings") == "settings read again: added: b"
+        await until_given(shop, "b", 1)
+        (tmp_path / "player.toml").write_text("[player]\nnam = 'x'\n")
+        process.send(signal.SIGHUP)
+        assert "unknown setting player.nam, did you mean name?" in await until(process, "settings")
+        await log.append(b"ab:2", partition=0)
+        await until_given(shop, "b", 2)
+        shop.write_settings("b", retired=["a"], lease_s=9)
+        process.send(signal.SIGHUP)
+        assert await until(process, "settings") == "settings read again: removed: a; needs a restart: lease_s"
+        await log.append(b"ab:3", partition=0)
+        await until_given(shop, "b", 3)
+        await nothing_happens_for(0.2)
+        assert shop.payloads("a") == ["1", "2"]
+        assert await asyncio.to_thread(process.end) == 0
+
+
+async def test_a_partition_that_the_log_lacks_ends_the_process_with_the_status_for_settings(tmp_path: Path) -> None:
+    async with shop_at(tmp_path) as (shop, _):
+        shop.write_settings("a", partitions=[7])
+        process = shop.start()
+        assert await asyncio.to_thread(process.process.wait, 60) == ExitStatus.SETTINGS
+        assert "the settings name partition 7, and this log has partitions 0 to 0" in process.errors
+
+
+async def test_processes_that_want_leases_of_different_length_are_told(tmp_path: Path) -> None:
+    async with shop_at(tmp_path) as (shop, _):
+        shop.write_settings("a")
+        first = shop.start()
+        await until(first, "active")
+        shop.write_settings("a", lease_s=30)
+        second = shop.start()
+        assert await asyncio.to_thread(second.process.wait, 60) == ExitStatus.SETTINGS
+        assert "for another duration than 30 s" in second.errors
+
+
+async def test_the_example_keeps_the_shards_of_the_example_program(tmp_path: Path) -> None:
+    """`examples/shards.toml` with the route function and the shards of `examples/shards.py`."""
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    (tmp_path / "shards").mkdir()
+    async with polonaise.connect(f"embedded:{tmp_path}/log") as log:
+        for number in range(50):
+            await log.append(b"[%d, %d, %d]" % (number % 40, number * 7 % 40, number), partition=0)
+        (tmp_path / "player.toml").symlink_to(EXAMPLES / "shards.toml")
+        with contextlib.closing(PlayerProcess(tmp_path, "--log", f"embedded:{tmp_path}/log?host=no")) as process:
+            await until(process, "active")
+            sums: dict[int, int] = {}
+            for number in range(50):
+                for account, change in ((number % 40, -number), (number * 7 % 40, number)):
+                    sums[account] = sums.get(account, 0) + change
+
+            def held() -> dict[int, int]:
+                return balances(tmp_path / "shards")
+
+            await wait_until(lambda: held() == sums, "the shards hold the sums", every_s=0.05)
+            assert await asyncio.to_thread(process.end) == 0

@@ -1,0 +1,68 @@
+"""A minute of faults, a target that is broken, and the comparison tried on sequences that are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from .campaign import Campaign
+from .verdict import mistakes, routed
+
+LOG = {0: list(enumerate([b"ab:0", b"a:1", b":2", b"b:3", b"a:4"])), 1: [(0, b"b:0")]}
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+async def test_a_minute_of_faults_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+    with Campaign(tmp_path, 1, ("link",)) as campaign:
+        campaign.run(60.0)
+        await campaign.compare()
+    report = campaign.report
+    assert report.wrong == []
+    assert min(report.delivered.values()) > 100
+    for kind in ("target", "player"):
+        for way in ("kill", "stop", "end"):
+            assert report.faults[f"{way} a {kind}"], report.faults
+    assert any("server" in each or "storage" in each for each in report.faults)
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+async def test_a_target_that_keeps_its_id_wrongly_is_found(tmp_path: Path) -> None:
+    with Campaign(tmp_path, 2, ("link",), planted="forgetful") as campaign:
+        campaign.run(10.0)
+        await campaign.compare()
+    wrong = campaign.report.wrong
+    assert any("was applied twice" in each or "after the last one that is due" in each for each in wrong), wrong
+    assert all(each.startswith("target a, ") for each in wrong), "of the other targets nothing is wrong"
+
+
+def test_what_is_routed_to_a_target_is_what_names_it_by_partition() -> None:
+    assert routed(LOG, "a") == {0: [(0, b"0"), (1, b"1"), (4, b"4")]}
+    assert routed(LOG, "b") == {0: [(0, b"0"), (3, b"3")], 1: [(0, b"0")]}
+
+
+@pytest.mark.parametrize(
+    ("applied", "what"),
+    [
+        ([(0, b"0"), (1, b"1")], "4 and what follows it, 1 in all, were not applied"),
+        ([(0, b"0"), (4, b"4")], "4 was applied in place of 1"),
+        ([(0, b"0"), (0, b"0"), (1, b"1"), (4, b"4")], "0 was applied twice, the second time in place of 1"),
+        ([(0, b"0"), (1, b"1"), (4, b"4"), (4, b"4")], "4 was applied after the last one that is due"),
+        ([(0, b"0"), (4, b"4"), (1, b"1")], "4 was applied in place of 1"),
+        ([(0, b"0"), (1, b"x"), (4, b"4")], "1 has another payload"),
+        ([], "0 and what follows it, 3 in all, were not applied"),
+    ],
+)
+def test_a_sequence_that_is_not_the_route_of_the_log_is_found(applied: Sequence[tuple[int, bytes]], what: str) -> None:
+    assert mistakes("a", routed(LOG, "a"), {0: applied}) == [f"target a, partition 0: {what}"]
+
+
+def test_the_route_of_the_log_has_nothing_wrong_and_an_entry_of_nobody_is_found() -> None:
+    due = routed(LOG, "b")
+    assert mistakes("b", due, due) == []
+    assert mistakes("b", due, {**due, 2: [(7, b"")]}) == [
+        "target b, partition 2: 7 was applied after the last one that is due"
+    ]
