@@ -15,6 +15,7 @@ from rigs.targetprocess import TargetProcess, kept
 from rigs.waiting import time_passes, wait_until
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", REMOTE.values(), ids=REMOTE.keys())
 async def test_a_target_in_a_process_that_is_killed_has_each_entry_once_when_it_comes_back(
     tmp_path: Path, transport: Remote
