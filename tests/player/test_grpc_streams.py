@@ -30,6 +30,7 @@ from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.player.remotetargets import remote
 from polonaise.player.targetsession import ServedTargets
+from rigs.deliverystreams import connections_to
 from rigs.programs import run_program
 from rigs.proxy import proxied
 from rigs.streamevents import SOURCE, RunStream, batch
@@ -103,18 +104,6 @@ async def target() -> HeldTarget:
 async def served(target: HeldTarget) -> AsyncIterator[Serving]:
     async with Serving(target) as serving:
         yield serving
-
-
-def connections_to(address: str) -> int:
-    """Return how many connections of this machine to the port are open."""
-    port = f":{int(address.rpartition(':')[2]):04X}"
-    found = 0
-    for file in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with open(file) as lines:
-            for line in list(lines)[1:]:
-                _, _, remote, state, *_ = line.split()
-                found += remote.endswith(port) and state == "01"
-    return found
 
 
 @pytest.mark.parametrize("how", ["close", "cancel"])
@@ -317,6 +306,7 @@ async def _fails(_: Any, context: Any) -> None:
 
 
 async def _aborts(_: Any, context: Any) -> None:
+    await context.read()
     await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the shard was moved to postgresql://u:hidden@b/x")
 
 
@@ -347,7 +337,7 @@ async def _hangs(_: Any, context: Any) -> None:
         (_says_nothing, "does not say why"),
         (_does_not_even_listen, ": the "),
         (_says_garbage, "a message of 2 bytes is not of"),
-        (_hangs, "did not accept the stream within 0.3 s"),
+        (_hangs, "did not answer within 0.3 s"),
         (_says(UnsentAnswers.ended, "no shard here"), "no shard here"),
         (_says(UnsentAnswers.ended, ""), "does not say why"),
         (_says(UnsentAnswers.ended, "é" * 1_000_000), "ééé"),
@@ -371,7 +361,7 @@ async def test_why_a_target_has_ended_a_stream_is_told_in_short_without_secrets(
 async def test_a_target_that_has_not_accepted_in_time_is_told_of() -> None:
     async with raw_server(_hangs) as address:
         run = RunStream(GrpcEndpoint(address), Fence(1, 1), open_s_max=0.2)
-        assert "did not accept the stream within 0.2 s" in await run.ended()
+        assert "did not answer within 0.2 s" in await run.ended()
 
 
 async def test_a_server_of_something_else_is_told_of() -> None:

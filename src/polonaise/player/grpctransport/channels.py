@@ -35,12 +35,16 @@ def connectable(text: str) -> str:
     return str(place)
 
 
-def client_options(keepalive_s: float) -> ChannelOptions:
+def client_options(keepalive_s: float, open_s_max: float) -> ChannelOptions:
     """Return the options of a player's channel, which serves one stream."""
+    open_ms = max(1, int(open_s_max * 1000))
     return [
         *_common_options(keepalive_s),
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
         ("grpc.use_local_subchannel_pool", 1),  # its connection is its own, and so is what went wrong with that
+        ("grpc.min_reconnect_backoff_ms", open_ms),  # how long a connection may take to be made, even if it is closed
+        ("grpc.initial_reconnect_backoff_ms", open_ms),
+        ("grpc.max_reconnect_backoff_ms", open_ms),
         ("grpc.enable_http_proxy", 0),  # as everything else here connects
         ("grpc.enable_retries", 0),  # the player opens the next stream, under the next fence
         ("grpc.service_config_disable_resolution", 1),

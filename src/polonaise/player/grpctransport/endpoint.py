@@ -47,7 +47,7 @@ class GrpcEndpoint:
         self._place = connectable(place)
         self.address = f"{SCHEME}{self._place}"
         self._identity = None if tls is None else GrpcIdentity(tls)
-        self._options = client_options(keepalive_s)
+        self._keepalive_s = keepalive_s
 
     @property
     def with_tls(self) -> bool:
@@ -61,14 +61,15 @@ class GrpcEndpoint:
     async def close(self) -> None:
         """Do nothing: each stream has a connection of its own, and closes it."""
 
-    def channel(self) -> Any:
-        """Return a channel for one stream.
+    def channel(self, open_s_max: float) -> Any:
+        """Return a channel for one stream, which is connected within `open_s_max` seconds or not at all.
 
         One for all would wait before it connects again, as gRPC has it, and keep the TLS files that it was made with.
         """
+        options = client_options(self._keepalive_s, open_s_max)
         if self._identity is None:
-            return grpc.aio.insecure_channel(self._place, self._options)
-        return grpc.aio.secure_channel(self._place, self._identity.of_channel(), self._options)
+            return grpc.aio.insecure_channel(self._place, options)
+        return grpc.aio.secure_channel(self._place, self._identity.of_channel(), options)
 
 
 class _GrpcStream:
@@ -102,7 +103,7 @@ class _GrpcStream:
             return
         try:
             hello = hello_bytes(self._fence, source)
-            channel = self._endpoint.channel()
+            channel = self._endpoint.channel(open_s_max)
         except PolonaiseError as error:
             self._end(str(error))
             return
@@ -119,7 +120,7 @@ class _GrpcStream:
                     if self._accepted:
                         deadline.reschedule(None)
         except TimeoutError:
-            self._end(f"{self._endpoint.address}: the target did not accept the stream within {open_s_max:g} s")
+            self._end(f"{self._endpoint.address}: the target did not answer within {open_s_max:g} s")
         except ProtocolError as error:
             self._end(f"{self._endpoint.address}: {error}")
         except grpc.aio.AioRpcError as error:

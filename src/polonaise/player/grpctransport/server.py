@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any, Final
@@ -119,15 +120,23 @@ class GrpcServer:
                 check_player(context.auth_context())
             except CertificateRefused as error:
                 _log.warning("refused a stream of %s: %s", context.peer(), error)
-                await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+                await _refuse(context, grpc.StatusCode.PERMISSION_DENIED, str(error))
         if self._server is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, _CLOSING)
+            await _refuse(context, grpc.StatusCode.UNAVAILABLE, _CLOSING)
         stream = _ServedStream(self, context)
         self.streams[stream] = None
         try:
             await stream.serve()
         finally:
             self.streams.pop(stream, None)
+
+
+async def _refuse(context: Any, code: grpc.StatusCode, reason: str) -> None:
+    """End a stream with a status."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_HELLO_S_MAX):
+            await context.read()  # a player that is still writing would not learn why
+    await context.abort(code, reason)
 
 
 def _told_to_nobody(error: BaseException) -> None:
