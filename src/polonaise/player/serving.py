@@ -149,7 +149,7 @@ def serve(
 
         over_grpc = GrpcServer(served, identity)
         server = TargetServer(parsed.scheme, parsed.place, over_grpc, lambda: None)
-        over_grpc.on_fail = server.fail
+        over_grpc.on_fail = server._fail
         return server
     host = ApplicationHost(identity)
     server = TargetServer(parsed.scheme, parsed.place, LinkServer(host, served), host.close)
