@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, islice
 from typing import Any, Final, Protocol
 
 from polonaise.client.log import Log
@@ -29,7 +29,7 @@ _WATCH_S: Final = 5.0
 """Seconds between two looks at the log, and the longest wait for an answer."""
 _LOOKED_UP_MAX: Final = 32
 """The most transactions that are looked up in the log after each of these looks."""
-_TURN_TRANSACTIONS: Final = 100
+_TURN_TRANSACTIONS: Final = 50
 """The transactions that are routed in one turn of the loop for a target that catches up."""
 _SKIPPED_SHARE: Final = 16
 """By this the bytes are divided that one read for a target passes over, to count for the bound of the read, too."""
@@ -183,11 +183,12 @@ class LogReading:
         machine, (target, partition, read) = self._machine, effect
         entries: list[RoutedEntry] = []
         through, size = read.first - 1, 0
+        counter = count(1)
         reader = self._log.read_batches(partition, after=read.first - 1, until=read.last)
         try:
             async for batch in reader:
                 last = min(batch.last, read.last)
-                found, unroutable = await self._routed_for(target, batch, through, last)
+                found, unroutable = await self._routed_for(target, batch, through, last, counter)
                 if unroutable is not None:
                     last = unroutable.id - 1
                 entries += found
@@ -207,14 +208,17 @@ class LogReading:
             await reader.aclose()
 
     async def _routed_for(
-        self, target: TargetName, batch: Batch, after: TransactionId, through: TransactionId
+        self, target: TargetName, batch: Batch, after: TransactionId, through: TransactionId, counter: Iterator[int]
     ) -> tuple[list[RoutedEntry], Unroutable | None]:
-        """Return what `Router.routed` does, for one target; in turns, because the others are not to wait meanwhile."""
+        """Return what `Router.routed` does, for one target; in turns, because the others are not to wait meanwhile.
+
+        `counter` counts the transactions of all batches of a read: they may all be there already.
+        """
         found: list[RoutedEntry] = []
         try:
-            for count, entries in enumerate(self._router.each(batch, after, through), 1):
+            for entries in self._router.each(batch, after, through):
                 found += [entry for name, entry in entries if name == target]
-                if count % _TURN_TRANSACTIONS == 0:
+                if next(counter) % _TURN_TRANSACTIONS == 0:
                     await asyncio.sleep(0)
         except Unroutable as error:
             return found, error
