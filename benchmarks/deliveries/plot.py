@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from benchmarks.deliveries.bare import BARE_GRPC, BARE_STREAMS
 from benchmarks.deliveries.delays import Delays
 from benchmarks.deliveries.form import Workload
 from benchmarks.deliveries.paper import APPLY, PLAYER_BY_SIZE, PLAYER_BY_TARGETS, Stated
-from benchmarks.deliveries.rig import DIRECT, GRPC, LINK
+from benchmarks.deliveries.rig import DIRECT, GRPC, LINK, TRANSPORTS
 
 COLOURS = {DIRECT: "#2a9d8f", LINK: "#2f6f9f", GRPC: "#b8651b", BARE_STREAMS: "#9bb8cc", BARE_GRPC: "#dcb48f"}
 PAPER = "#c0392b"
@@ -33,8 +33,10 @@ def plot(by_targets: Figures, by_size: Figures, path: Path) -> None:
     ]
     for column, (figures, place, label, stated) in enumerate(columns):
         player, apply = axes[0][column], axes[1][column]
-        _lines(player, figures, place, lambda each: each.player)
-        _lines(apply, figures, place, lambda each: each.apply)
+        _lines(player, figures, place, lambda each: each.player, COLOURS)
+        _lines(apply, figures, place, lambda each: each.apply, TRANSPORTS)  # the bare programs have no log
+        for each in (player, apply):
+            each.set_xticks([place(workload) for workload in figures])
         _paper(player, stated)
         if column == 0:
             _paper(apply, APPLY)
@@ -52,8 +54,15 @@ def plot(by_targets: Figures, by_size: Figures, path: Path) -> None:
     plt.close(figure)
 
 
-def _lines(axes: Any, figures: Figures, place: Callable[[Workload], int], part: Callable[[Delays], Any]) -> None:
-    for name, colour in COLOURS.items():
+def _lines(
+    axes: Any,
+    figures: Figures,
+    place: Callable[[Workload], int],
+    part: Callable[[Delays], Any],
+    names: Iterable[str],
+) -> None:
+    for name in names:
+        colour = COLOURS[name]
         points = [(place(each), part(delays[name])) for each, delays in figures.items() if name in delays]
         xs = [x for x, _ in points]
         axes.plot(xs, [spread.mean for _, spread in points], "o-", color=colour, label=name, markersize=4)
