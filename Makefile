@@ -79,6 +79,7 @@ bench: $(STAMP) ## every benchmark; writes the figures in docs/performance.md an
 	$(BIN)/python benchmarks/partitions.py --write
 	$(BIN)/python benchmarks/idle_clients.py --write
 	$(BIN)/python benchmarks/views.py --write
+	$(BIN)/python -m benchmarks.delivery --write
 	$(BIN)/python benchmarks/fragments.py --write
 	$(BIN)/python benchmarks/spark.py --write
 	$(BIN)/python benchmarks/scale.py --write

@@ -25,8 +25,12 @@ def arguments(description: str | None, **defaults: float | str) -> argparse.Name
 
 def command(benchmark: str, **options: float | str) -> str:
     """Return the command that makes the figures, and what machine it ran on. True stands for a flag, False for none."""
-    words = [_option(name, value) for name, value in options.items() if value is not False]
-    return f"`python benchmarks/{benchmark} {' '.join(words)} --write` {machine()}"
+    return f"`python benchmarks/{benchmark} {words(**options)} --write` {machine()}"
+
+
+def words(**options: float | str) -> str:
+    """Return options as they stand on a command line."""
+    return " ".join(_option(name, value) for name, value in options.items() if value is not False)
 
 
 def _option(name: str, value: float | str) -> str:

@@ -40,7 +40,8 @@ class Kafka:
 
     def __init__(self, *, synced: bool) -> None:
         self._synced = synced
-        self._python = Path()
+        self.python = Path()
+        """The Python that has Kafka's client, once it is installed."""
         self._java: list[object] = []
         self._brokers: list[Server] = []
         self._ports: list[int] = []
@@ -60,7 +61,7 @@ class Kafka:
         java = install.tool("java", "Kafka", "openjdk-17-jre-headless")
         jars = install.kafka_jars()
         self._java = [java, "-cp", f"{jars}/*", *JAVA_OPTIONS]
-        self._python = install.kafka_python()
+        self.python = install.kafka_python()
         named = list(jars.glob("kafka-server-[0-9]*.jar"))
         if not named:
             raise Missing("Kafka's jars are not all there; remove build/peers and run it again")
@@ -100,7 +101,11 @@ class Kafka:
         stop_all(self._brokers)
         self._brokers = []
 
+    @property
+    def servers(self) -> str:
+        """The addresses of the brokers, for clients."""
+        return ",".join(f"127.0.0.1:{port}" for port in self._ports)
+
     def _client(self, *words: str, seconds: float) -> str:
-        servers = ",".join(f"127.0.0.1:{port}" for port in self._ports)
-        command = [self._python, "-m", "benchmarks.peers.kafka_load", "--servers", servers, *words]
+        command = [self.python, "-m", "benchmarks.peers.kafka_load", "--servers", self.servers, *words]
         return run(command, seconds, directory=install.ROOT)

@@ -60,7 +60,7 @@ def run(
     name = Path(str(command[0])).name
     try:
         done = subprocess.run(
-            _ending_with_us(command),
+            ending_with_us(command),
             cwd=directory,
             env={**os.environ, **(environment or {})},
             stdin=subprocess.DEVNULL,
@@ -97,7 +97,7 @@ class Server:
         self._ends_on = ends_on
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                _ending_with_us(command, ends_on),
+                ending_with_us(command, ends_on),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -152,7 +152,7 @@ def _as_user(user: str | None) -> dict[str, Any]:
     return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": [], "umask": 0o077}
 
 
-def _ending_with_us(command: Sequence[object], ends_on: signal.Signals = signal.SIGKILL) -> list[str]:
+def ending_with_us(command: Sequence[object], ends_on: signal.Signals = signal.SIGKILL) -> list[str]:
     """Return the command wrapped by `setpriv`, if installed: the kernel then signals its process when we are gone."""
     setpriv = shutil.which("setpriv")
     prefix = [setpriv, "--pdeathsig", ends_on.name.removeprefix("SIG"), "--"] if setpriv else []

@@ -106,6 +106,20 @@ async def test_a_player_that_sends_more_than_is_held_is_not_read_and_nothing_is_
     assert [id for id, _ in target.of(0)] == list(range(300))
 
 
+async def test_what_is_applied_together_is_acknowledged_together_and_before_a_refusal_behind_it() -> None:
+    target = MemoryTarget()
+    target.refuses.add(b"3")
+    async with (
+        hosted() as host,
+        serving(host, target) as (_, address),
+        opened(LinkEndpoint(host, address)) as stream,
+    ):
+        stream.send(*(batch(id - 1, b"%d" % id) for id in range(5)))
+        await wait_until(lambda: stream.heard.count("refused"))
+        told = [each[:3] for each in stream.heard.told if each[0] in ("acknowledged", "refused")]
+        assert told == [("acknowledged", 0, 2), ("refused", 0, 2)]
+
+
 async def test_a_batch_above_the_limit_of_a_message_is_said_and_not_sent() -> None:
     target = MemoryTarget()
     async with hosted() as host, serving(host, target) as (_, address):

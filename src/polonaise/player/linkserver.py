@@ -117,6 +117,8 @@ class ServedStream:
         self._is_accepted = False
         self._opening: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._unsent: dict[PartitionId, TransactionId] = {}
+        """By partition, the last id that was applied and that the player is not told yet."""
         self.source: DeliverySource | None = None
         """Where the stream comes from, once the player has said it."""
 
@@ -216,15 +218,24 @@ class ServedStream:
     # ------------------------------------------------------------------ what the session answers
 
     def acknowledged(self, partition: PartitionId, through: TransactionId) -> None:
-        """Tell the player."""
-        self.connection.send(EntriesApplied(through), partition=partition)
+        """Tell the player, once all that has arrived together is applied: no other entry waits for this answer."""
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._send_applied)
+        self._unsent[partition] = through
+
+    def _send_applied(self) -> None:
+        unsent, self._unsent = self._unsent, {}
+        for partition, through in unsent.items():
+            self.connection.send(EntriesApplied(through), partition=partition)
 
     def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
         """Tell the player."""
+        self._send_applied()
         self.connection.send(EntryRefused(last, reason), partition=partition)
 
     def fenced(self, kept: Fence) -> None:
         """Tell the player, and close."""
+        self._send_applied()
         self.connection.send(DeliveryFenced(*kept))
         self.connection.close(Closed(f"the target keeps {kept}"))
 
@@ -232,6 +243,7 @@ class ServedStream:
         """Tell the player, and close."""
         if not self._server.closing:
             _log.warning("the stream of %s ends: %s", self._name, reason)
+        self._send_applied()
         self.connection.send(DeliveryEnded(reason))
         self.connection.close(Closed(reason))
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, islice
 from typing import Any, Final, Protocol
 
 from polonaise.client.log import Log
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.errors import BatchDamaged, BeyondLog, DataDamaged, HistoryTrimmed, PolonaiseError, Retry
+from polonaise.log.batch import Batch
 from polonaise.log.producers import Produced
 from polonaise.player.protocol.activeplayer import ActivePlayer
 from polonaise.player.protocol.deliverylag import DeliveryLag, Lacking
 from polonaise.player.protocol.effects import PlayerEffect, ReadForTarget
-from polonaise.player.protocol.entries import Epoch, RoutedEntry
+from polonaise.player.protocol.entries import Epoch, RoutedEntry, TargetName
 from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.player.routing import Router, Unroutable
 from polonaise.terms import PartitionId, TransactionId
@@ -28,6 +29,8 @@ _WATCH_S: Final = 5.0
 """Seconds between two looks at the log, and the longest wait for an answer."""
 _LOOKED_UP_MAX: Final = 32
 """The most transactions that are looked up in the log after each of these looks."""
+_TURN_TRANSACTIONS: Final = 50
+"""The transactions that are routed in one turn of the loop for a target that catches up."""
 _SKIPPED_SHARE: Final = 16
 """By this the bytes are divided that one read for a target passes over, to count for the bound of the read, too."""
 
@@ -181,14 +184,14 @@ class LogReading:
         machine, (target, partition, read) = self._machine, effect
         entries: list[RoutedEntry] = []
         through, size = read.first - 1, 0
+        counter = count(1)
         reader = self._log.read_batches(partition, after=read.first - 1, until=read.last)
         try:
             async for batch in reader:
                 last = min(batch.last, read.last)
-                routed, unroutable = self._router.routed(batch, through, last)
+                found, unroutable = await self._routed_for(target, batch, through, last, counter)
                 if unroutable is not None:
                     last = unroutable.id - 1
-                found = routed.get(target, [])
                 entries += found
                 size += sum(entry.size for entry in found) + batch.length // _SKIPPED_SHARE
                 through = max(through, last)
@@ -204,3 +207,20 @@ class LogReading:
             self._events.happened(machine.recovered, target, partition, read.number, entries, through)
         finally:
             await reader.aclose()
+
+    async def _routed_for(
+        self, target: TargetName, batch: Batch, after: TransactionId, through: TransactionId, counter: Iterator[int]
+    ) -> tuple[list[RoutedEntry], Unroutable | None]:
+        """Return what `Router.routed` does, for one target; in turns, because the others are not to wait meanwhile.
+
+        `counter` counts the transactions of all batches of a read: they may all be there already.
+        """
+        found: list[RoutedEntry] = []
+        try:
+            for entries in self._router.each(batch, after, through):
+                found += [entry for name, entry in entries if name == target]
+                if next(counter) % _TURN_TRANSACTIONS == 0:
+                    await asyncio.sleep(0)
+        except Unroutable as error:
+            return found, error
+        return found, None

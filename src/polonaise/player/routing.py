@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from polonaise.log.batch import Batch
@@ -48,16 +48,22 @@ class Router:
         Also returns the error of the first transaction that can't be routed, or None; the entries are of those before.
         """
         routed: dict[TargetName, list[RoutedEntry]] = {}
+        try:
+            for entries in self.each(batch, after, through):
+                for name, entry in entries:
+                    routed.setdefault(name, []).append(entry)
+        except Unroutable as error:
+            return routed, error
+        return routed, None
+
+    def each(
+        self, batch: Batch, after: TransactionId, through: TransactionId
+    ) -> Iterator[list[tuple[TargetName, RoutedEntry]]]:
+        """Yield the entries of each of these transactions. Raises the error of the first that can't be routed."""
         for tx in batch.transactions(after):
             if tx.id > through:
                 break
-            try:
-                entries = self._entries(tx)
-            except Unroutable as error:
-                return routed, error
-            for name, entry in entries:
-                routed.setdefault(name, []).append(entry)
-        return routed, None
+            yield self._entries(tx)
 
     def _entries(self, tx: Transaction) -> list[tuple[TargetName, RoutedEntry]]:
         try:

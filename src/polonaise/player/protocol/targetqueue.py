@@ -272,19 +272,20 @@ class TargetQueue:
         size = 0
         while len(taken) < self.batch_entries_max and self.waits:
             entry = (self._catchup or self._normal)[0]
-            if taken and size + entry.size > self._settings.batch_bytes_max:
+            entry_size = entry.size
+            if taken and size + entry_size > self._settings.batch_bytes_max:
                 break
             if self._catchup:
                 self._catchup.popleft()
-                self._catchup_bytes -= entry.size
+                self._catchup_bytes -= entry_size
                 if self.state is QueueState.FETCHED and not self._catchup:
                     self._become_normal()
             else:
                 self._normal.popleft()
                 self._budget.entries -= 1
-                self._budget.bytes -= entry.size
+                self._budget.bytes -= entry_size
             taken.append(entry)
-            size += entry.size
+            size += entry_size
         if not taken:
             return None
         invariant(taken[0].id > self.sent, f"entry {taken[0].id} after {self.sent} was sent")

@@ -154,15 +154,17 @@ class TargetStream:
             partition = next(iter(self._ready))
             del self._ready[partition]
             queue = self.queues[partition]
+            in_flight_bytes = queue.in_flight_bytes
             batch = queue.take()
             if batch is None:
                 continue
+            batch_bytes = queue.in_flight_bytes - in_flight_bytes  # as the queue has counted, entry by entry
             if queue.waits:
                 self._ready[partition] = None
             self._progress_at_s.setdefault(partition, now_s)
             batches.append(batch)
-            size += batch.size
-            self.in_flight_bytes += batch.size
+            size += batch_bytes
+            self.in_flight_bytes += batch_bytes
         self.writing = bool(batches)
         return batches
 
