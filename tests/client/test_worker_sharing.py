@@ -9,31 +9,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polonaise.client.protocol.sharing import Move, next_move
+from polonaise.client.protocol.sharing import NextMove, next_move
 
 
 def test_one_member_wants_all_and_two_share() -> None:
-    assert next_move(4, [1], {}, 1) == Move((0, 1, 2, 3), ())
-    assert next_move(4, [1, 2], {}, 1) == Move((0, 1), ())
-    assert next_move(4, [1, 2], {}, 2) == Move((2, 3), ())
-    assert next_move(4, [], {}, 7) == Move((0, 1, 2, 3), ()), "who is not listed yet counts itself"
+    assert next_move(4, [1], {}, 1) == NextMove((0, 1, 2, 3), ())
+    assert next_move(4, [1, 2], {}, 1) == NextMove((0, 1), ())
+    assert next_move(4, [1, 2], {}, 2) == NextMove((2, 3), ())
+    assert next_move(4, [], {}, 7) == NextMove((0, 1, 2, 3), ()), "who is not listed yet counts itself"
 
 
 def test_who_has_too_many_gives_up_the_surplus_and_who_lacks_some_waits_for_them() -> None:
     held = dict.fromkeys(range(5), 1)
-    assert next_move(5, [1, 2], held, 1) == Move((), (3, 4))
-    assert next_move(5, [1, 2], held, 2) == Move((), ())
-    assert next_move(5, [1, 2], {0: 1, 1: 1, 2: 1}, 2) == Move((3, 4), ())
+    assert next_move(5, [1, 2], held, 1) == NextMove((), (3, 4))
+    assert next_move(5, [1, 2], held, 2) == NextMove((), ())
+    assert next_move(5, [1, 2], {0: 1, 1: 1, 2: 1}, 2) == NextMove((3, 4), ())
 
 
 def test_a_partition_of_a_member_that_is_gone_is_not_free_before_its_lease_has_run_out() -> None:
-    assert next_move(2, [1], {0: 1, 1: 99}, 1) == Move((), ())
-    assert next_move(2, [1], {0: 1}, 1) == Move((1,), ())
+    assert next_move(2, [1], {0: 1, 1: 99}, 1) == NextMove((), ())
+    assert next_move(2, [1], {0: 1}, 1) == NextMove((1,), ())
 
 
 def test_more_members_than_partitions() -> None:
     assert [next_move(2, [1, 2, 3], {}, me).wanted for me in (1, 2, 3)] == [(0,), (1,), ()]
-    assert next_move(2, [1, 2, 3], {0: 3, 1: 2}, 1) == Move((), ())
+    assert next_move(2, [1, 2, 3], {0: 3, 1: 2}, 1) == NextMove((), ())
 
 
 @given(st.integers(1, 30), st.integers(1, 9), st.randoms(use_true_random=False))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from polonaise.terms import PartitionId
 
 
-class Move(NamedTuple):
+class NextMove(NamedTuple):
     """The next step of one member towards its share."""
 
     wanted: tuple[PartitionId, ...]
@@ -21,7 +21,7 @@ class Move(NamedTuple):
     """Partitions that this member should give up, for others to take."""
 
 
-def next_move(partitions: int, members: Collection[int], held: Mapping[PartitionId, int], me: int) -> Move:
+def next_move(partitions: int, members: Collection[int], held: Mapping[PartitionId, int], me: int) -> NextMove:
     """Return the next step of the member `me`, given who has which of so many partitions.
 
     The shares differ by one at most. The members that have the most get the larger ones, so that as few partitions as
@@ -36,12 +36,12 @@ def next_move(partitions: int, members: Collection[int], held: Mapping[Partition
     shares = {member: least + (place < larger) for place, member in enumerate(by_count)}
     mine = sorted(partition for partition, holder in held.items() if holder == me)
     if len(mine) >= shares[me]:
-        return Move((), tuple(mine[shares[me] :]))
+        return NextMove((), tuple(mine[shares[me] :]))
     # Free partitions are dealt out in the order of members, so that no two ask for the same one.
     free = [partition for partition in range(partitions) if partition not in held]
     for member, count in counts.items():
         lacking = max(0, shares[member] - count)
         if member == me:
-            return Move(tuple(free[:lacking]), ())
+            return NextMove(tuple(free[:lacking]), ())
         free = free[lacking:]
     raise AssertionError("a member is among the members")
