@@ -218,3 +218,14 @@ async def test_a_member_with_other_terms_than_those_who_were_there_first_ends_an
                 await second.ended()
             assert second.partitions == ()
         assert group.health()["well"]
+
+
+async def test_a_lease_that_was_granted_by_an_answer_that_was_lost_is_not_left_unused() -> None:
+    handled = Handled()
+    async with testing.log(partitions=2) as log, log.group("g", handler=handled.worker("a")) as group:
+        await shared(group, sizes=[2])
+        group._work.pop(1).give_up()
+        group._tenures.pop("group/g/partition/1")
+        began_s = asyncio.get_running_loop().time()
+        await shared(group, sizes=[2])
+        assert asyncio.get_running_loop().time() - began_s < 2.0, "and not when the lease has run out"

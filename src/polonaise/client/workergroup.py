@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Self, cast
 
+from polonaise.client.lease import GROUP_LEASES
 from polonaise.client.protocol.arguments import checked_seconds, wrong
 from polonaise.client.protocol.sharing import next_move
 from polonaise.client.readable import ReadableLog
@@ -47,7 +48,7 @@ _log = logging.getLogger("polonaise.client")
 
 def lease_prefix(group: str) -> str:
     """Return the prefix of the names of a group's leases."""
-    return f"group/{group}/"
+    return f"{GROUP_LEASES}{group}/"
 
 
 def member_lease(group: str, holder: int) -> str:
@@ -298,11 +299,8 @@ class WorkerGroup:
     async def _share(self, listed: Sequence[ListedLease]) -> None:
         """Find out this member's share; stop what is more than that, and release what has come to its end."""
         prefix = lease_prefix(self.name)
-        held = {
-            int(lease.name.removeprefix(f"{prefix}partition/")): lease.holder
-            for lease in listed
-            if lease.name.startswith(f"{prefix}partition/")
-        }
+        numbers = {lease.name.removeprefix(f"{prefix}partition/"): lease.holder for lease in listed}
+        held = {int(number): holder for number, holder in numbers.items() if number.isdecimal()}
         present = [lease for lease in listed if lease.name.startswith(f"{prefix}member/")]
         for lease in present:
             if lease.holder < self.member and lease.note != self._terms:
@@ -312,18 +310,23 @@ class WorkerGroup:
                 )
         self._members = tuple(sorted(lease.holder for lease in present))
         count = self._client.partition_count
-        move = next_move(count, self._members, {p: h for p, h in held.items() if p < count}, self.member)
-        if set(move.wanted) - set(self._wanted):
+        held = {partition: holder for partition, holder in held.items() if partition < count}
+        move = next_move(count, self._members, held, self.member)
+        # What this member was granted by an answer that was lost, or could not release: it has them, and does not know.
+        strays = [p for p, holder in held.items() if holder == self.member and p not in self._work]
+        wanted = (*move.wanted, *(partition for partition in strays if partition not in move.surplus))
+        if set(wanted) - set(self._wanted):
             self._changed.set()  # asked for at once, and from then on with each look
-        self._wanted = move.wanted
+        self._wanted = wanted
         for partition in move.surplus:
             if partition in self._work:
                 self._work[partition].stop()
         over = [partition for partition, work in self._work.items() if work.task is None or work.task.done()]
+        over += [partition for partition in strays if partition in move.surplus]
         if over:
             names = [partition_lease(self.name, partition) for partition in over]
             for partition, name in zip(over, names, strict=True):
-                del self._work[partition]
+                self._work.pop(partition, None)
                 self._tenures.pop(name, None)
             await self._client._requests.release_leases(COORDINATING, self.member, names, self._lease_s / 2)
 

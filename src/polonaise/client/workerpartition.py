@@ -11,7 +11,7 @@ from polonaise.client.batchreader import BatchReader
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.readable import ReadableLog
 from polonaise.client.workerprogress import Progress
-from polonaise.errors import DeadlineExceeded, WorkerFenced
+from polonaise.errors import DeadlineExceeded, InvariantViolated, WorkerFenced
 from polonaise.log.batch import Batch
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
@@ -51,7 +51,7 @@ class PartitionWork:
     def start(self) -> None:
         """Begin, in a task of its own."""
         name = f"client: worker of partition {self.partition}"
-        self.task = asyncio.get_running_loop().create_task(self._run(), name=name)
+        self.task = self._log._host.spawn(self._run(), name)
 
     def stop(self) -> None:
         """Let the work come to its end: after the transaction that is being handled, with its position saved."""
@@ -106,7 +106,7 @@ class PartitionWork:
         while self._holds():
             try:
                 await step()
-            except (WorkerFenced, asyncio.CancelledError):
+            except (WorkerFenced, InvariantViolated):
                 raise
             except Exception as error:  # noqa: BLE001 - the application's own code, among others; told and tried again
                 where = self.progress.position + 1
