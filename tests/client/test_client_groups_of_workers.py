@@ -12,8 +12,10 @@ from polonaise import Transaction, testing
 from polonaise.client import workerpartition
 from polonaise.client.workergroup import WorkerGroup
 from polonaise.client.workerprogress import parse_kept, register_of, replace_kept
-from polonaise.errors import BadOption, Closed
+from polonaise.errors import BadOption, Closed, UnsupportedVersion
 from polonaise.testing.driver import MemoryLog
+from polonaise.wire.leases import LEASES_VERSION
+from rigs.clients import World
 from rigs.waiting import nothing_happens_for, wait_until
 
 GRACEFUL_S_MAX = 0.5
@@ -229,3 +231,25 @@ async def test_a_lease_that_was_granted_by_an_answer_that_was_lost_is_not_left_u
         began_s = asyncio.get_running_loop().time()
         await shared(group, sizes=[2])
         assert asyncio.get_running_loop().time() - began_s < 2.0, "and not when the lease has run out"
+
+
+async def test_a_group_on_older_servers_ends_and_says_what_to_do(world: World) -> None:
+    world.server.version_max = LEASES_VERSION - 1
+    log = await world.client()
+    async with log.group("g", handler=Handled().worker("a")) as group:
+        with pytest.raises(UnsupportedVersion, match="upgrade the servers"):
+            await group.ended()
+        assert not group.health()["well"]
+
+
+async def test_a_worker_that_hangs_in_its_handler_is_left_behind_after_the_time_of_a_lease() -> None:
+    handled = Handled()
+    handled.gate.clear()
+    async with testing.log() as log:
+        await appended(log, 1, 1)
+        began_s = asyncio.get_running_loop().time()
+        async with log.group("g", handler=handled.worker("a"), lease_s=1.0) as group:
+            await shared(group, sizes=[1])
+            await wait_until(lambda: group.health()["partitions"]["0"]["state"] == "works")
+        assert asyncio.get_running_loop().time() - began_s < 4.0
+        assert handled.bodies == {}
