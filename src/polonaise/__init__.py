@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from polonaise.client.running import Outcome, OutcomeKind, Submission
     from polonaise.client.settings import ClientSettings
     from polonaise.client.view import RunView, View
+    from polonaise.client.workergroup import WorkerGroup
     from polonaise.errors import PolonaiseError, Retry
     from polonaise.host.tls import TlsFiles
     from polonaise.log.batch import Batch
@@ -68,6 +69,7 @@ __all__ = [
     "Transaction",
     "TransactionReader",
     "View",
+    "WorkerGroup",
     "connect",
 ]
 
@@ -84,6 +86,7 @@ _HOMES = {
     "polonaise.client.running": ("Outcome", "OutcomeKind", "Submission"),
     "polonaise.client.settings": ("ClientSettings",),
     "polonaise.client.view": ("RunView", "View"),
+    "polonaise.client.workergroup": ("WorkerGroup",),
     "polonaise.errors": ("PolonaiseError", "Retry"),
     "polonaise.host.tls": ("TlsFiles",),
     "polonaise.log.batch": ("Batch",),

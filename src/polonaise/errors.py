@@ -621,6 +621,12 @@ class WrongEventLoop(PolonaiseError):
     code = "wrong_event_loop"
 
 
+class WorkerFenced(PolonaiseError):
+    """Another worker of the group has taken the partition over. Nothing more of this one counts there."""
+
+    code = "worker_fenced"
+
+
 class DeliveryStopped(PolonaiseError):
     """A player delivers nothing more of a partition: a transaction can't be routed, or the log can't be read.
 

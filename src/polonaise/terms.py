@@ -93,6 +93,9 @@ class OwnKind(enum.IntEnum):
     register that changed says which. Without a body."""
     RESET_HEAD = 3
     """An operator has reset the log's head to the id before this one: the body says in JSON what was given up."""
+    GROUP = 4
+    """A worker of a group has taken the partition over, or has noted how far it is: the register that changed says
+    which. Without a body."""
 
 
 class LockMode(enum.IntEnum):

@@ -16,8 +16,8 @@ from polonaise.client.receipt import Receipt
 from polonaise.client.running import Submission
 from polonaise.node.connecting import connect
 
-NOT_FOR_THREADS = {"start", "fail"}
-"""`connect` starts it; `fail` is how its host tells it of our own mistakes."""
+NOT_FOR_THREADS = {"start", "fail", "group"}
+"""`connect` starts it; `fail` is how its host tells it of our own mistakes; workers have an event loop."""
 
 
 def public(kind: type) -> dict[str, Any]:

@@ -166,6 +166,7 @@ async def test_an_answer_that_lacks_rows_is_refused(world: World) -> None:
         ({"name": ""}, "0 bytes"),
         ({"name": "n" * 256}, "256 bytes"),
         ({"name": 3}, "is text"),
+        ({"name": "group/g/partition/x"}, "of worker groups"),
         ({"name": "n", "duration_s": 0.5}, "lasts 1 to 60 seconds"),
         ({"name": "n", "duration_s": 61}, "lasts 1 to 60 seconds"),
         ({"name": "n", "duration_s": "5"}, "duration_s"),

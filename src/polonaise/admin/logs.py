@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from polonaise.errors import AlreadyInitialized, AppendUnknown, BadOption, DeadlineExceeded, PolonaiseError
-from polonaise.log.registers import PRODUCERS, SPARK_SINKS
+from polonaise.log.registers import GROUPS, PRODUCERS, SPARK_SINKS
 from polonaise.node import embedded
 from polonaise.node.condition import Condition, conditions_in
 from polonaise.redaction import redacted
@@ -65,7 +65,7 @@ class Register(NamedTuple):
         return next((keeper for prefix, keeper in _KEEPERS.items() if self.key.startswith(prefix)), "")
 
 
-_KEEPERS: Final = {PRODUCERS: "a producer", SPARK_SINKS: "the Spark sink"}
+_KEEPERS: Final = {PRODUCERS: "a producer", SPARK_SINKS: "the Spark sink", GROUPS: "a worker group"}
 
 
 async def conditions(

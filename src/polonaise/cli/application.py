@@ -17,6 +17,7 @@ from polonaise.cli.bench import bench
 from polonaise.cli.cluster import cluster
 from polonaise.cli.config import config
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
+from polonaise.cli.group import group
 from polonaise.cli.log import log
 from polonaise.cli.partition import partition
 from polonaise.cli.pipeline import pipeline
@@ -50,6 +51,7 @@ application.add_typer(topic, name="topic")
 application.add_typer(zookeeper, name="zookeeper")
 application.add_typer(config, name="config")
 application.add_typer(log, name="log")
+application.add_typer(group, name="group")
 application.add_typer(segment, name="segment")
 application.add_typer(archive, name="archive")
 application.add_typer(pipeline, name="pipeline")

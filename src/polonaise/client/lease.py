@@ -25,6 +25,8 @@ from polonaise.wire.leases import (
 _ASK_S: Final = 0.2
 """The longest pause, in seconds, before a lease that another holder has is asked for again: one that is released is
 taken within about this time."""
+GROUP_LEASES: Final = "group/"
+"""The prefix of the names of the leases of worker groups: an application's own begin otherwise."""
 _PER_DURATION: Final = 4
 """How often a lease is renewed within its duration, so that some renewals may fail or come late."""
 
@@ -263,6 +265,8 @@ def checked_lease(name: str, duration_s: float, note: bytes) -> tuple[str, float
     size = len(encoded("name", name))
     if not 0 < size <= NAME_BYTES_MAX:
         raise BadOption(f"a lease's name of {size} bytes; it has to have 1 to {NAME_BYTES_MAX}")
+    if name.startswith(GROUP_LEASES):
+        raise wrong("name", name, f"leases under {GROUP_LEASES!r} are those of worker groups: begin yours otherwise")
     seconds = checked_seconds("duration_s", duration_s)
     if seconds is None or not DURATION_MS_MIN / 1000 <= seconds <= DURATION_MS_MAX / 1000:
         raise BadOption(

@@ -35,6 +35,8 @@ from polonaise.client.running import Context, Running, Submission
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View
 from polonaise.client.waiting import check_loop, deadline_in, retrieve
+from polonaise.client.workergroup import WorkerGroup, checked_group
+from polonaise.client.workerprogress import Handler, WorkedView
 from polonaise.errors import DeadlineExceeded, Overloaded, PolonaiseError
 from polonaise.host import Host
 from polonaise.terms import BodyForm, PartitionId, Transaction, TransactionId
@@ -415,6 +417,33 @@ class Log(ReadableLog):
         _, listed = await self._requests.hold_leases(readable, 0, DURATION_MS_MIN / 1000, [], prefix, timeout_s)
         return listed
 
+    def group(
+        self,
+        name: str,
+        *,
+        view: WorkedView | None = None,
+        handler: Handler | None = None,
+        lease_s: float = 5.0,
+    ) -> WorkerGroup:
+        """Return a `WorkerGroup`: processes that join it share the partitions, one worker each at a time.
+
+        ::
+
+            async with log.group("billing", view=Invoices(url)) as group:
+                await group.ended()
+
+        `view` is a `SqlView`: each transaction counts exactly once in its database. Or `handler` is a coroutine
+        function that is given each transaction in order, at least once. All members of a group give the same.
+        `lease_s`, 1 to 60 seconds, is for how long others wait for a member that has died or hangs; the same for all.
+        Raises `BadOption`, `Closed`.
+        """
+        seconds = checked_group(name, view, handler, lease_s)
+        self._check_open()
+        check_loop(self._loop)
+        self._leases += 1
+        holder = self.client_id << 32 | self._leases
+        return WorkerGroup(self, name, view=view, handler=handler, lease_s=seconds, holder=holder)
+
     # ------------------------------------------------------------------ marks
 
     def applied(self, partition: PartitionId | None = None) -> TransactionId:
@@ -520,9 +549,9 @@ class Log(ReadableLog):
         The owner proves them after each request arrived, in pages of up to 4,096 registers or about 256 KiB. All of one
         page is of one moment. A register that changes between two pages is returned with its old or its new value; one
         that is present all the time is returned, and none is returned twice. The library's own registers are included:
-        keys that begin with `producer/` belong to producers, those with `spark/` to Spark sinks. Raises `BadOption` for
-        an invalid prefix, and `DeadlineExceeded` after `timeout` seconds over all pages (default
-        `ClientSettings.answer_s_max`).
+        keys that begin with `producer/` belong to producers, those with `spark/` to Spark sinks, those with `group/` to
+        worker groups. Raises `BadOption` for an invalid prefix, and `DeadlineExceeded` after `timeout` seconds over all
+        pages (default `ClientSettings.answer_s_max`).
         """
         readable, checked = self._usable(partition), checked_key(prefix)
         return await self._requests.registers(readable, checked, self._answer_s(timeout))

@@ -10,7 +10,7 @@ from polonaise.terms import ChangeKind, OwnKind, PartitionId
 from polonaise.wire.appends import CHANGE
 
 if TYPE_CHECKING:
-    from polonaise.client.log import Log
+    from polonaise.client.connected import Connected
     from polonaise.client.protocol.group import Group
     from polonaise.client.receipt import Receipt
 
@@ -18,7 +18,7 @@ _OWN: Final = (CHANGE + ChangeKind.OWN, b"", b"")
 
 
 def append_own(
-    log: Log,
+    log: Connected,
     partition: PartitionId,
     kind: OwnKind,
     *,
@@ -34,7 +34,7 @@ def append_own(
 
 
 def append_group_own(
-    log: Log,
+    log: Connected,
     partition: PartitionId,
     group: Group,
     *,

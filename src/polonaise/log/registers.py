@@ -23,7 +23,9 @@ PRODUCERS: Final = b"producer/"
 SPARK_SINKS: Final = b"spark/"
 """The prefix of the Spark sink's keys: per application, how far its latest batch is appended, and by which numbers of
 partitions its batches are divided."""
-RESERVED: Final = (PRODUCERS, SPARK_SINKS)
+GROUPS: Final = b"group/"
+"""The prefix of the keys of worker groups: per group, the epoch of the partition's worker and how far it is."""
+RESERVED: Final = (PRODUCERS, SPARK_SINKS, GROUPS)
 """The prefixes of the keys that only the library sets."""
 PAGE_COUNT_MAX: Final = 4_096
 """How many registers one page has at most, so that listing many holds up other requests only briefly."""

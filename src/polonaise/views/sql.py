@@ -16,10 +16,11 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import IntegrityError
 
 from polonaise.client.protocol.oncekeys import OnceRecord
-from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
+from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit, WorkerFenced
 from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
 from polonaise.views.database import Database, WriterConnection
 from polonaise.views.databaseerrors import translated
+from polonaise.views.fences import Fences
 from polonaise.views.fitness import check_tables, create_tables
 from polonaise.views.marks import Marks
 from polonaise.views.oncetable import OnceKept
@@ -96,6 +97,7 @@ class SqlView:
         self._database = Database(engine, self.isolation_level, busy_s)
         self._create = create
         self._marks = Marks(marks_table, self.metadata.schema if self.metadata is not None else None)
+        self._fences = Fences(f"{marks_table}_fence", self._marks.table.schema)
         self._once = None if self.once_table is None else OnceKept(self.once_table, self._marks.table.schema)
         self._worker_count = 1 if self._database.has_one_writer else max(1, workers_max)
         self._readers_max = readers_max
@@ -104,6 +106,7 @@ class SqlView:
         self._readers: ThreadPoolExecutor | None = None
         self._preparing = threading.Lock()
         self._prepared = False
+        self._fences_prepared = False
         self._cluster = ""
 
     # ------------------------------------------------------------------ for the application to say
@@ -217,6 +220,18 @@ class SqlView:
                 check_tables(db, tables, self._marks.table)
             self._prepared = True
 
+    def _prepare_fences(self, writer: WriterConnection) -> None:
+        """Make and check the table of epochs, which only a view of a worker group has."""
+        self._prepare(writer)
+        with self._preparing:
+            if self._fences_prepared:
+                return
+            if self._create:
+                create_tables(writer, [self._fences.table])
+            with writer.transaction() as db:
+                check_tables(db, [self._fences.table], self._marks.table)
+            self._fences_prepared = True
+
     # ------------------------------------------------------------------ what the client calls
 
     def belongs_to(self, log_key: bytes) -> None:
@@ -234,6 +249,17 @@ class SqlView:
         """Apply a run of one partition in one SQL transaction, unless another process has. Return the mark reached."""
         return await self._do(run[0].partition, self._apply, run)
 
+    async def take_over(self, partition: PartitionId) -> tuple[TransactionId, int]:
+        """Fence the workers that had the partition before. Return the mark, and the epoch to apply under."""
+        return await self._do(partition, self._take_over, partition)
+
+    async def apply_run_under(self, epoch: int, run: Sequence[Transaction]) -> TransactionId:
+        """Apply a run as `apply_run` does, under an epoch of its partition. Return the mark reached.
+
+        Raises `WorkerFenced`, with nothing changed, if another worker has taken the partition over.
+        """
+        return await self._do(run[0].partition, self._apply, run, epoch)
+
     async def close(self) -> None:
         """End the threads and close the connections, after what is being applied is done. The view can be used again.
 
@@ -247,7 +273,7 @@ class SqlView:
         readers, self._readers = self._readers, None
         if readers is not None:
             readers.shutdown(wait=False)
-        self._prepared = False
+        self._prepared = self._fences_prepared = False
         self._database.close()
 
     async def _do(self, partition: PartitionId, work: Callable[..., T], *args: Any) -> T:
@@ -261,7 +287,7 @@ class SqlView:
             return await worker.do(work, *args)
         except (ViewUnavailable, ViewUnfit):
             # The database that comes back may be another one: check its tables again.
-            self._prepared = False
+            self._prepared = self._fences_prepared = False
             raise
 
     def _read_mark(self, writer: WriterConnection, partition: PartitionId) -> TransactionId:
@@ -279,10 +305,28 @@ class SqlView:
             mark = marks.read(db, partition, self._cluster)
         return NO_TRANSACTION if mark is None else mark
 
-    def _apply(self, writer: WriterConnection, run: Sequence[Transaction]) -> TransactionId:
+    def _take_over(self, writer: WriterConnection, partition: PartitionId) -> tuple[TransactionId, int]:
+        self._prepare_fences(writer)
+        while True:
+            with writer.transaction() as db:
+                epoch = self._fences.take_over(db, partition)
+                mark = self._marks.read(db, partition, self._cluster)
+            if epoch is not None and mark is not None:
+                return mark, epoch
+            # The first time: another worker may be quicker to write the rows.
+            if epoch is None:
+                with contextlib.suppress(IntegrityError), writer.transaction() as db:
+                    self._fences.add(db, partition)
+            self._read_mark(writer, partition)
+
+    def _apply(self, writer: WriterConnection, run: Sequence[Transaction], epoch: int | None = None) -> TransactionId:
         """Apply the run and move the mark in one SQL transaction; return the mark reached."""
         partition, before, after = run[0].partition, run[0].id - 1, run[-1].id
         with writer.transaction() as db:
+            if epoch is not None and not self._fences.hold(db, partition, epoch):
+                raise WorkerFenced(
+                    f"partition {partition} was taken over from this worker, which had epoch {epoch}: it goes on there"
+                )
             # The mark first: its row is locked from then on, so that of several processes only one applies the run.
             if self._marks.move(db, partition, before, after):
                 transactions = [tx for tx in run if not tx.own]

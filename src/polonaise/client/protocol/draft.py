@@ -66,7 +66,7 @@ class Change(NamedTuple):
 
     @classmethod
     def set(cls, key: bytes, value: bytes) -> Change:
-        """Set the register to this value. `append` refuses keys under `producer/` and `spark/`, the library's."""
+        """Set the register to this value. `append` refuses keys under `producer/`, `spark/` and `group/`."""
         return cls(ChangeKind.SET, key, value)
 
     @classmethod

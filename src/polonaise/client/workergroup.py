@@ -1,0 +1,382 @@
+"""Workers: processes that join a group share the partitions of the log, each worked on by one of them at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Self, cast
+
+from polonaise.client.lease import GROUP_LEASES
+from polonaise.client.protocol.arguments import checked_seconds, wrong
+from polonaise.client.protocol.sharing import next_move
+from polonaise.client.readable import ReadableLog
+from polonaise.client.view import close_view, tell_log
+from polonaise.client.waiting import check_loop, own_loop
+from polonaise.client.workerpartition import PartitionWork
+from polonaise.client.workerprogress import Handler, HandlerProgress, Progress, ViewProgress, WorkedView
+from polonaise.coordination.lease import Tenure
+from polonaise.errors import BadOption, Closed, PolonaiseError, Retry, fresh
+from polonaise.redaction import redacted
+from polonaise.terms import PartitionId
+from polonaise.wire.leases import (
+    ASKED_MAX,
+    DURATION_MS_MAX,
+    DURATION_MS_MIN,
+    NOTE_BYTES_MAX,
+    AnsweredLease,
+    AskedLease,
+    LeaseAnswer,
+    ListedLease,
+)
+
+COORDINATING: Final[PartitionId] = 0
+"""The partition whose owner grants the leases of all groups of a log, or of a topic."""
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_LOOK_S: Final = 0.2
+"""The pause between two looks at who has what, in seconds: what was given up is taken within about twice this time."""
+_MEASURE_S: Final = 2.0
+"""The pause between two requests for the committed high-water marks, from which the lag is reckoned."""
+_PARTITIONS_MAX: Final = ASKED_MAX - 1
+"""One request has room for all partitions and the member itself."""
+
+_log = logging.getLogger("polonaise.client")
+
+
+def lease_prefix(group: str) -> str:
+    """Return the prefix of the names of a group's leases."""
+    return f"{GROUP_LEASES}{group}/"
+
+
+def member_lease(group: str, holder: int) -> str:
+    """Return the name of the lease that says that a member is there."""
+    return f"{lease_prefix(group)}member/{holder}"
+
+
+def partition_lease(group: str, partition: PartitionId) -> str:
+    """Return the name of the lease of one partition."""
+    return f"{lease_prefix(group)}partition/{partition}"
+
+
+class WorkerGroup:
+    """A group of workers, as one member sees it; returned by `Log.group`.
+
+    ::
+
+        async with log.group("billing", view=Invoices(url)) as group:  # joins; leaves at the end
+            await group.ended()
+
+    Each partition has one worker at a time, by a lease, and is handed over when members join, leave, die or hang. A
+    worker that was replaced and does not know it is fenced by an epoch, which its successor has raised.
+
+    With `view`, a `SqlView`, each transaction is applied exactly once: epoch, position and effect are one SQL
+    transaction. With `handler`, a coroutine function, each transaction is handled in order at least once: the position
+    is saved in a register of the partition about once a second, and at a hand-over; after a death what was handled
+    since comes again.
+    """
+
+    def __init__(
+        self,
+        log: ReadableLog,
+        name: str,
+        *,
+        view: WorkedView | None,
+        handler: Handler | None,
+        lease_s: float,
+        holder: int,
+    ) -> None:
+        self.name = name
+        self.member = holder
+        """This member's number: no other member has it."""
+        self._client = log
+        self._view = view
+        self._handler = handler
+        self._lease_s = lease_s
+        self._loop = own_loop()
+        self._tenures: dict[str, Tenure] = {}
+        """By name of a lease: until when this member has it."""
+        self._work: dict[PartitionId, PartitionWork] = {}
+        self._wanted: tuple[PartitionId, ...] = ()
+        self._terms = json.dumps({"by": "handler" if view is None else "view", "lease_s": lease_s}).encode()
+        """What all members have to have in common, in the note of each member's lease."""
+        self._members: tuple[int, ...] = ()
+        self._trouble = "no answer yet"
+        self._tasks: list[asyncio.Task[None]] = []
+        self._leaving = False
+        self._over: asyncio.Future[PolonaiseError] = self._loop.create_future()
+        self._changed = asyncio.Event()
+        """Set to look at once at who has what."""
+
+    # ------------------------------------------------------------------ life
+
+    async def __aenter__(self) -> Self:
+        if self._tasks or self._over.done():
+            raise BadOption("this group was joined before: get another one from the log")
+        if self._client.partition_count > _PARTITIONS_MAX:
+            raise BadOption(f"a group shares at most {_PARTITIONS_MAX} partitions: spread them over several topics")
+        if self._view is not None:
+            tell_log(cast(Any, self._view), self._client.log_key)
+        host = self._client._host
+        self._tasks = [
+            host.spawn(self._keep(), f"client: group {self.name}"),
+            host.spawn(self._measure(), f"client: lag of group {self.name}"),
+        ]
+        for task in self._tasks:
+            self._client._lease_keepers.add(task)  # so that they end with the client
+            task.add_done_callback(self._client._lease_keepers.discard)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.leave()
+
+    async def leave(self) -> None:
+        """Leave the group: what is being handled is brought to its end, and others take over at once.
+
+        Waits for at most `lease_s` seconds for what is being handled. A second call does nothing.
+        """
+        check_loop(self._loop)
+        if self._leaving:
+            return
+        self._leaving = True
+        for work in self._work.values():
+            work.stop()
+        running = [work.task for work in self._work.values() if work.task is not None and not work.task.done()]
+        try:
+            if running:
+                await asyncio.wait(running, timeout=self._lease_s)
+        finally:
+            await self._end(Closed(f"this worker has left the group {self.name}"))
+
+    async def _end(self, error: PolonaiseError) -> None:
+        """End all tasks, and give up all leases."""
+        ending = [work.task for work in self._work.values() if work.task is not None]
+        ending += [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in ending:
+            task.cancel()
+        if not self._over.done():
+            self._over.set_result(error)
+        names, now_s = [name for name, tenure in self._tenures.items() if tenure.holds(self._now_s())], self._now_s()
+        self._tenures.clear()
+        if ending:
+            await asyncio.wait(ending)
+        if names:
+            try:
+                left_s = max(0.1, self._lease_s - (self._now_s() - now_s))
+                await self._client._requests.release_leases(COORDINATING, self.member, names, min(left_s, 2.0))
+            except PolonaiseError as trouble:
+                _log.info("group %s: the leases of member %d run out: %s", self.name, self.member, trouble)
+        if self._view is not None:
+            await close_view(cast(Any, self._view))
+
+    async def ended(self) -> None:
+        """Wait until this member can work no more, and raise why. `leave` ends it with `Closed`."""
+        check_loop(self._loop)
+        raise fresh(await asyncio.shield(self._over))
+
+    # ------------------------------------------------------------------ what it is doing
+
+    @property
+    def partitions(self) -> tuple[PartitionId, ...]:
+        """The partitions that this member works on at present."""
+        return tuple(sorted(partition for partition in self._work if self._holds(partition)))
+
+    def health(self) -> dict[str, Any]:
+        """Return what this member does, as a document for JSON.
+
+        `well`; the `members` of the group; `trouble` with the leases; `lag`, the sum over this member's partitions; and
+        by partition its `state`, `epoch`, `position`, `lag`, and the `trouble` that keeps it from going on.
+        """
+        partitions = {str(partition): work.health() for partition, work in sorted(self._work.items())}
+        member = self._tenures.get(member_lease(self.name, self.member))
+        trouble = self._trouble
+        if not trouble and not (member is not None and member.holds(self._now_s())):
+            trouble = "the lease of this member is lost"
+        if self._over.done():
+            trouble = str(self._over.result())
+        return {
+            "group": self.name,
+            "member": self.member,
+            "members": list(self._members),
+            "well": not trouble and not any(each["trouble"] for each in partitions.values()),
+            "trouble": trouble,
+            "lag": sum(each["lag"] or 0 for each in partitions.values()),
+            "partitions": partitions,
+        }
+
+    # ------------------------------------------------------------------ leases
+
+    async def _keep(self) -> None:
+        """Renew what this member has, take its share, and give up what is more, until the member is to end."""
+        try:
+            await self._keep_until_over()
+        except asyncio.CancelledError:
+            for work in self._work.values():
+                work.give_up()
+            if not self._over.done():
+                self._over.set_result(Closed("this client was closed"))
+            raise
+
+    async def _keep_until_over(self) -> None:
+        while not self._over.done():
+            began_s = self._now_s()
+            self._changed.clear()
+            self._drop_lost()
+            try:
+                await self._look()
+                self._trouble = ""
+            except PolonaiseError as error:
+                self._trouble = redacted(error)
+                if error.retry not in (Retry.AGAIN, Retry.ELSEWHERE):
+                    _log.warning("group %s: member %d ends: %s", self.name, self.member, error)
+                    await self._end(error)
+                    return
+            self._drop_lost()
+            ends_s = [tenure.until_s for tenure in self._tenures.values() if tenure.holds(self._now_s())]
+            pause_s = min(began_s + _LOOK_S, *ends_s, began_s + _LOOK_S) - self._now_s()
+            try:
+                async with asyncio.timeout(max(0.0, pause_s)):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def _look(self) -> None:
+        """Ask for and renew leases in one request, and act by its answer."""
+        now_s, requests = self._now_s(), self._client._requests
+        asked = [self._asked(member_lease(self.name, self.member), self._terms)]
+        asked += [self._asked(partition_lease(self.name, work.partition), _note(work)) for work in self._work.values()]
+        if not self._leaving:
+            new = [partition for partition in self._wanted if partition not in self._work]
+            asked += [AskedLease(partition_lease(self.name, partition)) for partition in new]
+        left_s = [tenure.until_s - now_s for tenure in self._tenures.values() if tenure.holds(now_s)]
+        timeout_s = max(0.05, min([self._lease_s / 2, *left_s]))
+        answered, listed = await requests.hold_leases(
+            COORDINATING, self.member, self._lease_s, asked, lease_prefix(self.name), timeout_s
+        )
+        for each, answer in zip(asked, answered, strict=True):
+            self._take(each, answer, now_s)
+        if self._leaving:
+            return
+        self._start_new()
+        await self._share(listed)
+
+    def _asked(self, name: str, note: bytes) -> AskedLease:
+        tenure = self._tenures.get(name)
+        return AskedLease(name, note, tenure is not None and tenure.holds(self._now_s()))
+
+    def _take(self, asked: AskedLease, answered: AnsweredLease, began_s: float) -> None:
+        """Take note of an answer. What comes after the lease has run out gives nothing back."""
+        tenure = self._tenures.setdefault(asked.name, Tenure())
+        if asked.renews and not tenure.holds(self._now_s()):
+            return
+        if answered.answer is LeaseAnswer.HELD:
+            tenure.renewed(began_s, self._lease_s)
+        elif answered.answer is LeaseAnswer.OTHER_DURATION:
+            raise BadOption(f"another worker of group {self.name} has another lease_s: give all the same")
+        else:
+            self._tenures.pop(asked.name)
+
+    def _drop_lost(self) -> None:
+        """End the work in partitions whose leases are lost, and forget the work that is over."""
+        for partition, work in list(self._work.items()):
+            if not self._holds(partition):
+                work.give_up()
+                del self._work[partition]
+                self._tenures.pop(partition_lease(self.name, partition), None)
+
+    def _start_new(self) -> None:
+        """Begin to work in the partitions whose leases this member has got."""
+        for partition in self._wanted:
+            if partition not in self._work and self._holds(partition):
+                work = PartitionWork(self._client, partition, self._progress(partition), self._holder(partition))
+                self._work[partition] = work
+                work.start()
+                assert work.task is not None
+                work.task.add_done_callback(lambda _: self._changed.set())
+
+    async def _share(self, listed: Sequence[ListedLease]) -> None:
+        """Find out this member's share; stop what is more than that, and release what has come to its end."""
+        prefix = lease_prefix(self.name)
+        numbers = {lease.name.removeprefix(f"{prefix}partition/"): lease.holder for lease in listed}
+        held = {int(number): holder for number, holder in numbers.items() if number.isdecimal()}
+        present = [lease for lease in listed if lease.name.startswith(f"{prefix}member/")]
+        for lease in present:
+            if lease.holder < self.member and lease.note != self._terms:
+                raise BadOption(
+                    f"member {lease.holder} of group {self.name} works with {lease.note.decode(errors='replace')}, and "
+                    f"this one with {self._terms.decode()}: give all the same, or name the group otherwise"
+                )
+        self._members = tuple(sorted(lease.holder for lease in present))
+        count = self._client.partition_count
+        held = {partition: holder for partition, holder in held.items() if partition < count}
+        move = next_move(count, self._members, held, self.member)
+        # What this member was granted by an answer that was lost, or could not release: it has them, and does not know.
+        strays = [p for p, holder in held.items() if holder == self.member and p not in self._work]
+        wanted = (*move.wanted, *(partition for partition in strays if partition not in move.surplus))
+        if set(wanted) - set(self._wanted):
+            self._changed.set()  # asked for at once, and from then on with each look
+        self._wanted = wanted
+        for partition in move.surplus:
+            if partition in self._work:
+                self._work[partition].stop()
+        over = [partition for partition, work in self._work.items() if work.task is None or work.task.done()]
+        over += [partition for partition in strays if partition in move.surplus]
+        if over:
+            names = [partition_lease(self.name, partition) for partition in over]
+            for partition, name in zip(over, names, strict=True):
+                self._work.pop(partition, None)
+                self._tenures.pop(name, None)
+            await self._client._requests.release_leases(COORDINATING, self.member, names, self._lease_s / 2)
+
+    # ------------------------------------------------------------------ work
+
+    def _holds(self, partition: PartitionId) -> bool:
+        tenure = self._tenures.get(partition_lease(self.name, partition))
+        return tenure is not None and tenure.holds(self._now_s())
+
+    def _holder(self, partition: PartitionId) -> Callable[[], bool]:
+        return lambda: self._holds(partition)
+
+    def _progress(self, partition: PartitionId) -> Progress:
+        if self._view is not None:
+            return ViewProgress(self._view, partition)
+        assert self._handler is not None
+        return HandlerProgress(self._client, self.name, partition, self._handler)
+
+    async def _measure(self) -> None:
+        """Ask for the committed high-water marks of this member's partitions, again and again."""
+        while True:
+            for work in list(self._work.values()):
+                try:
+                    work.committed = await self._client._requests.high_water_mark(work.partition, _MEASURE_S)
+                except PolonaiseError:
+                    work.committed = None
+            await asyncio.sleep(_MEASURE_S)
+
+    def _now_s(self) -> float:
+        return self._client._host.clock.monotonic_s()
+
+
+def _note(work: PartitionWork) -> bytes:
+    """Return what `polonaise group describe` is to know of a partition, for the note of its lease."""
+    told = work.health()
+    note = json.dumps(told).encode()
+    return note if len(note) <= NOTE_BYTES_MAX else json.dumps({**told, "trouble": "see the worker's log"}).encode()
+
+
+def checked_group(name: str, view: object, handler: object, lease_s: float) -> float:
+    """Return `lease_s` in seconds. Raises `BadOption` for arguments that no group can have."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise wrong("name", name, "a group's name has 1 to 100 letters of ASCII, digits, '.', '_' and '-'")
+    if (view is None) == (handler is None):
+        raise BadOption("a group has either a view or a handler: give view=… or handler=…")
+    if view is not None and not hasattr(view, "apply_run_under"):
+        raise wrong("view", view, "the view of a group is a polonaise.SqlView; for other effects give a handler")
+    if handler is not None and not inspect.iscoroutinefunction(handler):
+        raise wrong("handler", handler, "a handler is a coroutine function: async def handle(tx)")
+    seconds = checked_seconds("lease_s", lease_s)
+    if seconds is None or not DURATION_MS_MIN / 1000 <= seconds <= DURATION_MS_MAX / 1000:
+        raise BadOption(f"lease_s={lease_s!r}: {DURATION_MS_MIN / 1000:g} to {DURATION_MS_MAX / 1000:g} seconds")
+    return seconds

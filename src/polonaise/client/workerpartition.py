@@ -1,0 +1,185 @@
+"""The work of one worker in one partition: it reads, handles in order, and goes on after a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from polonaise.client.batchreader import BatchReader
+from polonaise.client.protocol.backoff import Backoff
+from polonaise.client.readable import ReadableLog
+from polonaise.client.workerprogress import Progress
+from polonaise.errors import DeadlineExceeded, InvariantViolated, WorkerFenced
+from polonaise.log.batch import Batch
+from polonaise.redaction import redacted
+from polonaise.terms import PartitionId, TransactionId
+
+SAVE_S: Final = 1.0
+"""Seconds after which a handler's position is saved, at the latest, if transactions were handled since."""
+_SAVE_COUNT: Final = 1_000
+"""Transactions after which it is saved as well."""
+_PAUSE_S_MAX: Final = 10.0
+_TROUBLE_CHARACTERS: Final = 200
+
+_log = logging.getLogger("polonaise.client")
+
+
+class PartitionWork:
+    """A worker's work in one partition, for as long as it has the lease."""
+
+    def __init__(self, log: ReadableLog, partition: PartitionId, progress: Progress, holds: Callable[[], bool]) -> None:
+        """Prepare the work; `holds()` says whether this worker has the partition's lease."""
+        self._log = log
+        self.partition = partition
+        self.progress = progress
+        self._holds = holds
+        self._stopping = False
+        self._may_be_woken = False
+        self._saved_s = 0.0
+        self._saved_at: TransactionId = -1
+        self.state = "takes over"
+        self.trouble = ""
+        """What keeps this partition from going on; empty while it goes on."""
+        self.committed: TransactionId | None = None
+        """The partition's committed high-water mark when it was asked for last; None before."""
+        self.fenced = False
+        """Whether another worker has taken the partition over."""
+        self.task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, in a task of its own."""
+        name = f"client: worker of partition {self.partition}"
+        self.task = self._log._host.spawn(self._run(), name)
+
+    def stop(self) -> None:
+        """Let the work come to its end: after the transaction that is being handled, with its position saved."""
+        if self._stopping:
+            return
+        self._stopping = True
+        if self._may_be_woken and self.task is not None:
+            self.task.cancel()
+
+    def give_up(self) -> None:
+        """End the work at once: the lease is lost."""
+        if self.task is not None:
+            self.task.cancel()
+
+    @property
+    def lag(self) -> int | None:
+        """How many transactions behind the committed high-water mark it is; None while not known."""
+        return None if self.committed is None else max(0, self.committed - self.progress.position)
+
+    def health(self) -> dict[str, Any]:
+        """Return the state of the work as a document for JSON."""
+        return {
+            "state": self.state,
+            "epoch": self.progress.epoch,
+            "position": self.progress.position,
+            "lag": self.lag,
+            "trouble": self.trouble,
+        }
+
+    # ------------------------------------------------------------------ the task
+
+    async def _run(self) -> None:
+        try:
+            if await self._until_done(self.progress.take_over):
+                self.state = "works"
+                self._saved_s = self._now_s()
+                while not self._stopping and await self._until_done(self._read):
+                    pass
+                self.state = "stops"
+                if self.progress.unsaved and self._holds():
+                    await self._until_done(self.progress.save, once=True)
+        except WorkerFenced as error:
+            self.fenced = True
+            self.trouble = str(error)
+            _log.info("%s", error)
+        finally:
+            self.state = "stopped"
+
+    async def _until_done(self, step: Callable[[], Any], *, once: bool = False) -> bool:
+        """Do a step until it succeeds; return False if the work is to end first. Raises `WorkerFenced`."""
+        backoff = Backoff(self._log._settings.retry_s_min, _PAUSE_S_MAX)
+        while self._holds():
+            try:
+                await step()
+            except (WorkerFenced, InvariantViolated):
+                raise
+            except Exception as error:  # noqa: BLE001 - the application's own code, among others; told and tried again
+                where = self.progress.position + 1
+                trouble = redacted(f"from transaction {where} on: {error!r}")[:_TROUBLE_CHARACTERS]
+                if trouble != self.trouble:
+                    self.trouble = trouble
+                    _log.warning("worker of partition %d: %s", self.partition, trouble)
+            else:
+                return True
+            if once or not await self._wait(asyncio.sleep(backoff.pause_s(self._log._host.random.random()))):
+                return False
+        return False
+
+    async def _read(self) -> None:
+        """Read from the position on, and handle what comes, until the work is to end."""
+        reader = self._log.read_batches(self.partition, after=self.progress.position, follow=True)
+        try:
+            while not self._stopping and self._holds():
+                batch = await self._next(reader)
+                if batch is not None:
+                    await self._handle(batch)
+                    self.trouble = ""
+                if self.progress.unsaved and self._is_time_to_save():
+                    await self.progress.save()
+                    self._saved_s, self._saved_at = self._now_s(), self.progress.position
+        finally:
+            await reader.aclose()
+
+    async def _next(self, reader: BatchReader) -> Batch | None:
+        """Return the next batch; None when it is time to look after other things."""
+        found: list[Batch] = []
+
+        async def get() -> None:
+            try:
+                async with asyncio.timeout(SAVE_S if self.progress.unsaved else None):
+                    found.append(await anext(reader))
+            except (TimeoutError, DeadlineExceeded):
+                pass
+
+        await self._wait(get())
+        return found[0] if found else None
+
+    async def _handle(self, batch: Batch) -> None:
+        settings, progress = self._log._settings, self.progress
+        transactions = list(batch.transactions(progress.position, own=True))
+        for start in range(0, len(transactions), settings.run_count_max):
+            await progress.handle(transactions[start : start + settings.run_count_max], self._goes_on)
+            if not self._goes_on():
+                return
+
+    def _goes_on(self) -> bool:
+        return not self._stopping and self._holds()
+
+    def _is_time_to_save(self) -> bool:
+        return self._now_s() - self._saved_s >= SAVE_S or self.progress.position - self._saved_at >= _SAVE_COUNT
+
+    async def _wait(self, waiting: Any) -> bool:
+        """Wait for something that `stop` may break off; return False if it did."""
+        if self._stopping:
+            waiting.close()
+            return False
+        self._may_be_woken = True
+        try:
+            await waiting
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            assert task is not None
+            if not self._stopping or task.uncancel() > 0:
+                raise
+            return False
+        finally:
+            self._may_be_woken = False
+        return True
+
+    def _now_s(self) -> float:
+        return self._log._host.clock.monotonic_s()

@@ -1,0 +1,204 @@
+"""How far a worker is in a partition, kept where another worker finds it: in a register, or in a view's database.
+
+Either has an epoch, which each worker raises when it takes a partition over. What a worker keeps under an earlier epoch
+is refused: it has been replaced, whether it knows or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol
+
+from polonaise.client.connected import Connected
+from polonaise.client.own import append_own
+from polonaise.client.protocol.backoff import Backoff
+from polonaise.client.protocol.draft import Change, Expectation
+from polonaise.errors import AppendUnknown, BadOption, ExpectationFailed, PolonaiseError, Retry, WorkerFenced
+from polonaise.log.registers import GROUPS
+from polonaise.terms import NO_TRANSACTION, OwnKind, PartitionId, Transaction, TransactionId
+
+Handler = Callable[[Transaction], Awaitable[None]]
+"""An application's coroutine function that is given each transaction in order."""
+
+_KEPT: Final = struct.Struct("<qq")
+
+
+class WorkedView(Protocol):
+    """A view that workers of a group can share: `polonaise.SqlView` is one."""
+
+    async def take_over(self, partition: PartitionId) -> tuple[TransactionId, int]: ...
+
+    async def apply_run_under(self, epoch: int, run: Sequence[Transaction]) -> TransactionId: ...
+
+    def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> Awaitable[None] | None: ...
+
+
+class Progress(Protocol):
+    """How far a worker is in one partition."""
+
+    epoch: int
+    """How often the partition was taken over, this worker's time included; 0 before `take_over`."""
+    position: TransactionId
+    """The last id that was handled; -1 for none."""
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether transactions were handled since the position was saved."""
+
+    async def take_over(self) -> None:
+        """Raise the epoch, and read the position."""
+
+    async def handle(self, run: Sequence[Transaction], holds: Callable[[], bool]) -> None:
+        """Handle a run that follows the position, the library's own transactions included; move the position.
+
+        Stops early, without an error, when `holds()` is false. Raises `WorkerFenced`, and what the application raises:
+        the position is then before the transaction to blame, or before some that come again with it.
+        """
+
+    async def save(self) -> None:
+        """Keep the position where the next worker finds it. Raises `WorkerFenced`."""
+
+
+class ViewProgress:
+    """The progress of a view, whose database has epoch, position and effects, changed in one SQL transaction."""
+
+    def __init__(self, view: WorkedView, partition: PartitionId) -> None:
+        self._view = view
+        self._partition = partition
+        self._singly_until = NO_TRANSACTION
+        """The end of a run that failed: transactions up to this id are applied one by one."""
+        self.epoch = 0
+        self.position = NO_TRANSACTION
+
+    unsaved = False
+
+    async def take_over(self) -> None:
+        self.position, self.epoch = await self._view.take_over(self._partition)
+
+    async def handle(self, run: Sequence[Transaction], holds: Callable[[], bool]) -> None:
+        while run and holds():
+            together = run[:1] if self.position < self._singly_until else run
+            try:
+                self.position = await self._view.apply_run_under(self.epoch, together)
+            except PolonaiseError:
+                raise
+            except Exception as error:
+                if len(together) == 1:
+                    told = self._view.failed(self._partition, together[0].id, error)
+                    if told is not None:
+                        await told
+                    raise
+                self._singly_until = together[-1].id
+            run = [tx for tx in run if tx.id > self.position]
+
+    async def save(self) -> None:
+        pass
+
+
+class HandlerProgress:
+    """The progress of a handler: epoch and position in a register of the partition, saved now and then.
+
+    What was handled since it was saved is handled again by the next worker.
+    """
+
+    def __init__(self, log: Connected, group: str, partition: PartitionId, handler: Handler) -> None:
+        self._log = log
+        self._key = register_of(group)
+        self._partition = partition
+        self._handler = handler
+        self._kept: bytes | None = None
+        self._saved = NO_TRANSACTION
+        self.epoch = 0
+        self.position = NO_TRANSACTION
+
+    @property
+    def unsaved(self) -> bool:
+        return self.position > self._saved
+
+    async def take_over(self) -> None:
+        epoch, position = await replace_kept(
+            self._log, self._partition, self._key, lambda epoch, position: (epoch + 1, position)
+        )
+        self.epoch, self.position, self._saved = epoch, position, position
+        self._kept = _KEPT.pack(epoch, position)
+
+    async def handle(self, run: Sequence[Transaction], holds: Callable[[], bool]) -> None:
+        for tx in run:
+            if not holds():
+                return
+            if tx.own:
+                # Passed over and not worth saving: else each saving would make the next one necessary.
+                if self._saved == self.position:
+                    self._saved = tx.id
+            else:
+                await self._handler(tx)
+            self.position = tx.id
+
+    async def save(self) -> None:
+        assert self._kept is not None
+        position = self.position
+        kept = _KEPT.pack(self.epoch, position)
+        try:
+            await _keep(self._log, self._partition, self._key, self._kept, kept)
+        except (ExpectationFailed, AppendUnknown):
+            present = await self._log._requests.register(self._partition, self._key, None)
+            if present != kept:
+                if present == self._kept:
+                    raise
+                raise WorkerFenced(
+                    f"partition {self._partition} was taken over from this worker, which had epoch {self.epoch}: it "
+                    "goes on there"
+                ) from None
+        self._kept, self._saved = kept, max(position, self._saved)
+
+
+def register_of(group: str) -> bytes:
+    """Return the key of the register in which a group keeps its position in a partition."""
+    return GROUPS + group.encode()
+
+
+def parse_kept(value: bytes | None) -> tuple[int, TransactionId]:
+    """Return the epoch and the position that a register has. Raises `BadOption` for bytes that no worker wrote."""
+    if value is None:
+        return 0, NO_TRANSACTION
+    if len(value) != _KEPT.size:
+        raise BadOption(
+            f"a group's register holds {value[:40]!r}, which no worker has written: name the group otherwise"
+        )
+    epoch, position = _KEPT.unpack(value)
+    return epoch, position
+
+
+async def replace_kept(
+    log: Connected,
+    partition: PartitionId,
+    key: bytes,
+    change: Callable[[int, TransactionId], tuple[int, TransactionId]],
+) -> tuple[int, TransactionId]:
+    """Change epoch and position from what they are, however often others come in between. Return the new ones."""
+    backoff = Backoff(log._settings.retry_s_min, log._settings.retry_s_max)
+    while True:
+        before = await log._requests.register(partition, key, None)
+        after = change(*parse_kept(before))
+        try:
+            await _keep(log, partition, key, before, _KEPT.pack(*after))
+        except ExpectationFailed:
+            pass  # another one has changed them: read what they are
+        except AppendUnknown:
+            if await log._requests.register(partition, key, None) == _KEPT.pack(*after):
+                return after
+        except PolonaiseError as error:
+            if error.retry is Retry.NEVER:
+                raise
+        else:
+            return after
+        await asyncio.sleep(backoff.pause_s(log._host.random.random()))
+
+
+async def _keep(log: Connected, partition: PartitionId, key: bytes, before: bytes | None, after: bytes) -> None:
+    """Set the register to `after` by an own transaction, unless it is not `before`."""
+    expected = Expectation.absent(key) if before is None else Expectation.equals(key, before)
+    await log._appends_of(partition).admission.wait(None)
+    await append_own(log, partition, OwnKind.GROUP, expectations=[expected], changes=[Change.set(key, after)])

@@ -1,0 +1,49 @@
+"""The table of the epochs of a worker group's partitions: whoever applies has to have the latest."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from sqlalchemy import BigInteger, Column, Connection, CursorResult, Integer, bindparam, select, update
+
+from polonaise.terms import PartitionId
+from polonaise.views.database import transactional_table
+
+
+class Fences:
+    """The epochs of partitions in one database: how often each was taken over by a worker."""
+
+    def __init__(self, name: str, schema: str | None = None) -> None:
+        self.table = transactional_table(
+            name,
+            Column("partition", Integer, primary_key=True, autoincrement=False),
+            Column("epoch", BigInteger, nullable=False),
+            Column("changes", BigInteger, nullable=False),
+            schema=schema,
+        )
+        columns = self.table.c
+        at = columns.partition == bindparam("at")
+        self._raise = update(self.table).where(at).values(epoch=columns.epoch + 1)
+        self._select = select(columns.epoch).where(at)
+        # A change in each case: some drivers count only rows that an UPDATE has changed.
+        self._hold = (
+            update(self.table).where(at, columns.epoch == bindparam("mine")).values(changes=columns.changes + 1)
+        )
+
+    def add(self, db: Connection, partition: PartitionId) -> None:
+        """Write the partition's row, with epoch 0. Raises SQLAlchemy's `IntegrityError` if there is one already."""
+        db.execute(self.table.insert(), {"partition": partition, "epoch": 0, "changes": 0})
+
+    def take_over(self, db: Connection, partition: PartitionId) -> int | None:
+        """Raise the partition's epoch, and return it; None, with nothing changed, if the partition has no row.
+
+        Waits until what is being applied under an earlier epoch is committed or rolled back: the mark that is read
+        behind this, in the same SQL transaction, has it.
+        """
+        changed = cast("CursorResult[Any]", db.execute(self._raise, {"at": partition})).rowcount
+        return int(db.execute(self._select, {"at": partition}).scalar_one()) if changed else None
+
+    def hold(self, db: Connection, partition: PartitionId, epoch: int) -> bool:
+        """Return whether this is the partition's epoch; if so, it stays so until the SQL transaction ends."""
+        values = {"at": partition, "mine": epoch}
+        return cast("CursorResult[Any]", db.execute(self._hold, values)).rowcount == 1

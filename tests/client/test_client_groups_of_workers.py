@@ -1,0 +1,255 @@
+"""Workers on a log in memory: shares, hand-over, order, failures, and a position in registers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from polonaise import Transaction, testing
+from polonaise.client import workerpartition
+from polonaise.client.workergroup import WorkerGroup
+from polonaise.client.workerprogress import parse_kept, register_of, replace_kept
+from polonaise.errors import BadOption, Closed, UnsupportedVersion
+from polonaise.testing.driver import MemoryLog
+from polonaise.wire.leases import LEASES_VERSION
+from rigs.clients import World
+from rigs.waiting import nothing_happens_for, wait_until
+
+GRACEFUL_S_MAX = 0.5
+
+
+class Handled:
+    """What handlers were given, by partition, and by whom."""
+
+    def __init__(self) -> None:
+        self.bodies: dict[int, list[bytes]] = defaultdict(list)
+        self.by: dict[int, list[str]] = defaultdict(list)
+        self.fails_on: set[bytes] = set()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    def worker(self, name: str) -> Any:
+        async def handle(tx: Transaction) -> None:
+            await self.gate.wait()
+            if tx.data in self.fails_on:
+                raise RuntimeError(f"no stomach for {tx.data!r}")
+            self.bodies[tx.partition].append(tx.data)
+            self.by[tx.partition].append(name)
+
+        return handle
+
+
+async def appended(log: MemoryLog, partitions: int, count: int, since: int = 0) -> None:
+    for number in range(since, since + count):
+        for partition in range(partitions):
+            await log.append(b"%d" % number, partition)
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+async def shared(*groups: WorkerGroup, sizes: list[int]) -> None:
+    await wait_until(lambda: sorted(len(group.partitions) for group in groups) == sizes)
+
+
+async def test_one_worker_handles_all_partitions_in_order_and_the_next_goes_on() -> None:
+    handled = Handled()
+    async with testing.log(partitions=3) as log:
+        await appended(log, 3, 5)
+        async with log.group("g", handler=handled.worker("a")) as group:
+            await wait_until(lambda: all(len(handled.bodies[p]) == 5 for p in range(3)))
+            assert group.partitions == (0, 1, 2)
+        await appended(log, 3, 5, since=5)
+        async with log.group("g", handler=handled.worker("b")):
+            await wait_until(lambda: all(len(handled.bodies[p]) >= 10 for p in range(3)))
+        assert handled.bodies == {partition: numbers(10) for partition in range(3)}, "each once, as all left in order"
+        assert [tx.data for tx in log.transactions(0)] == numbers(10), "bookkeeping is no application's transaction"
+        assert parse_kept(log.registers(0)[register_of("g")])[0] == 2
+
+
+async def test_members_share_and_hand_over_at_once_when_one_joins_or_leaves() -> None:
+    handled = Handled()
+    async with testing.log(partitions=5) as log, log.cluster.connect() as other:
+        first = log.group("g", handler=handled.worker("a"))
+        async with first:
+            await shared(first, sizes=[5])
+            began_s = asyncio.get_running_loop().time()
+            second = other.group("g", handler=handled.worker("b"))
+            async with second:
+                await shared(first, second, sizes=[2, 3])
+                assert set(first.partitions).isdisjoint(second.partitions)
+                joined_s = asyncio.get_running_loop().time() - began_s
+                assert first.health()["members"] == sorted([first.member, second.member])
+                await appended(log, 5, 3)
+                await wait_until(lambda: all(handled.bodies[p] == numbers(3) for p in range(5)))
+                left_s = asyncio.get_running_loop().time()
+            await shared(first, sizes=[5])
+            left_s = asyncio.get_running_loop().time() - left_s
+            print(f"joined in {joined_s:.2f} s, left in {left_s:.2f} s")  # noqa: T201
+            assert left_s < GRACEFUL_S_MAX
+            assert joined_s < 2 * GRACEFUL_S_MAX
+            await appended(log, 5, 3, since=3)
+            await wait_until(lambda: all(handled.bodies[p] == numbers(6) for p in range(5)))
+
+
+async def test_a_handler_that_raises_stops_its_partition_alone_and_is_tried_again() -> None:
+    handled = Handled()
+    handled.fails_on = {b"1"}
+    async with testing.log(partitions=2) as log:
+        await log.append(b"0", 0)
+        await log.append(b"1", 0)
+        await log.append(b"2", 0)
+        await appended(log, 1, 0)
+        async with log.group("g", handler=handled.worker("a")) as group:
+            await log.append(b"x", 1)
+            await wait_until(lambda: group.health()["partitions"].get("0", {}).get("trouble"))
+            health = group.health()
+            assert "no stomach for b'1'" in health["partitions"]["0"]["trouble"]
+            assert "transaction 1" in health["partitions"]["0"]["trouble"]
+            assert not health["well"]
+            await wait_until(lambda: handled.bodies[1] == [b"x"])
+            assert handled.bodies[0] == [b"0"]
+            handled.fails_on = set()
+            await wait_until(lambda: handled.bodies[0] == [b"0", b"1", b"2"])
+            await wait_until(lambda: group.health()["well"])
+
+
+async def test_lag_is_told_while_a_handler_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polonaise.client.workergroup._MEASURE_S", 0.1)
+    handled = Handled()
+    handled.gate.clear()
+    async with testing.log() as log:
+        await appended(log, 1, 7)
+        async with log.group("g", handler=handled.worker("a")) as group:
+            await wait_until(lambda: group.health()["lag"] >= 7)
+            handled.gate.set()
+            await wait_until(lambda: group.health()["lag"] == 0)
+
+
+async def test_a_position_is_saved_once_in_a_while_and_not_because_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workerpartition, "SAVE_S", 0.1)
+    handled = Handled()
+    async with testing.log() as log:
+        async with log.group("g", handler=handled.worker("a")):
+            await appended(log, 1, 50)
+            await wait_until(lambda: parse_kept(log.registers().get(register_of("g")))[1] >= 49)
+            mark = await log.high_water_mark()
+            await nothing_happens_for(0.5)
+            assert await log.high_water_mark() == mark, "no bookkeeping of bookkeeping"
+        assert handled.bodies[0] == numbers(50)
+        assert mark < 50 + 10, "one saving for many transactions"
+
+
+async def test_a_worker_that_was_replaced_is_fenced_and_begins_where_the_position_says() -> None:
+    handled = Handled()
+    async with testing.log() as log:
+        await appended(log, 1, 4)
+        async with log.group("g", handler=handled.worker("a")) as group:
+            await wait_until(lambda: handled.bodies[0] == numbers(4))
+            epoch = group.health()["partitions"]["0"]["epoch"]
+            await replace_kept(log, 0, register_of("g"), lambda epoch, position: (epoch + 1, 1))  # as reset does
+            await appended(log, 1, 1, since=4)
+            await wait_until(lambda: handled.bodies[0][-3:] == [b"2", b"3", b"4"] and len(handled.bodies[0]) >= 7)
+            assert group.health()["partitions"]["0"]["epoch"] == epoch + 2
+
+
+async def test_a_worker_whose_lease_is_lost_handles_nothing_more() -> None:
+    handled = Handled()
+    async with testing.log() as log, log.group("g", handler=handled.worker("a"), lease_s=1.0) as group:
+        await shared(group, sizes=[1])
+        log.cluster.server.lose_connections(reachable=False)
+        await wait_until(lambda: group.partitions == ())
+        assert not group.health()["well"]
+        log.cluster.server.reach()
+        await shared(group, sizes=[1])
+        await wait_until(lambda: group.health()["well"])
+        await appended(log, 1, 1)
+        await wait_until(lambda: handled.bodies[0] == [b"0"])
+
+
+async def test_nothing_is_left_of_a_group_that_was_left_or_whose_client_was_closed() -> None:
+    handled = Handled()
+    async with testing.log(partitions=2) as log:
+        await appended(log, 2, 2)
+        async with log.group("g", handler=handled.worker("a")) as group:
+            await wait_until(lambda: all(handled.bodies[p] == numbers(2) for p in range(2)))
+        with pytest.raises(Closed, match="has left the group g"):
+            await group.ended()
+        with pytest.raises(BadOption, match="joined before"):
+            await group.__aenter__()
+        async with log.cluster.connect() as other:
+            second = other.group("g", handler=handled.worker("b"))
+            await second.__aenter__()
+            await shared(second, sizes=[2])
+        with pytest.raises(Closed):
+            await second.ended()
+        await second.leave()
+    await wait_until(lambda: not [task for task in asyncio.all_tasks() if "client: " in task.get_name()])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "either a view or a handler"),
+        ({"handler": lambda tx: None}, "coroutine function"),
+        ({"view": object()}, "SqlView"),
+        ({"name": "a/b", "handler": 1}, "a group's name"),
+        ({"lease_s": 0.5}, "either a view or a handler"),
+    ],
+)
+async def test_arguments_that_no_group_can_have_are_refused(given: dict[str, Any], told: str) -> None:
+    async with testing.log() as log:
+        with pytest.raises(BadOption, match=told):
+            log.group(**{"name": "g", **given})
+
+
+async def test_a_member_with_other_terms_than_those_who_were_there_first_ends_and_says_why() -> None:
+    handled = Handled()
+    async with (
+        testing.log() as log,
+        log.cluster.connect() as other,
+        log.group("g", handler=handled.worker("a")) as group,
+    ):
+        await shared(group, sizes=[1])
+        async with other.group("g", handler=handled.worker("b"), lease_s=2.0) as second:
+            with pytest.raises(BadOption, match=r"works with .*5\.0.* and this one with .*2\.0"):
+                await second.ended()
+            assert second.partitions == ()
+        assert group.health()["well"]
+
+
+async def test_a_lease_that_was_granted_by_an_answer_that_was_lost_is_not_left_unused() -> None:
+    handled = Handled()
+    async with testing.log(partitions=2) as log, log.group("g", handler=handled.worker("a")) as group:
+        await shared(group, sizes=[2])
+        group._work.pop(1).give_up()
+        group._tenures.pop("group/g/partition/1")
+        began_s = asyncio.get_running_loop().time()
+        await shared(group, sizes=[2])
+        assert asyncio.get_running_loop().time() - began_s < 2.0, "and not when the lease has run out"
+
+
+async def test_a_group_on_older_servers_ends_and_says_what_to_do(world: World) -> None:
+    world.server.version_max = LEASES_VERSION - 1
+    log = await world.client()
+    async with log.group("g", handler=Handled().worker("a")) as group:
+        with pytest.raises(UnsupportedVersion, match="upgrade the servers"):
+            await group.ended()
+        assert not group.health()["well"]
+
+
+async def test_a_worker_that_hangs_in_its_handler_is_left_behind_after_the_time_of_a_lease() -> None:
+    handled = Handled()
+    handled.gate.clear()
+    async with testing.log() as log:
+        await appended(log, 1, 1)
+        began_s = asyncio.get_running_loop().time()
+        async with log.group("g", handler=handled.worker("a"), lease_s=1.0) as group:
+            await shared(group, sizes=[1])
+            await wait_until(lambda: group.health()["partitions"]["0"]["state"] == "works")
+        assert asyncio.get_running_loop().time() - began_s < 4.0
+        assert handled.bodies == {}

@@ -1,0 +1,129 @@
+"""A SQL view that workers of a group share: each transaction once, and nothing more from a worker that was replaced."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from polonaise import testing
+from polonaise.errors import ViewUnfit, WorkerFenced
+from rigs.bankview import Bank, body, check_fold, transactions
+from rigs.databases import execute
+from rigs.waiting import wait_until
+
+
+@pytest.fixture
+async def pair(url: str) -> AsyncIterator[tuple[Bank, Bank]]:
+    """The views of two workers, in one database of each kind."""
+    made = Bank(url), Bank(url)
+    yield made
+    for view in made:
+        await view.close()
+
+
+async def test_a_worker_applies_under_its_epoch_and_the_next_one_begins_where_it_was(
+    url: str, pair: tuple[Bank, Bank]
+) -> None:
+    first, second = pair
+    assert await first.take_over(0) == (-1, 1)
+    assert await first.apply_run_under(1, transactions(5)) == 4
+    assert await second.take_over(0) == (4, 2)
+    assert await second.apply_run_under(2, transactions(5, first=5)) == 9
+    assert await second.take_over(3) == (-1, 1), "each partition has an epoch of its own"
+    check_fold(url, {0: 10, 3: 0})
+
+
+async def test_a_worker_that_was_replaced_is_fenced_in_the_transaction_that_applies(
+    url: str, pair: tuple[Bank, Bank]
+) -> None:
+    first, second = pair
+    await first.take_over(0)
+    await first.apply_run_under(1, transactions(5))
+    await second.take_over(0)
+    with pytest.raises(WorkerFenced, match="which had epoch 1"):
+        await first.apply_run_under(1, transactions(5, first=5))
+    check_fold(url, {0: 5})
+    await second.apply_run_under(2, transactions(5, first=5))
+    with pytest.raises(WorkerFenced):
+        await first.apply_run_under(1, transactions(1, first=10))
+    check_fold(url, {0: 10})
+
+
+async def test_who_takes_over_waits_for_what_is_being_applied_and_begins_behind_it(
+    url: str, pair: tuple[Bank, Bank]
+) -> None:
+    first, second = pair
+    await first.take_over(0)
+    for number in range(20):
+        run = transactions(3, first=3 * number)
+        applied, taken = await asyncio.gather(
+            first.apply_run_under(first_epoch(number), run), second.take_over(0), return_exceptions=True
+        )
+        assert not isinstance(taken, BaseException), taken
+        mark, epoch = taken
+        if isinstance(applied, BaseException):
+            assert isinstance(applied, WorkerFenced)
+            assert mark == 3 * number - 1
+            await second.apply_run_under(epoch, run)
+        else:
+            assert mark == applied == 3 * number + 2, "the mark with what was committed"
+        assert await first.take_over(0) == (3 * number + 2, epoch + 1)
+    check_fold(url, {0: 60})
+
+
+def first_epoch(number: int) -> int:
+    """The epoch of the first worker: both have taken over in turn since."""
+    return 1 + 2 * number
+
+
+async def test_a_view_without_its_table_of_epochs_says_so(url: str) -> None:
+    made = Bank(url)
+    await made.high_water_mark(0)
+    await made.close()
+    view = Bank(url, create=False)
+    with pytest.raises(ViewUnfit, match="polonaise_marks_fence is missing"):
+        await view.take_over(0)
+    await view.close()
+
+
+async def test_rows_of_another_log_are_refused(url: str, pair: tuple[Bank, Bank]) -> None:
+    first, second = pair
+    first.belongs_to(b"1" * 16)
+    await first.take_over(0)
+    second.belongs_to(b"2" * 16)
+    with pytest.raises(ViewUnfit, match="another log"):
+        await second.take_over(0)
+
+
+async def test_workers_share_a_view_and_what_can_not_be_applied_holds_up_its_partition_alone(url: str) -> None:
+    views = [Bank(url), Bank(url)]
+    for view in views:
+        view.poison = {(1, 2)}
+    async with testing.log(partitions=4) as log, log.cluster.connect() as other:
+        for number in range(6):
+            for partition in range(4):
+                await log.append(body(number), partition)
+        async with log.group("g", view=views[0]) as first, other.group("g", view=views[1]) as second:
+            groups: list[Any] = [first, second]
+            await wait_until(lambda: sorted(len(group.partitions) for group in groups) == [2, 2])
+            await wait_until(lambda: [view for view in views if view.failures])
+            parts = lambda: {**first.health()["partitions"], **second.health()["partitions"]}  # noqa: E731
+            await wait_until(lambda: sorted(parts()[p]["position"] for p in "0123") == [1, 5, 5, 5])
+            assert "no stomach for 2" in parts()["1"]["trouble"]
+            assert sorted(group.health()["well"] for group in groups) == [False, True]
+            for view in views:
+                view.poison.clear()
+            await wait_until(lambda: all(parts()[p]["position"] == 5 for p in "0123"))
+        check_fold(url, dict.fromkeys(range(4), 6))
+
+
+async def test_deleted_rows_are_made_anew(url: str, pair: tuple[Bank, Bank]) -> None:
+    first, _ = pair
+    await first.take_over(0)
+    execute(url, "DELETE FROM polonaise_marks_fence")
+    with pytest.raises(WorkerFenced):
+        await first.apply_run_under(1, transactions(1))
+    assert await first.take_over(0) == (-1, 1)
