@@ -14,7 +14,7 @@ from typing import Final
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as ProgressBar
+from rich.progress import PaymentsSoFar as ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -155,7 +155,7 @@ def player_settings(log: str, addresses: Sequence[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-class Progress:
+class PaymentsSoFar:
     """How many payments are made, for those who wait until a part of them is."""
 
     def __init__(self, total: int) -> None:
@@ -219,7 +219,7 @@ async def _check_empty(urls: Sequence[str]) -> None:
 
 async def _make_payments(bank: Bank, shards: Shards, book: Book, console: Console) -> None:
     """Let the tellers make all payments; on the way, kill a shard, and the active process of the player."""
-    progress = Progress(len(book.payments))
+    progress = PaymentsSoFar(len(book.payments))
     columns = (TextColumn("payments"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with ProgressBar(*columns, console=console) as bar:
         shown = bar.add_task("payments", total=len(book.payments))
