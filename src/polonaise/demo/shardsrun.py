@@ -14,7 +14,7 @@ from typing import Final
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import PaymentsSoFar as ProgressBar
+from rich.progress import Progress as ProgressBar
 from rich.table import Table
 from rich.text import Text
 
