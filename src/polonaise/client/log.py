@@ -427,11 +427,6 @@ class Log(ReadableLog):
     ) -> WorkerGroup:
         """Return a `WorkerGroup`: processes that join it share the partitions, one worker each at a time.
 
-        ::
-
-            async with log.group("billing", view=Invoices(url)) as group:
-                await group.ended()
-
         `view` is a `SqlView`: each transaction counts exactly once in its database. Or `handler` is a coroutine
         function that is given each transaction in order, at least once. All members of a group give the same.
         `lease_s`, 1 to 60 seconds, is for how long others wait for a member that has died or hangs; the same for all.
