@@ -108,6 +108,7 @@ FOUND_BY = {
     "overflow-forgets-what-it-drops": 17,
     "epoch-not-raised": 17,
     "written-not-told": 17,
+    "hanging-stream-not-closed": 280,
     "hindered-and-well": 206,
     "connection-left-open": 17,
     "tasks-not-waited-for": 17,
