@@ -107,6 +107,7 @@ FOUND_BY = {
     "recovery-ends-one-too-early": 17,
     "overflow-forgets-what-it-drops": 17,
     "epoch-not-raised": 17,
+    "damaged-on-the-way-stops-the-partition": 567,
     "written-not-told": 17,
     "hanging-stream-not-closed": 280,
     "hindered-and-well": 206,
