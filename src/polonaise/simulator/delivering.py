@@ -265,7 +265,7 @@ class Delivering:
         peers = [
             transport.get_extra_info("peername")
             for transport in transports
-            if transport.process is process and not transport.is_closing()
+            if transport.process is process and transport.established and not transport.is_closing()
         ]
         left = sorted(tasks) + [f"a connection to {peer}" for peer in peers if peer[0] in self._names]
         if left:

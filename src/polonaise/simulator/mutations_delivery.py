@@ -86,6 +86,12 @@ DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
         "ActivePlayer(1, partitions",
         "P8: two players are active for ever, and each shuts the other one out",
     ),
+    "damaged-on-the-way-stops-the-partition": Mutation(
+        "polonaise.player.logreading",
+        " and not isinstance(error, (BatchDamaged, DataDamaged)):",
+        ":",
+        "P8: a bit that is flipped between a server and a player ends the delivery for good",
+    ),
     "written-not-told": Mutation(
         _LINK,
         "            asyncio.get_running_loop().call_soon(self._written)\n",

@@ -237,6 +237,11 @@ class SimulatedTransport(asyncio.Transport):
         assert self._protocol is not None
         return self._protocol
 
+    @property
+    def established(self) -> bool:
+        """Whether the process has been given the connection: of one that it asked for, the kernel knows before that."""
+        return self._protocol is not None
+
     def is_closing(self) -> bool:
         return self._closing
 
