@@ -318,6 +318,7 @@ FINE = {
     "source": "storage-0",
     "target": "storage-1",
     "number": "0",
+    "to": "end",
     "copies": "0",
     "partitions": "1",
     "zone": "north",
