@@ -7,6 +7,7 @@ any text, and where that is not clear, rather more than less.
 from __future__ import annotations
 
 import re
+import traceback
 from typing import Final, TypeVar
 from urllib.parse import quote, unquote
 
@@ -48,6 +49,14 @@ def _within(quoted: str) -> str:
     unquoted = unquote(quoted)
     shown = redacted(unquoted)
     return quoted if shown == unquoted else quote(shown, safe=HIDDEN + "/:" if "/" in quoted else HIDDEN)
+
+
+def redacted_trace(error: BaseException) -> str:
+    """Return the traceback of an error of the application's own code, redacted."""
+    try:
+        return redacted("".join(traceback.format_exception(error))).rstrip()
+    except Exception:  # noqa: BLE001 - the application's objects say how they look
+        return f"{type(error).__name__} without a traceback"
 
 
 def redacted_repr(cls: type[T]) -> type[T]:

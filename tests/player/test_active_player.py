@@ -399,7 +399,7 @@ def test_a_refused_entry_is_sent_again_after_a_pause_and_other_partitions_go_on(
     player.do("written", "a", 1)
     player.fetch(1, "a")
     player.do("refused", "a", 1, 0, 0, "no such account")
-    assert player.machine.targets["a"].halts[0].reason == "no such account"
+    assert player.machine.targets["a"].halts[0].reason == "it refuses the entry after id 0: no such account"
     player.effects.clear()
     player.do("written", "a", 1)
     player.fetch(0, "a", partition=1)

@@ -283,18 +283,27 @@ async def test_a_wait_for_a_target_that_is_given_up_ends(tmp_path: Path) -> None
                 await player.delivered("a", 0, 8)
 
 
+class Unprintable(Exception):
+    """An error that can't say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
 @pytest.mark.parametrize(
     ("returned", "why"),
     [
         (None, "NoneType, and not a mapping"),
         ({"a": "text"}, "target a is to get is str"),
         (ValueError("no"), "ValueError: no"),
+        (SystemExit(5), "SystemExit: 5"),
+        (Unprintable(), "Unprintable: without a text"),
         ({"a": bytes(PAYLOAD_BYTES_MAX + 1)}, "62914561 bytes, and a message to a target carries 62914560 at most"),
     ],
 )
 async def test_what_a_route_function_may_not_do_is_said(tmp_path: Path, returned: Any, why: str) -> None:
     def bad(tx: Transaction) -> Any:
-        if isinstance(returned, Exception):
+        if isinstance(returned, BaseException):
             raise returned
         return returned
 
@@ -304,7 +313,9 @@ async def test_what_a_route_function_may_not_do_is_said(tmp_path: Path, returned
             await wait_until(lambda: why in player.health()["partitions"]["0"]["stopped"], "it is said")
 
 
-async def test_an_entry_that_is_refused_is_named_in_health_and_comes_again(tmp_path: Path) -> None:
+async def test_an_entry_that_is_refused_is_named_in_health_and_comes_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     class Refuses(ListTarget):
         refuses = True
 
@@ -318,9 +329,11 @@ async def test_an_entry_that_is_refused_is_named_in_health_and_comes_again(tmp_p
         target = Refuses()
         async with Player(log, "p", route, {"a": target}, settings=QUICK) as player:
             await write(log, written, 0, b"a:0", b"a:1")
-            await wait_until(
-                lambda: player.health()["targets"]["a"]["hindered"] == {"0": "no such account"}, "it is named"
-            )
+            refused = "it refuses the entry after id -1: no such account"
+            await wait_until(lambda: player.health()["targets"]["a"]["hindered"] == {"0": refused}, "it is named")
+            await wait_until(lambda: player.refusals["a"] > 3, "it comes again")
+            told = [each for each in caplog.messages if "a refuses the entry after -1 of partition 0: no such" in each]
+            assert len(told) == 1, "once a minute, not each time"
             target.refuses = False
             await got(target, written, "a")
             await wait_until(lambda: player.health()["well"], "all is well again")
@@ -356,7 +369,7 @@ async def test_a_wait_for_a_target_ends_when_it_has_all_up_to_an_id(tmp_path: Pa
             target.open.set()
             await waiting
             for unknown in (("b", 0), ("a", 7)):
-                with pytest.raises(BadOption, match="does not deliver"):
+                with pytest.raises(BadOption, match=r"does not deliver .* it has partitions 0 and targets a"):
                     await player.delivered(*unknown, 0)
             waiting = asyncio.ensure_future(player.delivered("a", 0, 10**6))
             await asyncio.sleep(0)
@@ -590,6 +603,7 @@ async def _coroutine(tx: Transaction) -> Mapping[str, bytes]:
         ({"name": ""}, "a text of 1 to 200 characters"),
         ({"name": 5}, "a text of 1 to 200 characters"),
         ({"targets": {"a" * 201: ListTarget}}, "a text of 1 to 200 characters"),
+        ({"partitions": []}, "name those to deliver, or leave it out for all"),
         ({"partitions": [0, "x"]}, "the log has partitions 0 to 0"),
         ({"partitions": [7]}, "the log has partitions 0 to 0"),
         ({"partitions": ["x"]}, "the log has partitions 0 to 0"),

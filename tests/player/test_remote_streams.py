@@ -82,6 +82,22 @@ async def test_a_name_that_is_not_served_is_refused_with_those_that_are(transpor
         assert "no target 'shard-0' is served here: there are a, b" in stream.heard.reason
 
 
+async def test_what_a_target_refuses_is_in_the_health_of_its_server_until_it_is_applied(
+    transport: Remote, server: TargetServer, target: MemoryTarget
+) -> None:
+    target.refuses.add(b"bad")
+    async with transport.endpoint(server.address) as endpoint, opened(endpoint) as stream:
+        stream.send(batch(-1, b"good", b"bad"))
+        await stream.heard.until("refused", 0, 0, "b'bad' is refused")
+        (told,) = server.health()["streams"]
+        assert told["refused"] == {"0": "the entry after id 0: b'bad' is refused"}
+        assert not server.health()["well"]
+        target.refuses.clear()
+        stream.send(batch(0, b"bad"))
+        await stream.heard.until("acknowledged", 0, 1)
+        assert server.health()["well"]
+
+
 # ---------------------------------------------------------------------- connections
 
 

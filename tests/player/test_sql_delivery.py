@@ -178,6 +178,23 @@ async def test_an_entry_that_can_not_be_applied_is_refused_and_those_before_it_a
     assert kept(url) == [(0, "a"), (1, "x"), (0, "bad"), (0, "c"), (0, "d")]
 
 
+async def test_where_an_entry_could_not_be_applied_is_logged_once_without_secrets(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Lines):
+        def apply_entry(self, partition: int, entry: RoutedEntry, db: Connection) -> None:
+            raise ValueError("no answer from postgresql://me:secret@host/db")
+
+    async with opened(sqlite_url, Broken(sqlite_url)) as (target,):
+        session = await stream(target)
+        for _ in range(3):
+            assert (await session.take(batch(-1, "a", "b"))).refusal
+    (told,) = [each for each in caplog.messages if "can't be applied" in each]
+    assert told.startswith("entry 0 of partition 0")
+    assert "in apply_entry" in told
+    assert "secret" not in told
+
+
 async def test_what_an_application_says_of_itself_reaches_the_player_without_passwords(sqlite_url: str) -> None:
     class Talks(Lines):
         def apply_entry(self, partition: int, entry: RoutedEntry, db: Connection) -> None:

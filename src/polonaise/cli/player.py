@@ -42,9 +42,9 @@ def player_start(
 ) -> None:
     """Run one process of a player until it is interrupted. Of those with the same name one delivers, others stand by.
 
-    Settings that are not given here come from the environment (POLONAISE_PLAYER_…), then from the table [player] of the
-    configuration file, which also names the targets: [targets.NAME]. `polonaise config show player` lists all. On
-    SIGHUP the file is read again, and targets come and go. SIGTERM hands over to a process that stands by.
+    Settings that are not given here come from the environment (POLONAISE_PLAYER_…), then from the table `player` of the
+    configuration file, which also names the targets, in tables `targets.NAME`. `polonaise config show player` lists
+    all. On SIGHUP the file is read again, and targets come and go. SIGTERM hands over to a process that stands by.
     """
     from polonaise.admin.configuration import CONFIG_VARIABLE, configuration_of
     from polonaise.host import certificates

@@ -42,7 +42,7 @@ HttpListen = Annotated[
         "--http",
         metavar="HOST:PORT",
         help="Serve /live, /ready, /health and /metrics at this address, without TLS; a port alone means this machine "
-        "only; off: nowhere, whatever file and environment say. Needs polonaise[metrics].",
+        "only; off: nowhere, whatever file and environment say. Needs the extra metrics.",
     ),
 ]
 UntilStdinEnds = Annotated[

@@ -40,7 +40,7 @@ def init(
 
     Without names it makes one for the nodes of localhost and one for a client. Run it again with other names: they are
     of the same CA. Keep ca-key.pem to yourself, and give each machine only ca.pem and its own two files. Needs
-    polonaise[tls].
+    the extra tls.
     """
     from polonaise.admin import certificates
 

@@ -11,7 +11,7 @@ from polonaise.link import connection as link
 from polonaise.link.connection import Connection, LinkSettings, printable
 from polonaise.player.deliverytarget import DeliverySource
 from polonaise.player.endpoint import DeliveryStream, StreamEvents
-from polonaise.player.protocol.entries import DeliveryBatch, Fence
+from polonaise.player.protocol.entries import DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.targetsession import REASON_CHARACTERS_MAX
 from polonaise.terms import PartitionId
 from polonaise.wire.codec import Message
@@ -81,7 +81,7 @@ class LinkStream:
             size = sum(map(len, frame))
             if size > self._settings.frame_bytes_max:
                 self._end(
-                    f"entries {entries[0].id} to {entries[-1].id} of partition {partition} take {size} bytes as a "
+                    f"{_named(entries)} of partition {partition} take {size} bytes as a "
                     f"message, and the link carries {self._settings.frame_bytes_max} at most: have the route function "
                     "return less"
                 )
@@ -132,6 +132,8 @@ class LinkStream:
                 reason = await self._ended
             if not self._over:
                 self._over = True
+                if "[wrong_role]" in reason:
+                    reason = f"{self._address} serves no targets; it says: {reason}"
                 self._events.disconnected(reason)
             if self._ended.done():
                 self._ended.result()  # raises what went wrong meanwhile
@@ -210,3 +212,7 @@ class LinkStream:
             # The reason was not told yet: this is worse.
             self._ended = asyncio.get_running_loop().create_future()
         self._ended.set_exception(error)
+
+
+def _named(entries: Sequence[RoutedEntry]) -> str:
+    return f"entry {entries[0].id}" if len(entries) == 1 else f"entries {entries[0].id} to {entries[-1].id}"

@@ -206,6 +206,7 @@ class ServedStream:
             "epoch": 0 if session is None else session.fence.epoch,
             "term": 0 if session is None else session.fence.term,
             "waiting_bytes": 0 if session is None else session.held_bytes,
+            "refused": {} if session is None else {str(each): why for each, why in session.refused.items()},
         }
 
     @property

@@ -103,6 +103,8 @@ class LogReading:
                         self.lag.brought(partition, first, through, batch.commit_time_us, batch.length)
                         first = through + 1
                     if unroutable is not None:
+                        if unroutable.trace:
+                            _log.error("player %s: the route function raised:\n%s", self._events.name, unroutable.trace)
                         self._events.stopped(partition, number, str(unroutable))
                         return
             except HistoryTrimmed as error:

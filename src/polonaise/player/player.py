@@ -7,6 +7,7 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from math import inf
 from typing import Any, Final, NamedTuple, Self, cast
 
 from polonaise.client.log import Log
@@ -45,6 +46,8 @@ _log = logging.getLogger("polonaise.player")
 
 _NAME_CHARACTERS_MAX: Final = 200
 """The longest name of a player or target, which targets keep."""
+_WARN_S: Final = 60.0
+"""Seconds until what is wrong with a target is logged again."""
 _TICK_S: Final = 0.05
 """Seconds between two looks at deadlines."""
 _NOT_STARTED: Final = "player {!r} was not started: use `async with`, or `await player.start()`"
@@ -103,6 +106,8 @@ class Player:
         self.name = name
         self._endpoints = {each: _endpoint(each, target) for each, target in targets.items()}
         self._partitions = None if partitions is None else list(dict.fromkeys(partitions))
+        if self._partitions == []:
+            raise BadOption("partitions: name those to deliver, or leave it out for all")
         self._settings = settings or PlayerSettings()
         self._start_after = dict(start_after or {})
         if unknown := self._start_after.keys() - self._endpoints.keys():
@@ -124,6 +129,8 @@ class Player:
         self._over: set[asyncio.Task[None]] = set()
         """Tasks that this player has cancelled."""
         self._at_rest: asyncio.Future[None] | None = None
+        self._warned: dict[str, float] = {}
+        """What was logged of targets in the last minute, and when."""
         self.refusals: Counter[TargetName] = Counter()
         """By target, the entries that it has refused."""
 
@@ -235,7 +242,11 @@ class Player:
         if machine is None or ended is None:
             raise Closed(_NOT_STARTED.format(self.name))
         if target not in machine.targets or partition not in machine.partitions:
-            raise BadOption(f"player {self.name!r} does not deliver partition {partition} to target {target!r}")
+            names = ", ".join(sorted(machine.targets)) or "none"
+            raise BadOption(
+                f"player {self.name!r} does not deliver partition {partition} to target {target!r}: it has partitions "
+                f"{', '.join(map(str, sorted(machine.partitions)))} and targets {names}"
+            )
         waiting = _Waiting(target, partition, id, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         self._tell_waiting()
@@ -453,6 +464,15 @@ class Player:
             # What was brought is still delivered: `ended` is told when that is done.
             self._stopped_all_for = reason
 
+    def _warn(self, what: str) -> None:
+        """Log what is wrong with a target, and the same again once a minute."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._warned.get(what, -inf) >= _WARN_S:
+            # Of what is not wrong any more, nothing is kept.
+            self._warned = {each: at_s for each, at_s in self._warned.items() if now_s - at_s < _WARN_S}
+            self._warned[what] = now_s
+            _log.warning("player %s: %s", self.name, what)
+
     def _replaced(self, epoch: Epoch) -> None:
         assert self._machine is not None
         self._carry_out(self._machine.replaced(f"a player of this name has epoch {epoch}"))
@@ -511,11 +531,13 @@ class _Events:
         self._happened(self._machine.acknowledged, partition, through)
 
     def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
-        self._player.refusals[self._about[0]] += 1
+        target = self._about[0]
+        self._player.refusals[target] += 1
+        self._player._warn(f"{target} refuses the entry after {last} of partition {partition}: {reason}")
         self._happened(self._machine.refused, partition, last, reason)
 
     def disconnected(self, reason: str) -> None:
-        _log.warning("player %s: no stream to %s: %s", self._player.name, self._about[0], reason)
+        self._player._warn(f"no stream to {self._about[0]}: {reason}")
         self._happened(self._machine.disconnected, reason)
 
     @property

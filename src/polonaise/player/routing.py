@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from polonaise.log.batch import Batch
 from polonaise.player.protocol.entries import RoutedEntry, TargetName
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted, redacted_trace
 from polonaise.terms import Transaction, TransactionId
 
 PAYLOAD_BYTES_MAX: Final = 60 * 1024 * 1024
@@ -26,9 +26,11 @@ A pure function: whenever it is called for a transaction, it has to return the s
 class Unroutable(Exception):
     """A transaction for which the route function raised, or returned what is no route."""
 
-    def __init__(self, id: TransactionId, why: str) -> None:
+    def __init__(self, id: TransactionId, why: str, trace: str = "") -> None:
         super().__init__(f"transaction {id} can't be routed: {why}")
         self.id = id
+        self.trace = trace
+        """Where the route function raised; empty if it did not."""
 
 
 class Router:
@@ -73,10 +75,11 @@ class Router:
             items = list(payloads.items())
         except Unroutable:
             raise
-        # Even a cancellation: the function is a plain one, so nobody but itself can have cancelled anything.
-        except (Exception, asyncio.CancelledError) as error:
-            why = f"the route function raised {type(error).__name__}: {redacted(str(error))}"
-            raise Unroutable(tx.id, why[:_REASON_CHARACTERS_MAX]) from error
+        # Even a cancellation: the function is a plain one, so nobody but itself can have cancelled anything. Even an
+        # exit: a standby would come to the same transaction, and end as well.
+        except (Exception, asyncio.CancelledError, SystemExit) as error:
+            why = f"the route function raised {type(error).__name__}: {_text_of(error)}"
+            raise Unroutable(tx.id, why[:_REASON_CHARACTERS_MAX], redacted_trace(error)) from error
         entries = []
         for name, payload in items:
             if name in self._retired:
@@ -84,6 +87,8 @@ class Router:
             if name not in self._targets:
                 names = ", ".join(sorted(self._targets)) or "none"
                 raise Unroutable(tx.id, f"no target is called {name!r}: there are {names}")
+            if isinstance(payload, bytearray | memoryview):
+                payload = bytes(payload)
             if not isinstance(payload, bytes):
                 raise Unroutable(tx.id, f"what target {name} is to get is {type(payload).__name__}, and not bytes")
             if len(payload) > PAYLOAD_BYTES_MAX:
@@ -91,3 +96,10 @@ class Router:
                 raise Unroutable(tx.id, f"what target {name} is to get is {what}: have the route function return less")
             entries.append((name, RoutedEntry(tx.id, payload)))
         return entries
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return redacted(str(error)[:_REASON_CHARACTERS_MAX])
+    except Exception:  # noqa: BLE001 - it is the application's object
+        return "without a text"

@@ -99,16 +99,20 @@ class TargetServer:
         """Return the streams that are served and what is wrong, as a dict for JSON; `well` says whether anything is.
 
         By `streams`: the `target` and `player` by name, the `log` by its key, where it comes `from`, whether it is
-        `accepted`, its `epoch` and `term`, and the `waiting_bytes` that are not applied yet.
+        `accepted`, its `epoch` and `term`, the `waiting_bytes` that are not applied yet, and by partition which entry
+        is `refused`, and why. What goes wrong before a stream is accepted is told to the player alone.
         """
         error = self._ended.exception() if self._ended is not None and self._ended.done() else None
-        trouble = self._server.trouble()
+        trouble, streams = self._server.trouble(), self._server.health()
         return {
-            "well": self._ended is not None and error is None and not trouble,
+            "well": self._ended is not None
+            and error is None
+            and not trouble
+            and not any(each["refused"] for each in streams),
             "address": self.address,
             "ended": "" if error is None else str(error),
             "trouble": trouble,
-            "streams": self._server.health(),
+            "streams": streams,
         }
 
     def __await__(self) -> Generator[Any, None, Self]:

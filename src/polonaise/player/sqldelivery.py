@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -14,7 +15,7 @@ from polonaise.errors import BadOption, Closed, ViewUnavailable, ViewUnfit, inva
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, Judge
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Reception, Verdict
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted, redacted_trace
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.database import Database, WriterConnection, transactional_table
 from polonaise.views.databaseerrors import first_line, trouble_in
@@ -23,6 +24,8 @@ from polonaise.views.marks import Marks
 from polonaise.views.worker import Worker, end_all
 
 T = TypeVar("T")
+
+_log = logging.getLogger("polonaise.player")
 
 _FIRST_TRIES: Final = 3
 _REASON_CHARACTERS_MAX: Final = 500
@@ -88,6 +91,8 @@ class SqlDeliveryTarget:
         self._close_s_max = close_s_max
         self._workers: dict[int, Worker] = {}
         self._is_closed = False
+        self._refused: dict[PartitionId, tuple[TransactionId, str]] = {}
+        """By partition, the entry that was refused last, and why."""
 
     # ------------------------------------------------------------------ for the application to say
 
@@ -221,6 +226,11 @@ class SqlDeliveryTarget:
             if trouble_in(error) is not None or not (error is refusal or late):
                 raise
             reason = f"{type(error).__name__}: {redacted(first_line(error))}"
+            if len(batch.entries) == 1 and self._refused.get(partition) != (batch.last, reason):
+                # Once: the same entry comes again and again.
+                self._refused[partition] = batch.last, reason
+                what = "entry %d of partition %d can't be applied:\n%s"
+                _log.warning(what, batch.last, partition, redacted_trace(error))
             return AppliedBatch(Verdict.APPLY, batch.previous, NO_FENCE, reason[:_REASON_CHARACTERS_MAX])
 
     def _memory(self, db: Connection, partition: PartitionId) -> tuple[Fence, TransactionId, bool]:
@@ -264,9 +274,9 @@ class _FenceKept:
         kept = DeliverySource(bytes.fromhex(row.cluster), row.player, row.target)
         if source is not None and source != kept:
             raise ViewUnfit(
-                f"table {self.table.fullname} is of {kept.in_words}; to be served is {source.in_words}. Give each "
-                "target a database of its own, or a `name` of its own; or drop its tables, these included, and "
-                "everything is delivered again"
+                f"table {self.table.fullname} is of {kept.in_words}; to be served is {source.in_words}: see "
+                "whether this is the right database. Give each target a database of its own, or a `name` of its own; a "
+                "target that is to begin anew needs its tables dropped, these included"
             )
         return Fence(row.epoch, row.term)
 

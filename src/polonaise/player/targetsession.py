@@ -131,6 +131,8 @@ class TargetSession:
         self._over = False
         self._takes = True
         self.fence = fence
+        self.refused: dict[PartitionId, str] = {}
+        """By partition, which entry was refused last, and why, until one was applied after that."""
 
     async def greet(self, source: DeliverySource) -> dict[PartitionId, TransactionId] | None:
         """Offer the stream to the target; return the ids that it has applied, by partition, if it accepts.
@@ -259,8 +261,11 @@ class TargetSession:
                 self._end(f"partition {batch.partition}: {what}")
             case Verdict.APPLY if applied.refusal:
                 self._reception.refuse(batch.partition)
-                self._answers.refused(batch.partition, applied.last, _short(applied.refusal)[:REASON_CHARACTERS_MAX])
+                reason = _short(applied.refusal)[:REASON_CHARACTERS_MAX]
+                self.refused[batch.partition] = f"the entry after id {applied.last}: {reason}"
+                self._answers.refused(batch.partition, applied.last, reason)
             case Verdict.APPLY:
+                self.refused.pop(batch.partition, None)
                 self._answers.acknowledged(batch.partition, applied.last)
 
     def _end(self, reason: str) -> None:

@@ -209,6 +209,7 @@ class _ServedStream:
             "epoch": 0 if session is None else session.fence.epoch,
             "term": 0 if session is None else session.fence.term,
             "waiting_bytes": 0 if session is None else session.held_bytes,
+            "refused": {} if session is None else {str(each): why for each, why in session.refused.items()},
         }
 
     async def _read(self) -> None:

@@ -224,7 +224,7 @@ class ActivePlayer:
             else:
                 # What it has applied before the refused entry is progress, too.
                 stream.acknowledged(partition, last, now_s)
-                stream.halt(partition, last, reason, now_s)
+                stream.halt(partition, last, f"it refuses the entry after id {last}: {reason}", now_s)
                 self._send(stream, now_s)
         return self._effects()
 
