@@ -224,7 +224,8 @@ class ActivePlayer:
             else:
                 # What it has applied before the refused entry is progress, too.
                 stream.acknowledged(partition, last, now_s)
-                stream.halt(partition, last, f"it refuses the entry after id {last}: {reason}", now_s)
+                why = f"it refuses the entry after id {last}: {reason}"
+                stream.halt(partition, last, why, now_s)
                 self._send(stream, now_s)
         return self._effects()
 
