@@ -67,6 +67,12 @@ def test_a_target_that_can_not_be_meant(tmp_path: Path, target: str, naming: str
         (WHOLE.replace("[targets.a]\n", "[target.a]\n"), "unknown table target, did you mean [targets]?"),
         (WHOLE.partition("[targets.a]")[0], "there is no target: write [targets.NAME]"),
         ("targets = 3\n" + WHOLE.partition("[targets.a]")[0], "targets is a table of tables: write [targets.NAME]"),
+        (WHOLE + "[targets.b]\nfile = 'x/../f'\n[targets.c]\nfile = 'f'\n", "targets.b and targets.c are at one place"),
+        (
+            WHOLE
+            + "[targets.b]\nsql = 'sqlite:///x'\napply = 'a:B'\n[targets.c]\nsql = 'sqlite:///x'\napply = 'a:B'\n",
+            "targets.b and targets.c are at one place",
+        ),
         (WHOLE.replace('route = "shop:route"\n', ""), "--route is not given"),
         (WHOLE.replace('"accounts"', '""'), "--name is empty"),
         (WHOLE.replace("route =", "rout ="), "unknown setting player.rout, did you mean route?"),

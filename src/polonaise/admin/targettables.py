@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from polonaise.errors import BadOption
@@ -54,7 +55,19 @@ def targets_in(
             if plan is not None:
                 found[name] = plan
         mistakes += [f"{where}: {each}" for each in wrong]
+    mistakes += [f"{origin}: {each}" for each in _doubled(found)]
     return found
+
+
+def _doubled(targets: Mapping[TargetName, TargetPlan]) -> Iterator[str]:
+    """Yield what is wrong with targets that are at one place: a memory belongs to one target."""
+    first: dict[tuple[str, ...], TargetName] = {}
+    for name, plan in targets.items():
+        # A class of its own may have tables of its own; and at one address there may be targets of several names.
+        place = (plan.sql, plan.apply) if plan.sql else (os.path.realpath(plan.file),) if plan.file else (name,)
+        if place in first:
+            yield f"targets.{first[place]} and targets.{name} are at one place: give each a database or file of its own"
+        first.setdefault(place, name)
 
 
 def _target_in(given: Mapping[str, Any], environment: Mapping[str, str], wrong: list[str]) -> TargetPlan | None:
