@@ -52,7 +52,7 @@ _MUTATIONS = (
     Mutation("a refusal is told before what it rests on is decided", owner,
           "            if refusal.rests_on <= self.committed:\n", "            if True:\n"),
     Mutation("a request is answered before its message is committed", owner,
-          "                session.prove(entry)\n", "                self._prove(entry)\n"),
+          "                session.prove(entry)\n", "                self._prove(entry, Moment(0.0, 0))\n"),
     Mutation("the appends in flight are failed when their session ends", owner,
           "        self._answers.unanswered += requests\n",
           "        self._answers.unanswered += requests\n"
