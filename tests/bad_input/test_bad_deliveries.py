@@ -54,6 +54,14 @@ def kept(path: Path) -> list[tuple[int, str]]:
         engine.dispose()
 
 
+def change(path: Path, statement: str) -> None:
+    """Change the memory of a target behind its back."""
+    engine = create_engine(f"sqlite:///{path}")
+    with engine.begin() as db:
+        db.exec_driver_sql(statement)
+    engine.dispose()
+
+
 def route(tx: Transaction) -> Mapping[str, bytes]:
     """`ab:rest` goes to the targets a and b; `huge:` is more than a message carries."""
     names, _, rest = tx.data.partition(b":")
@@ -179,10 +187,7 @@ async def test_an_index_beyond_the_end_of_the_log(tmp_path: Path, transport: Rem
         await at.write(0, b"ab:1")
         for name in "ab":
             await until_kept(tmp_path / f"{name}.db", (0, "1"))
-    engine = create_engine(f"sqlite:///{tmp_path / 'a.db'}")
-    with engine.begin() as db:
-        db.exec_driver_sql("UPDATE polonaise_delivery_ids SET high_water_mark = 1000 WHERE partition = 0")
-    engine.dispose()
+    change(tmp_path / "a.db", "UPDATE polonaise_delivery_ids SET high_water_mark = 1000 WHERE partition = 0")
     async with delivering(tmp_path, transport) as at:
         await at.until_hindered("a", "0", "it has applied 1000, and the log ends with")
         await at.write(0, b"ab:2")
@@ -196,10 +201,7 @@ async def test_a_lower_epoch(tmp_path: Path, transport: Remote) -> None:
         await at.write(0, b"ab:1")
         for name in "ab":
             await until_kept(tmp_path / f"{name}.db", (0, "1"))
-        engine = create_engine(f"sqlite:///{tmp_path / 'a.db'}")
-        with engine.begin() as db:
-            db.exec_driver_sql("UPDATE polonaise_delivery_fence SET epoch = 99")
-        engine.dispose()
+        change(tmp_path / "a.db", "UPDATE polonaise_delivery_fence SET epoch = 99")
         await at.write(0, b"a:2")
         with pytest.raises(
             ProducerFenced, match="target a is served by a player of epoch 99, and this one has epoch 1"
@@ -214,10 +216,7 @@ async def test_a_lower_term(tmp_path: Path, transport: Remote) -> None:
     async with delivering(tmp_path, transport) as at:
         await at.write(0, b"ab:1")
         await until_kept(tmp_path / "a.db", (0, "1"))
-        engine = create_engine(f"sqlite:///{tmp_path / 'a.db'}")
-        with engine.begin() as db:
-            db.exec_driver_sql("UPDATE polonaise_delivery_fence SET term = 40")
-        engine.dispose()
+        change(tmp_path / "a.db", "UPDATE polonaise_delivery_fence SET term = 40")
         await at.write(0, b"ab:2")
         await until_kept(tmp_path / "a.db", (0, "1"), (0, "2"))
         await until_kept(tmp_path / "b.db", (0, "1"), (0, "2"))

@@ -26,11 +26,11 @@ from sqlalchemy import (
 from polonaise.errors import BadOption, Closed, ViewUnavailable, ViewUnfit
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
-from polonaise.player.protocol.reception import Reception, Verdict
+from polonaise.player.protocol.reception import Verdict
 from polonaise.player.sqldelivery import SqlDeliveryTarget
+from rigs.deliverycalls import SOURCE, StreamCalls, batch_of, stream
 from rigs.waiting import wait_until
 
-SOURCE = DeliverySource(bytes(range(16)), "p", "a")
 SCHEMA = MetaData()
 LINES = Table(
     "lines",
@@ -66,10 +66,7 @@ class Lines(SqlDeliveryTarget):
 
 def batch(previous: int, *lines: str | None, partition: int = 0) -> DeliveryBatch:
     """A batch of consecutive ids; None for a dummy."""
-    entries = [
-        RoutedEntry(previous + 1 + place, None if line is None else line.encode()) for place, line in enumerate(lines)
-    ]
-    return DeliveryBatch(partition, previous, entries)
+    return batch_of(previous, lines, partition)
 
 
 def kept(url: str) -> list[tuple[int, str]]:
@@ -92,37 +89,14 @@ async def opened(url: str, *targets: SqlDeliveryTarget, **options: Any) -> Async
             await target.close()
 
 
-class Calls:
-    """The calls of one stream to a target, each awaited."""
-
-    def __init__(self, target: SqlDeliveryTarget, fence: Fence) -> None:
-        self.target = target
-        self.reception = Reception(fence)
-
-    async def greet(self, source: DeliverySource) -> Acceptance:
-        return await self.target.accept(self.reception.fence, source)
-
-    async def take(self, batch: DeliveryBatch) -> AppliedBatch:
-        applied = await self.target.apply(batch, self.reception.judge)
-        if applied.refusal:
-            self.reception.refuse(batch.partition)
-        return applied
-
-
-async def stream(target: SqlDeliveryTarget, epoch: int = 1, term: int = 1) -> Calls:
-    session = Calls(target, Fence(epoch, term))
-    assert (await session.greet(SOURCE)).accepted
-    return session
-
-
 async def test_entries_are_applied_with_their_ids_and_told_to_the_next_stream(url: str) -> None:
     async with opened(url) as target:
-        session = Calls(target, Fence(1, 1))
+        session = StreamCalls(target, Fence(1, 1))
         assert await session.greet(SOURCE) == Acceptance(True, Fence(1, 1), {})
         assert await session.take(batch(-1, "a", "b")) == AppliedBatch(Verdict.APPLY, 1, Fence(1, 1))
         assert await session.take(batch(-1, "x", partition=3)) == AppliedBatch(Verdict.APPLY, 0, Fence(1, 1))
     async with opened(url) as again:
-        acceptance = await Calls(again, Fence(1, 2)).greet(SOURCE)
+        acceptance = await StreamCalls(again, Fence(1, 2)).greet(SOURCE)
         assert acceptance == Acceptance(True, Fence(1, 2), {0: 1, 3: 0})
     assert kept(url) == [(0, "a"), (0, "b"), (3, "x")]
 
@@ -326,7 +300,7 @@ async def test_tables_that_are_dropped_under_way_refuse_no_entry_and_are_made_ag
         engine.dispose()
         with pytest.raises(ViewUnavailable, match="own tables can't be read"):
             await session.take(batch(0, "b"))
-        again = Calls(target, Fence(1, 2))
+        again = StreamCalls(target, Fence(1, 2))
         assert (await again.greet(SOURCE)).applied == {}
         assert (await again.take(batch(-1, "a", "b"))).last == 1
     assert kept(url) == [(0, "a"), (0, "b")]

@@ -83,7 +83,7 @@ class GivenSettings:
         """`origin` is where the targets are from."""
         self.given = {each.key.name: each for each in given}
         self.targets = dict(targets or {})
-        """Of a player, its targets."""
+        """The targets that a player's file of settings names; empty for other nodes."""
         self._origin = origin
 
     def __getitem__(self, name: str) -> Any:

@@ -13,7 +13,7 @@ from polonaise.link.budget import Budget
 from polonaise.link.connection import Connection, LinkSettings, printable
 from polonaise.player.deliverytarget import DeliverySource
 from polonaise.player.protocol.entries import DeliveryBatch, Fence, RoutedEntry
-from polonaise.player.targetsession import ServedTargets, TargetSession
+from polonaise.player.targetsession import ServedTargets, TargetSession, stream_health
 from polonaise.terms import PartitionId, TransactionId
 from polonaise.wire.codec import Message
 from polonaise.wire.deliveries import (
@@ -195,19 +195,8 @@ class ServedStream:
 
     def health(self) -> dict[str, Any]:
         """Return what is known of the stream, as a dict for JSON."""
-        session, source = self._session, self.source
-        assert source is not None
-        return {
-            "target": source.target,
-            "player": source.player,
-            "log": source.log_key.hex(),
-            "from": self.connection.peer_address,
-            "accepted": self._is_accepted,
-            "epoch": 0 if session is None else session.fence.epoch,
-            "term": 0 if session is None else session.fence.term,
-            "waiting_bytes": 0 if session is None else session.held_bytes,
-            "refused": {} if session is None else {str(each): why for each, why in session.refused.items()},
-        }
+        assert self.source is not None
+        return stream_health(self.source, self.connection.peer_address, self._session, is_accepted=self._is_accepted)
 
     @property
     def _name(self) -> str:

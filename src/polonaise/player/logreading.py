@@ -36,7 +36,7 @@ _SKIPPED_SHARE: Final = 16
 
 
 class ReadingEvents(Protocol):
-    """Who is told what the log tells: the player."""
+    """The player, as the one that is told what comes of the log."""
 
     name: str
 

@@ -320,6 +320,23 @@ class TargetSession:
         )
 
 
+def stream_health(
+    source: DeliverySource, peer: str, session: TargetSession | None, *, is_accepted: bool
+) -> dict[str, Any]:
+    """Return what a server knows of a stream, for `TargetServer.health`; `session` is None before there is one."""
+    return {
+        "target": source.target,
+        "player": source.player,
+        "log": source.log_key.hex(),
+        "from": peer,
+        "accepted": is_accepted,
+        "epoch": 0 if session is None else session.fence.epoch,
+        "term": 0 if session is None else session.fence.term,
+        "waiting_bytes": 0 if session is None else session.held_bytes,
+        "refused": {} if session is None else {str(each): why for each, why in session.refused.items()},
+    }
+
+
 _Lane: TypeAlias = deque[tuple[DeliveryBatch, int]]
 """Batches that wait to be applied, each with the bytes that it counts for."""
 

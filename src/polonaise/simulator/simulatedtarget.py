@@ -86,7 +86,7 @@ class SimulatedTarget:
         self._turn = asyncio.Lock()
         self._file: File | None = None
         self._memory = TargetMemory()
-        """As far as this process knows it; the other one may have gone on."""
+        """What this process knows to be on the disk; the other process of the target may have gone on since."""
         self._put_back = trouble.put_back
         self._steps: set[asyncio.Task[None]] = set()
 

@@ -47,7 +47,7 @@ ROLE_OPERATOR: Final = 4
 """Who asks a storage node for its health, and may ask for nothing else."""
 ROLE_PLAYER: Final = 5
 ROLE_TARGET: Final = 6
-"""Who serves one or several targets of players."""
+"""The role of a process that serves targets to players."""
 
 # ------------------------------------------------------------------ common
 

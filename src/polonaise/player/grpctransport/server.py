@@ -26,7 +26,7 @@ from polonaise.player.grpctransport.messages import (
     read_by_target,
 )
 from polonaise.player.protocol.entries import Fence
-from polonaise.player.targetsession import ServedTargets, TargetSession
+from polonaise.player.targetsession import ServedTargets, TargetSession, stream_health
 from polonaise.terms import PartitionId, TransactionId
 
 _log = logging.getLogger("polonaise.player")
@@ -198,19 +198,8 @@ class _ServedStream:
 
     def health(self) -> dict[str, Any]:
         """Return what is known of the stream, as a dict for JSON."""
-        session, source = self._session, self.source
-        assert source is not None
-        return {
-            "target": source.target,
-            "player": source.player,
-            "log": source.log_key.hex(),
-            "from": self._context.peer(),
-            "accepted": self._is_accepted,
-            "epoch": 0 if session is None else session.fence.epoch,
-            "term": 0 if session is None else session.fence.term,
-            "waiting_bytes": 0 if session is None else session.held_bytes,
-            "refused": {} if session is None else {str(each): why for each, why in session.refused.items()},
-        }
+        assert self.source is not None
+        return stream_health(self.source, self._context.peer(), self._session, is_accepted=self._is_accepted)
 
     async def _read(self) -> None:
         """Have the target take what the player sends."""
