@@ -419,7 +419,23 @@ async def test_a_stream_may_be_closed_by_what_it_tells(target: MemoryTarget, end
         assert stream.heard.count("disconnected") == 0
 
 
-@pytest.mark.parametrize("told", ["connected", "written", "acknowledged", "refused", "fenced", "disconnected"])
+async def test_a_mistake_in_what_is_told_of_a_full_stream_is_raised_by_its_task(
+    target: MemoryTarget, endpoint: DeliveryEndpoint
+) -> None:
+    class Wrong(Heard):
+        def written(self) -> None:
+            raise LookupError("a mistake")
+
+    target.waits[0] = asyncio.Event()
+    async with opened(endpoint, heard=Wrong()) as stream:
+        # The generator ends at the first `send` that has returned False.
+        assert not all(stream.stream.send([batch(id - 1, bytes(2**20))]) for id in range(100))
+        target.waits[0].set()
+        with pytest.raises(LookupError, match="a mistake"):
+            await asyncio.wait_for(stream.task, 20)
+
+
+@pytest.mark.parametrize("told", ["connected", "acknowledged", "refused", "fenced", "disconnected"])
 async def test_a_mistake_in_what_a_stream_tells_is_raised_by_its_task(
     target: MemoryTarget, endpoint: DeliveryEndpoint, told: str
 ) -> None:
@@ -432,7 +448,7 @@ async def test_a_mistake_in_what_a_stream_tells_is_raised_by_its_task(
     if told == "fenced":
         target.kept = Fence(9, 9)
     async with opening(endpoint, heard=heard) as stream:
-        if told in ("written", "acknowledged", "refused", "disconnected"):
+        if told in ("acknowledged", "refused", "disconnected"):
             await stream.heard.until("connected", {})
             target.refuses = {b"bad"}
             stream.send(batch(-1 if told != "disconnected" else 5, b"bad" if told == "refused" else b"a"))

@@ -126,7 +126,8 @@ class Opened(NamedTuple):
     task: asyncio.Task[None]
 
     def send(self, *batches: DeliveryBatch) -> None:
-        self.stream.send(batches)
+        if self.stream.send(batches):
+            self.heard.written()
 
 
 @contextlib.asynccontextmanager

@@ -151,12 +151,14 @@ class BatchReader:
                 self._request_rest_of(request)
         if self._end is not None and self._first > self._end:
             self._done = True
+        # An answer may reach beyond the end that is wanted.
+        self._batches.extend(batch for batch in batches if self._end is None or batch.first <= self._end)
         if self._done:
             self._cancel_requests()
         else:
             self._send_requests()
-        # An answer may reach beyond the end that is wanted.
-        self._batches.extend(batch for batch in batches if self._end is None or batch.first <= self._end)
+            # The requests are tasks: they are sent before the caller goes to work on this answer, which may take long.
+            await asyncio.sleep(0)
 
     def _advance(self, request: _PartRequest, batches: list[Batch]) -> None:
         """Move on past the batches of an answer, and learn from their size how large the next parts may be."""

@@ -33,19 +33,20 @@ class DirectStream:
     def __init__(self, served: ServedTarget, fence: Fence, events: StreamEvents) -> None:
         self._session = served.session(fence, self)
         self._events = events
-        self._sent: asyncio.Queue[Sequence[DeliveryBatch] | None] = asyncio.Queue()
-        """What was sent and is not taken yet; None once the stream is over."""
-        self._is_closed = False
+        self._over = asyncio.Event()
+        """Set once nothing more is to be told."""
         self._failure: BaseException | None = None
 
-    def send(self, batches: Sequence[DeliveryBatch]) -> None:
-        """Send batches. Does not wait; `StreamEvents.written` says when more may be sent."""
-        self._sent.put_nowait(batches)
+    def send(self, batches: Sequence[DeliveryBatch]) -> bool:
+        """Send batches, without waiting; return whether more may be sent at once, or else tell `written` later."""
+        for batch in batches:
+            self._session.take(batch)
+        return not self._session.full
 
     def close(self) -> None:
         """Tell nothing more, and have the target take nothing more than what it is applying just now."""
         self._session.close()
-        self._over()
+        self._over.set()
 
     async def serve(self, source: DeliverySource, open_s_max: float) -> None:
         """Open the stream, and be its task: until it ends, is closed or is cancelled."""
@@ -55,18 +56,14 @@ class DirectStream:
                 async with asyncio.timeout(open_s_max):
                     applied = await session.greet(source)
             except TimeoutError:  # that of the deadline: those of the target are wrapped
-                if not self._is_closed:
+                if not self._over.is_set():
                     self.close()
                     events.disconnected(f"the target did not answer within {open_s_max:g} s")
                 return
             if applied is None:
                 return
             events.connected(applied)
-            while not self._is_closed and (batches := await self._sent.get()) is not None:
-                for batch in batches:
-                    session.take(batch)
-                if not session.full:
-                    events.written()
+            await self._over.wait()
         finally:
             session.close()
             await session.gone()
@@ -85,23 +82,19 @@ class DirectStream:
 
     def fenced(self, kept: Fence) -> None:
         """Tell the player, and end."""
-        self._over()
+        self._over.set()
         self._events.fenced(kept)
 
     def ended(self, reason: str) -> None:
         """Tell the player, and end."""
-        self._over()
+        self._over.set()
         self._events.disconnected(reason)
 
     def failed(self, error: BaseException) -> None:
         """Have `serve` raise the error: the player ends with it."""
         self._failure = error
-        self._over()
+        self._over.set()
 
     def eased(self) -> None:
         """Tell the player that more may be sent."""
         self._events.written()
-
-    def _over(self) -> None:
-        self._is_closed = True
-        self._sent.put_nowait(None)

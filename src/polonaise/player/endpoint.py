@@ -20,7 +20,7 @@ class StreamEvents(Protocol):
         """The target keeps this fence, and takes nothing more of the stream."""
 
     def written(self) -> None:
-        """The stream takes more batches."""
+        """The stream takes more batches, after a `send` that has returned False."""
 
     def acknowledged(self, partition: PartitionId, through: TransactionId) -> None:
         """The target has applied all up to this id."""
@@ -35,8 +35,11 @@ class StreamEvents(Protocol):
 class DeliveryStream(Protocol):
     """One stream to a target, as the player sees it."""
 
-    def send(self, batches: Sequence[DeliveryBatch]) -> None:
-        """Send batches. Does not wait; `StreamEvents.written` says when more may be sent."""
+    def send(self, batches: Sequence[DeliveryBatch]) -> bool:
+        """Send batches, without waiting; return whether more may be sent at once.
+
+        Otherwise `StreamEvents.written` says when more may be sent.
+        """
 
     def close(self) -> None:
         """Tell nothing more, and have the target take nothing more than what it is applying just now."""

@@ -71,11 +71,11 @@ class LinkStream:
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done when the stream has ended, with the reason, or with what `serve` is to raise."""
 
-    def send(self, batches: Sequence[DeliveryBatch]) -> None:
-        """Send batches. Does not wait; `StreamEvents.written` says when more may be sent."""
+    def send(self, batches: Sequence[DeliveryBatch]) -> bool:
+        """Send batches, without waiting; return whether more may be sent at once, or else tell `written` later."""
         connection = self._connection
         if self._over or connection is None:
-            return
+            return False
         for partition, previous, entries in batches:
             frame = entries_frame(partition, previous, entries)
             size = sum(map(len, frame))
@@ -85,13 +85,12 @@ class LinkStream:
                     f"message, and the link carries {self._settings.frame_bytes_max} at most: have the route function "
                     "return less"
                 )
-                return
+                return False
             connection.send_frame(frame)
-        # Not at once: the player is in the middle of something.
         if connection.writable:
-            asyncio.get_running_loop().call_soon(self._written)
-        else:
-            self._host.spawn(self._written_later(connection), f"player: wait for {self._address} to read")
+            return True
+        self._host.spawn(self._written_later(connection), f"player: wait for {self._address} to read")
+        return False
 
     def close(self) -> None:
         """Tell nothing more, and have the target take nothing more than what it is applying just now."""
@@ -174,20 +173,17 @@ class LinkStream:
             case _:
                 raise ProtocolError(f"a target sent {type(message).__name__} for partition {partition} out of turn")
 
-    def _written(self) -> None:
+    async def _written_later(self, connection: Connection) -> None:
+        try:
+            await connection.wait_writable()
+        except PolonaiseError:
+            return  # it has closed, which is told otherwise
         if self._over:
             return
         try:
             self._events.written()
         except Exception as error:  # noqa: BLE001 - raised by `serve`
             self._fail(error)
-
-    async def _written_later(self, connection: Connection) -> None:
-        try:
-            await connection.wait_writable()
-        except PolonaiseError:
-            return  # it has closed, which is told otherwise
-        self._written()
 
     # ------------------------------------------------------------------ the end
 

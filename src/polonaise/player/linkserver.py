@@ -13,16 +13,16 @@ from polonaise.link.budget import Budget
 from polonaise.link.connection import Connection, LinkSettings, printable
 from polonaise.player.deliverytarget import DeliverySource
 from polonaise.player.protocol.entries import DeliveryBatch, Fence, RoutedEntry
-from polonaise.player.targetsession import ServedTargets, TargetSession, stream_health
+from polonaise.player.targetsession import ACKNOWLEDGE_S, ServedTargets, TargetSession, stream_health
 from polonaise.terms import PartitionId, TransactionId
 from polonaise.wire.codec import Message
 from polonaise.wire.deliveries import (
     DeliverEntries,
     DeliveryEnded,
     DeliveryFenced,
-    EntriesApplied,
     EntryRefused,
     OpenDelivery,
+    applied_frame,
     encode_applied,
     parse_entries,
 )
@@ -117,6 +117,7 @@ class ServedStream:
         self._is_accepted = False
         self._opening: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._telling: asyncio.TimerHandle | None = None
         self._unsent: dict[PartitionId, TransactionId] = {}
         """By partition, the last id that was applied and that the player is not told yet."""
         self.source: DeliverySource | None = None
@@ -147,8 +148,9 @@ class ServedStream:
     def closed(self, _: Connection, error: PolonaiseError) -> None:
         """End the session: nothing more is applied but what is being applied just now."""
         self._server.streams.pop(self, None)
-        if self._deadline is not None:
-            self._deadline.cancel()
+        for timer in (self._deadline, self._telling):
+            if timer is not None:
+                timer.cancel()
         if self._session is not None:
             self._session.close()
             _log.info("the stream of %s has ended: %s", self._name, error)
@@ -208,15 +210,17 @@ class ServedStream:
     # ------------------------------------------------------------------ what the session answers
 
     def acknowledged(self, partition: PartitionId, through: TransactionId) -> None:
-        """Tell the player, once all that has arrived together is applied: no other entry waits for this answer."""
+        """Tell the player, a little later: what arrives meanwhile, for any target here, is applied first."""
         if not self._unsent:
-            asyncio.get_running_loop().call_soon(self._send_applied)
+            self._telling = asyncio.get_running_loop().call_later(ACKNOWLEDGE_S, self._send_applied)
         self._unsent[partition] = through
 
     def _send_applied(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
         unsent, self._unsent = self._unsent, {}
         for partition, through in unsent.items():
-            self.connection.send(EntriesApplied(through), partition=partition)
+            self.connection.send_frame(applied_frame(partition, through))
 
     def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
         """Tell the player."""

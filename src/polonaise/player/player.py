@@ -376,10 +376,13 @@ class Player:
     def _happened(self, event: Callable[..., Sequence[PlayerEffect]], *about: Any) -> None:
         """Let an event happen, and carry out what comes of it, before anything else can happen."""
         self._carry_out(event(*about, asyncio.get_running_loop().time()))
-        self._tell_waiting()
-        self._tell_rest()
-        assert self._machine is not None
-        if self._stopped_all_for and self._machine.has_finished:
+        machine = self._machine
+        assert machine is not None
+        if self._waiting:
+            self._tell_waiting()
+        if self._at_rest is not None:
+            self._tell_rest()
+        if self._stopped_all_for and machine.has_finished:
             self._end(self._delivers_no_more("any partition", self._stopped_all_for))
             self._cancel_all()
 
@@ -403,12 +406,24 @@ class Player:
 
     def _carry_out(self, effects: Iterable[PlayerEffect]) -> None:
         """Carry out the effects in their order. None of this waits, so no event comes in between."""
+        machine = self._machine
+        assert machine is not None
+        take_more = self._carried_out(effects)
+        while take_more:
+            target, term = take_more.pop()
+            now_s = asyncio.get_running_loop().time()
+            take_more += self._carried_out(machine.written(target, term, now_s))
+
+    def _carried_out(self, effects: Iterable[PlayerEffect]) -> list[tuple[TargetName, Term]]:
+        """Carry out the effects; return the streams that take more at once, with their terms."""
         reading = self._reading
         assert reading is not None
+        take_more: list[tuple[TargetName, Term]] = []
         for effect in effects:
             match effect:
-                case SendBatches(target, _, batches):
-                    self._streams[target].stream.send(batches)
+                case SendBatches(target, term, batches):
+                    if self._streams[target].stream.send(batches):
+                        take_more.append((target, term))
                 case ReadForTarget():
                     self._spawn(reading.read(effect), f"read partition {effect.partition} for {effect.target}")
                 case OpenStream(target, term):
@@ -425,6 +440,7 @@ class Player:
                     self._main_streams[partition] = self._spawn(work, f"follow partition {partition}")
                 case StandDown(reason):
                     self._stand_down(reason)
+        return take_more
 
     def _open(self, target: TargetName, term: Term) -> None:
         assert self._machine is not None

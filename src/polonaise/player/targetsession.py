@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from functools import partial
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from polonaise.errors import BadOption, InvariantViolated, NotFound, PolonaiseError
@@ -22,6 +21,9 @@ REASON_CHARACTERS_MAX: Final = 500
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
 """A session that holds more than this of batches that are not applied yet is full: several times what a player sends
 ahead, or partitions that are slow would keep others from being read."""
+ACKNOWLEDGE_S: Final = 0.001
+"""Seconds for which servers gather acknowledgements. No entry waits for one, unless the player has sent as much ahead
+as it may; and telling each at once would keep the processors from what is still to be applied."""
 _BATCH_BYTES: Final = 512
 """The bytes that a batch counts for besides its entries: about what its objects take in memory."""
 _ID_MAX: Final = 2**63 - 1
@@ -234,8 +236,7 @@ class TargetSession:
         while lane:
             batch, held_bytes = lane.popleft()
             try:
-                is_right = partial(_is_applied, batch)
-                applied = await self._called(is_right, self._target.apply, batch, self._reception.judge)
+                applied = await self._called(_is_applied, self._target.apply, batch, self._reception.judge)
             except _TargetFailed as failure:
                 self._end(str(failure))
                 return
@@ -285,11 +286,12 @@ class TargetSession:
     # ------------------------------------------------------------------ the target's own code
 
     async def _called(
-        self, is_right: Callable[[Any], bool], method: Callable[..., Coroutine[Any, Any, T]], *args: Any
+        self, is_right: Callable[..., bool], method: Callable[..., Coroutine[Any, Any, T]], *args: Any
     ) -> T:
         """Return what a method of the target returns. Raises `_TargetFailed` for whatever it does wrong.
 
-        Its code is the application's: no error of it may end more than this session.
+        `is_right` is called with the result and the arguments, and says whether that can be an answer to those. The
+        target's code is the application's: no error of it may end more than this session.
         """
         try:
             result = await method(*args)
@@ -303,12 +305,12 @@ class TargetSession:
         except Exception as error:
             text = _shown(error, str if isinstance(error, PolonaiseError) else repr)
             raise _TargetFailed(f"the target failed: {text}"[:REASON_CHARACTERS_MAX]) from error
-        if not is_right(result):
+        if not is_right(result, *args):
             text = f"the target returned {_shown(result, repr)}"[: REASON_CHARACTERS_MAX - 50]
             raise _TargetFailed(f"{text}, which is not what DeliveryTarget says")
         return result
 
-    def _is_acceptance(self, answer: Any) -> bool:
+    def _is_acceptance(self, answer: Any, *_: object) -> bool:
         return (
             isinstance(answer, Acceptance)
             and isinstance(answer.accepted, bool)
@@ -351,7 +353,7 @@ class _TargetFailed(Exception):
     """The target has done something wrong; the text says what."""
 
 
-def _is_applied(batch: DeliveryBatch, answer: Any) -> bool:
+def _is_applied(answer: Any, batch: DeliveryBatch, _: object) -> bool:
     if not (
         isinstance(answer, AppliedBatch)
         and isinstance(answer.verdict, Verdict)
@@ -366,7 +368,11 @@ def _is_applied(batch: DeliveryBatch, answer: Any) -> bool:
 
 
 def _is_fence(given: Any) -> bool:
-    return isinstance(given, Fence) and all(isinstance(each, int) and 0 <= each <= _ID_MAX for each in given)
+    return isinstance(given, Fence) and _is_number(given.epoch) and _is_number(given.term)
+
+
+def _is_number(given: Any) -> bool:
+    return isinstance(given, int) and 0 <= given <= _ID_MAX
 
 
 def _is_id(given: Any) -> bool:

@@ -94,8 +94,8 @@ DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "written-not-told": Mutation(
         _LINK,
-        "            asyncio.get_running_loop().call_soon(self._written)\n",
-        "            pass\n",
+        "        if connection.writable:\n            return True\n",
+        "        if connection.writable:\n            return False\n",
         "P8: a stream takes one lot of batches and no more",
     ),
     "hanging-stream-not-closed": Mutation(

@@ -24,8 +24,12 @@ from polonaise.wire.codec import I64, U32, Blob, Key, Message, Payload, Text, me
 from polonaise.wire.frame import Buffer
 
 _APPLIED: Final = struct.Struct("<iq")
+_THROUGH: Final = struct.Struct("<q")
 _DUMMY: Final = -1
 _ENTRY_BYTES: Final = 12
+_ONE_ENTRY: Final = struct.Struct("<qIIqi")
+"""The head of a batch of one entry: what most are while the log is written slowly."""
+_ONE_COLUMN: Final = struct.Struct("<qi")
 
 
 @message(128)
@@ -91,6 +95,14 @@ class DeliveryEnded(Message):
     reason: Text
 
 
+_NOT_RISING: Final = "the ids of a delivery must rise, from above {} on"
+
+
+def applied_frame(partition: PartitionId, through: TransactionId) -> list[Buffer]:
+    """Return the frame of an `EntriesApplied`. Made in one go, without the message, as there is one of each batch."""
+    return frame.encode(EntriesApplied.TYPE, 0, partition, _THROUGH.pack(through))
+
+
 def entries_frame(
     partition: PartitionId, previous: TransactionId, entries: Sequence[tuple[TransactionId, bytes | None]]
 ) -> list[Buffer]:
@@ -99,10 +111,16 @@ def entries_frame(
     Made in one go, without the message: a player makes one of each batch for each target.
     """
     count = len(entries)
-    ids, payloads = zip(*entries, strict=True)
-    lengths = [_DUMMY if each is None else len(each) for each in payloads]
-    data = b"".join(filter(None, payloads))
-    head = struct.pack(f"<qII{count}q{count}i", previous, crc32(data), count * _ENTRY_BYTES, *ids, *lengths)
+    if count == 1:
+        ((id, payload),) = entries
+        data = payload or b""
+        length = _DUMMY if payload is None else len(data)
+        head = _ONE_ENTRY.pack(previous, crc32(data), _ENTRY_BYTES, id, length)
+    else:
+        ids, payloads = zip(*entries, strict=True)
+        lengths = [_DUMMY if each is None else len(each) for each in payloads]
+        data = b"".join(filter(None, payloads))
+        head = struct.pack(f"<qII{count}q{count}i", previous, crc32(data), count * _ENTRY_BYTES, *ids, *lengths)
     return frame.encode(DeliverEntries.TYPE, 0, partition, head, (data,) if data else ())
 
 
@@ -114,10 +132,18 @@ def parse_entries(message: DeliverEntries) -> list[tuple[TransactionId, bytes | 
     data = message.payload[0] if message.payload else b""
     if crc32(data) != message.crc:
         raise ProtocolError("the entries of a delivery arrived damaged: their checksum does not match")
+    if count == 1:
+        id, length = _ONE_COLUMN.unpack(message.columns)
+        if message.previous < NO_TRANSACTION or id <= message.previous:
+            raise ProtocolError(_NOT_RISING.format(message.previous))
+        if length == _DUMMY and not data:
+            return [(id, None)]
+        if length == len(data):
+            return [(id, bytes(data))]
     numbers = struct.unpack(f"<{count}q{count}i", message.columns)
     ids, lengths = numbers[:count], numbers[count:]
     if not NO_TRANSACTION <= message.previous < ids[0] or not all(map(operator.lt, ids, ids[1:])):
-        raise ProtocolError(f"the ids of a delivery must rise, from above {message.previous} on")
+        raise ProtocolError(_NOT_RISING.format(message.previous))
     entries: list[tuple[TransactionId, bytes | None]] = []
     start = 0
     for id, length in zip(ids, lengths, strict=True):

@@ -86,10 +86,11 @@ class _GrpcStream:
         """Whether the player knows that the stream has ended, or has closed it: it is told nothing more."""
         self._call: Any = None
 
-    def send(self, batches: Sequence[DeliveryBatch]) -> None:
-        """Send batches. Does not wait; `StreamEvents.written` says when more may be sent."""
+    def send(self, batches: Sequence[DeliveryBatch]) -> bool:
+        """Send batches, without waiting; return False: `StreamEvents.written` says when more may be sent."""
         self._unsent.extend(batches)
         self._something_unsent.set()
+        return False
 
     def close(self) -> None:
         """Tell nothing more, and have the target take nothing more than what it is applying just now."""
@@ -117,7 +118,7 @@ class _GrpcStream:
                         self._end(f"{self._endpoint.address}: the target has ended the stream, and does not say why")
                         break
                     tell_answers(data, self)
-                    if self._accepted:
+                    if self._accepted and deadline.when() is not None:
                         deadline.reschedule(None)
         except TimeoutError:
             self._end(f"{self._endpoint.address}: the target did not answer within {open_s_max:g} s")

@@ -93,10 +93,11 @@ def batches_bytes(batches: Sequence[DeliveryBatch]) -> Iterator[bytes]:
     """Yield the messages of these batches, as few as there may be."""
     message, size = _ToTarget(), 0
     for batch in batches:
-        if size and size + batch.size > GATHERED_BYTES_MAX:
+        batch_bytes = batch.size
+        if size and size + batch_bytes > GATHERED_BYTES_MAX:
             yield message.SerializeToString()
             message, size = _ToTarget(), 0
-        size += batch.size
+        size += batch_bytes
         to = message.batches.add()
         to.partition, to.previous, entries = batch
         add = to.entries.add

@@ -26,7 +26,7 @@ from polonaise.player.grpctransport.messages import (
     read_by_target,
 )
 from polonaise.player.protocol.entries import Fence
-from polonaise.player.targetsession import ServedTargets, TargetSession, stream_health
+from polonaise.player.targetsession import ACKNOWLEDGE_S, ServedTargets, TargetSession, stream_health
 from polonaise.terms import PartitionId, TransactionId
 
 _log = logging.getLogger("polonaise.player")
@@ -151,7 +151,8 @@ class _ServedStream:
         self._context = context
         self._answers = UnsentAnswers()
         self._something_new = asyncio.Event()
-        """Whether there are answers, or the stream is over."""
+        """Whether there are answers to be sent, or the stream is over."""
+        self._telling: asyncio.TimerHandle | None = None
         self._may_read = asyncio.Event()
         self._session: TargetSession | None = None
         self._is_accepted = False
@@ -177,6 +178,8 @@ class _ServedStream:
     async def _let_go(self, reader: asyncio.Task[None]) -> None:
         """Apply nothing more, and wait until nothing is being applied."""
         self._over = True
+        if self._telling is not None:
+            self._telling.cancel()
         if self._session is not None:
             self._session.close()
         reader.cancel()
@@ -260,9 +263,10 @@ class _ServedStream:
     # ------------------------------------------------------------------ what the session answers
 
     def acknowledged(self, partition: PartitionId, through: TransactionId) -> None:
-        """Send it."""
+        """Send it, a little later: what arrives meanwhile, for any target here, is applied first."""
+        if not self._answers:
+            self._telling = asyncio.get_running_loop().call_later(ACKNOWLEDGE_S, self._something_new.set)
         self._answers.acknowledged(partition, through)
-        self._something_new.set()
 
     def refused(self, partition: PartitionId, last: TransactionId, reason: str) -> None:
         """Send it."""

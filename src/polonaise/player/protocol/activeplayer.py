@@ -496,18 +496,19 @@ class ActivePlayer:
 
     def _advance(self, stream: TargetStream, queue: TargetQueue) -> None:
         """Read what the queue lacks next, and note that it may have something to send."""
-        current = self.partitions[queue.partition].current
-        if current is not None and (read := queue.next_read(current)) is not None:
-            self._out.append(ReadForTarget(stream.name, queue.partition, read))
+        if queue.state is QueueState.FETCHING:
+            current = self.partitions[queue.partition].current
+            if current is not None and (read := queue.next_read(current)) is not None:
+                self._out.append(ReadForTarget(stream.name, queue.partition, read))
         if queue.waits:
             stream.ready(queue.partition)
 
     def _send(self, stream: TargetStream, now_s: float) -> None:
         """Send the target what its window has room for."""
-        batches = [] if self.finishing else stream.take(now_s)
-        if batches:
+        if not self.finishing and (batches := stream.take(now_s)):
             self._out.append(SendBatches(stream.name, stream.term, batches))
             for batch in batches:
+                # Of one that catches up more is to be read, now that this is taken.
                 self._advance(stream, stream.queues[batch.partition])
 
     def _close(self, stream: TargetStream, reason: str, now_s: float) -> None:

@@ -19,7 +19,8 @@ class OpenStream(NamedTuple):
 
 
 class SendBatches(NamedTuple):
-    """Hand the batches to the target's stream of this term, at once; when it takes more, call `written`."""
+    """Hand the batches to the target's stream of this term, at once; call `written` once it takes more, which may be
+    when all effects are carried out."""
 
     target: TargetName
     term: Term

@@ -64,4 +64,4 @@ class DeliveryBatch(NamedTuple):
     @property
     def size(self) -> int:
         """The bytes that the entries count for in bounds."""
-        return sum(entry.size for entry in self.entries)
+        return sum([ENTRY_BYTES + len(payload or b"") for _, payload in self.entries])

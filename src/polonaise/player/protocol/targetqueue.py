@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from polonaise.errors import invariant
+from polonaise.errors import InvariantViolated, invariant
 from polonaise.player.protocol.entries import DeliveryBatch, RoutedEntry
 from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
@@ -186,15 +186,16 @@ class TargetQueue:
 
         If the queues of the target hold too much then, what this one holds of the main stream is dropped.
         """
-        if not self.joined:
+        if self.state is not QueueState.NORMAL and not self.joined:
             return
+        budget = self._budget
         for entry in entries:
             if entry.id > self._skipped_to:
                 self._normal.append(entry)
-                self._budget.entries += 1
-                self._budget.bytes += entry.size
+                budget.entries += 1
+                budget.bytes += entry.size
         # A single entry stays however large it is: dropped, it would be read again and dropped again.
-        if self._budget.exceeded and len(self._normal) > 1:
+        if budget.exceeded and len(self._normal) > 1:
             self._leave_main_stream()
 
     def push_dummy(self, current: TransactionId, lack: int) -> bool:
@@ -268,32 +269,36 @@ class TargetQueue:
         """Take the next batch to be sent; None if nothing can be sent, or too much of it is not acknowledged."""
         if self.in_flight_bytes >= self._settings.partition_window_bytes:
             return None
-        taken: list[RoutedEntry] = []
-        size = 0
-        while len(taken) < self.batch_entries_max and self.waits:
-            entry = (self._catchup or self._normal)[0]
-            entry_size = entry.size
-            if taken and size + entry_size > self._settings.batch_bytes_max:
-                break
-            if self._catchup:
-                self._catchup.popleft()
-                self._catchup_bytes -= entry_size
-                if self.state is QueueState.FETCHED and not self._catchup:
-                    self._become_normal()
-            else:
-                self._normal.popleft()
-                self._budget.entries -= 1
-                self._budget.bytes -= entry_size
-            taken.append(entry)
-            size += entry_size
-        if not taken:
+        if self._catchup:
+            taken, size = self._next_of(self._catchup)
+            self._catchup_bytes -= size
+            if self.state is QueueState.FETCHED and not self._catchup:
+                self._become_normal()
+        elif self._normal and self.state is QueueState.NORMAL:
+            taken, size = self._next_of(self._normal)
+            self._budget.entries -= len(taken)
+            self._budget.bytes -= size
+        else:
             return None
-        invariant(taken[0].id > self.sent, f"entry {taken[0].id} after {self.sent} was sent")
+        if taken[0].id <= self.sent:
+            raise InvariantViolated(f"entry {taken[0].id} after {self.sent} was sent")
         batch = DeliveryBatch(self.partition, self.sent, taken)
-        self.sent = batch.last
-        self._in_flight.append((batch.last, size))
+        self.sent = last = taken[-1].id
+        self._in_flight.append((last, size))
         self.in_flight_bytes += size
         return batch
+
+    def _next_of(self, waiting: deque[RoutedEntry]) -> tuple[list[RoutedEntry], int]:
+        """Take the entries of the next batch from those that wait, at least one; return them and their bytes."""
+        taken = [waiting.popleft()]
+        size = taken[0].size
+        while waiting and len(taken) < self.batch_entries_max:
+            with_next = size + waiting[0].size
+            if with_next > self._settings.batch_bytes_max:
+                break
+            taken.append(waiting.popleft())
+            size = with_next
+        return taken, size
 
     def acknowledge(self, through: TransactionId) -> int:
         """Note that the target has applied everything up to `through`; return the bytes of the batches that this ends.

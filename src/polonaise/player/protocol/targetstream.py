@@ -145,7 +145,7 @@ class TargetStream:
         Empty while the stream is not up, or is still taking what it was handed before.
         """
         batches: list[DeliveryBatch] = []
-        if self.state is not StreamState.UP or self.writing:
+        if not self._ready or self.writing or self.state is not StreamState.UP:
             return batches
         size = 0
         while (
