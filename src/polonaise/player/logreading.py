@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count, islice
 from typing import Any, Final, Protocol
 
@@ -40,7 +40,7 @@ class ReadingEvents(Protocol):
 
     name: str
 
-    def happened(self, event: Callable[..., Sequence[PlayerEffect]], *about: Any) -> None:
+    def happened(self, event: Callable[..., Iterable[PlayerEffect]], *about: Any) -> None:
         """Let this event of the machine happen now."""
 
     def stopped(self, partition: PartitionId, number: int, reason: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from math import inf
 from typing import Any, Final, NamedTuple, Self, cast
 
@@ -373,7 +373,7 @@ class Player:
 
     # ------------------------------------------------------------------ events in, effects out
 
-    def _happened(self, event: Callable[..., Sequence[PlayerEffect]], *about: Any) -> None:
+    def _happened(self, event: Callable[..., Iterable[PlayerEffect]], *about: Any) -> None:
         """Let an event happen, and carry out what comes of it, before anything else can happen."""
         self._carry_out(event(*about, asyncio.get_running_loop().time()))
         machine = self._machine
@@ -517,7 +517,7 @@ class _LogEvents:
         self._player = player
         self.name = player.name
 
-    def happened(self, event: Callable[..., Sequence[PlayerEffect]], *about: Any) -> None:
+    def happened(self, event: Callable[..., Iterable[PlayerEffect]], *about: Any) -> None:
         self._player._happened(event, *about)
 
     def stopped(self, partition: PartitionId, number: int, reason: str) -> None:
@@ -562,7 +562,7 @@ class _Events:
         assert machine is not None
         return machine
 
-    def _happened(self, event: Callable[..., Sequence[PlayerEffect]], *about: Any) -> None:
+    def _happened(self, event: Callable[..., Iterable[PlayerEffect]], *about: Any) -> None:
         self._player._happened(event, *self._about, *about)
 
 

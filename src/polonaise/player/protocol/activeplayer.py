@@ -22,7 +22,7 @@ which the log is not proved to reach.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -72,7 +72,8 @@ class ActivePlayer:
     """Delivers partitions to targets under one epoch: decides what is read, sent, and sent again.
 
     Every public method is an event, unless it says otherwise. It returns the effects, which the caller carries out in
-    their order before the next event. Events about streams carry the term that the stream was opened with.
+    their order, all of them, before the next event. Events about streams carry the term that the stream was opened
+    with.
     """
 
     def __init__(self, epoch: Epoch, partitions: Iterable[PartitionId], settings: PlayerSettings) -> None:
@@ -274,15 +275,16 @@ class ActivePlayer:
         through: TransactionId,
         routed: Mapping[TargetName, Sequence[RoutedEntry]],
         now_s: float,
-    ) -> Sequence[PlayerEffect]:
+    ) -> Iterator[PlayerEffect]:
         """The main stream `number` has brought the transactions from `first` to `through`, routed: entries by target.
 
         A target without entries may be left out. Entries for one that is not, or no longer, among the targets are
-        passed over.
+        passed over. The event happens while its effects are carried out, one after the other: what the first target
+        is sent need not wait until that of the last one is decided.
         """
         main = self.partitions[partition]
         if main.current is None or main.stopped or number != main.follows:
-            return self._effects()
+            return
         invariant(
             main.current + 1 == first <= through,
             f"partition {partition}: the main stream is at {main.current}, and brings {first} to {through}",
@@ -296,10 +298,11 @@ class ActivePlayer:
                 queue.push(entries)
                 self._advance(stream, queue)
                 self._send(stream, now_s)
+                yield from self._effects()
         if through - main.dummies_at >= self._settings.dummy_transactions:
             main.dummies_at = through
             self._push_dummies(partition, through, self._settings.dummy_transactions, now_s)
-        return self._effects()
+            yield from self._effects()
 
     def recovered(
         self,
