@@ -62,9 +62,20 @@ def test_a_group_that_has_worked_is_listed_described_and_reset(shell: Shell) -> 
     assert worked(shell) == []
 
 
+def test_a_group_that_has_not_joined_yet_may_be_told_where_to_begin(shell: Shell) -> None:
+    shell.cluster()
+    shell.run("log", "append", LOG, "before")
+    said = shell.run("group", "reset", "mails", LOG, "--to", "end", "--new")
+    assert said.output == "partition 0: goes on behind 0\n"
+    shell.run("log", "append", LOG, "after")
+    assert worked(shell) == [b"after"]
+
+
 def test_mistakes_are_refused_with_what_is_there(shell: Shell) -> None:
     shell.cluster()
     shell.refuses("group", "describe", "mails", LOG, code="bad_option", naming="no group 'mails'")
-    shell.refuses("group", "reset", "mails", LOG, "--to", "5", code="bad_option", naming="committed up to -1")
+    shell.refuses("group", "reset", "mials", LOG, "--to", "end", code="bad_option", naming="no group 'mials'")
+    assert "group/" not in shell.run("log", "registers", LOG).output
+    shell.refuses("group", "reset", "mails", LOG, "--new", "--to", "5", code="bad_option", naming="up to -1")
     shell.refuses("group", "reset", "mails", LOG, "--to", "x", code="bad_option", naming="'beginning' or 'end'")
     shell.refuses("group", "list", "memory:other", code="bad_option", naming="memory:other")

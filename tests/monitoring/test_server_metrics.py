@@ -27,7 +27,7 @@ from polonaise.server.node import Server
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.recovery import quorum
 from polonaise.server.settings import ServerSettings
-from polonaise.terms import NO_SESSION
+from polonaise.terms import NO_SESSION, Transaction
 from polonaise.wire.messages import Flush
 from rigs.town import Town, held_down, in_an_application
 from rigs.waiting import wait_until
@@ -61,11 +61,39 @@ async def test_every_metric_has_samples_that_hold_nothing_of_the_node(town: Town
     of_every_node = {metric for metric in metrics.METRICS if metric.name.startswith("polonaise_node_")}
     of_a_player = {metric for metric in metrics.METRICS if metric.name.startswith("polonaise_player_")}
     of_a_store = {metric for metric in metrics.METRICS if "fragment" in metric.name}
-    assert set(metrics.METRICS) - set(seen) == of_every_node | of_a_store | of_a_player
+    of_a_group = {metric for metric in metrics.METRICS if metric.name.startswith("polonaise_group_")}
+    assert set(metrics.METRICS) - set(seen) == of_every_node | of_a_store | of_a_player | of_a_group
     assert pickle.loads(pickle.dumps(seen)) == seen
     for metric, samples in seen.items():
         assert samples, metric.name
         assert all(len(labels) == len(metric.labels) for labels, _ in samples), metric.name
+
+
+@in_an_application
+async def test_groups_of_workers_are_told_with_what_they_lag_and_what_hinders_them(town: Town, log: Log) -> None:
+    fails = True
+
+    async def handle(tx: Transaction) -> None:
+        if fails:
+            raise LookupError("no such invoice")
+
+    async def tell(metric: metrics.Metric, value: float | None) -> None:
+        """Wait until a metric of the group has this value; None for no sample."""
+        async with asyncio.timeout(60.0):
+            while (await of_server(town)).value(metric, 0, "billing") != value:
+                await asyncio.sleep(0.1)
+
+    for number in range(3):
+        await log.append(b"%d" % number, 0)
+    async with log.group("billing", handler=handle):
+        await tell(metrics.GROUP_MEMBERS, 1)
+        await tell(metrics.GROUP_PARTITIONS, log.partition_count)
+        await tell(metrics.GROUP_HINDERED, 1)
+        await tell(metrics.GROUP_LAG, 3)
+        fails = False
+        await tell(metrics.GROUP_HINDERED, 0)
+        await tell(metrics.GROUP_LAG, 0)
+    await tell(metrics.GROUP_MEMBERS, None)
 
 
 @in_an_application

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from polonaise.client.log import Log
-from polonaise.client.workergroup import COORDINATING, lease_prefix
+from polonaise.client.protocol.groupleases import GROUP_LEASES, ToldGroup, ToldWorker, lease_prefix, told_groups
+from polonaise.client.workergroup import COORDINATING
 from polonaise.client.workerprogress import parse_kept, register_of, replace_kept
 from polonaise.errors import BadOption, DeadlineExceeded
 from polonaise.log.registers import GROUPS
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
-from polonaise.wire.leases import DURATION_MS_MIN, ListedLease
+from polonaise.wire.leases import DURATION_MS_MIN
 
-_GROUPS: Final = GROUPS.decode()
 _NOBODY: Final = 0
 """A holder that has no lease, and asks for none."""
+_NOBODY_WORKS: Final = ToldWorker(_NOBODY, b"")
 
 
 class ListedGroup(NamedTuple):
@@ -60,41 +60,32 @@ class DescribedGroup(NamedTuple):
 
 async def list_groups(log: Log, timeout_s: float) -> list[ListedGroup]:
     """Return the groups that have members at present, or have kept a position in a register."""
-    leases = await _leases(log, _GROUPS, timeout_s)
-    names = {lease.name.removeprefix(_GROUPS).partition("/")[0] for lease in leases}
+    groups = await _groups(log, GROUP_LEASES, timeout_s)
+    names = set(groups)
     for partition in range(log.partition_count):
         names |= {key[len(GROUPS) :].decode() for key in await log.list_registers(GROUPS, partition, timeout=timeout_s)}
-    found = []
-    for name in sorted(names):
-        own = [lease for lease in leases if lease.name.startswith(lease_prefix(name))]
-        worked = [_told(lease) for lease in own if "/partition/" in lease.name]
-        lags = [told["lag"] for told in worked if told.get("lag") is not None]
-        found.append(ListedGroup(name, len(own) - len(worked), len(worked), sum(lags) if lags else None))
-    return found
+    told = {name: groups.get(name, ToldGroup()) for name in sorted(names)}
+    return [ListedGroup(name, len(each.members), len(each.workers), each.lag) for name, each in told.items()]
 
 
 async def describe_group(log: Log, name: str, timeout_s: float) -> DescribedGroup:
     """Return what a group is doing. Raises `BadOption` if there is nothing of a group of that name."""
-    prefix = lease_prefix(name)
-    leases = await _leases(log, prefix, timeout_s)
-    members = {lease.holder: _told(lease) for lease in leases if lease.name.startswith(f"{prefix}member/")}
-    workers = {lease.name.removeprefix(f"{prefix}partition/"): lease for lease in leases if "/partition/" in lease.name}
+    group = (await _groups(log, lease_prefix(name), timeout_s)).get(name, ToldGroup())
     marks = await log.high_water_marks(range(log.partition_count), timeout=timeout_s)
     partitions = []
     kept = False
     for partition, committed in marks.items():
         register = await log.register(register_of(name), partition, timeout=timeout_s)
         kept = kept or register is not None
-        worker = workers.get(str(partition))
-        told = {} if worker is None else _told(worker)
-        epoch, position = told.get("epoch"), told.get("position")
+        worker = group.workers.get(partition, _NOBODY_WORKS)
+        told, epoch, position = worker.told, worker.number("epoch"), worker.number("position")
         if register is not None:
             epoch = epoch or parse_kept(register)[0]
             position = parse_kept(register)[1] if position is None else max(position, parse_kept(register)[1])
         partitions.append(
             WorkedPartition(
                 partition,
-                worker.holder if worker else _NOBODY,
+                worker.holder,
                 str(told.get("state", "")),
                 epoch,
                 position,
@@ -103,22 +94,32 @@ async def describe_group(log: Log, name: str, timeout_s: float) -> DescribedGrou
                 str(told.get("trouble", "")),
             )
         )
-    if not members and not workers and not kept:
+    if not group.members and not group.workers and not kept:
         raise BadOption(f"no group {name!r}: none has joined, and no register of the log is a group's of that name")
-    by = next((str(told.get("by", "")) for told in members.values()), "handler" if kept else "")
-    return DescribedGroup(name, by, sorted(members), partitions)
+    by = next((str(each.told.get("by", "")) for each in group.members.values()), "handler" if kept else "")
+    return DescribedGroup(name, by, sorted(group.members), partitions)
 
 
 async def reset_group(
-    log: Log, name: str, partitions: Iterable[PartitionId], to: TransactionId | None, timeout_s: float
+    log: Log,
+    name: str,
+    partitions: Iterable[PartitionId],
+    to: TransactionId | None,
+    timeout_s: float,
+    *,
+    new: bool = False,
 ) -> dict[PartitionId, TransactionId]:
     """Have a group of handlers go on behind id `to` in these partitions, or behind the log's end (None).
 
     Workers that are there are fenced, and begin anew from there. Returns the new positions. Raises `BadOption` for a
-    group with a view, whose database has the position, and for ids beyond the log.
+    group with a view, whose database has the position, for ids beyond the log, and, unless it is to be a `new` one, for
+    a name that is no group's: it may be misspelt.
     """
-    members = await _leases(log, f"{lease_prefix(name)}member/", timeout_s)
-    if members and _told(members[0]).get("by") != "handler":
+    partitions = list(partitions)
+    group = (await _groups(log, lease_prefix(name), timeout_s)).get(name, ToldGroup())
+    if not new and not group.members and not await _has_kept(log, name, timeout_s):
+        raise BadOption(f"no group {name!r} has joined or kept a position: add --new if one is to begin there")
+    if any(member.told.get("by") != "handler" for member in group.members.values()):
         raise BadOption(
             f"group {name!r} works with a view, and its position is in the view's database: change it there, together "
             "with what was applied"
@@ -144,15 +145,16 @@ def _moved(to: TransactionId, epoch: int, _: TransactionId) -> tuple[int, Transa
     return epoch + 1, to
 
 
-async def _leases(log: Log, prefix: str, timeout_s: float) -> list[ListedLease]:
+async def _has_kept(log: Log, name: str, timeout_s: float) -> bool:
+    """Return whether a group of this name has kept a position in any partition."""
+    key = register_of(name)
+    for partition in range(log.partition_count):
+        if await log.register(key, partition, timeout=timeout_s) is not None:
+            return True
+    return False
+
+
+async def _groups(log: Log, prefix: str, timeout_s: float) -> dict[str, ToldGroup]:
+    """Return by name the groups of whose leases there are any, of those whose names begin with the prefix."""
     _, listed = await log._requests.hold_leases(COORDINATING, _NOBODY, DURATION_MS_MIN / 1000, [], prefix, timeout_s)
-    return listed
-
-
-def _told(lease: ListedLease) -> dict[str, Any]:
-    """Return what the note of a lease says; nothing if it is no worker's."""
-    try:
-        told = json.loads(lease.note)
-    except ValueError:
-        return {}
-    return told if isinstance(told, dict) else {}
+    return told_groups(listed)

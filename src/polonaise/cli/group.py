@@ -87,6 +87,7 @@ def group_reset(
     argument: Address = None,
     log_option: LogOption = None,
     partition: AnyPartitions = "all",
+    new: Annotated[bool, Option("--new", help="The group has not joined yet, and is to begin there.")] = False,
     timeout: Timeout = 10.0,
     as_json: Json = False,
 ) -> None:
@@ -98,7 +99,8 @@ def group_reset(
 
     async def do(log: Log) -> None:
         partitions = partitions_named(partition, log.partition_count, log.topic)
-        for number, position in (await reset_group(log, name, partitions, _position(to), timeout)).items():
+        done = await reset_group(log, name, partitions, _position(to), timeout, new=new)
+        for number, position in done.items():
             if as_json:
                 say_json({"partition": number, "position": position})
             else:

@@ -6,6 +6,7 @@ import asyncio
 from typing import Final, Self
 
 from polonaise.client.protocol.arguments import checked_seconds, encoded, wrong
+from polonaise.client.protocol.groupleases import GROUP_LEASES
 from polonaise.client.requests import Requests
 from polonaise.client.waiting import check_loop, own_loop, wake
 from polonaise.coordination.lease import Tenure
@@ -25,8 +26,6 @@ from polonaise.wire.leases import (
 _ASK_S: Final = 0.2
 """The longest pause, in seconds, before a lease that another holder has is asked for again: one that is released is
 taken within about this time."""
-GROUP_LEASES: Final = "group/"
-"""The prefix of the names of the leases of worker groups: an application's own begin otherwise."""
 _PER_DURATION: Final = 4
 """How often a lease is renewed within its duration, so that some renewals may fail or come late."""
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Self, cast
 
-from polonaise.client.lease import GROUP_LEASES
 from polonaise.client.protocol.arguments import checked_seconds, wrong
+from polonaise.client.protocol.groupleases import ToldGroup, lease_prefix, member_lease, partition_lease, told_groups
 from polonaise.client.protocol.sharing import next_move
 from polonaise.client.readable import ReadableLog
 from polonaise.client.view import close_view, tell_log
@@ -44,21 +44,6 @@ _PARTITIONS_MAX: Final = ASKED_MAX - 1
 """One request has room for all partitions and the member itself."""
 
 _log = logging.getLogger("polonaise.client")
-
-
-def lease_prefix(group: str) -> str:
-    """Return the prefix of the names of a group's leases."""
-    return f"{GROUP_LEASES}{group}/"
-
-
-def member_lease(group: str, holder: int) -> str:
-    """Return the name of the lease that says that a member is there."""
-    return f"{lease_prefix(group)}member/{holder}"
-
-
-def partition_lease(group: str, partition: PartitionId) -> str:
-    """Return the name of the lease of one partition."""
-    return f"{lease_prefix(group)}partition/{partition}"
 
 
 class WorkerGroup:
@@ -298,19 +283,16 @@ class WorkerGroup:
 
     async def _share(self, listed: Sequence[ListedLease]) -> None:
         """Find out this member's share; stop what is more than that, and release what has come to its end."""
-        prefix = lease_prefix(self.name)
-        numbers = {lease.name.removeprefix(f"{prefix}partition/"): lease.holder for lease in listed}
-        held = {int(number): holder for number, holder in numbers.items() if number.isdecimal()}
-        present = [lease for lease in listed if lease.name.startswith(f"{prefix}member/")]
-        for lease in present:
-            if lease.holder < self.member and lease.note != self._terms:
+        group = told_groups(listed).get(self.name, ToldGroup())
+        for member, worker in group.members.items():
+            if member < self.member and worker.note != self._terms:
                 raise BadOption(
-                    f"member {lease.holder} of group {self.name} works with {lease.note.decode(errors='replace')}, and "
+                    f"member {member} of group {self.name} works with {worker.note.decode(errors='replace')}, and "
                     f"this one with {self._terms.decode()}: give all the same, or name the group otherwise"
                 )
-        self._members = tuple(sorted(lease.holder for lease in present))
+        self._members = tuple(sorted(group.members))
         count = self._client.partition_count
-        held = {partition: holder for partition, holder in held.items() if partition < count}
+        held = {partition: worker.holder for partition, worker in group.workers.items() if partition < count}
         move = next_move(count, self._members, held, self.member)
         # What this member was granted by an answer that was lost, or could not release: it has them, and does not know.
         strays = [p for p, holder in held.items() if holder == self.member and p not in self._work]

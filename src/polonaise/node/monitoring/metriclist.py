@@ -9,6 +9,7 @@ PARTITION: Final = "partition"
 CLIENT: Final = "client"
 STORAGE: Final = "storage"
 TARGET: Final = "target"
+GROUP: Final = "group"
 
 
 class MetricKind(enum.Enum):
@@ -218,6 +219,24 @@ PARTITION_REPLICA_LAG: Final = _gauge(
 )
 CLIENT_LAG: Final = _gauge(
     "client_feed_lag_transactions", "Transactions committed that a mount was not fed yet.", PARTITION, CLIENT
+)
+
+# ---------------------------------------------------------------------- each group of workers, at its first partition
+
+GROUP_MEMBERS: Final = _gauge("group_members", "Members that are there.", PARTITION, GROUP)
+GROUP_PARTITIONS: Final = _gauge("group_worked_partitions", "Partitions that a member works on.", PARTITION, GROUP)
+GROUP_HINDERED: Final = _gauge(
+    "group_hindered_partitions",
+    "Partitions whose worker does not go on: its handler or view fails; `polonaise group describe` says why.",
+    PARTITION,
+    GROUP,
+)
+GROUP_LAG: Final = _gauge(
+    "group_lag_transactions",
+    "Transactions committed that the partitions which are worked on have not handled, in total, as their workers told "
+    "last; no sample while nobody knows.",
+    PARTITION,
+    GROUP,
 )
 
 # ---------------------------------------------------------------------- a storage node as a whole

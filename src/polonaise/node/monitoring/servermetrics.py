@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from polonaise.client.protocol.groupleases import GROUP_LEASES, told_groups
 from polonaise.host import Clock
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.detail import Detail
@@ -91,6 +92,7 @@ async def server_samples(server: Server, clock: Clock, detail: Detail) -> Sample
             totals[name] += count
         if listed:
             _add_partition(samples, served, seen)
+        _add_groups(samples, served, clock.monotonic_s())
         if clients_listed:
             for client, lag in seen.feed_lag.items():
                 samples.add(metrics.CLIENT_LAG, lag, served.partition, client)
@@ -206,6 +208,18 @@ class _Sums:
         add(metrics.CACHE_BYTES, self._cache_bytes)
         add(metrics.LOCKS, self._locks)
         add(metrics.LOCK_TABLES, self._lock_tables)
+
+
+def _add_groups(samples: Samples, served: ServedPartition, now_s: float) -> None:
+    """Add the metrics of the groups of workers whose leases are with the owner of this partition."""
+    for name, group in told_groups(served.owner.leases.held(GROUP_LEASES, now_s)).items():
+        labels = served.partition, name
+        samples.add(metrics.GROUP_MEMBERS, len(group.members), *labels)
+        samples.add(metrics.GROUP_PARTITIONS, len(group.workers), *labels)
+        hindered = sum(bool(worker.told.get("trouble")) for worker in group.workers.values())
+        samples.add(metrics.GROUP_HINDERED, hindered, *labels)
+        if group.lag is not None:
+            samples.add(metrics.GROUP_LAG, group.lag, *labels)
 
 
 def _add_partition(samples: Samples, served: ServedPartition, seen: _SeenPartition) -> None:

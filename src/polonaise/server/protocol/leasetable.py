@@ -97,7 +97,8 @@ class LeaseTable:
         if isinstance(asked, ReleasedLeases):
             return LeasesReleased(self._release(asked, now_s))
         answered = [self._hold(each, asked.holder, asked.duration_ms, now_s) for each in asked.asked]
-        return LeasesAre(encode_answered(answered), encode_listed(self._listed(asked.prefix, now_s)))
+        listed = [] if asked.prefix is None else self.held(asked.prefix, now_s)
+        return LeasesAre(encode_answered(answered), encode_listed(listed))
 
     def _hold(self, asked: AskedLease, holder: int, duration_ms: int, now_s: float) -> AnsweredLease:
         granted = self._granted.get(asked.name)
@@ -136,9 +137,8 @@ class LeaseTable:
                 self._drop(name)
         return had
 
-    def _listed(self, prefix: str | None, now_s: float) -> list[ListedLease]:
-        if prefix is None:
-            return []
+    def held(self, prefix: str, now_s: float) -> list[ListedLease]:
+        """Return the leases that are held and whose names begin with `prefix`, in the order of names."""
         return [
             ListedLease(name, granted.holder, _ms(granted.until_s - now_s), granted.note)
             for name, granted in sorted(self._granted.items())

@@ -1,0 +1,87 @@
+"""The leases of groups of workers: how they are called, and what their notes tell of members and partitions."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, Final
+
+from polonaise.terms import PartitionId
+from polonaise.wire.leases import ListedLease
+
+GROUP_LEASES: Final = "group/"
+"""The prefix of the names of the leases of worker groups: an application's own begin otherwise."""
+_MEMBER, _PARTITION = "member", "partition"
+_NAME: Final = re.compile(rf"{GROUP_LEASES}([A-Za-z0-9._-]{{1,100}})/({_MEMBER}|{_PARTITION})/([0-9]{{1,20}})")
+
+
+class ToldWorker:
+    """What the lease of a member, or of a partition that a member works on, tells."""
+
+    def __init__(self, holder: int, note: bytes) -> None:
+        self.holder = holder
+        """The member's number."""
+        self.note = note
+
+    @cached_property
+    def told(self) -> dict[str, Any]:
+        """What its note says: a member's `by` and `lease_s`; of a partition what `PartitionWork.health` returns.
+
+        Empty if it says nothing that can be read.
+        """
+        try:
+            told = json.loads(self.note)
+        except (ValueError, RecursionError):
+            return {}
+        return told if isinstance(told, dict) else {}
+
+    def number(self, name: str) -> int | None:
+        """Return a whole number of what the note says, such as `lag`; None if it says none."""
+        found = self.told.get(name)
+        return found if isinstance(found, int) and not isinstance(found, bool) else None
+
+
+class ToldGroup:
+    """What the leases of one group tell, at one moment."""
+
+    def __init__(self) -> None:
+        self.members: dict[int, ToldWorker] = {}
+        """By number, the members that are there."""
+        self.workers: dict[PartitionId, ToldWorker] = {}
+        """By partition, the members that work on them."""
+
+    @property
+    def lag(self) -> int | None:
+        """The transactions that the partitions which are worked on are behind, in total; None if nobody knows."""
+        lags = [lag for worker in self.workers.values() if (lag := worker.number("lag")) is not None]
+        return sum(lags) if lags else None
+
+
+def lease_prefix(group: str) -> str:
+    """Return the prefix of the names of a group's leases."""
+    return f"{GROUP_LEASES}{group}/"
+
+
+def member_lease(group: str, holder: int) -> str:
+    """Return the name of the lease that says that a member is there."""
+    return f"{lease_prefix(group)}{_MEMBER}/{holder}"
+
+
+def partition_lease(group: str, partition: PartitionId) -> str:
+    """Return the name of the lease of one partition."""
+    return f"{lease_prefix(group)}{_PARTITION}/{partition}"
+
+
+def told_groups(leases: Iterable[ListedLease]) -> dict[str, ToldGroup]:
+    """Return by name the groups that these leases are of, in the order of names. Other leases are passed over."""
+    groups: dict[str, ToldGroup] = {}
+    for lease in leases:
+        if (named := _NAME.fullmatch(lease.name)) is None:
+            continue
+        name, kind, number = named.groups()
+        group = groups.setdefault(name, ToldGroup())
+        among = group.members if kind == _MEMBER else group.workers
+        among[int(number)] = ToldWorker(lease.holder, lease.note)
+    return dict(sorted(groups.items()))
