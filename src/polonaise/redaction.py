@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Callable
 from typing import Final, TypeVar
 from urllib.parse import quote, unquote
 
 T = TypeVar("T")
 
 HIDDEN: Final = "***"
+_TEXT_CHARACTERS_MAX: Final = 2_000
+"""The most characters of an application's text that are told: several times what any message shows."""
 
 _SECRET_NAMES: Final = "pass|pwd|secret|token|key|cred|sig|auth|private|sas"
 _NAMED: Final = re.compile(
@@ -49,6 +52,18 @@ def _within(quoted: str) -> str:
     unquoted = unquote(quoted)
     shown = redacted(unquoted)
     return quoted if shown == unquoted else quote(shown, safe=HIDDEN + "/:" if "/" in quoted else HIDDEN)
+
+
+def redacted_text(given: object, text_of: Callable[[object], str] = str) -> str:
+    """Return the text of an object of the application's own, redacted, and cut if it is very long.
+
+    An object without a text is told by its type. Cut before it is redacted, because that takes long for a long text;
+    whoever tells less of it cuts it once more, so that no secret is cut where it would not be seen any more.
+    """
+    try:
+        return redacted(text_of(given)[:_TEXT_CHARACTERS_MAX])
+    except Exception:  # noqa: BLE001 - the application's objects say how they look
+        return f"{type(given).__name__} without a text"
 
 
 def redacted_trace(error: BaseException) -> str:

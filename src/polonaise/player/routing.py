@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from polonaise.log.batch import Batch
 from polonaise.player.protocol.entries import RoutedEntry, TargetName
-from polonaise.redaction import redacted, redacted_trace
+from polonaise.redaction import redacted_text, redacted_trace
 from polonaise.terms import Transaction, TransactionId
 
 PAYLOAD_BYTES_MAX: Final = 60 * 1024 * 1024
@@ -78,7 +78,7 @@ class Router:
         # Even a cancellation: the function is a plain one, so nobody but itself can have cancelled anything. Even an
         # exit: a standby would come to the same transaction, and end as well.
         except (Exception, asyncio.CancelledError, SystemExit) as error:
-            why = f"the route function raised {type(error).__name__}: {_text_of(error)}"
+            why = f"the route function raised {type(error).__name__}: {redacted_text(error)}"
             raise Unroutable(tx.id, why[:_REASON_CHARACTERS_MAX], redacted_trace(error)) from error
         entries = []
         for name, payload in items:
@@ -99,10 +99,3 @@ class Router:
                 raise Unroutable(tx.id, f"what target {name} is to get is {what}: have the route function return less")
             entries.append((name, RoutedEntry(tx.id, payload)))
         return entries
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return redacted(str(error)[:_REASON_CHARACTERS_MAX])
-    except Exception:  # noqa: BLE001 - it is the application's object
-        return "without a text"

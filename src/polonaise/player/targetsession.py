@@ -11,7 +11,7 @@ from polonaise.errors import BadOption, InvariantViolated, NotFound, PolonaiseEr
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, DeliveryTarget
 from polonaise.player.protocol.entries import DeliveryBatch, Fence, TargetName
 from polonaise.player.protocol.reception import Reception, Verdict
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted, redacted_text
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 T = TypeVar("T")
@@ -262,7 +262,7 @@ class TargetSession:
                 self._end(f"partition {batch.partition}: {what}")
             case Verdict.APPLY if applied.refusal:
                 self._reception.refuse(batch.partition)
-                reason = _short(applied.refusal)[:REASON_CHARACTERS_MAX]
+                reason = redacted_text(applied.refusal)[:REASON_CHARACTERS_MAX]
                 self.refused[batch.partition] = f"the entry after id {applied.last}: {reason}"
                 self._answers.refused(batch.partition, applied.last, reason)
             case Verdict.APPLY:
@@ -303,10 +303,10 @@ class TargetSession:
                 raise
             raise _TargetFailed("the target cancelled its own call") from error
         except Exception as error:
-            text = _shown(error, str if isinstance(error, PolonaiseError) else repr)
+            text = redacted_text(error, str if isinstance(error, PolonaiseError) else repr)
             raise _TargetFailed(f"the target failed: {text}"[:REASON_CHARACTERS_MAX]) from error
         if not is_right(result, *args):
-            text = f"the target returned {_shown(result, repr)}"[: REASON_CHARACTERS_MAX - 50]
+            text = f"the target returned {redacted_text(result, repr)}"[: REASON_CHARACTERS_MAX - 50]
             raise _TargetFailed(f"{text}, which is not what DeliveryTarget says")
         return result
 
@@ -345,7 +345,8 @@ _Lane: TypeAlias = deque[tuple[DeliveryBatch, int]]
 
 def _checked(target: DeliveryTarget) -> DeliveryTarget:
     if isinstance(target, type) or not all(callable(getattr(target, name, None)) for name in ("accept", "apply")):
-        raise BadOption(f"{_shown(target, repr)} is no DeliveryTarget: give an object with methods accept and apply")
+        what = redacted_text(target, repr)
+        raise BadOption(f"{what} is no DeliveryTarget: give an object with methods accept and apply")
     return target
 
 
@@ -381,16 +382,3 @@ def _is_id(given: Any) -> bool:
 
 def _is_partition(given: Any) -> bool:
     return isinstance(given, int) and 0 <= given <= _PARTITION_MAX
-
-
-def _short(text: str) -> str:
-    """Return a text of the application's redacted, cut to a length that is quickly redacted."""
-    return redacted(text[: 4 * REASON_CHARACTERS_MAX])
-
-
-def _shown(given: object, text_of: Callable[[object], str]) -> str:
-    """Return the text of an object of the application's, redacted; its type if it has none."""
-    try:
-        return _short(text_of(given))
-    except Exception:  # noqa: BLE001 - it is the application's object
-        return f"{type(given).__name__} without a text"
