@@ -77,10 +77,10 @@ async def test_groups_of_workers_are_told_with_what_they_lag_and_what_hinders_th
         if fails:
             raise LookupError("no such invoice")
 
-    async def tell(metric: metrics.Metric, value: float | None) -> None:
-        """Wait until a metric of the group has this value; None for no sample."""
+    async def tell(metric: metrics.Metric, *values: float | None) -> None:
+        """Wait until a metric of the group has one of these values; None for no sample."""
         async with asyncio.timeout(60.0):
-            while (await of_server(town)).value(metric, 0, "billing") != value:
+            while (await of_server(town)).value(metric, 0, "billing") not in values:
                 await asyncio.sleep(0.1)
 
     for number in range(3):
@@ -89,7 +89,7 @@ async def test_groups_of_workers_are_told_with_what_they_lag_and_what_hinders_th
         await tell(metrics.GROUP_MEMBERS, 1)
         await tell(metrics.GROUP_PARTITIONS, log.partition_count)
         await tell(metrics.GROUP_HINDERED, 1)
-        await tell(metrics.GROUP_LAG, 3)
+        await tell(metrics.GROUP_LAG, 3, 4)  # the member may have raised its epoch by a transaction
         fails = False
         await tell(metrics.GROUP_HINDERED, 0)
         await tell(metrics.GROUP_LAG, 0)

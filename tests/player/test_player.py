@@ -298,7 +298,7 @@ class Unprintable(Exception):
         (ValueError("no"), "ValueError: no"),
         (SystemExit(5), "SystemExit: 5"),
         (Unprintable(), "Unprintable: Unprintable without a text"),
-        (ValueError(f"{'x' * 450} postgresql://app:secret@db"), "x postgresql://app:*"),
+        (ValueError(f"{'x' * 440} postgresql://app:secret@db"), "x postgresql://app:*"),
         ({"a": bytes(PAYLOAD_BYTES_MAX + 1)}, "62914561 bytes, and a message to a target carries 62914560 at most"),
     ],
 )

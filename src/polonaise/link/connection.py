@@ -246,17 +246,18 @@ class Connection(asyncio.Protocol):
         self._given_bytes += size
         self._sent_s = self._host.clock.monotonic_s()
         unsent = self._transport.get_write_buffer_size()
-        if unsent and self._budget is not None and not shared:
-            self._own_bytes += size
-            if self._own and self._own[-1][1] < _TOGETHER_BYTES:
-                size += self._own.pop()[1]
-            self._own.append((self._given_bytes, size))
-        if unsent > self._settings.unsent_bytes_max:
-            self.abort(Overloaded(f"{self.peer_name} does not read what it is sent: {unsent} bytes are unsent"))
-            return
-        # Only while writers wait: it is `resume_writing` that ends this pause, and without a wait it never comes.
-        if self._accepted and unsent > self._settings.unread_bytes_max and not self._writable.is_set():
-            self.pause(_UNREAD)
+        if unsent:
+            if self._budget is not None and not shared:
+                self._own_bytes += size
+                if self._own and self._own[-1][1] < _TOGETHER_BYTES:
+                    size += self._own.pop()[1]
+                self._own.append((self._given_bytes, size))
+            if unsent > self._settings.unsent_bytes_max:
+                self.abort(Overloaded(f"{self.peer_name} does not read what it is sent: {unsent} bytes are unsent"))
+                return
+            # Only while writers wait: it is `resume_writing` that ends this pause, and without a wait it never comes.
+            if self._accepted and unsent > self._settings.unread_bytes_max and not self._writable.is_set():
+                self.pause(_UNREAD)
         if self._budget is not None:
             self._book(unsent)
 
@@ -498,7 +499,8 @@ class Connection(asyncio.Protocol):
                 self._frame_began_s = None
             elif received or self._frame_began_s is None:
                 self._frame_began_s = now
-            self._book(self.unsent_bytes)
+            if self._budget is not None:
+                self._book(self.unsent_bytes)
         if self._held and not self._reading_paused and self._transport and not self._delivering:
             self._transport.pause_reading()
             self._deliver_soon()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from collections.abc import Coroutine, Iterator, Mapping
+from typing import Any, Final, Protocol, TypeVar
 
 from polonaise.errors import BadOption, InvariantViolated, NotFound, PolonaiseError
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, DeliveryTarget
@@ -24,6 +24,8 @@ ahead, or partitions that are slow would keep others from being read."""
 ACKNOWLEDGE_S: Final = 0.001
 """Seconds for which servers gather acknowledgements. No entry waits for one, unless the player has sent as much ahead
 as it may; and telling each at once would keep the processors from what is still to be applied."""
+_LANES_MAX: Final = 1_000
+"""The most partitions of a session whose tasks wait for more: of others, each batch gets a new one."""
 _BATCH_BYTES: Final = 512
 """The bytes that a batch counts for besides its entries: about what its objects take in memory."""
 _ID_MAX: Final = 2**63 - 1
@@ -127,7 +129,7 @@ class TargetSession:
         self.held_bytes = 0
         """The bytes of batches that were taken and are not applied yet."""
         self._lanes: dict[PartitionId, _Lane] = {}
-        """By partition, the batches that wait; those of partitions that have a task at work."""
+        """Those of the partitions that have a task."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._acceptance: Acceptance | None = None
         self._over = False
@@ -170,9 +172,10 @@ class TargetSession:
         partition = batch.partition
         lane = self._lanes.get(partition)
         if lane is None:
-            lane = self._lanes[partition] = deque()
+            lane = self._lanes[partition] = _Lane()
             self._spawn(self._work(partition, lane), f"apply partition {partition}")
-        lane.append((batch, held_bytes))
+        lane.batches.append((batch, held_bytes))
+        lane.wake()
 
     @property
     def full(self) -> bool:
@@ -211,7 +214,8 @@ class TargetSession:
         """
         self._takes = False
         for lane in self._lanes.values():
-            lane.clear()
+            lane.batches.clear()
+            lane.wake()
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=within_s)
         self._end(reason)
@@ -227,47 +231,61 @@ class TargetSession:
     async def _offer(self, source: DeliverySource) -> None:
         """Have the target accept the stream, or not."""
         try:
-            self._acceptance = await self._called(self._is_acceptance, self._target.accept, self.fence, source)
-        except _TargetFailed as failure:
-            self._end(str(failure))
+            answer = await self._target.accept(self.fence, source)
+        except BaseException as error:  # noqa: BLE001 - raised again unless it is the target's doing
+            self._end(_what_failed(error))
+            return
+        if self._is_acceptance(answer):
+            self._acceptance = answer
+        else:
+            self._end(_what_is_wrong(answer))
 
     async def _work(self, partition: PartitionId, lane: _Lane) -> None:
-        """Apply the batches of a partition until none waits."""
-        while lane:
-            batch, held_bytes = lane.popleft()
-            try:
-                applied = await self._called(_is_applied, self._target.apply, batch, self._reception.judge)
-            except _TargetFailed as failure:
-                self._end(str(failure))
+        """Apply the batches of a partition, and wait for more, until the session takes nothing any more."""
+        apply, judge = self._target.apply, self._reception.judge
+        while True:
+            while lane.batches:
+                batch, held_bytes = lane.batches.popleft()
+                try:
+                    applied = await apply(batch, judge)
+                except BaseException as error:  # noqa: BLE001 - likewise
+                    self._end(_what_failed(error))
+                    return
+                # A target may have gone on though it was cancelled: nobody is told any more.
+                if self._over:
+                    return
+                if not _is_applied(batch, applied):
+                    self._end(_what_is_wrong(applied))
+                    return
+                was_full = self.full
+                self.held_bytes -= held_bytes
+                self._tell(batch, applied)
+                if self._over:
+                    return
+                if was_full and not self.full:
+                    self._answers.eased()
+            if not self._takes or len(self._lanes) > _LANES_MAX:
+                self._lanes.pop(partition, None)
                 return
-            # A target may have gone on though it was cancelled: nobody is told any more.
-            if self._over:
-                return
-            was_full = self.full
-            self.held_bytes -= held_bytes
-            self._tell(batch, applied)
-            if self._over:
-                return
-            if was_full and not self.full:
-                self._answers.eased()
-        self._lanes.pop(partition, None)
+            await lane.more()
 
     def _tell(self, batch: DeliveryBatch, applied: AppliedBatch) -> None:
         """Answer what the target has done with a batch."""
-        match applied.verdict:
-            case Verdict.FENCED:
-                self.shut_out(applied.kept)
-            case Verdict.OUT_OF_PLACE:
-                what = f"it has applied {applied.last}, and was sent what follows {batch.previous}"
-                self._end(f"partition {batch.partition}: {what}")
-            case Verdict.APPLY if applied.refusal:
-                self._reception.refuse(batch.partition)
-                reason = redacted_text(applied.refusal)[:REASON_CHARACTERS_MAX]
-                self.refused[batch.partition] = f"the entry after id {applied.last}: {reason}"
-                self._answers.refused(batch.partition, applied.last, reason)
-            case Verdict.APPLY:
+        verdict = applied.verdict
+        if verdict is Verdict.APPLY and not applied.refusal:
+            if self.refused:
                 self.refused.pop(batch.partition, None)
-                self._answers.acknowledged(batch.partition, applied.last)
+            self._answers.acknowledged(batch.partition, applied.last)
+        elif verdict is Verdict.APPLY:
+            self._reception.refuse(batch.partition)
+            reason = redacted_text(applied.refusal)[:REASON_CHARACTERS_MAX]
+            self.refused[batch.partition] = f"the entry after id {applied.last}: {reason}"
+            self._answers.refused(batch.partition, applied.last, reason)
+        elif verdict is Verdict.FENCED:
+            self.shut_out(applied.kept)
+        elif verdict is Verdict.OUT_OF_PLACE:
+            what = f"it has applied {applied.last}, and was sent what follows {batch.previous}"
+            self._end(f"partition {batch.partition}: {what}")
 
     def _end(self, reason: str) -> None:
         if not self._over:
@@ -283,34 +301,7 @@ class TargetSession:
             self.close()
             self._answers.failed(error)
 
-    # ------------------------------------------------------------------ the target's own code
-
-    async def _called(
-        self, is_right: Callable[..., bool], method: Callable[..., Coroutine[Any, Any, T]], *args: Any
-    ) -> T:
-        """Return what a method of the target returns. Raises `_TargetFailed` for whatever it does wrong.
-
-        `is_right` is called with the result and the arguments, and says whether that can be an answer to those. The
-        target's code is the application's: no error of it may end more than this session.
-        """
-        try:
-            result = await method(*args)
-        except InvariantViolated:
-            raise  # a mistake of our own
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise _TargetFailed("the target cancelled its own call") from error
-        except Exception as error:
-            text = redacted_text(error, str if isinstance(error, PolonaiseError) else repr)
-            raise _TargetFailed(f"the target failed: {text}"[:REASON_CHARACTERS_MAX]) from error
-        if not is_right(result, *args):
-            text = f"the target returned {redacted_text(result, repr)}"[: REASON_CHARACTERS_MAX - 50]
-            raise _TargetFailed(f"{text}, which is not what DeliveryTarget says")
-        return result
-
-    def _is_acceptance(self, answer: Any, *_: object) -> bool:
+    def _is_acceptance(self, answer: Any) -> bool:
         return (
             isinstance(answer, Acceptance)
             and isinstance(answer.accepted, bool)
@@ -339,8 +330,25 @@ def stream_health(
     }
 
 
-_Lane: TypeAlias = deque[tuple[DeliveryBatch, int]]
-"""Batches that wait to be applied, each with the bytes that it counts for."""
+class _Lane:
+    """The batches of one partition that wait to be applied, by a task that waits for more once there are none."""
+
+    __slots__ = ("_more", "batches")
+
+    def __init__(self) -> None:
+        self.batches: deque[tuple[DeliveryBatch, int]] = deque()
+        """Each with the bytes that it counts for."""
+        self._more: asyncio.Future[None] | None = None
+
+    def wake(self) -> None:
+        """Let the task go on if it waits."""
+        if self._more is not None and not self._more.done():
+            self._more.set_result(None)
+
+    async def more(self) -> None:
+        """Wait for `wake`."""
+        self._more = asyncio.get_running_loop().create_future()
+        await self._more
 
 
 def _checked(target: DeliveryTarget) -> DeliveryTarget:
@@ -350,11 +358,29 @@ def _checked(target: DeliveryTarget) -> DeliveryTarget:
     return target
 
 
-class _TargetFailed(Exception):
-    """The target has done something wrong; the text says what."""
+def _what_failed(error: BaseException) -> str:
+    """Return what to tell of an error that a method of the target has raised.
+
+    Its code is the application's: no error of it may end more than the session. Raises the error itself if it is a
+    mistake of our own, or not the target's doing: a cancellation of the session's task, an exit.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        if task is None or not task.cancelling():
+            return "the target cancelled its own call"
+    if isinstance(error, InvariantViolated) or not isinstance(error, Exception):
+        raise error
+    text = redacted_text(error, str if isinstance(error, PolonaiseError) else repr)
+    return f"the target failed: {text}"[:REASON_CHARACTERS_MAX]
 
 
-def _is_applied(answer: Any, batch: DeliveryBatch, _: object) -> bool:
+def _what_is_wrong(answer: object) -> str:
+    """Return what to tell of an answer that no target may give."""
+    text = f"the target returned {redacted_text(answer, repr)}"[: REASON_CHARACTERS_MAX - 50]
+    return f"{text}, which is not what DeliveryTarget says"
+
+
+def _is_applied(batch: DeliveryBatch, answer: Any) -> bool:
     if not (
         isinstance(answer, AppliedBatch)
         and isinstance(answer.verdict, Verdict)

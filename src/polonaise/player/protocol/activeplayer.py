@@ -283,7 +283,7 @@ class ActivePlayer:
         is sent need not wait until that of the last one is decided.
         """
         main = self.partitions[partition]
-        if main.current is None or main.stopped or number != main.follows:
+        if main.current is None or main.stopped or number != main.follows or self.superseded:
             return
         invariant(
             main.current + 1 == first <= through,
@@ -298,7 +298,8 @@ class ActivePlayer:
                 queue.push(entries)
                 self._advance(stream, queue)
                 self._send(stream, now_s)
-                yield from self._effects()
+                if self._out:
+                    yield from self._effects()
         if through - main.dummies_at >= self._settings.dummy_transactions:
             main.dummies_at = through
             self._push_dummies(partition, through, self._settings.dummy_transactions, now_s)
@@ -511,8 +512,9 @@ class ActivePlayer:
         if not self.finishing and (batches := stream.take(now_s)):
             self._out.append(SendBatches(stream.name, stream.term, batches))
             for batch in batches:
-                # Of one that catches up more is to be read, now that this is taken.
-                self._advance(stream, stream.queues[batch.partition])
+                queue = stream.queues[batch.partition]
+                if queue.state is QueueState.FETCHING:
+                    self._advance(stream, queue)  # more may be read, now that this is taken
 
     def _close(self, stream: TargetStream, reason: str, now_s: float) -> None:
         stream.close(reason, now_s)

@@ -147,12 +147,10 @@ class TargetStream:
         batches: list[DeliveryBatch] = []
         if not self._ready or self.writing or self.state is not StreamState.UP:
             return batches
-        size = 0
-        while (
-            self._ready and self.in_flight_bytes < self._settings.window_bytes and size < self._settings.batch_bytes_max
-        ):
-            partition = next(iter(self._ready))
-            del self._ready[partition]
+        size, settings, ready = 0, self._settings, self._ready
+        while ready and self.in_flight_bytes < settings.window_bytes and size < settings.batch_bytes_max:
+            partition = next(iter(ready))
+            del ready[partition]
             queue = self.queues[partition]
             in_flight_bytes = queue.in_flight_bytes
             batch = queue.take()
@@ -160,7 +158,7 @@ class TargetStream:
                 continue
             batch_bytes = queue.in_flight_bytes - in_flight_bytes  # as the queue has counted, entry by entry
             if queue.waits:
-                self._ready[partition] = None
+                ready[partition] = None
             self._progress_at_s.setdefault(partition, now_s)
             batches.append(batch)
             size += batch_bytes
