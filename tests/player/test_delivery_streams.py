@@ -405,6 +405,26 @@ async def test_a_target_that_goes_on_although_it_was_cancelled_is_not_told_of(
             assert stream.heard.told == [("connected", {0: 0})]
 
 
+async def test_partitions_beyond_the_bound_keep_no_task_of_their_own(
+    target: MemoryTarget, endpoint: DeliveryEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polonaise.player.targetsession._LANES_MAX", 2)
+    partitions = range(6)
+
+    def at_work() -> int:
+        return sum("apply partition" in task.get_name() for task in asyncio.all_tasks())
+
+    async with opened(endpoint) as stream:
+        for id in range(3):
+            for partition in partitions:
+                stream.send(batch(id - 1, b"%d" % id, partition=partition))
+            for partition in partitions:
+                await stream.heard.until("acknowledged", partition, id)
+            await wait_until(lambda: at_work() == 2, "two keep theirs")
+    await wait_until(lambda: at_work() == 0, "they end with the stream")
+    assert all(target.of(partition) == [(id, b"%d" % id) for id in range(3)] for partition in partitions)
+
+
 async def test_a_stream_may_be_closed_by_what_it_tells(target: MemoryTarget, endpoint: DeliveryEndpoint) -> None:
     class Closes(Heard):
         def acknowledged(self, partition: int, through: int) -> None:

@@ -29,7 +29,7 @@ _WATCH_S: Final = 5.0
 """Seconds between two looks at the log, and the longest wait for an answer."""
 _LOOKED_UP_MAX: Final = 32
 """The most transactions that are looked up in the log after each of these looks."""
-_TURN_TRANSACTIONS: Final = 50
+_TURN_TRANSACTIONS: Final = 10
 """The transactions that are routed in one turn of the loop for a target that catches up."""
 _SKIPPED_SHARE: Final = 16
 """By this the bytes are divided that one read for a target passes over, to count for the bound of the read, too."""
