@@ -94,6 +94,7 @@ async def test_groups_of_workers_are_told_with_what_they_lag_and_what_hinders_th
         await tell(metrics.GROUP_HINDERED, 0)
         await tell(metrics.GROUP_LAG, 0)
     await tell(metrics.GROUP_MEMBERS, None)
+    assert (await of_server(town)).value(metrics.GROUP_LAG, 0, "billing") is None
 
 
 @in_an_application
