@@ -82,9 +82,6 @@ class Router:
             raise Unroutable(tx.id, why[:_REASON_CHARACTERS_MAX], redacted_trace(error)) from error
         entries = []
         for name, payload in items:
-            if type(payload) is bytes and name in self._targets and len(payload) <= PAYLOAD_BYTES_MAX:
-                entries.append((name, RoutedEntry(tx.id, payload)))
-                continue
             if name in self._retired:
                 continue
             if name not in self._targets:

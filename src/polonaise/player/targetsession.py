@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Coroutine, Iterator, Mapping
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from polonaise.errors import BadOption, InvariantViolated, NotFound, PolonaiseError
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, DeliveryTarget
@@ -13,8 +13,6 @@ from polonaise.player.protocol.entries import DeliveryBatch, Fence, TargetName
 from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.redaction import redacted, redacted_text
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
-
-T = TypeVar("T")
 
 REASON_CHARACTERS_MAX: Final = 500
 """The most characters of a target's error or refusal that the player is told."""

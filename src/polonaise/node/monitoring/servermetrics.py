@@ -218,8 +218,8 @@ def _add_groups(samples: Samples, served: ServedPartition, now_s: float) -> None
         samples.add(metrics.GROUP_PARTITIONS, len(group.workers), *labels)
         hindered = sum(bool(worker.told.get("trouble")) for worker in group.workers.values())
         samples.add(metrics.GROUP_HINDERED, hindered, *labels)
-        if group.lag is not None:
-            samples.add(metrics.GROUP_LAG, group.lag, *labels)
+        if (lag := group.lag) is not None:
+            samples.add(metrics.GROUP_LAG, lag, *labels)
 
 
 def _add_partition(samples: Samples, served: ServedPartition, seen: _SeenPartition) -> None:

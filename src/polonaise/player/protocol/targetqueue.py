@@ -280,7 +280,7 @@ class TargetQueue:
             self._budget.bytes -= size
         else:
             return None
-        if taken[0].id <= self.sent:
+        if taken[0].id <= self.sent:  # no call of `invariant`, whose text would be made for each batch
             raise InvariantViolated(f"entry {taken[0].id} after {self.sent} was sent")
         batch = DeliveryBatch(self.partition, self.sent, taken)
         self.sent = last = taken[-1].id
