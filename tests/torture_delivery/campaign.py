@@ -207,6 +207,18 @@ class Campaign:
             if not each.alive and each.name not in self._down:
                 raise GaveUp(f"{each.name} has ended by itself: {each.told()}")
 
+    def restart_target(self, name: str, delivered: int) -> None:
+        """Kill the target once it has applied so many entries, and start it again. Raises `GaveUp`."""
+        (shard,) = (each for target, each in zip(TARGETS, self._shards, strict=True) if target == name)
+        give_up_s = time.monotonic() + PATIENCE_S
+        while _count(applied(self._database(name))) < delivered:
+            if time.monotonic() > give_up_s:
+                raise GaveUp(f"{shard.name} has not applied {delivered} entries in {PATIENCE_S:g} s: {shard.told()}")
+            self._check_alive()
+            time.sleep(0.05)
+        shard.signal(signal.SIGKILL)
+        shard.launch()
+
     # ------------------------------------------------------------------ the end
 
     async def compare(self) -> None:

@@ -32,6 +32,10 @@ APPLIED = Table(
 )
 
 
+FORGOTTEN = 20
+"""How many ids a forgetful target forgets in each partition."""
+
+
 class Shard(SqlDeliveryTarget):
     """Keeps every entry that it applies, in the order in which it does."""
 
@@ -44,7 +48,10 @@ class Shard(SqlDeliveryTarget):
 
 @dataclass
 class Forgetful:
-    """A target that believes, with each stream, that it has applied one id less in each partition."""
+    """A target that believes, with each stream, that it has not applied the last ids of each partition.
+
+    Several, since not every id is routed to it: what it forgets must have been applied.
+    """
 
     target: Shard
     database: str
@@ -52,8 +59,8 @@ class Forgetful:
     async def accept(self, offered: Fence, source: DeliverySource) -> Acceptance:
         acceptance = await self.target.accept(offered, source)
         with contextlib.closing(sqlite3.connect(self.database, timeout=60)) as db, db:
-            db.execute("UPDATE polonaise_delivery_ids SET high_water_mark = max(-1, high_water_mark - 1)")
-        return acceptance._replace(applied={each: max(-1, id - 1) for each, id in acceptance.applied.items()})
+            db.execute("UPDATE polonaise_delivery_ids SET high_water_mark = max(-1, high_water_mark - ?)", (FORGOTTEN,))
+        return acceptance._replace(applied={each: max(-1, id - FORGOTTEN) for each, id in acceptance.applied.items()})
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.target, name)
