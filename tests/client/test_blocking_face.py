@@ -14,10 +14,11 @@ from polonaise.client.log import Log
 from polonaise.client.producer import Producer
 from polonaise.client.receipt import Receipt
 from polonaise.client.running import Submission
+from polonaise.client.workergroup import WorkerGroup
 from polonaise.node.connecting import connect
 
-NOT_FOR_THREADS = {"start", "fail", "group"}
-"""`connect` starts it; `fail` is how its host tells it of our own mistakes; workers have an event loop."""
+NOT_FOR_THREADS = {"start", "fail"}
+"""`connect` starts it; `fail` is how its host tells it of our own mistakes."""
 
 
 def public(kind: type) -> dict[str, Any]:
@@ -52,6 +53,8 @@ def test_producers_receipts_and_submissions_have_what_theirs_have() -> None:
     assert shape(blocking.Producer.append) == shape(Producer.append)
     for name in methods(Lease):
         assert shape(getattr(blocking.Lease, name)) == shape(getattr(Lease, name))
+    for name in methods(WorkerGroup):
+        assert shape(getattr(blocking.WorkerGroup, name)) == shape(getattr(WorkerGroup, name))
     assert shape(blocking.Receipt.applied) == shape(Receipt.applied)
     for twin, of in ((blocking.Receipt, Receipt), (blocking.Submission, Submission)):
         assert set(public(of)) <= set(public(twin)), f"{twin} lacks something"

@@ -11,7 +11,8 @@ import pytest
 from polonaise import Transaction, testing
 from polonaise.client import workerpartition
 from polonaise.client.workergroup import WorkerGroup
-from polonaise.client.workerprogress import parse_kept, register_of, replace_kept
+from polonaise.client.workerpartition import PartitionWork
+from polonaise.client.workerprogress import HandlerProgress, parse_kept, register_of, replace_kept
 from polonaise.errors import BadOption, Closed, UnsupportedVersion
 from polonaise.testing.driver import MemoryLog
 from polonaise.wire.leases import LEASES_VERSION
@@ -118,6 +119,56 @@ async def test_a_handler_that_raises_stops_its_partition_alone_and_is_tried_agai
             await wait_until(lambda: group.health()["well"])
 
 
+async def test_a_handler_that_hangs_is_told_and_no_more_once_it_goes_on() -> None:
+    handled = Handled()
+    handled.gate.clear()
+    async with testing.log() as log:
+        async with log.group("g", handler=handled.worker("a"), progress_s_max=0.2) as group:
+            await wait_until(lambda: group.health()["well"])
+            await nothing_happens_for(0.3)
+            assert group.health()["well"], "waiting for transactions is no trouble"
+            await appended(log, 1, 2)
+            await wait_until(lambda: not group.health()["well"])
+            assert "transaction 1 has taken 0 s so far" in group.health()["partitions"]["0"]["trouble"]
+            handled.gate.set()
+            await wait_until(lambda: group.health()["well"])
+        assert handled.bodies == {0: numbers(2)}
+
+
+async def test_trouble_ends_when_what_failed_succeeds_although_nothing_is_appended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("polonaise.client.workergroup._MEASURE_S", 0.1)
+    may_go_on = asyncio.Event()
+
+    def failing_until_then(method: Any, what: str) -> Any:
+        async def call(*given: Any) -> Any:
+            if not may_go_on.is_set():
+                raise OSError(what)
+            return await method(*given)
+
+        return call
+
+    handled = Handled()
+    async with testing.log() as log:
+        with monkeypatch.context() as patch:
+            failing = failing_until_then(HandlerProgress.take_over, "no register")
+            patch.setattr(HandlerProgress, "take_over", failing)
+            group = log.group("g", handler=handled.worker("a"))
+            await group.__aenter__()
+            await wait_until(lambda: "no register" in str(group.health()["partitions"]))
+            assert not group.health()["well"], "an empty partition has no lag, and is not taken over for all that"
+            may_go_on.set()
+            await wait_until(lambda: group.health()["well"] and group.health()["partitions"]["0"]["state"] == "works")
+        may_go_on.clear()
+        monkeypatch.setattr(PartitionWork, "_next", failing_until_then(PartitionWork._next, "no connection"))
+        await appended(log, 1, 1)  # ends a wait that has begun before; the next one fails
+        await wait_until(lambda: "no connection" in str(group.health()["partitions"]))
+        may_go_on.set()
+        await wait_until(lambda: group.health()["well"] and handled.bodies == {0: numbers(1)})
+        await group.leave()
+
+
 async def test_lag_is_told_while_a_handler_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polonaise.client.workergroup._MEASURE_S", 0.1)
     handled = Handled()
@@ -199,6 +250,9 @@ async def test_nothing_is_left_of_a_group_that_was_left_or_whose_client_was_clos
         ({"view": object()}, "SqlView"),
         ({"name": "a/b", "handler": 1}, "a group's name"),
         ({"lease_s": 0.5}, "either a view or a handler"),
+        ({"handler": Handled().worker("a"), "lease_s": 0.5}, "1 to 60 seconds"),
+        ({"handler": Handled().worker("a"), "progress_s_max": 0}, "a number of seconds above 0"),
+        ({"handler": Handled().worker("a"), "progress_s_max": "1"}, "progress_s_max"),
     ],
 )
 async def test_arguments_that_no_group_can_have_are_refused(given: dict[str, Any], told: str) -> None:

@@ -141,9 +141,8 @@ class Workers:
 
 
 @contextlib.asynccontextmanager
-async def at_work(directory: Path) -> AsyncIterator[Workers]:
-    """Yield workers of a cluster to whose partitions something is appended all the time."""
-    url = f"sqlite:///{directory}/effects.db"
+async def at_work(directory: Path, url: str) -> AsyncIterator[Workers]:
+    """Yield workers of a cluster to whose partitions something is appended all the time; `url` has their effects."""
     made = Effects(url)
     await asyncio.to_thread(made.prepare)
     await made.close()
@@ -188,8 +187,10 @@ def handed_over_s(workers: Workers, worker: int, at_s: float) -> float:
     return max(seconds)
 
 
-async def test_what_a_worker_had_is_taken_over_when_it_is_killed_and_when_it_leaves(tmp_path: Path) -> None:
-    async with at_work(tmp_path) as workers:
+async def test_what_a_worker_had_is_taken_over_when_it_is_killed_and_when_it_leaves(
+    tmp_path: Path, sqlite_url: str
+) -> None:
+    async with at_work(tmp_path, sqlite_url) as workers:
         for _ in range(3):
             await workers.start()
         await workers.settled(3)
@@ -213,10 +214,10 @@ async def test_what_a_worker_had_is_taken_over_when_it_is_killed_and_when_it_lea
 
 
 async def test_workers_that_are_killed_stopped_and_told_to_go_apply_each_transaction_once_and_in_order(
-    tmp_path: Path,
+    tmp_path: Path, url: str
 ) -> None:
     chance = random.Random(int(os.environ.get("SEED", "1")))
-    async with at_work(tmp_path) as workers:
+    async with at_work(tmp_path, url) as workers:
         for _ in range(PROCESSES):
             await workers.start()
         await workers.settled(PROCESSES)
@@ -251,11 +252,11 @@ async def replaced(workers: Workers, wrong: str) -> list[str]:
     return [each for each in await workers.wrong() if "missing" not in each]
 
 
-async def test_a_worker_that_goes_on_after_it_was_replaced_changes_nothing(tmp_path: Path) -> None:
-    async with at_work(tmp_path) as workers:
+async def test_a_worker_that_goes_on_after_it_was_replaced_changes_nothing(tmp_path: Path, url: str) -> None:
+    async with at_work(tmp_path, url) as workers:
         assert await replaced(workers, "goes-on") == []
 
 
-async def test_one_that_goes_on_and_is_not_fenced_is_caught(tmp_path: Path) -> None:
-    async with at_work(tmp_path) as workers:
+async def test_one_that_goes_on_and_is_not_fenced_is_caught(tmp_path: Path, sqlite_url: str) -> None:
+    async with at_work(tmp_path, sqlite_url) as workers:
         assert [each for each in await replaced(workers, "unfenced") if "was replaced went on" in each]

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "src" / "polonaise"
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
-SAME_IN_BLOCKING = {"Lease", "Log", "Receipt", "Producer", "Submission", "Outcome"}
+SAME_IN_BLOCKING = {"Lease", "Log", "Receipt", "Producer", "Submission", "Outcome", "WorkerGroup"}
 """Classes of the blocking face that have the names of those whose methods they wait for."""
 
 

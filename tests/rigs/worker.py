@@ -13,7 +13,7 @@ import sys
 import time
 from typing import ClassVar
 
-from sqlalchemy import BigInteger, Column, Connection, Float, Integer, MetaData, Table
+from sqlalchemy import BigInteger, Column, Connection, Double, Integer, MetaData, Table
 
 import polonaise
 from polonaise.client.workergroup import WorkerGroup
@@ -30,7 +30,7 @@ effects = Table(
     Column("id", BigInteger, nullable=False),
     Column("epoch", Integer, nullable=False),
     Column("worker", Integer, nullable=False),
-    Column("at_s", Float, nullable=False),
+    Column("at_s", Double, nullable=False),
 )
 """One row for each time that a transaction was applied, in the order in which they were."""
 

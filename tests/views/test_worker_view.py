@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from polonaise import testing
 from polonaise.errors import ViewUnfit, WorkerFenced
 from rigs.bankview import Bank, body, check_fold, transactions
-from rigs.databases import execute
+from rigs.databases import engine_at, execute
 from rigs.waiting import wait_until
 
 
@@ -127,3 +128,23 @@ async def test_deleted_rows_are_made_anew(url: str, pair: tuple[Bank, Bank]) -> 
     with pytest.raises(WorkerFenced):
         await first.apply_run_under(1, transactions(1))
     assert await first.take_over(0) == (-1, 1)
+
+
+async def test_a_worker_that_waits_for_the_locks_of_one_that_hangs_says_so_and_goes_on_when_they_are_free(
+    url: str,
+) -> None:
+    view, hung = Bank(url), Bank(url)
+    await hung.take_over(0)
+    await hung.close()
+    async with testing.log() as log:
+        with engine_at(url) as engine, engine.connect() as db:
+            # As a process does that was stopped amid its transaction.
+            db.execute(text("UPDATE polonaise_marks_fence SET epoch = epoch"))
+            async with log.group("g", view=view, progress_s_max=0.2) as group:
+                await wait_until(lambda: group.health()["partitions"].get("0", {}).get("trouble"))
+                trouble = group.health()["partitions"]["0"]["trouble"]
+                assert "taking over has taken" in trouble
+                assert "another process may hold locks in the database" in trouble
+                db.rollback()
+                await wait_until(lambda: group.health()["well"])
+                assert group.health()["partitions"]["0"]["epoch"] == 2

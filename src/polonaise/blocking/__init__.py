@@ -16,6 +16,7 @@ the application's code:
   that do not wait, such as `Log.append`, `Log.applied` and `Log.decode`; `Receipt.applied` waits, as does
   `Receipt.result` of a receipt that is not settled, and they raise `WrongThread` there. Only `apply` and `apply_many`
   of a `SqlView` run in threads of the view's.
+- The **handler** of a group of workers runs in threads of the group, one for each partition that is being worked on.
 - The **serializer** is called where the data is: in the thread of the context that appends it, in the thread that calls
   `decode`, and for `Log.append` and producers in the background thread; so several threads may call it at once.
 
@@ -32,5 +33,6 @@ from polonaise.blocking.log import Log
 from polonaise.blocking.producer import Producer
 from polonaise.blocking.reading import Reading
 from polonaise.blocking.receipt import Outcome, Receipt, Submission
+from polonaise.blocking.workergroup import WorkerGroup
 
-__all__ = ["Lease", "Log", "Outcome", "Producer", "Reading", "Receipt", "Submission", "connect"]
+__all__ = ["Lease", "Log", "Outcome", "Producer", "Reading", "Receipt", "Submission", "WorkerGroup", "connect"]

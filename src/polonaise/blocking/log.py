@@ -13,12 +13,14 @@ from polonaise.blocking.lease import Lease
 from polonaise.blocking.producer import Producer
 from polonaise.blocking.reading import Reading
 from polonaise.blocking.receipt import Receipt, Submission, receipts_wrapped
+from polonaise.blocking.workergroup import HandlerThreads, PlainHandler, WorkerGroup
 from polonaise.client.log import Log as AsynchronousLog
 from polonaise.client.log import Serializer
 from polonaise.client.protocol.draft import Change, Draft, Expectation
 from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.locks import Lock
 from polonaise.client.protocol.oncekeys import Once
+from polonaise.client.workerprogress import WorkedView
 from polonaise.errors import PolonaiseError
 from polonaise.log.batch import Batch
 from polonaise.terms import ClientId, PartitionId, Transaction, TransactionId
@@ -246,6 +248,34 @@ class Log:
     ) -> list[ListedLease]:
         """Return the leases that are held and whose names begin with `prefix`. As `polonaise.Log.list_leases`."""
         return self._background.call(lambda: self._log.list_leases(prefix, partition=partition, timeout=timeout))
+
+    # ------------------------------------------------------------------ workers
+
+    def group(
+        self,
+        name: str,
+        *,
+        view: WorkedView | None = None,
+        handler: PlainHandler | None = None,
+        lease_s: float = 5.0,
+        progress_s_max: float = 30.0,
+    ) -> WorkerGroup:
+        """Return a `WorkerGroup`: processes that join it share the partitions, one worker each at a time.
+
+        As `polonaise.Log.group`, for a handler that is a plain function: it runs in threads of the group, one for each
+        partition that is being worked on, and may wait, for this log, too.
+        """
+        threads = None if handler is None else HandlerThreads(self._background, handler, name)
+        made = self._background.now(
+            lambda: self._log.group(
+                name,
+                view=view,
+                handler=None if threads is None else threads.handle,
+                lease_s=lease_s,
+                progress_s_max=progress_s_max,
+            )
+        )
+        return WorkerGroup(self._background, made, threads)
 
     # ------------------------------------------------------------------ marks
 

@@ -424,20 +424,24 @@ class Log(ReadableLog):
         view: WorkedView | None = None,
         handler: Handler | None = None,
         lease_s: float = 5.0,
+        progress_s_max: float = 30.0,
     ) -> WorkerGroup:
         """Return a `WorkerGroup`: processes that join it share the partitions, one worker each at a time.
 
         `view` is a `SqlView`: each transaction counts exactly once in its database. Or `handler` is a coroutine
         function that is given each transaction in order, at least once. All members of a group give the same.
         `lease_s`, 1 to 60 seconds, is for how long others wait for a member that has died or hangs; the same for all.
-        Raises `BadOption`, `Closed`.
+        A transaction, a view's run or a take-over that takes longer than `progress_s_max` seconds is told as trouble in
+        `WorkerGroup.health`, and not broken off. Raises `BadOption`, `Closed`.
         """
-        seconds = checked_group(name, view, handler, lease_s)
+        checked_group(name, view, handler, lease_s, progress_s_max)
         self._check_open()
         check_loop(self._loop)
         self._leases += 1
         holder = self.client_id << 32 | self._leases
-        return WorkerGroup(self, name, view=view, handler=handler, lease_s=seconds, holder=holder)
+        return WorkerGroup(
+            self, name, view=view, handler=handler, lease_s=lease_s, progress_s_max=progress_s_max, holder=holder
+        )
 
     # ------------------------------------------------------------------ marks
 

@@ -40,7 +40,7 @@ _LOOK_S: Final = 0.2
 """The pause between two looks at who has what, in seconds: what was given up is taken within about twice this time."""
 _MEASURE_S: Final = 2.0
 """The pause between two requests for the committed high-water marks, from which the lag is reckoned."""
-_PARTITIONS_MAX: Final = ASKED_MAX - 1
+PARTITIONS_MAX: Final = ASKED_MAX - 1
 """One request has room for all partitions and the member itself."""
 
 _log = logging.getLogger("polonaise.client")
@@ -71,6 +71,7 @@ class WorkerGroup:
         view: WorkedView | None,
         handler: Handler | None,
         lease_s: float,
+        progress_s_max: float,
         holder: int,
     ) -> None:
         self.name = name
@@ -80,6 +81,7 @@ class WorkerGroup:
         self._view = view
         self._handler = handler
         self._lease_s = lease_s
+        self._progress_s_max = progress_s_max
         self._loop = own_loop()
         self._tenures: dict[str, Tenure] = {}
         """By name of a lease: until when this member has it."""
@@ -100,8 +102,8 @@ class WorkerGroup:
     async def __aenter__(self) -> Self:
         if self._tasks or self._over.done():
             raise BadOption("this group was joined before: get another one from the log")
-        if self._client.partition_count > _PARTITIONS_MAX:
-            raise BadOption(f"a group shares at most {_PARTITIONS_MAX} partitions: spread them over several topics")
+        if self._client.partition_count > PARTITIONS_MAX:
+            raise BadOption(f"a group shares at most {PARTITIONS_MAX} partitions: spread them over several topics")
         if self._view is not None:
             tell_log(cast(Any, self._view), self._client.log_key)
         host = self._client._host
@@ -275,7 +277,8 @@ class WorkerGroup:
         """Begin to work in the partitions whose leases this member has got."""
         for partition in self._wanted:
             if partition not in self._work and self._holds(partition):
-                work = PartitionWork(self._client, partition, self._progress(partition), self._holder(partition))
+                progress, holds = self._progress(partition), self._holder(partition)
+                work = PartitionWork(self._client, partition, progress, holds, self._progress_s_max)
                 self._work[partition] = work
                 work.start()
                 assert work.task is not None
@@ -348,8 +351,8 @@ def _note(work: PartitionWork) -> bytes:
     return note if len(note) <= NOTE_BYTES_MAX else json.dumps({**told, "trouble": "see the worker's log"}).encode()
 
 
-def checked_group(name: str, view: object, handler: object, lease_s: float) -> float:
-    """Return `lease_s` in seconds. Raises `BadOption` for arguments that no group can have."""
+def checked_group(name: str, view: object, handler: object, lease_s: float, progress_s_max: float) -> None:
+    """Raise `BadOption` for arguments that no group can have."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise wrong("name", name, "a group's name has 1 to 100 letters of ASCII, digits, '.', '_' and '-'")
     if (view is None) == (handler is None):
@@ -361,4 +364,5 @@ def checked_group(name: str, view: object, handler: object, lease_s: float) -> f
     seconds = checked_seconds("lease_s", lease_s)
     if seconds is None or not DURATION_MS_MIN / 1000 <= seconds <= DURATION_MS_MAX / 1000:
         raise BadOption(f"lease_s={lease_s!r}: {DURATION_MS_MIN / 1000:g} to {DURATION_MS_MAX / 1000:g} seconds")
-    return seconds
+    if not checked_seconds("progress_s_max", progress_s_max):
+        raise wrong("progress_s_max", progress_s_max, "a number of seconds above 0")

@@ -29,19 +29,34 @@ _log = logging.getLogger("polonaise.client")
 class PartitionWork:
     """A worker's work in one partition, for as long as it has the lease."""
 
-    def __init__(self, log: ReadableLog, partition: PartitionId, progress: Progress, holds: Callable[[], bool]) -> None:
-        """Prepare the work; `holds()` says whether this worker has the partition's lease."""
+    def __init__(
+        self,
+        log: ReadableLog,
+        partition: PartitionId,
+        progress: Progress,
+        holds: Callable[[], bool],
+        progress_s_max: float,
+    ) -> None:
+        """Prepare the work; `holds()` says whether this worker has the partition's lease.
+
+        A step that takes longer than `progress_s_max` seconds is told as trouble, and goes on.
+        """
         self._log = log
         self.partition = partition
         self.progress = progress
         self._holds = holds
+        self._progress_s_max = progress_s_max
+        self._step = ""
+        """What is being done just now; empty while it waits for transactions, or between two attempts."""
+        self._step_s = 0.0
+        """When that began."""
         self._stopping = False
         self._may_be_woken = False
         self._saved_s = 0.0
         self._saved_at: TransactionId = -1
         self.state = "takes over"
-        self.trouble = ""
-        """What keeps this partition from going on; empty while it goes on."""
+        self._failed = ""
+        """The last failure, until that has succeeded which failed."""
         self.committed: TransactionId | None = None
         """The partition's committed high-water mark when it was asked for last; None before."""
         self.fenced = False
@@ -71,6 +86,17 @@ class PartitionWork:
         """How many transactions behind the committed high-water mark it is; None while not known."""
         return None if self.committed is None else max(0, self.committed - self.progress.position)
 
+    @property
+    def trouble(self) -> str:
+        """What keeps this partition from going on; empty while it goes on."""
+        if self._failed:
+            # A read that failed at the end of the log succeeds unseen: it goes on waiting.
+            return "" if self.state == "works" and self.lag == 0 else self._failed
+        took_s = self._now_s() - self._step_s
+        if not self._step or took_s <= self._progress_s_max:
+            return ""
+        return f"{self._step} has taken {took_s:.0f} s so far{self.progress.may_wait_for}"
+
     def health(self) -> dict[str, Any]:
         """Return the state of the work as a document for JSON."""
         return {
@@ -85,20 +111,20 @@ class PartitionWork:
 
     async def _run(self) -> None:
         try:
-            if await self._until_done(self.progress.take_over):
-                self.state = "works"
+            if await self._until_done(self._take_over):
+                self.state, self._step = "works", ""
                 self._saved_s = self._now_s()
                 while not self._stopping and await self._until_done(self._read):
                     pass
                 self.state = "stops"
                 if self.progress.unsaved and self._holds():
-                    await self._until_done(self.progress.save, once=True)
+                    await self._until_done(self._save, once=True)
         except WorkerFenced as error:
             self.fenced = True
-            self.trouble = str(error)
+            self._failed = str(error)
             _log.info("%s", error)
         finally:
-            self.state = "stopped"
+            self.state, self._step = "stopped", ""
 
     async def _until_done(self, step: Callable[[], Any], *, once: bool = False) -> bool:
         """Do a step until it succeeds; return False if the work is to end first. Raises `WorkerFenced`."""
@@ -111,14 +137,28 @@ class PartitionWork:
             except Exception as error:  # noqa: BLE001 - the application's own code, among others; told and tried again
                 where = self.progress.position + 1
                 trouble = redacted(f"from transaction {where} on: {error!r}")[:_TROUBLE_CHARACTERS]
-                if trouble != self.trouble:
-                    self.trouble = trouble
+                self._step = ""
+                if trouble != self._failed:
+                    self._failed = trouble
                     _log.warning("worker of partition %d: %s", self.partition, trouble)
             else:
                 return True
             if once or not await self._wait(asyncio.sleep(backoff.pause_s(self._log._host.random.random()))):
                 return False
         return False
+
+    async def _take_over(self) -> None:
+        self._begin("taking over")
+        await self.progress.take_over()
+        self._failed = ""
+
+    async def _save(self) -> None:
+        self._begin("saving the position")
+        await self.progress.save()
+        self._saved_s, self._saved_at = self._now_s(), self.progress.position
+
+    def _begin(self, step: str) -> None:
+        self._step, self._step_s = step, self._now_s()
 
     async def _read(self) -> None:
         """Read from the position on, and handle what comes, until the work is to end."""
@@ -128,10 +168,10 @@ class PartitionWork:
                 batch = await self._next(reader)
                 if batch is not None:
                     await self._handle(batch)
-                    self.trouble = ""
+                    self._failed = ""
                 if self.progress.unsaved and self._is_time_to_save():
-                    await self.progress.save()
-                    self._saved_s, self._saved_at = self._now_s(), self.progress.position
+                    await self._save()
+                self._step = ""
         finally:
             await reader.aclose()
 
@@ -158,6 +198,8 @@ class PartitionWork:
                 return
 
     def _goes_on(self) -> bool:
+        """Whether to handle what comes next: asked before each transaction, or each run of a view."""
+        self._begin(f"transaction {self.progress.position + 1}")
         return not self._stopping and self._holds()
 
     def _is_time_to_save(self) -> bool:

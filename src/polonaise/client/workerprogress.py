@@ -42,6 +42,8 @@ class Progress(Protocol):
     """How often the partition was taken over, this worker's time included; 0 before `take_over`."""
     position: TransactionId
     """The last id that was handled; -1 for none."""
+    may_wait_for: str
+    """What a step that takes long may be waiting for, as the end of a sentence; empty if nothing is to be said."""
 
     @property
     def unsaved(self) -> bool:
@@ -73,6 +75,7 @@ class ViewProgress:
         self.position = NO_TRANSACTION
 
     unsaved = False
+    may_wait_for = ": another process may hold locks in the database, one that hangs or was stopped"
 
     async def take_over(self) -> None:
         self.position, self.epoch = await self._view.take_over(self._partition)
@@ -102,6 +105,8 @@ class HandlerProgress:
 
     What was handled since it was saved is handled again by the next worker.
     """
+
+    may_wait_for = ""
 
     def __init__(self, log: Connected, group: str, partition: PartitionId, handler: Handler) -> None:
         self._log = log

@@ -1,0 +1,127 @@
+"""A group of workers for threads."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Self
+
+from polonaise.blocking.background import Background
+from polonaise.client import workergroup as asynchronous
+from polonaise.client.protocol.arguments import wrong
+from polonaise.errors import BadOption, Closed
+from polonaise.terms import PartitionId, Transaction
+
+PlainHandler = Callable[[Transaction], object]
+"""An application's plain function that is given each transaction in order. What it returns is not looked at."""
+
+
+class HandlerThreads:
+    """The threads that a group's handler runs in: as many as partitions are being worked on at the same time."""
+
+    def __init__(self, background: Background, handler: PlainHandler, name: str) -> None:
+        """Raises `BadOption` for a handler that can't be called, or is a coroutine function."""
+        if not callable(handler):
+            raise wrong("handler", handler, "a plain function, not called: group(name, handler=handle)")
+        if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
+            raise BadOption("a handler of the blocking face is a plain function; coroutines go with polonaise.connect")
+        self._background = background
+        self._handler = handler
+        # Enough for all partitions: one that is slow keeps no other from going on. They are started as they are needed.
+        self._executor = ThreadPoolExecutor(asynchronous.PARTITIONS_MAX, f"polonaise group {name}")
+        self._calls: dict[PartitionId, Future[None]] = {}
+        """The last call of the handler by partition."""
+
+    async def handle(self, tx: Transaction) -> None:
+        """Run the handler in a thread. One that is not waited for any more runs to its end there."""
+        earlier = self._calls.get(tx.partition)
+        if earlier is not None and not earlier.done():
+            # Nobody waits for it any more: the lease was lost meanwhile. But this process has got it again, and
+            # transactions of a partition are handled one at a time. What becomes of the call was told long ago.
+            ended = asyncio.Event()
+            earlier.add_done_callback(lambda _: self._background.post(ended.set))
+            await ended.wait()
+        self._calls[tx.partition] = call = self._executor.submit(self._run, tx)
+        await asyncio.wrap_future(call)
+
+    def _run(self, tx: Transaction) -> None:
+        try:
+            returned = self._handler(tx)
+        except Exception as error:
+            if isinstance(error, StopIteration):  # a future can't carry it
+                raise RuntimeError(f"the handler raised {error!r}") from error
+            raise
+        except BaseException as error:
+            # It would end the background thread, and with it the log of all other threads.
+            raise RuntimeError(f"the handler raised {error!r}, in a thread that it does not end") from error
+        if inspect.iscoroutine(returned):
+            returned.close()
+            raise BadOption("the handler returned a coroutine: the handler of the blocking face is a plain function")
+
+    def close(self) -> None:
+        """Start nothing more, and do not wait for what runs."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+class WorkerGroup:
+    """A group of workers, as one member sees it; returned by `Log.group`. As `polonaise.client.WorkerGroup`.
+
+    ::
+
+        with log.group("mails", handler=send) as group:  # joins; leaves at the end
+            group.ended()
+    """
+
+    def __init__(
+        self, background: Background, group: asynchronous.WorkerGroup, threads: HandlerThreads | None = None
+    ) -> None:
+        self._background = background
+        self._group = group
+        self._threads = threads
+
+    @property
+    def name(self) -> str:
+        """The group's name."""
+        return self._group.name
+
+    @property
+    def member(self) -> int:
+        """This member's number: no other member has it."""
+        return self._group.member
+
+    @property
+    def partitions(self) -> tuple[PartitionId, ...]:
+        """The partitions that this member works on at present."""
+        return self._background.now(lambda: self._group.partitions)
+
+    def health(self) -> dict[str, Any]:
+        """Return what this member does, as a document for JSON."""
+        return self._background.now(self._group.health)
+
+    def ended(self) -> None:
+        """Wait until this member can work no more, and raise why. `leave` ends it with `Closed`."""
+        self._background.call(self._group.ended)
+
+    def leave(self) -> None:
+        """Leave the group: what is being handled is brought to its end, and others take over at once.
+
+        Waits for at most `lease_s` seconds for what is being handled: a handler that takes longer runs to its end in
+        its thread, and its transaction comes again elsewhere. A second call does nothing, nor does one for a log that
+        was closed.
+        """
+        try:
+            with suppress(Closed):
+                self._background.call(self._group.leave)
+        finally:
+            if self._threads is not None:
+                self._threads.close()
+
+    def __enter__(self) -> Self:
+        self._background.call(self._group.__aenter__)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()

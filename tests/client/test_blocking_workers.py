@@ -1,0 +1,211 @@
+"""Workers for threads: where the handler runs, what becomes of what it raises, and that nothing is left of a group."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from polonaise import Transaction, testing
+from polonaise.blocking.background import Background
+from polonaise.blocking.workergroup import HandlerThreads
+from polonaise.errors import BadOption, Closed
+from rigs.bankview import Bank, body, check_fold, transactions
+from rigs.waiting import block_until
+
+PARTITIONS = 2
+
+
+class Handled:
+    """What a handler was given by partition, and by which threads."""
+
+    def __init__(self) -> None:
+        self.bodies: dict[int, list[bytes]] = defaultdict(list)
+        self.threads: set[str] = set()
+        self.raises: dict[bytes, BaseException] = {}
+        self.gates: dict[bytes, threading.Event] = {}
+
+    def __call__(self, tx: Transaction) -> None:
+        self.threads.add(threading.current_thread().name)
+        if tx.data in self.gates:
+            assert self.gates[tx.data].wait(30)
+        if tx.data in self.raises:
+            raise self.raises[tx.data]
+        self.bodies[tx.partition].append(tx.data)
+
+
+@pytest.fixture
+def log() -> Iterator[testing.BlockingMemoryLog]:
+    with testing.blocking_log(partitions=PARTITIONS) as log:
+        yield log
+
+
+def appended(log: testing.BlockingMemoryLog, *bodies: bytes, partition: int = 0) -> None:
+    for each in bodies:
+        log.append(each, partition).result()
+
+
+def threads_of(group: str) -> list[str]:
+    return [each.name for each in threading.enumerate() if each.name.startswith(f"polonaise group {group}")]
+
+
+def test_a_handler_is_given_each_transaction_in_order_in_threads_of_the_group(log: testing.BlockingMemoryLog) -> None:
+    handled = Handled()
+    for partition in range(PARTITIONS):
+        appended(log, b"0", b"1", b"2", partition=partition)
+    with log.group("mails", handler=handled) as group:
+        block_until(lambda: handled.bodies == {0: [b"0", b"1", b"2"], 1: [b"0", b"1", b"2"]})
+        block_until(lambda: group.health()["well"])
+        assert group.partitions == (0, 1)
+        assert group.name == "mails"
+        assert group.health()["member"] == group.member
+    assert all(each.startswith("polonaise group mails") for each in handled.threads)
+    block_until(lambda: not threads_of("mails"))
+    with log.group("mails", handler=handled):
+        appended(log, b"3")
+        block_until(lambda: len(handled.bodies[0]) >= 4)
+    assert handled.bodies[0] == [b"0", b"1", b"2", b"3"], "the position was saved when the group was left"
+
+
+def test_a_handler_may_wait_for_its_own_log(log: testing.BlockingMemoryLog) -> None:
+    marks: list[int] = []
+    appended(log, b"0")
+    with log.group("g", handler=lambda tx: marks.append(log.high_water_mark(tx.partition))):
+        block_until(lambda: marks)
+    assert marks[0] >= 0
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (ValueError("no stomach"), "no stomach"),
+        (StopIteration("no more"), "the handler raised StopIteration"),
+        (SystemExit(3), "the handler raised SystemExit"),
+        (KeyboardInterrupt(), "the handler raised KeyboardInterrupt"),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, BaseException) else "",
+)
+def test_what_a_handler_raises_holds_up_its_partition_alone(
+    log: testing.BlockingMemoryLog, raised: BaseException, told: str
+) -> None:
+    handled = Handled()
+    handled.raises = {b"1": raised}
+    appended(log, b"0", b"1", b"2")
+    with log.group("g", handler=handled) as group:
+        block_until(lambda: told in str(group.health()["partitions"].get("0")))
+        appended(log, b"x", partition=1)
+        block_until(lambda: handled.bodies == {0: [b"0"], 1: [b"x"]})
+        handled.raises.clear()
+        block_until(lambda: handled.bodies[0] == [b"0", b"1", b"2"])
+        block_until(lambda: group.health()["well"])
+
+
+def test_a_handler_that_is_slow_keeps_no_other_partition_from_going_on(log: testing.BlockingMemoryLog) -> None:
+    handled = Handled()
+    gate = handled.gates[b"slow"] = threading.Event()
+    appended(log, b"slow")
+    appended(log, b"x", b"y", partition=1)
+    with log.group("g", handler=handled, progress_s_max=0.1) as group:
+        block_until(lambda: handled.bodies == {1: [b"x", b"y"]})
+        block_until(lambda: "has taken" in group.health()["partitions"]["0"]["trouble"])
+        gate.set()
+        block_until(lambda: handled.bodies[0] == [b"slow"])
+
+
+def test_a_handler_that_does_not_return_is_left_behind_after_the_time_of_a_lease(
+    log: testing.BlockingMemoryLog,
+) -> None:
+    handled = Handled()
+    gate = handled.gates[b"slow"] = threading.Event()
+    appended(log, b"slow")
+    with log.group("g", handler=handled, lease_s=1.0):
+        block_until(lambda: handled.threads)
+    assert handled.bodies == {}
+    gate.set()
+    block_until(lambda: not threads_of("g"))
+    assert handled.bodies == {0: [b"slow"]}
+    with log.group("g", handler=handled):
+        block_until(lambda: handled.bodies == {0: [b"slow", b"slow"]}, "at least once")
+
+
+def test_a_call_that_nobody_waits_for_any_more_ends_before_the_next_one_of_its_partition() -> None:
+    background = Background("test")
+    handled = Handled()
+    gate = handled.gates[b"0"] = threading.Event()
+    threads = HandlerThreads(background, handled, "left")
+    first, second, other = (tx._replace(data=b"%d" % tx.id) for tx in transactions(3))
+    other = other._replace(partition=1)
+    left = background.begin(lambda: threads.handle(first))
+    block_until(lambda: handled.threads)
+    left.give_up()
+    next_one = background.begin(lambda: threads.handle(second))
+    background.call(lambda: threads.handle(other))
+    assert not next_one.waiting.done()
+    assert handled.bodies == {1: [b"2"]}, "the first call hangs, and the second one has to wait for it"
+    gate.set()
+    next_one.result()
+    assert handled.bodies == {0: [b"0", b"1"], 1: [b"2"]}
+    threads.close()
+    background.close(nothing)
+
+
+async def nothing() -> None:
+    """What a background thread has to close when there is no log."""
+
+
+def test_a_view_is_applied_by_workers(log: testing.BlockingMemoryLog, sqlite_url: str) -> None:
+    for partition in range(PARTITIONS):
+        appended(log, *(body(number) for number in range(4)), partition=partition)
+    with log.group("g", view=Bank(sqlite_url)) as group:
+        block_until(lambda: [each["position"] for each in group.health()["partitions"].values()] == [3, 3])
+    check_fold(sqlite_url, {0: 4, 1: 4})
+
+
+@pytest.mark.parametrize("by", ["leave", "close"])
+def test_who_waits_for_the_end_is_told_when_the_group_is_left_or_the_log_is_closed(
+    log: testing.BlockingMemoryLog, by: str
+) -> None:
+    told: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            group.ended()
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            told.append(error)
+
+    with log.group("g", handler=Handled()) as group:
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        block_until(lambda: group.partitions)
+        group.leave() if by == "leave" else log.close()
+        waiting.join(30)
+        assert not waiting.is_alive()
+        group.leave()
+    assert isinstance(told[0], Closed)
+    block_until(lambda: not threads_of("g"))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "either a view or a handler"),
+        ({"handler": 1}, "a plain function, not called"),
+        ({"handler": nothing}, "coroutines go with polonaise.connect"),
+        ({"view": object()}, "SqlView"),
+        ({"handler": print, "view": object()}, "either a view or a handler"),
+    ],
+)
+def test_arguments_that_no_group_can_have_are_refused(
+    log: testing.BlockingMemoryLog, given: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(BadOption, match=told):
+        log.group("g", **given)
+
+
+def test_a_handler_that_returns_a_coroutine_is_told_as_a_mistake(log: testing.BlockingMemoryLog) -> None:
+    appended(log, b"0")
+    with log.group("g", handler=lambda tx: nothing()) as group:
+        block_until(lambda: "is a plain function" in str(group.health()["partitions"].get("0")))
