@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -216,3 +217,25 @@ def test_the_child_of_a_coroutines_process_is_told_the_same() -> None:
 def test_forked_is_a_fault_that_no_repetition_mends() -> None:
     assert Forked.code == "forked"
     assert Forked.retry.name == "NEVER"
+
+
+@pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt()])
+def test_a_background_thread_that_code_of_the_application_ends_tells_all_who_wait(raised: BaseException) -> None:
+    ended = background.Background("ended")
+    never = ended.begin(for_ever)
+
+    def exit_there() -> None:
+        raise raised
+
+    with pytest.raises(Closed, match=f"code of the application, which raised {type(raised).__name__}"):
+        ended.now(exit_there)
+    with pytest.raises(Closed, match="connect a new one"):
+        never.result()
+    for ask in (lambda: ended.now(exit_there), lambda: ended.call(for_ever)):
+        with pytest.raises(Closed, match="connect a new one"):
+            ask()
+    ended.close(for_ever)
+
+
+async def for_ever() -> None:
+    await asyncio.Event().wait()

@@ -14,6 +14,7 @@ from polonaise.blocking.background import Background
 from polonaise.blocking.workergroup import HandlerThreads
 from polonaise.errors import BadOption, Closed
 from rigs.bankview import Bank, body, check_fold, transactions
+from rigs.raised import IN_A_THREAD
 from rigs.waiting import block_until
 
 PARTITIONS = 2
@@ -82,9 +83,7 @@ def test_a_handler_may_wait_for_its_own_log(log: testing.BlockingMemoryLog) -> N
     ("raised", "told"),
     [
         (ValueError("no stomach"), "no stomach"),
-        (StopIteration("no more"), "the handler raised StopIteration"),
-        (SystemExit(3), "the handler raised SystemExit"),
-        (KeyboardInterrupt(), "the handler raised KeyboardInterrupt"),
+        *((each.values[0], "the handler raised") for each in IN_A_THREAD),
     ],
     ids=lambda each: type(each).__name__ if isinstance(each, BaseException) else "",
 )
@@ -188,12 +187,18 @@ def test_who_waits_for_the_end_is_told_when_the_group_is_left_or_the_log_is_clos
     block_until(lambda: not threads_of("g"))
 
 
+def generating(tx: Transaction) -> Iterator[None]:
+    """A generator function: called, it runs nothing of its code."""
+    yield
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
         ({}, "either a view or a handler"),
         ({"handler": 1}, "a plain function, not called"),
         ({"handler": nothing}, "coroutines go with polonaise.connect"),
+        ({"handler": generating}, "without yield"),
         ({"view": object()}, "SqlView"),
         ({"handler": print, "view": object()}, "either a view or a handler"),
     ],
@@ -205,7 +210,13 @@ def test_arguments_that_no_group_can_have_are_refused(
         log.group("g", **given)
 
 
-def test_a_handler_that_returns_a_coroutine_is_told_as_a_mistake(log: testing.BlockingMemoryLog) -> None:
+@pytest.mark.parametrize(
+    ("handler", "told"), [(lambda _: nothing(), "returned a coroutine"), (lambda tx: generating(tx), "a generator")]
+)
+def test_a_handler_whose_code_has_not_run_is_told_as_a_mistake(
+    log: testing.BlockingMemoryLog, handler: Any, told: str
+) -> None:
     appended(log, b"0")
-    with log.group("g", handler=lambda tx: nothing()) as group:
-        block_until(lambda: "is a plain function" in str(group.health()["partitions"].get("0")))
+    with log.group("g", handler=handler) as group:
+        block_until(lambda: told in str(group.health()["partitions"].get("0")))
+        assert group.health()["partitions"]["0"]["position"] < 1, "and the transaction is not passed over"

@@ -566,3 +566,18 @@ def test_a_main_stream_that_stops_delivers_what_it_has_brought_and_skips_nothing
     player.do("written", "a", 1)
     assert player.sent() == [("a", 1, -1, [0])]
     assert player.machine.partitions[0].current == 1
+
+
+def test_why_a_target_is_away_is_told_by_the_last_attempt_and_a_refusal_stays() -> None:
+    player = served("a", partitions=2)
+    for partition in range(2):
+        player.fetch(0, "a", partition=partition)
+        player.do("written", "a", 1)
+    player.do("refused", "a", 1, 1, -1, "no such account")
+    refusal = "it refuses the entry after id -1: no such account"
+    player.do("disconnected", "a", 1, "reset by peer")
+    assert hindered(player, "a") == {"0": "reset by peer", "1": refusal}
+    for term in (2, 3):
+        player.tick(10.0)
+        player.do("disconnected", "a", term, f"refused at attempt {term}")
+    assert hindered(player, "a") == {"0": "refused at attempt 3", "1": refusal}

@@ -77,6 +77,23 @@ def test_a_process_that_has_delivered_for_long_begins_with_the_first_pause() -> 
     assert candidacy.over(TurnEnd.FAILED, "no", 130.0) == 0.5
 
 
+def test_why_the_last_turn_ended_is_told_until_another_process_has_delivered_for_long() -> None:
+    candidacy = Candidacy(1.0)
+    active(candidacy, 0.0)
+    candidacy.over(TurnEnd.FAILED, "no route", 1.0)
+    candidacy.next_turn()
+    candidacy.connected()
+    candidacy.others_deliver("one", 10.0)
+    candidacy.others_deliver("one", 69.0)
+    assert candidacy.reason == "no route"
+    candidacy.others_deliver("", 69.5)
+    candidacy.others_deliver("two", 70.0)
+    candidacy.others_deliver("two", 129.0)
+    assert candidacy.reason == "no route", "each may come to the same transaction, and end"
+    candidacy.others_deliver("two", 130.0)
+    assert candidacy.reason == ""
+
+
 def test_a_mistake_ends_the_process() -> None:
     candidacy = Candidacy(1.0)
     assert candidacy.over(TurnEnd.MISTAKEN, "no such partition", 0.0) is None

@@ -30,6 +30,7 @@ from polonaise.player.protocol.entries import DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.player.protocol.settings import PlayerSettings
 from rigs.deliverycalls import SOURCE, StreamCalls, batch_of, stream
+from rigs.raised import IN_A_THREAD
 from rigs.waiting import block_until, wait_until
 
 
@@ -174,6 +175,22 @@ async def test_what_json_can_not_say_is_refused(path: Path, value: Any, why: str
     assert told.refusal.startswith(why)
     assert told.last == -1
     assert path.read_bytes() == b""
+
+
+@pytest.mark.parametrize("raised", IN_A_THREAD)
+async def test_whatever_makes_no_line_is_a_refusal(path: Path, raised: BaseException) -> None:
+    def decode(payload: bytes) -> str:
+        if payload == b"bad":
+            raise raised
+        return payload.decode()
+
+    async with opened(path, decode=decode) as target:
+        session = await stream(target)
+        told = await session.take(batch(-1, "a", "bad"))
+        assert (told.last, told.verdict) == (0, Verdict.APPLY)
+        assert "raised" in told.refusal
+        assert (await session.take(batch(-1, "x", partition=1))).last == 0
+    assert kept(path) == [(0, "a"), (1, "x")]
 
 
 async def test_an_error_of_the_application_reaches_the_player_without_passwords(path: Path) -> None:

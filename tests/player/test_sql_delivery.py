@@ -29,6 +29,7 @@ from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, Ro
 from polonaise.player.protocol.reception import Verdict
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from rigs.deliverycalls import SOURCE, StreamCalls, batch_of, stream
+from rigs.raised import IN_A_THREAD
 from rigs.waiting import wait_until
 
 SCHEMA = MetaData()
@@ -150,6 +151,23 @@ async def test_an_entry_that_can_not_be_applied_is_refused_and_those_before_it_a
         assert (await session.take(batch(0, "bad", "c"))).refusal, "once more"
         assert await session.take(batch(0, "bad", "c", "d")) == AppliedBatch(Verdict.APPLY, 3, Fence(1, 1))
     assert kept(url) == [(0, "a"), (1, "x"), (0, "bad"), (0, "c"), (0, "d")]
+
+
+@pytest.mark.parametrize("raised", IN_A_THREAD)
+async def test_whatever_apply_entry_raises_is_a_refusal(sqlite_url: str, raised: BaseException) -> None:
+    class Broken(Lines):
+        def apply_entry(self, partition: int, entry: RoutedEntry, db: Connection) -> None:
+            if entry.payload == b"bad":
+                raise raised
+            super().apply_entry(partition, entry, db)
+
+    async with opened(sqlite_url, Broken(sqlite_url)) as (target,):
+        session = await stream(target)
+        told = await session.take(batch(-1, "a", "bad"))
+        assert (told.last, told.verdict) == (0, Verdict.APPLY)
+        assert told.refusal.startswith("RuntimeError: apply_entries raised")
+        assert (await session.take(batch(-1, "x", partition=1))).last == 0
+    assert kept(sqlite_url) == [(0, "a"), (1, "x")]
 
 
 async def test_where_an_entry_could_not_be_applied_is_logged_once_without_secrets(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
-from polonaise import testing
+from polonaise import Transaction, testing
 from polonaise.errors import ViewUnfit, WorkerFenced
-from rigs.bankview import Bank, body, check_fold, transactions
+from rigs.bankview import Bank, body, check_fold, counted, journal, transactions
 from rigs.databases import engine_at, execute
+from rigs.raised import IN_A_THREAD
 from rigs.waiting import wait_until
 
 
@@ -128,6 +130,36 @@ async def test_deleted_rows_are_made_anew(url: str, pair: tuple[Bank, Bank]) -> 
     with pytest.raises(WorkerFenced):
         await first.apply_run_under(1, transactions(1))
     assert await first.take_over(0) == (-1, 1)
+
+
+class Picky(Bank):
+    """Raises what it is told to, at the third transaction."""
+
+    raised: BaseException | None = None
+
+    def apply(self, tx: Transaction, db: Connection) -> None:
+        super().apply(tx, db)
+        if self.raised is not None and tx.id == 2:
+            raise self.raised
+
+
+@pytest.mark.parametrize("raised", IN_A_THREAD)
+@pytest.mark.parametrize("by", ["a group", "a client"])
+async def test_whatever_apply_raises_is_told_and_tried_again(sqlite_url: str, raised: BaseException, by: str) -> None:
+    view = Picky(sqlite_url)
+    view.raised = raised
+    async with AsyncExitStack() as stack:
+        log = await stack.enter_async_context(testing.log(view=view if by == "a client" else None))
+        if by == "a group":
+            await stack.enter_async_context(log.group("g", view=view))
+        for number in range(4):
+            await log.append(body(number), 0)
+        await wait_until(lambda: len(view.failures) >= 2)
+        assert {(partition, id) for partition, id, _ in view.failures} == {(0, 2)}
+        assert "no stomach" in view.failures[0][2]
+        view.raised = None
+        await wait_until(lambda: counted(sqlite_url, journal) == 4)
+    check_fold(sqlite_url, {0: 4})
 
 
 async def test_a_worker_that_waits_for_the_locks_of_one_that_hangs_says_so_and_goes_on_when_they_are_free(

@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from polonaise.client.waiting import forked_log, retrieve
 from polonaise.errors import Closed, WrongThread
+from polonaise.redaction import redacted
 
 T = TypeVar("T")
 
@@ -41,6 +42,8 @@ class Background:
         self._guard = threading.Lock()
         self._waiting: set[Future[Any]] = set()
         self._closed = False
+        self._ended_by: BaseException | None = None
+        """What ended the thread before `close` did; None if nothing has."""
         self._failure: Exception | None = None
         """The error that the function given to `close` raised; None if it raised none."""
         # A daemon, because a program that forgot to close must be able to exit.
@@ -52,10 +55,18 @@ class Background:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
+        except BaseException as error:  # noqa: BLE001 - told to whoever uses the log
+            # Such as an exit in a view: the thread ends, and all who wait for it have to learn that.
+            self._ended_by = error
+            _log.error("%s has ended: code of the application raised %r in it", self._thread.name, error)
         finally:
+            with self._guard:
+                self._closed = True
             self._loop.run_until_complete(self._cancel_all())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
+            for waiting in list(self._waiting):
+                _settle(waiting, error=self._closed_error())
 
     async def _cancel_all(self) -> None:
         """Cancel the tasks that the loop still runs, and mark their errors as seen.
@@ -150,18 +161,25 @@ class Background:
             raise forked_log()
         with self._guard:
             if self._closed:
-                raise _closed()
+                raise self._closed_error()
             self._waiting.add(waiting)
             waiting.add_done_callback(self._waiting.discard)
             # Under the guard: `close` ends the loop after whatever was asked before it.
             self._loop.call_soon_threadsafe(start)
 
+    def _closed_error(self) -> Closed:
+        """Return the error for a call of a log that this process has closed, or whose thread has ended."""
+        if self._ended_by is None:
+            return Closed("this log was closed: connect a new one")
+        error = f"{type(self._ended_by).__name__}: {redacted(self._ended_by)}"
+        what = f"the background thread of this log was ended by code of the application, which raised {error}"
+        return Closed(f"{what}: connect a new one")
+
     def _hand_over(self, task: asyncio.Task[T], waiting: Future[T]) -> None:
         """Give the task's result or error to the thread that waits for it."""
         if task.cancelled():
             # By `close`, or else by itself: what the application's code awaited was cancelled.
-            closed = _closed()
-            _settle(waiting, error=closed if self._closed else asyncio.CancelledError())
+            _settle(waiting, error=self._closed_error() if self._closed else asyncio.CancelledError())
         elif (error := task.exception()) is not None:
             _settle(waiting, error=error)
         else:
@@ -188,7 +206,7 @@ class Background:
             _log.error("%s does not end: application code holds it up; it is left behind", self._thread.name)
         # After the end of the thread, which has handed over all results that it could by then.
         for waiting in list(self._waiting):
-            _settle(waiting, error=_closed())
+            _settle(waiting, error=self._closed_error())
         if first and self._failure is not None:
             raise self._failure
 
@@ -224,11 +242,6 @@ class Call(Generic[T]):
     def give_up(self) -> None:
         """Cancel the awaitable, without waiting for its end."""
         self._background.post(lambda: self.task.cancel() if self.task is not None else None)
-
-
-def _closed() -> Closed:
-    """Return the error for a call of a log that this process has closed."""
-    return Closed("this log was closed: connect a new one")
 
 
 async def _awaited(make: Callable[[], Awaitable[T]]) -> T:

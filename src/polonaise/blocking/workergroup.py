@@ -7,8 +7,9 @@ import inspect
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any, Final, Self
 
+from polonaise.applicationcode import OrdinaryErrors
 from polonaise.blocking.background import Background
 from polonaise.client import workergroup as asynchronous
 from polonaise.client.protocol.arguments import wrong
@@ -19,6 +20,10 @@ PlainHandler = Callable[[Transaction], object]
 """An application's plain function that is given each transaction in order. What it returns is not looked at."""
 
 
+_OTHERS: Final = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+"""What tells functions whose call runs nothing of their code."""
+
+
 class HandlerThreads:
     """The threads that a group's handler runs in: as many as partitions are being worked on at the same time."""
 
@@ -26,8 +31,10 @@ class HandlerThreads:
         """Raises `BadOption` for a handler that can't be called, or is a coroutine function."""
         if not callable(handler):
             raise wrong("handler", handler, "a plain function, not called: group(name, handler=handle)")
-        if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
-            raise BadOption("a handler of the blocking face is a plain function; coroutines go with polonaise.connect")
+        if any(is_other(each) for is_other in _OTHERS for each in (handler, type(handler).__call__)):
+            raise BadOption(
+                "a handler of the blocking face is a plain function without yield; coroutines go with polonaise.connect"
+            )
         self._background = background
         self._handler = handler
         # Enough for all partitions: one that is slow keeps no other from going on. They are started as they are needed.
@@ -48,18 +55,14 @@ class HandlerThreads:
         await asyncio.wrap_future(call)
 
     def _run(self, tx: Transaction) -> None:
-        try:
+        with OrdinaryErrors("the handler"):
             returned = self._handler(tx)
-        except Exception as error:
-            if isinstance(error, StopIteration):  # a future can't carry it
-                raise RuntimeError(f"the handler raised {error!r}") from error
-            raise
-        except BaseException as error:
-            # It would end the background thread, and with it the log of all other threads.
-            raise RuntimeError(f"the handler raised {error!r}, in a thread that it does not end") from error
-        if inspect.iscoroutine(returned):
-            returned.close()
-            raise BadOption("the handler returned a coroutine: the handler of the blocking face is a plain function")
+        # Nothing of their code has run: the transaction would be passed over.
+        if inspect.iscoroutine(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+            if inspect.iscoroutine(returned):
+                returned.close()
+            what = type(returned).__name__.replace("_", " ")
+            raise BadOption(f"the handler returned a {what}: the handler of the blocking face is a plain function")
 
     def close(self) -> None:
         """Start nothing more, and do not wait for what runs."""

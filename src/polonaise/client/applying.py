@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Iterator
 from itertools import islice
 from typing import Any, Final, TypeVar, cast
 
+from polonaise.applicationcode import ordinary
 from polonaise.client.appends import PartitionAppends
 from polonaise.client.bodies import BodyFetch, BodyFetcher
 from polonaise.client.mounting import Form, Mounting
@@ -156,9 +157,9 @@ class Applier:
                 applied = apply(tx)
                 if applied is not None:
                     await self._until_applied(applied, tx.id, tx.id)
-            except Exception as error:  # noqa: BLE001 - the application's own code; told to the application
+            except BaseException as raised:  # noqa: BLE001 - the application's own code; told to the application
                 # The batch stays in the queue: the mark decides where it is taken up again.
-                await self._failed(tx.id, error)
+                await self._failed(tx.id, ordinary(raised, "the view"))
                 return
             self._view_mark = tx.id
             reach(tx.id)  # at once, because contexts wait for single ids, and the rest of the batch may take long
@@ -180,7 +181,8 @@ class Applier:
             if not isinstance(applied, int) or not NO_TRANSACTION <= applied <= INT64_MAX:
                 raise wrong(f"the view's apply_run(run of partition {self._partition})", applied, _A_MARK)
             reached: TransactionId = applied
-        except Exception as error:  # noqa: BLE001 - the application's own code; told to the application
+        except BaseException as raised:  # noqa: BLE001 - the application's own code; told to the application
+            error = ordinary(raised, "the view")
             if len(run) == 1 or isinstance(error, ViewUnavailable | ViewUnfit):
                 await self._failed(run[0].id, error)
             else:
@@ -278,7 +280,8 @@ class Applier:
             reported = self._view.failed(self._partition, transaction, error)
             if reported is not None:
                 await reported
-        except Exception:  # noqa: BLE001 - the application's own code; logged
+        except BaseException as raised:  # noqa: BLE001 - the application's own code; logged
+            ordinary(raised, "the view")
             _log.exception("the view's `failed` itself failed, on %d of partition %d", transaction, self._partition)
 
     def _note(self, error: ViewUnavailable) -> None:
@@ -324,8 +327,9 @@ class Applier:
                 raise  # asking again would not help
             except ViewUnavailable as error:
                 self._note(error)
-            except Exception as error:  # noqa: BLE001 - the application's own code; asked until it answers
-                text = f"the view did not return its high-water mark of partition {self._partition}: {error!r}"
+            except BaseException as raised:  # noqa: BLE001 - the application's own code; asked until it answers
+                what = ordinary(raised, "the view")
+                text = f"the view did not return its high-water mark of partition {self._partition}: {what!r}"
                 _log.exception("%s", text)
                 self._mark.trouble = ViewFailed(text)
             else:

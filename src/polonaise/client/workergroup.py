@@ -43,6 +43,8 @@ _MEASURE_S: Final = 2.0
 PARTITIONS_MAX: Final = ASKED_MAX - 1
 """One request has room for all partitions and the member itself."""
 
+_NOT_JOINED: Final = "no lease yet: an owner of the first partition that is new grants none for the time of a lease"
+
 _log = logging.getLogger("polonaise.client")
 
 
@@ -91,6 +93,8 @@ class WorkerGroup:
         """What all members have to have in common, in the note of each member's lease."""
         self._members: tuple[int, ...] = ()
         self._trouble = "no answer yet"
+        self._has_joined = False
+        """Whether this member has had its own lease."""
         self._tasks: list[asyncio.Task[None]] = []
         self._leaving = False
         self._over: asyncio.Future[PolonaiseError] = self._loop.create_future()
@@ -180,7 +184,7 @@ class WorkerGroup:
         member = self._tenures.get(member_lease(self.name, self.member))
         trouble = self._trouble
         if not trouble and not (member is not None and member.holds(self._now_s())):
-            trouble = "the lease of this member is lost"
+            trouble = "the lease of this member is lost" if self._has_joined else _NOT_JOINED
         if self._over.done():
             trouble = str(self._over.result())
         return {
@@ -260,6 +264,7 @@ class WorkerGroup:
             return
         if answered.answer is LeaseAnswer.HELD:
             tenure.renewed(began_s, self._lease_s)
+            self._has_joined = True
         elif answered.answer is LeaseAnswer.OTHER_DURATION:
             raise BadOption(f"another worker of group {self.name} has another lease_s: give all the same")
         else:

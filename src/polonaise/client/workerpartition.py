@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
+from polonaise.applicationcode import OrdinaryErrors
 from polonaise.client.batchreader import BatchReader
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.readable import ReadableLog
@@ -57,6 +58,8 @@ class PartitionWork:
         self.state = "takes over"
         self._failed = ""
         """The last failure, until that has succeeded which failed."""
+        self._unseen_when_over = False
+        """Whether it was a read that failed: the next one may wait at the end of the log, and gives no sign of that."""
         self.committed: TransactionId | None = None
         """The partition's committed high-water mark when it was asked for last; None before."""
         self.fenced = False
@@ -90,8 +93,7 @@ class PartitionWork:
     def trouble(self) -> str:
         """What keeps this partition from going on; empty while it goes on."""
         if self._failed:
-            # A read that failed at the end of the log succeeds unseen: it goes on waiting.
-            return "" if self.state == "works" and self.lag == 0 else self._failed
+            return "" if self._unseen_when_over and self.lag == 0 else self._failed
         took_s = self._now_s() - self._step_s
         if not self._step or took_s <= self._progress_s_max:
             return ""
@@ -131,12 +133,14 @@ class PartitionWork:
         backoff = Backoff(self._log._settings.retry_s_min, _PAUSE_S_MAX)
         while self._holds():
             try:
-                await step()
+                with OrdinaryErrors("the handler or view"):
+                    await step()
             except (WorkerFenced, InvariantViolated):
                 raise
             except Exception as error:  # noqa: BLE001 - the application's own code, among others; told and tried again
                 where = self.progress.position + 1
                 trouble = redacted(f"from transaction {where} on: {error!r}")[:_TROUBLE_CHARACTERS]
+                self._unseen_when_over = not self._step
                 self._step = ""
                 if trouble != self._failed:
                     self._failed = trouble

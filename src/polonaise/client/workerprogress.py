@@ -138,8 +138,14 @@ class HandlerProgress:
                 if self._saved == self.position:
                     self._saved = tx.id
             else:
-                await self._handler(tx)
+                await self._handle(tx)
             self.position = tx.id
+
+    async def _handle(self, tx: Transaction) -> None:
+        try:
+            await self._handler(tx)
+        except WorkerFenced as error:  # of another group, which the handler works for
+            raise RuntimeError(f"the handler raised {error!r}") from error
 
     async def save(self) -> None:
         assert self._kept is not None

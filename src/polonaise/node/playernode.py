@@ -140,6 +140,7 @@ class PlayerNode:
             else:
                 self.active = next((each.note.decode(errors="replace") for each in held if each.name == name), "")
                 self.log_trouble = ""
+            self.candidacy.others_deliver(self.active, self._now_s())
             await asyncio.sleep(_LOOK_S)
 
     async def _deliver(self, log: Log, lease: HeldLease) -> tuple[TurnEnd, str]:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from polonaise.applicationcode import OrdinaryErrors
 from polonaise.errors import BadOption, Closed, DiskFailed, DiskFull, Forked, NotFound, ViewUnavailable, ViewUnfit
 from polonaise.host import Disk
 from polonaise.host.files import RealDisk
@@ -246,7 +247,9 @@ class JsonLinesTarget:
         for entry in batch.entries:
             if entry.payload is not None:
                 try:
-                    lines.append(_json_line(self._line_of(batch.partition, entry)))
+                    with OrdinaryErrors("the function that makes lines"):
+                        line = self._line_of(batch.partition, entry)
+                    lines.append(_json_line(line))
                 except Exception as error:  # noqa: BLE001 - the player is told
                     said = redacted(str(error).strip().partition("\n")[0])
                     reason = f"{type(error).__name__}: {said}"[:_REASON_CHARACTERS_MAX]

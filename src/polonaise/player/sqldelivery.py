@@ -11,6 +11,7 @@ from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from polonaise.applicationcode import OrdinaryErrors
 from polonaise.errors import BadOption, Closed, ViewUnavailable, ViewUnfit, invariant
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, Judge
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
@@ -213,7 +214,8 @@ class SqlDeliveryTarget:
                 entries = [entry for entry in batch.entries if entry.payload is not None]
                 try:
                     if entries:
-                        self.apply_entries(partition, entries, db)
+                        with OrdinaryErrors("apply_entries"):
+                            self.apply_entries(partition, entries, db)
                 except Exception as error:
                     refusal = error
                     raise

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any, Final, Protocol
 
+from polonaise.applicationcode import is_being_cancelled
 from polonaise.errors import BadOption, InvariantViolated, NotFound, PolonaiseError
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, DeliveryTarget
 from polonaise.player.protocol.entries import DeliveryBatch, Fence, TargetName
@@ -362,10 +363,8 @@ def _what_failed(error: BaseException) -> str:
     Its code is the application's: no error of it may end more than the session. Raises the error itself if it is a
     mistake of our own, or not the target's doing: a cancellation of the session's task, an exit.
     """
-    if isinstance(error, asyncio.CancelledError):
-        task = asyncio.current_task()
-        if task is None or not task.cancelling():
-            return "the target cancelled its own call"
+    if isinstance(error, asyncio.CancelledError) and not is_being_cancelled():
+        return "the target cancelled its own call"
     if isinstance(error, InvariantViolated) or not isinstance(error, Exception):
         raise error
     text = redacted_text(error, str if isinstance(error, PolonaiseError) else repr)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Concatenate, ParamSpec, TypeVar
 
+from polonaise.applicationcode import OrdinaryErrors
 from polonaise.errors import Closed
 from polonaise.views.database import Database, WriterConnection
 from polonaise.views.retrying import RetryingWriter
@@ -29,10 +30,12 @@ class Worker:
 
     async def do(self, work: Callable[Concatenate[WriterConnection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of `work(writer, …)`, run in the worker's thread as `RetryingWriter.do` runs it."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._executor, lambda: self._writer.do(lambda connection: work(connection, *args, **kwargs))
-        )
+
+        def carry_out() -> T:
+            with OrdinaryErrors("the code that applies"):
+                return self._writer.do(lambda connection: work(connection, *args, **kwargs))
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, carry_out)
 
     def _pause(self, seconds: float) -> None:
         """Wait between attempts. Raises `Closed` if the worker is ended meanwhile."""

@@ -82,6 +82,8 @@ class Candidacy:
         self._lease_s = lease_s
         self._pause_s = _PAUSE_S_MIN
         self._active_since_s = inf
+        self._other = ""
+        self._other_since_s = 0.0
 
     @property
     def ready(self) -> bool:
@@ -91,6 +93,16 @@ class Candidacy:
     def connected(self) -> None:
         """The log is open."""
         self.state = CandidateState.STANDBY
+
+    def others_deliver(self, active: str, now_s: float) -> None:
+        """Another process, of this name, has the lease; empty if none has.
+
+        Once the same one has had it for a while, what ended the last turn here is of no concern any more.
+        """
+        if active != self._other:
+            self._other, self._other_since_s = active, now_s
+        if active and now_s - self._other_since_s >= _STEADY_S and self.state is CandidateState.STANDBY:
+            self.reason = ""
 
     def acquired(self) -> None:
         """This process has the lease."""

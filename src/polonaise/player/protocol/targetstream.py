@@ -116,8 +116,10 @@ class TargetStream:
         """End the stream or the attempt, and forget all that was queued for it; decide when the next one is opened."""
         for partition, queue in self.queues.items():
             queue.suspend()
-            # A refusal says more than the end of the stream after it.
-            self.troubles.setdefault(partition, reason)
+            # A refusal says more than the end of the stream after it. But why the last attempt failed is replaced by
+            # why this one did.
+            if self.troubles.get(partition, self.reason) == self.reason:
+                self.troubles[partition] = reason
         self.halts.clear()
         self.failed_reads.clear()
         self.unproved.clear()

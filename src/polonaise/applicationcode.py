@@ -1,0 +1,61 @@
+"""What an application's code raises, made an ordinary exception: it holds up what that code is for, and no more."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent import futures
+from contextlib import suppress
+
+
+def ordinary(raised: BaseException, whose: str) -> Exception:
+    """Return what an application's code has raised, as an exception that only tells its caller of a failure.
+
+    A future can't carry a `StopIteration`. A task takes a cancellation for its own, though the code may only have
+    waited for something that somebody else had cancelled; and a task that was cancelled tells nobody why it ended. An
+    exit in another thread than the main one ends what that thread works for, and not the process. These become a
+    `RuntimeError`, with `whose` in its text. Raises `raised` itself if it concerns more than the code's caller: a
+    cancellation that somebody has asked for, and an exit of the main thread.
+    """
+    if isinstance(raised, Exception) and not isinstance(raised, (StopIteration, futures.CancelledError)):
+        return raised
+    if _concerns_others(raised):
+        raise raised
+    made = RuntimeError(f"{whose} raised {raised!r}")
+    made.__cause__ = raised
+    return made
+
+
+class OrdinaryErrors:
+    """Raises what an application's code raises within it as `ordinary` returns it: a context manager.
+
+    A class, because those made of generators pass on a `StopIteration` whatever is raised in its place.
+    """
+
+    __slots__ = ("_whose",)
+
+    def __init__(self, whose: str) -> None:
+        self._whose = whose
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, raised: BaseException | None, trace: object) -> None:
+        if raised is not None and (error := ordinary(raised, self._whose)) is not raised:
+            raise error
+
+
+def is_being_cancelled() -> bool:
+    """Whether somebody has asked the current task to end; False in no task."""
+    task = None
+    with suppress(RuntimeError):  # no event loop runs in this thread
+        task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _concerns_others(raised: BaseException) -> bool:
+    if isinstance(raised, asyncio.CancelledError):
+        return is_being_cancelled()
+    if isinstance(raised, (StopIteration, futures.CancelledError)):
+        return False
+    # In the main thread it may come from a handler of signals. A coroutine that is closed has to end in any thread.
+    return isinstance(raised, GeneratorExit) or threading.current_thread() is threading.main_thread()
