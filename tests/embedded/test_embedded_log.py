@@ -100,16 +100,14 @@ async def test_size_is_chosen_at_creation_and_found_again(tmp_path: Path) -> Non
 
 async def test_a_lazy_view_gets_all_of_a_batch_with_more_bodies_than_one_request_may_ask_for(tmp_path: Path) -> None:
     """The server refuses a larger request for good, and the view's partition stopped with `ProtocolError`."""
-    view, largest, count = Follower(), 0, 0
-    async with polonaise.connect(f"embedded:{tmp_path}?storage=3") as log:
-        # What arrives in one turn while the disks are busy becomes one batch: mostly some of these frames do.
-        while largest <= FETCH_MAX and count < 50 * FETCH_MAX:
-            await log.ready(0)
-            receipts = [log.append(b"%d" % (count + number)) for number in range(4 * FETCH_MAX)]
-            await receipts[-1]
-            largest = max([batch.count async for batch in log.read_batches(after=count - 1)])
-            count += len(receipts)
-        assert largest > FETCH_MAX
+    view, count = Follower(), 2 * FETCH_MAX + 1
+    settings = polonaise.ClientSettings(frame_count_max=2 * count)
+    async with polonaise.connect(f"embedded:{tmp_path}?storage=3", settings=settings) as log:
+        await log.ready(0)
+        # Appended at once they come in one frame, and what comes in one frame is one batch.
+        receipts = [log.append(b"%d" % number, 0) for number in range(count)]
+        await receipts[-1]
+        assert [batch.count async for batch in log.read_batches()] == [count]
         async with polonaise.connect(f"embedded:{tmp_path}", view=view, bodies=polonaise.BodyForm.LAZY) as lazy:
             await lazy.wait_applied(count - 1, timeout=PATIENCE_S)
     assert view.bodies == [b"%d" % number for number in range(count)]

@@ -68,6 +68,29 @@ def test_rows_of_one_key_become_one(url: str, opened: Callable[..., MarkedTable]
     assert found(url) == [(1, 70, -30, 100), (2, 7, 7, 7), (3, 5, 5, 5)]
 
 
+def test_tables_that_another_process_makes_at_the_same_time_are_found(server_url: str) -> None:
+    """In SQLite nobody can: a writer holds the lock of the whole database."""
+    made: list[str] = []
+
+    def make_it_first(statement: str) -> None:
+        """Make the table that is about to be made, as a quicker process does."""
+        words = statement.split()
+        if words[:2] == ["CREATE", "TABLE"] and words[2] not in made:
+            made.append(words[2])
+            execute(server_url, statement)
+
+    engine = create_engine(server_url)
+    event.listen(engine, "before_cursor_execute", lambda *given: make_it_first(given[2]))
+    table = MarkedTable(engine, BALANCES, LOG, "sums")
+    with contextlib.closing(table):
+        table.prepare()
+        assert table.merge(rows(change(1, 100)), {}, {0: 9}, letters=rows())
+    engine.dispose()
+    assert made[0] == "balances"
+    assert set(made) == {"balances", "balances_marks", "balances_definition", "balances_undecodable"}
+    assert found(server_url) == [(1, 100, 100, 100)]
+
+
 def test_a_change_that_is_there_already_is_not_applied_again(url: str, opened: Callable[..., MarkedTable]) -> None:
     table, late = opened(url), opened(url)
     assert table.merge(rows(change(1, 100)), {}, {0: 9, 1: 3})

@@ -30,10 +30,6 @@ class DeadLetters:
             Column("data", LONG_BINARY, nullable=False),
         )
 
-    def prepare(self, db: Connection) -> None:
-        """Make the dead-letter table if it does not exist."""
-        self.table.metadata.create_all(db)
-
     def clear(self, db: Connection) -> None:
         """Delete all letters, if the table exists."""
         if inspect(db).has_table(self.table.name):

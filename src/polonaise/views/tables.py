@@ -50,7 +50,7 @@ from polonaise.views.database import (
     transactional_table,
 )
 from polonaise.views.databaseerrors import first_line
-from polonaise.views.fitness import check_tables
+from polonaise.views.fitness import check_tables, create_tables
 from polonaise.views.letters import DeadLetters
 from polonaise.views.marks import DefinitionKept, Marks
 from polonaise.views.retrying import RetryingWriter
@@ -136,12 +136,7 @@ class MarkedTable:
         Raises `ViewUnfit`, `ViewUnavailable` and `ViewFailed`.
         """
 
-        def create(db: Connection) -> None:
-            self._table.metadata.create_all(db)
-            self._marks.table.metadata.create_all(db)
-            self._kept.table.metadata.create_all(db)
-
-        self._tried("making it and the tables beside it", create)
+        self._made("making it and the tables beside it", [self._table, self._marks.table, self._kept.table])
         self._tried(
             "looking at its columns",
             lambda db: check_tables(db, [self._table, self._kept.table], self._marks.table),
@@ -184,7 +179,7 @@ class MarkedTable:
     ) -> bool:
         """Write rows and marks in one SQL transaction; see `merge` and `replace` for when it returns False."""
         if letters is not None:
-            self._tried("making its dead-letter table", self._letters.prepare)
+            self._made("making its dead-letter table", [self._letters.table])
         for partition in sorted(set(after) - set(before)):
             # If another process is quicker, the transaction below finds out whether it has moved the marks, too.
             with contextlib.suppress(_Moved):
@@ -234,6 +229,13 @@ class MarkedTable:
         self._writer.close()
         self._database.close()
 
+    def _made(self, doing: str, tables: Sequence[Table]) -> None:
+        """Make the tables that are missing. Raises as `_tried`."""
+        try:
+            self._writer.do(lambda connection: create_tables(connection, tables))
+        except DBAPIError as error:
+            raise self._failed(doing, error) from error
+
     def _tried(self, doing: str, work: Callable[[Connection], T]) -> T:
         """Return the result of `work(db)`, done in a transaction; see `RetryingWriter.do` for when it is repeated.
 
@@ -247,7 +249,10 @@ class MarkedTable:
         try:
             return self._writer.do(in_transaction)
         except DBAPIError as error:
-            raise ViewFailed(f"table {self._table.name}: {doing} fails: {first_line(error)}") from error
+            raise self._failed(doing, error) from error
+
+    def _failed(self, doing: str, error: DBAPIError) -> ViewFailed:
+        return ViewFailed(f"table {self._table.name}: {doing} fails: {first_line(error)}")
 
 
 class _Moved(Exception):
