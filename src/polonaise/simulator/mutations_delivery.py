@@ -14,6 +14,8 @@ _RECEPTION: Final = "polonaise.player.protocol.reception"
 _QUEUE: Final = "polonaise.player.protocol.targetqueue"
 _PLAYER: Final = "polonaise.player.player"
 _LINK: Final = "polonaise.player.linkendpoint"
+_SERVER: Final = "polonaise.player.linkserver"
+_SESSION: Final = "polonaise.player.targetsession"
 _TARGET: Final = "polonaise.simulator.simulatedtarget"
 
 DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
@@ -115,6 +117,18 @@ DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
         "        if self._connection is not None:\n            self._connection.abort",
         "        if self._connection is None:\n            self._connection.abort",
         "P11: a player that is closed leaves its connections open",
+    ),
+    "acknowledged-once": Mutation(
+        _SERVER,
+        "        unsent, self._unsent = self._unsent, {}\n",
+        "        unsent = self._unsent\n",
+        "P8: a stream acknowledges what was applied in its first millisecond, and nothing after that",
+    ),
+    "lane-not-woken": Mutation(
+        _SESSION,
+        "        lane.batches.append((batch, held_bytes))\n        lane.wake()\n",
+        "        lane.batches.append((batch, held_bytes))\n",
+        "P8: the task of a partition that waits for more is not told that there is more",
     ),
     "tasks-not-waited-for": Mutation(
         _PLAYER,
