@@ -21,7 +21,6 @@ from polonaise.host.real import RealHost
 from polonaise.node.addresses import coordinator_at
 from polonaise.node.attachment import whereabouts
 from rigs.embedded import append_once, processes
-from rigs.waiting import wait_until
 
 
 def test_the_process_that_has_the_lock_is_named_with_what_to_do_about_it(tmp_path: Path) -> None:
@@ -49,20 +48,13 @@ def test_the_process_that_has_the_lock_is_named_with_what_to_do_about_it(tmp_pat
         lock.release()
 
 
-def is_stopped(pid: int) -> bool:
-    threads = Path(f"/proc/{pid}/task").glob("*/stat")
-    return all(thread.read_text().rpartition(") ")[2].startswith("T") for thread in threads)
-
-
 @pytest.mark.slow
 async def test_who_waits_for_a_host_that_is_stopped_is_told_which_process_that_is(tmp_path: Path) -> None:
     async with processes(tmp_path) as group:
         host = await group.start()
         async with polonaise.connect(f"embedded:{tmp_path}") as log:
             await log.append(b"before")
-            host.signal(signal.SIGSTOP)
-            # Its threads go on until one of them has taken the signal.
-            await wait_until(lambda: is_stopped(host.pid))
+            await host.stop()
             with pytest.raises(
                 DeadlineExceeded, match=rf"process {host.pid} hosts the log, according to {tmp_path}/host\.lock"
             ):

@@ -88,7 +88,7 @@ async def test_a_stopped_host_keeps_the_log_and_goes_on_when_it_is_continued(tmp
         host = await group.start()
         guest = await group.start()
         assert await guest.ask("append", "before") == 0
-        host.signal(signal.SIGSTOP)
+        await host.stop()
         try:
             await guest.tell("append", "meanwhile")
             # Longer than it takes to call a silent peer dead.
@@ -108,7 +108,7 @@ async def test_a_stopped_guest_takes_over_when_it_is_continued_after_the_hosts_e
         host = await group.start()
         guest = await group.start()
         await host.ask("append", "a")
-        guest.signal(signal.SIGSTOP)
+        await guest.stop()
         await host.kill()
         guest.signal(signal.SIGCONT)
         assert await guest.ask("append", "b") == 1

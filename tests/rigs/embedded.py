@@ -49,6 +49,16 @@ class Attached:
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
+    async def stop(self) -> None:
+        """Stop the process, and wait until it is: its threads go on until one of them has taken the signal."""
+        self.signal(signal.SIGSTOP)
+        threads = Path(f"/proc/{self.pid}/task")
+
+        def is_stopped() -> bool:
+            return all(each.read_text().rpartition(") ")[2].startswith("T") for each in threads.glob("*/stat"))
+
+        await wait_until(is_stopped)
+
     async def kill(self) -> None:
         if self._process.returncode is None:
             self._process.kill()
