@@ -17,9 +17,10 @@ def ordinary(raised: BaseException, whose: str) -> Exception:
     `RuntimeError`, with `whose` in its text. Raises `raised` itself if it concerns more than the code's caller: a
     cancellation that somebody has asked for, and an exit of the main thread.
     """
-    if isinstance(raised, Exception) and not isinstance(raised, (StopIteration, futures.CancelledError)):
-        return raised
-    if _concerns_others(raised):
+    if isinstance(raised, Exception):
+        if not isinstance(raised, (StopIteration, futures.CancelledError)):
+            return raised
+    elif _concerns_others(raised):
         raise raised
     made = RuntimeError(f"{whose} raised {raised!r}")
     made.__cause__ = raised
@@ -53,9 +54,8 @@ def is_being_cancelled() -> bool:
 
 
 def _concerns_others(raised: BaseException) -> bool:
+    """Whether something that is no `Exception` concerns more than the caller of the code that raised it."""
     if isinstance(raised, asyncio.CancelledError):
         return is_being_cancelled()
-    if isinstance(raised, (StopIteration, futures.CancelledError)):
-        return False
     # In the main thread it may come from a handler of signals. A coroutine that is closed has to end in any thread.
     return isinstance(raised, GeneratorExit) or threading.current_thread() is threading.main_thread()

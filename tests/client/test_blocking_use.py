@@ -339,7 +339,11 @@ def test_coroutines_are_refused(log: testing.BlockingMemoryLog) -> None:
     class Callable:
         async def __call__(self, tx: Draft) -> None: ...
 
-    for wrong in (context, Callable(), None):
+    def generating(tx: Draft) -> Iterator[None]:
+        tx.append(b"1 1")  # would never run
+        yield
+
+    for wrong in (context, Callable(), generating, None):
         with pytest.raises(BadOption, match="plain function"):
             log.run(wrong)
         with pytest.raises(BadOption, match="plain function"):

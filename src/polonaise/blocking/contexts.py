@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from polonaise.blocking.background import Background
 from polonaise.client.protocol.arguments import wrong
@@ -25,12 +25,21 @@ class _ContextRequest(NamedTuple):
     result: asyncio.Future[Any]
 
 
-def check_plain(context: PlainContext) -> None:
-    """Raise `BadOption` for a context that can't be called, or is a coroutine function."""
-    if not callable(context):
-        raise wrong("context", context, "a plain function, not called: run(context, *args)")
-    if inspect.iscoroutinefunction(context) or inspect.iscoroutinefunction(type(context).__call__):
-        raise BadOption("a context of the blocking face is a plain function; coroutines go with polonaise.connect")
+_OTHERS: Final = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+"""What tells functions whose call runs nothing of their code."""
+
+
+def check_plain(function: object, name: str, call: str) -> None:
+    """Raise `BadOption` for what can't be called, or runs nothing of its code when it is.
+
+    `name` says what the function is to the application, and `call` how it is passed.
+    """
+    if not callable(function):
+        raise wrong(name, function, f"a plain function, not called: {call}")
+    if any(is_other(each) for is_other in _OTHERS for each in (function, type(function).__call__)):
+        raise BadOption(
+            f"a {name} of the blocking face is a plain function, without yield; coroutines go with polonaise.connect"
+        )
 
 
 def run_here(background: Background, context: PlainContext, run: Callable[[Any], Awaitable[T]]) -> T:
@@ -39,7 +48,7 @@ def run_here(background: Background, context: PlainContext, run: Callable[[Any],
     Returns the result of `run`, or raises its error; `BadOption` for a coroutine function as context. If waiting ends
     early, as by `KeyboardInterrupt`, `run` is cancelled.
     """
-    check_plain(context)
+    check_plain(context, "context", "run(context, *args)")
     requests: SimpleQueue[_ContextRequest | None] = SimpleQueue()
 
     async def request_run(*arguments: Any) -> Any:

@@ -136,7 +136,7 @@ class Log:
 
         As `polonaise.Log.submit`, for a context that is a plain function.
         """
-        check_plain(context)
+        check_plain(context, "context", "submit(context, *args)")
         submit = self._log.submit
         submission = self._background.now(lambda: submit(context, *args, partition=partition, timeout=timeout))
         return Submission(self._background, submission)

@@ -7,12 +7,12 @@ import inspect
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from polonaise.applicationcode import OrdinaryErrors
 from polonaise.blocking.background import Background
+from polonaise.blocking.contexts import check_plain
 from polonaise.client import workergroup as asynchronous
-from polonaise.client.protocol.arguments import wrong
 from polonaise.errors import BadOption, Closed
 from polonaise.terms import PartitionId, Transaction
 
@@ -20,21 +20,12 @@ PlainHandler = Callable[[Transaction], object]
 """An application's plain function that is given each transaction in order. What it returns is not looked at."""
 
 
-_OTHERS: Final = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-"""What tells functions whose call runs nothing of their code."""
-
-
 class HandlerThreads:
     """The threads that a group's handler runs in: as many as partitions are being worked on at the same time."""
 
     def __init__(self, background: Background, handler: PlainHandler, name: str) -> None:
         """Raises `BadOption` for a handler that can't be called, or is a coroutine function."""
-        if not callable(handler):
-            raise wrong("handler", handler, "a plain function, not called: group(name, handler=handle)")
-        if any(is_other(each) for is_other in _OTHERS for each in (handler, type(handler).__call__)):
-            raise BadOption(
-                "a handler of the blocking face is a plain function without yield; coroutines go with polonaise.connect"
-            )
+        check_plain(handler, "handler", "group(name, handler=handle)")
         self._background = background
         self._handler = handler
         # Enough for all partitions: one that is slow keeps no other from going on. They are started as they are needed.

@@ -230,29 +230,27 @@ class MarkedTable:
         self._database.close()
 
     def _made(self, doing: str, tables: Sequence[Table]) -> None:
-        """Make the tables that are missing. Raises as `_tried`."""
-        try:
-            self._writer.do(lambda connection: create_tables(connection, tables))
-        except DBAPIError as error:
-            raise self._failed(doing, error) from error
+        """Make the tables that are missing. Raises as `_done`."""
+        self._done(doing, lambda connection: create_tables(connection, tables))
 
     def _tried(self, doing: str, work: Callable[[Connection], T]) -> T:
-        """Return the result of `work(db)`, done in a transaction; see `RetryingWriter.do` for when it is repeated.
-
-        Raises `ViewFailed` for any other error of the database; `doing` says in it what `work` does.
-        """
+        """Return the result of `work(db)`, done in a transaction. Raises as `_done`."""
 
         def in_transaction(connection: WriterConnection) -> T:
             with connection.transaction() as db:
                 return work(db)
 
-        try:
-            return self._writer.do(in_transaction)
-        except DBAPIError as error:
-            raise self._failed(doing, error) from error
+        return self._done(doing, in_transaction)
 
-    def _failed(self, doing: str, error: DBAPIError) -> ViewFailed:
-        return ViewFailed(f"table {self._table.name}: {doing} fails: {first_line(error)}")
+    def _done(self, doing: str, work: Callable[[WriterConnection], T]) -> T:
+        """Return the result of `work`; see `RetryingWriter.do` for when it is repeated.
+
+        Raises `ViewFailed` for any other error of the database; `doing` says in it what `work` does.
+        """
+        try:
+            return self._writer.do(work)
+        except DBAPIError as error:
+            raise ViewFailed(f"table {self._table.name}: {doing} fails: {first_line(error)}") from error
 
 
 class _Moved(Exception):

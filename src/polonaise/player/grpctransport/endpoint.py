@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import grpc
 
+from polonaise.applicationcode import is_being_cancelled
 from polonaise.errors import PolonaiseError, ProtocolError
 from polonaise.host.tls import TlsIdentity
 from polonaise.player.deliverytarget import DeliverySource
@@ -128,8 +129,7 @@ class _GrpcStream:
             self._end(self._why(error))
         except asyncio.CancelledError:
             # A call that `close` has cancelled raises it, too.
-            task = asyncio.current_task()
-            if not self._told_end or (task is not None and task.cancelling()):
+            if not self._told_end or is_being_cancelled():
                 raise
         finally:
             self._told_end = True

@@ -95,7 +95,7 @@ class Candidacy:
         self.state = CandidateState.STANDBY
 
     def others_deliver(self, active: str, now_s: float) -> None:
-        """Another process, of this name, has the lease; empty if none has.
+        """The process `active` has the lease; an empty name says that none has.
 
         Once the same one has had it for a while, what ended the last turn here is of no concern any more.
         """
