@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from polonaise import Transaction, testing
+from polonaise.admin.workergroups import describe_group, reset_group
 from polonaise.client import workerpartition
 from polonaise.client.workergroup import WorkerGroup
 from polonaise.client.workerpartition import PartitionWork
 from polonaise.client.workerprogress import HandlerProgress, parse_kept, register_of, replace_kept
-from polonaise.errors import BadOption, Closed, UnsupportedVersion
+from polonaise.errors import BadOption, Closed, DeadlineExceeded, UnsupportedVersion
 from polonaise.testing.driver import MemoryLog
 from polonaise.wire.leases import LEASES_VERSION
 from rigs.clients import World
@@ -138,7 +139,7 @@ async def test_a_handler_that_hangs_is_told_and_no_more_once_it_goes_on() -> Non
 async def test_trouble_ends_when_what_failed_succeeds_although_nothing_is_appended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("polonaise.client.workergroup._MEASURE_S", 0.1)
+    monkeypatch.setattr("polonaise.client.workergroup._WATCH_S", 0.1)
     may_go_on = asyncio.Event()
 
     def failing_until_then(method: Any, what: str) -> Any:
@@ -170,13 +171,13 @@ async def test_trouble_ends_when_what_failed_succeeds_although_nothing_is_append
 
 
 async def test_lag_is_told_while_a_handler_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polonaise.client.workergroup._MEASURE_S", 0.1)
+    monkeypatch.setattr("polonaise.client.workergroup._WATCH_S", 0.1)
     handled = Handled()
     handled.gate.clear()
     async with testing.log() as log:
         await appended(log, 1, 7)
         async with log.group("g", handler=handled.worker("a")) as group:
-            await wait_until(lambda: group.health()["lag"] >= 7)
+            await wait_until(lambda: (group.health()["lag"] or 0) >= 7)
             handled.gate.set()
             await wait_until(lambda: group.health()["lag"] == 0)
 
@@ -206,6 +207,96 @@ async def test_a_worker_that_was_replaced_is_fenced_and_begins_where_the_positio
             await appended(log, 1, 1, since=4)
             await wait_until(lambda: handled.bodies[0][-3:] == [b"2", b"3", b"4"] and len(handled.bodies[0]) >= 7)
             assert group.health()["partitions"]["0"]["epoch"] == epoch + 2
+
+
+async def test_the_position_before_a_transaction_that_fails_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polonaise.client.workergroup._WATCH_S", 0.1)
+    monkeypatch.setattr(workerpartition, "SAVE_S", 0.1)
+    handled = Handled()
+    handled.fails_on = {b"3"}
+    async with testing.log() as log:
+        await appended(log, 1, 6)
+        async with log.group("g", handler=handled.worker("a")):
+            await wait_until(lambda: parse_kept(log.registers().get(register_of("g")))[1] == 2)
+        handled.fails_on = set()
+        async with log.group("g", handler=handled.worker("b")):
+            await wait_until(lambda: len(handled.bodies[0]) == 6)
+    assert handled.bodies[0] == numbers(6), "none comes twice"
+
+
+async def test_the_position_before_a_transaction_that_hangs_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polonaise.client.workergroup._WATCH_S", 0.1)
+    monkeypatch.setattr(workerpartition, "SAVE_S", 0.1)
+    never = asyncio.Event()
+
+    async def handle(tx: Transaction) -> None:
+        if tx.data == b"3":
+            await never.wait()
+
+    async with testing.log() as log:
+        await appended(log, 1, 6)
+        async with log.group("g", handler=handle, lease_s=1.0):
+            await wait_until(lambda: parse_kept(log.registers().get(register_of("g")))[1] == 2)
+
+
+@pytest.mark.parametrize("how", ["fails", "hangs", "has nothing to read"])
+async def test_a_position_that_an_operator_sets_is_taken_up(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polonaise.client.workergroup._WATCH_S", 0.1)
+    monkeypatch.setattr(workerpartition, "SAVE_S", 0.1)
+    handled: list[bytes] = []
+    never = asyncio.Event()
+
+    async def handle(tx: Transaction) -> None:
+        handled.append(tx.data)
+        if tx.data == b"3" and how == "fails":
+            raise RuntimeError("no stomach for it")
+        if tx.data == b"3" and how == "hangs":
+            await never.wait()
+
+    async with testing.log() as log:
+        await appended(log, 1, 6)
+        async with log.group("g", handler=handle):
+            await wait_until(lambda: (b"3" if how != "has nothing to read" else b"5") in handled)
+            if how == "has nothing to read":  # and its bookkeeping is done, too
+                await wait_until(lambda: parse_kept(log.registers().get(register_of("g")))[1] >= 5)
+                await nothing_happens_for(0.5)
+            handled.clear()
+            await reset_group(log, "g", [0], 3, 5)
+            await wait_until(lambda: handled[-2:] == [b"4", b"5"])
+            described = (await describe_group(log, "g", 5)).partitions[0]
+            assert described.position is not None
+            assert described.position >= 3
+
+
+async def test_a_partition_that_does_not_answer_is_told_and_its_lag_is_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("polonaise.client.workergroup._WATCH_S", 0.1)
+    monkeypatch.setattr(workerpartition, "_SILENT_S_MAX", 0.3)
+    handled = Handled()
+    async with testing.log(partitions=2) as log, log.group("g", handler=handled.worker("a")) as group:
+        await wait_until(lambda: len(group.partitions) == 2 and group.health()["lag"] == 0)
+        ask = log._requests.high_water_mark
+
+        async def silent_for_one(partition: int, timeout: float | None, *rest: Any) -> int:
+            if partition == 1:
+                await nothing_happens_for(timeout or 0.0)
+                raise DeadlineExceeded("the owner has no session")
+            return await ask(partition, timeout, *rest)
+
+        monkeypatch.setattr(log._requests, "high_water_mark", silent_for_one)
+        await wait_until(lambda: not group.health()["well"])
+        health = group.health()
+        assert "the owner has no session" in health["partitions"]["1"]["trouble"]
+        assert health["partitions"]["1"]["lag"] is None
+        assert health["lag"] is None, "not known is not none"
+        handled.gate.clear()
+        await appended(log, 1, 7)
+        await wait_until(lambda: (group.health()["partitions"]["0"]["lag"] or 0) >= 7)
+        handled.gate.set()
+        await wait_until(lambda: group.health()["partitions"]["0"]["lag"] == 0)
+        monkeypatch.setattr(log._requests, "high_water_mark", ask)
+        await wait_until(lambda: group.health()["well"] and group.health()["lag"] == 0)
 
 
 async def test_a_worker_whose_lease_is_lost_handles_nothing_more() -> None:

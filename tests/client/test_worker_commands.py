@@ -21,6 +21,7 @@ async def test_members_partitions_lag_and_trouble_are_told_while_they_work() -> 
         await log.append(b"good", 0)
         await log.append(b"bad", 1)
         async with log.group("g", handler=handle) as first, other.group("g", handler=handle) as second:
+            await wait_until(lambda: first.partitions and second.partitions)
 
             async def told() -> bool:
                 partitions = (await describe_group(log, "g", 5)).partitions

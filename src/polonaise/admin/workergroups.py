@@ -11,8 +11,9 @@ from polonaise.client.log import Log
 from polonaise.client.protocol.groupleases import GROUP_LEASES, ToldGroup, ToldWorker, lease_prefix, told_groups
 from polonaise.client.workergroup import COORDINATING
 from polonaise.client.workerprogress import parse_kept, register_of, replace_kept
-from polonaise.errors import BadOption, DeadlineExceeded
+from polonaise.errors import BadOption, DeadlineExceeded, PolonaiseError
 from polonaise.log.registers import GROUPS
+from polonaise.redaction import redacted
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.wire.leases import DURATION_MS_MIN
 
@@ -43,7 +44,8 @@ class WorkedPartition(NamedTuple):
     epoch: int | None
     position: TransactionId | None
     """The last id that was handled; None if only a view's database knows."""
-    committed: TransactionId
+    committed: TransactionId | None
+    """The committed high-water mark; None if the partition did not answer."""
     lag: int | None
     trouble: str
 
@@ -71,33 +73,39 @@ async def list_groups(log: Log, timeout_s: float) -> list[ListedGroup]:
 async def describe_group(log: Log, name: str, timeout_s: float) -> DescribedGroup:
     """Return what a group is doing. Raises `BadOption` if there is nothing of a group of that name."""
     group = (await _groups(log, lease_prefix(name), timeout_s)).get(name, ToldGroup())
-    marks = await log.high_water_marks(range(log.partition_count), timeout=timeout_s)
-    partitions = []
-    kept = False
-    for partition, committed in marks.items():
-        register = await log.register(register_of(name), partition, timeout=timeout_s)
-        kept = kept or register is not None
-        worker = group.workers.get(partition, _NOBODY_WORKS)
-        told, epoch, position = worker.told, worker.number("epoch"), worker.number("position")
-        if register is not None:
-            epoch = epoch or parse_kept(register)[0]
-            position = parse_kept(register)[1] if position is None else max(position, parse_kept(register)[1])
-        partitions.append(
-            WorkedPartition(
-                partition,
-                worker.holder,
-                str(told.get("state", "")),
-                epoch,
-                position,
-                committed,
-                None if position is None else max(0, committed - position),
-                str(told.get("trouble", "")),
-            )
-        )
+    numbers = range(log.partition_count)
+    found = await asyncio.gather(*(_worked(log, name, partition, group, timeout_s) for partition in numbers))
+    partitions = [worked for worked, _ in found]
+    kept = any(has_kept for _, has_kept in found)
     if not group.members and not group.workers and not kept:
         raise BadOption(f"no group {name!r}: none has joined, and no register of the log is a group's of that name")
     by = next((str(each.told.get("by", "")) for each in group.members.values()), "handler" if kept else "")
     return DescribedGroup(name, by, sorted(group.members), partitions)
+
+
+async def _worked(
+    log: Log, name: str, partition: PartitionId, group: ToldGroup, timeout_s: float
+) -> tuple[WorkedPartition, bool]:
+    """Return what a group does in a partition, and whether it has kept a position there.
+
+    A partition that does not answer hides nothing of the others: its trouble says so.
+    """
+    worker = group.workers.get(partition, _NOBODY_WORKS)
+    told, epoch, position = worker.told, worker.number("epoch"), worker.number("position")
+    trouble = str(told.get("trouble", ""))
+    committed = register = None
+    try:
+        committed = await log.high_water_mark(partition, timeout=timeout_s)
+        register = await log.register(register_of(name), partition, timeout=timeout_s)
+    except PolonaiseError as error:
+        trouble = trouble or redacted(error)
+    if register is not None:
+        kept_epoch, kept_position = parse_kept(register)
+        if position is None or kept_epoch > (epoch or 0):  # what the worker tells is older: it was replaced, or reset
+            epoch, position = kept_epoch, kept_position
+    lag = None if position is None or committed is None else max(0, committed - position)
+    state = str(told.get("state", ""))
+    return WorkedPartition(partition, worker.holder, state, epoch, position, committed, lag, trouble), bool(register)
 
 
 async def reset_group(

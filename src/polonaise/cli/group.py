@@ -67,7 +67,7 @@ def group_describe(
         rows = [
             (
                 each.partition, each.member or "-", each.state or "-", _or_dash(each.epoch), _or_dash(each.position),
-                each.committed, _or_dash(each.lag), each.trouble or "-",
+                _or_dash(each.committed), _or_dash(each.lag), each.trouble or "-",
             )
             for each in found.partitions
         ]  # fmt: skip

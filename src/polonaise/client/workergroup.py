@@ -11,7 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Self, cast
 
 from polonaise.client.protocol.arguments import checked_seconds, wrong
-from polonaise.client.protocol.groupleases import ToldGroup, lease_prefix, member_lease, partition_lease, told_groups
+from polonaise.client.protocol.groupleases import (
+    ToldGroup,
+    lease_prefix,
+    member_lease,
+    partition_lease,
+    told_groups,
+    total_lag,
+)
 from polonaise.client.protocol.sharing import next_move
 from polonaise.client.readable import ReadableLog
 from polonaise.client.view import close_view, tell_log
@@ -38,8 +45,8 @@ COORDINATING: Final[PartitionId] = 0
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _LOOK_S: Final = 0.2
 """The pause between two looks at who has what, in seconds: what was given up is taken within about twice this time."""
-_MEASURE_S: Final = 2.0
-"""The pause between two requests for the committed high-water marks, from which the lag is reckoned."""
+_WATCH_S: Final = 2.0
+"""Seconds between two looks from outside at the work in each partition; each of their requests may take as long."""
 PARTITIONS_MAX: Final = ASKED_MAX - 1
 """One request has room for all partitions and the member itself."""
 
@@ -113,7 +120,7 @@ class WorkerGroup:
         host = self._client._host
         self._tasks = [
             host.spawn(self._keep(), f"client: group {self.name}"),
-            host.spawn(self._measure(), f"client: lag of group {self.name}"),
+            host.spawn(self._watch(), f"client: watch of group {self.name}"),
         ]
         for task in self._tasks:
             self._client._lease_keepers.add(task)  # so that they end with the client
@@ -177,8 +184,9 @@ class WorkerGroup:
     def health(self) -> dict[str, Any]:
         """Return what this member does, as a document for JSON.
 
-        `well`; the `members` of the group; `trouble` with the leases; `lag`, the sum over this member's partitions; and
-        by partition its `state`, `epoch`, `position`, `lag`, and the `trouble` that keeps it from going on.
+        `well`; the `members` of the group; `trouble` with the leases; `lag`, the sum over this member's partitions, or
+        None if that of one of them is not known; and by partition its `state`, `epoch`, `position`, `lag`, and the
+        `trouble` that keeps it from going on.
         """
         partitions = {str(partition): work.health() for partition, work in sorted(self._work.items())}
         member = self._tenures.get(member_lease(self.name, self.member))
@@ -193,7 +201,7 @@ class WorkerGroup:
             "members": list(self._members),
             "well": not trouble and not any(each["trouble"] for each in partitions.values()),
             "trouble": trouble,
-            "lag": sum(each["lag"] or 0 for each in partitions.values()),
+            "lag": total_lag(each["lag"] for each in partitions.values()) if self._has_joined else None,
             "partitions": partitions,
         }
 
@@ -335,15 +343,11 @@ class WorkerGroup:
         assert self._handler is not None
         return HandlerProgress(self._client, self.name, partition, self._handler)
 
-    async def _measure(self) -> None:
-        """Ask for the committed high-water marks of this member's partitions, again and again."""
+    async def _watch(self) -> None:
+        """Look after this member's partitions from outside of their tasks, each by itself, again and again."""
         while True:
-            for work in list(self._work.values()):
-                try:
-                    work.committed = await self._client._requests.high_water_mark(work.partition, _MEASURE_S)
-                except PolonaiseError:
-                    work.committed = None
-            await asyncio.sleep(_MEASURE_S)
+            await asyncio.gather(*(work.watch(_WATCH_S) for work in self._work.values()))
+            await asyncio.sleep(_WATCH_S)
 
     def _now_s(self) -> float:
         return self._client._host.clock.monotonic_s()

@@ -12,7 +12,7 @@ from polonaise.client.batchreader import BatchReader
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.readable import ReadableLog
 from polonaise.client.workerprogress import Progress
-from polonaise.errors import DeadlineExceeded, InvariantViolated, WorkerFenced
+from polonaise.errors import DeadlineExceeded, InvariantViolated, PolonaiseError, WorkerFenced
 from polonaise.log.batch import Batch
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
@@ -23,6 +23,8 @@ _SAVE_COUNT: Final = 1_000
 """Transactions after which it is saved as well."""
 _PAUSE_S_MAX: Final = 10.0
 _TROUBLE_CHARACTERS: Final = 200
+_SILENT_S_MAX: Final = 5.0
+"""Seconds without an answer about the committed high-water mark after which that is told: a hand-over takes one."""
 
 _log = logging.getLogger("polonaise.client")
 
@@ -61,7 +63,11 @@ class PartitionWork:
         self._unseen_when_over = False
         """Whether it was a read that failed: the next one may wait at the end of the log, and gives no sign of that."""
         self.committed: TransactionId | None = None
-        """The partition's committed high-water mark when it was asked for last; None before."""
+        """The partition's committed high-water mark when it was asked for last; None if there was no answer."""
+        self._answered_s = self._now_s()
+        """When it was answered last, or the work began."""
+        self._unanswered = ""
+        """Why it was not answered; empty if it was."""
         self.fenced = False
         """Whether another worker has taken the partition over."""
         self.task: asyncio.Task[None] | None = None
@@ -87,7 +93,9 @@ class PartitionWork:
     @property
     def lag(self) -> int | None:
         """How many transactions behind the committed high-water mark it is; None while not known."""
-        return None if self.committed is None else max(0, self.committed - self.progress.position)
+        if self.committed is None or not self.progress.epoch:
+            return None
+        return max(0, self.committed - self.progress.position)
 
     @property
     def trouble(self) -> str:
@@ -95,9 +103,12 @@ class PartitionWork:
         if self._failed:
             return "" if self._unseen_when_over and self.lag == 0 else self._failed
         took_s = self._now_s() - self._step_s
-        if not self._step or took_s <= self._progress_s_max:
-            return ""
-        return f"{self._step} has taken {took_s:.0f} s so far{self.progress.may_wait_for}"
+        if self._step and took_s > self._progress_s_max:
+            return f"{self._step} has taken {took_s:.0f} s so far{self.progress.may_wait_for}"
+        silent_s = self._now_s() - self._answered_s
+        if self._unanswered and silent_s > _SILENT_S_MAX:
+            return f"how far the log is has not been known for {silent_s:.0f} s: {self._unanswered}"
+        return ""
 
     def health(self) -> dict[str, Any]:
         """Return the state of the work as a document for JSON."""
@@ -108,6 +119,41 @@ class PartitionWork:
             "lag": self.lag,
             "trouble": self.trouble,
         }
+
+    # ------------------------------------------------------------------ beside the task
+
+    async def watch(self, within_s: float) -> None:
+        """Ask how far the log is, and do what the task can't while it is stuck, or has nothing to read.
+
+        Keeps the position before a transaction that fails or takes long, and ends the work if the partition was taken
+        over from this worker, or its position was set by an operator. Each request takes at most `within_s` seconds.
+        """
+        await self._ask_mark(within_s)
+        try:
+            async with asyncio.timeout(within_s):
+                if self.state == "works" and self.progress.unsaved and self._holds() and self._is_time_to_save():
+                    await self._keep_position()
+                elif self.state == "works" and (self.progress.doubtful or self._is_stuck()):
+                    await self.progress.check()
+        except WorkerFenced as error:
+            self.fenced = True
+            self._failed = str(error)
+            _log.info("%s", error)
+            self.give_up()
+        except (TimeoutError, PolonaiseError) as error:
+            _log.debug("worker of partition %d: %r", self.partition, error)  # and again with the next look
+
+    def _is_stuck(self) -> bool:
+        return bool(self._failed) or (bool(self._step) and self._now_s() - self._step_s > SAVE_S)
+
+    async def _ask_mark(self, within_s: float) -> None:
+        try:
+            self.committed = await self._log._requests.high_water_mark(self.partition, within_s)
+        except PolonaiseError as error:
+            self.committed = None
+            self._unanswered = redacted(error)[:_TROUBLE_CHARACTERS]
+        else:
+            self._answered_s, self._unanswered = self._now_s(), ""
 
     # ------------------------------------------------------------------ the task
 
@@ -158,14 +204,20 @@ class PartitionWork:
 
     async def _save(self) -> None:
         self._begin("saving the position")
+        await self._keep_position()
+
+    async def _keep_position(self) -> None:
+        position = self.progress.position
         await self.progress.save()
-        self._saved_s, self._saved_at = self._now_s(), self.progress.position
+        self._saved_s, self._saved_at = self._now_s(), position
 
     def _begin(self, step: str) -> None:
         self._step, self._step_s = step, self._now_s()
 
     async def _read(self) -> None:
         """Read from the position on, and handle what comes, until the work is to end."""
+        if self.progress.unsaved:  # the attempt before this one has failed, and so may this one, for a long time
+            await self._save()
         reader = self._log.read_batches(self.partition, after=self.progress.position, follow=True)
         try:
             while not self._stopping and self._holds():

@@ -44,6 +44,8 @@ class Progress(Protocol):
     """The last id that was handled; -1 for none."""
     may_wait_for: str
     """What a step that takes long may be waiting for, as the end of a sentence; empty if nothing is to be said."""
+    doubtful: bool
+    """Whether something was read that another worker, or an operator, may have written to take the partition over."""
 
     @property
     def unsaved(self) -> bool:
@@ -62,6 +64,9 @@ class Progress(Protocol):
     async def save(self) -> None:
         """Keep the position where the next worker finds it. Raises `WorkerFenced`."""
 
+    async def check(self) -> None:
+        """Look whether the partition was taken over from this worker, if so: raises `WorkerFenced`."""
+
 
 class ViewProgress:
     """The progress of a view, whose database has epoch, position and effects, changed in one SQL transaction."""
@@ -75,6 +80,7 @@ class ViewProgress:
         self.position = NO_TRANSACTION
 
     unsaved = False
+    doubtful = False
     may_wait_for = ": another process may hold locks in the database, one that hangs or was stopped"
 
     async def take_over(self) -> None:
@@ -99,6 +105,9 @@ class ViewProgress:
     async def save(self) -> None:
         pass
 
+    async def check(self) -> None:
+        pass  # each SQL transaction compares the epoch, and nobody but a worker raises it
+
 
 class HandlerProgress:
     """The progress of a handler: epoch and position in a register of the partition, saved now and then.
@@ -115,6 +124,10 @@ class HandlerProgress:
         self._handler = handler
         self._kept: bytes | None = None
         self._saved = NO_TRANSACTION
+        self._saved_by = NO_TRANSACTION
+        """The id of the transaction that saved the position last."""
+        self._one_saves = asyncio.Lock()
+        self.doubtful = False
         self.epoch = 0
         self.position = NO_TRANSACTION
 
@@ -137,6 +150,8 @@ class HandlerProgress:
                 # Passed over and not worth saving: else each saving would make the next one necessary.
                 if self._saved == self.position:
                     self._saved = tx.id
+                if tx.header == OwnKind.GROUP and tx.id > self._saved_by:
+                    self.doubtful = True
             else:
                 await self._handle(tx)
             self.position = tx.id
@@ -148,21 +163,32 @@ class HandlerProgress:
             raise RuntimeError(f"the handler raised {error!r}") from error
 
     async def save(self) -> None:
-        assert self._kept is not None
-        position = self.position
-        kept = _KEPT.pack(self.epoch, position)
-        try:
-            await _keep(self._log, self._partition, self._key, self._kept, kept)
-        except (ExpectationFailed, AppendUnknown):
-            present = await self._log._requests.register(self._partition, self._key, None)
-            if present != kept:
-                if present == self._kept:
+        async with self._one_saves:
+            assert self._kept is not None
+            position = self.position
+            kept = _KEPT.pack(self.epoch, position)
+            try:
+                self._saved_by = await _keep(self._log, self._partition, self._key, self._kept, kept)
+            except (ExpectationFailed, AppendUnknown):
+                present = await self._present()
+                if present != kept:
+                    self._kept = present  # perhaps by a saving of ours that was given up on, and came through
                     raise
-                raise WorkerFenced(
-                    f"partition {self._partition} was taken over from this worker, which had epoch {self.epoch}: it "
-                    "goes on there"
-                ) from None
-        self._kept, self._saved = kept, max(position, self._saved)
+            self._kept, self._saved = kept, max(position, self._saved)
+
+    async def check(self) -> None:
+        self.doubtful = False
+        await self._present()
+
+    async def _present(self) -> bytes | None:
+        """Return what the register holds. Raises `WorkerFenced` if it has another epoch than this worker's."""
+        present = await self._log._requests.register(self._partition, self._key, None)
+        if parse_kept(present)[0] != self.epoch:
+            raise WorkerFenced(
+                f"partition {self._partition} was taken over from this worker, which had epoch {self.epoch}: it goes "
+                "on there"
+            )
+        return present
 
 
 def register_of(group: str) -> bytes:
@@ -208,8 +234,11 @@ async def replace_kept(
         await asyncio.sleep(backoff.pause_s(log._host.random.random()))
 
 
-async def _keep(log: Connected, partition: PartitionId, key: bytes, before: bytes | None, after: bytes) -> None:
-    """Set the register to `after` by an own transaction, unless it is not `before`."""
+async def _keep(
+    log: Connected, partition: PartitionId, key: bytes, before: bytes | None, after: bytes
+) -> TransactionId:
+    """Set the register to `after` by an own transaction, unless it is not `before`. Return that transaction's id."""
     expected = Expectation.absent(key) if before is None else Expectation.equals(key, before)
     await log._appends_of(partition).admission.wait(None)
-    await append_own(log, partition, OwnKind.GROUP, expectations=[expected], changes=[Change.set(key, after)])
+    receipt = append_own(log, partition, OwnKind.GROUP, expectations=[expected], changes=[Change.set(key, after)])
+    return (await receipt).id

@@ -54,9 +54,18 @@ class ToldGroup:
 
     @property
     def lag(self) -> int | None:
-        """The transactions that the partitions which are worked on are behind, in total; None if nobody knows."""
-        lags = [lag for worker in self.workers.values() if (lag := worker.number("lag")) is not None]
-        return sum(lags) if lags else None
+        """The transactions that the partitions which are worked on are behind, in total; None if that is not known."""
+        return total_lag(worker.number("lag") for worker in self.workers.values()) if self.workers else None
+
+
+def total_lag(lags: Iterable[int | None]) -> int | None:
+    """Return the sum; None if one of them is not known, since the one that is not known may be the largest."""
+    total = 0
+    for lag in lags:
+        if lag is None:
+            return None
+        total += lag
+    return total
 
 
 def lease_prefix(group: str) -> str:

@@ -227,14 +227,15 @@ GROUP_MEMBERS: Final = _gauge("group_members", "Members that are there.", PARTIT
 GROUP_PARTITIONS: Final = _gauge("group_worked_partitions", "Partitions that a member works on.", PARTITION, GROUP)
 GROUP_HINDERED: Final = _gauge(
     "group_hindered_partitions",
-    "Partitions whose worker does not go on: its handler or view fails; `polonaise group describe` says why.",
+    "Partitions whose worker does not go on: its handler or view fails, or the partition does not answer; `polonaise "
+    "group describe` says why.",
     PARTITION,
     GROUP,
 )
 GROUP_LAG: Final = _gauge(
     "group_lag_transactions",
     "Transactions committed that the partitions which are worked on have not handled, in total, as their workers told "
-    "last; no sample while nobody knows.",
+    "last; no sample while that of one of them is not known.",
     PARTITION,
     GROUP,
 )
