@@ -39,7 +39,7 @@ def test_each_target_gets_each_entry_once_on_a_long_way_of_many_faults(seed: int
     letters = ("", "a", "b", "c", "ab", "bc", "abc")
     routes = tuple((*random.choices(letters, k=12), "abc") for _ in range(2))
     bounds = Bounds(
-        f"walk {seed}", routes, breaks=8, target_crashes=4, players=3, refusals=5,
+        f"walk {seed}", routes, breaks=8, target_crashes=4, players=3, refusals=5, moves=3,
         queue_entries=random.choice((1, 3, 99)), join=random.choice((0, 2, 99)), batch_entries=random.choice((1, 3)),
         dummies=random.choice((2, 99)), patience_s=random.choice((0.0, inf)),
     )  # fmt: skip
@@ -75,6 +75,10 @@ MUTATIONS = (
     Mutation("a player that was replaced goes on", activeplayer, "if kept.epoch > self.epoch:", "if False:"),
     Mutation("a read goes on where another stream was", targetqueue, "if read is None or read.number != number:",
              "if read is None:"),
+    Mutation("a target that is added again counts its reads anew", targetqueue,
+             "self._read_numbers = read_numbers", "self._read_numbers = ReadNumbers()"),
+    Mutation("a target that is added again counts its terms anew", targetstream,
+             "self.term: Term = last_term", "self.term: Term = 0"),
     Mutation("what a read found is for whoever needs it", targetqueue,
              "            return False\n        invariant(read.first",
              "            self._catchup.extend(entries)\n            return False\n        invariant(read.first"),

@@ -553,6 +553,68 @@ def test_a_target_that_is_removed_is_not_waited_for() -> None:
     assert player.effects == [OpenStream("a", 1), OpenStream("b", 1)]
 
 
+def test_what_was_read_for_a_target_before_it_was_moved_answers_nobody() -> None:
+    """The new place is empty: what the old one lacked begins further on."""
+    player = served("a", join_transactions=0)
+    for number in range(10):
+        player.fetch(number, "a")
+    player.do("disconnected", "a", 1, "reset")
+    player.tick(1.0)
+    player.connect("a", term=2, applied={0: 4}, mark=9)
+    (before,) = player.all(ReadForTarget)
+    player.do("remove_target", "a")
+    player.machine.add_target("a")
+    player.effects.clear()
+    player.tick()
+    (opened,) = player.all(OpenStream)
+    player.connect("a", term=opened.term, mark=9)
+    (after,) = player.all(ReadForTarget)
+    assert (before.read.first, after.read.first) == (5, 0)
+    found = [RoutedEntry(number, b"") for number in range(5, 10)]
+    player.do("recovered", "a", 0, before.read.number, found, 9)
+    player.do("recovery_failed", "a", 0, before.read.number, "no server answers")
+    assert (player.sent(), hindered(player, "a")) == ([], {})
+    assert not player.machine.has_delivered("a", 0, 0)
+    player.do("recovered", "a", 0, after.read.number, [RoutedEntry(0, b"")], 0)
+    assert player.sent() == [("a", 0, -1, [0])]
+
+
+def test_what_a_target_said_before_it_was_moved_is_passed_over() -> None:
+    player = served("a", "b")
+    player.fetch(0, "a")
+    player.do("remove_target", "a")
+    player.machine.add_target("a")
+    player.tick()
+    (opened,) = player.all(OpenStream)
+    assert opened.term > 1, "a term that it has had stands for another stream"
+    player.connect("a", term=opened.term)
+    (read,) = player.all(ReadForTarget)
+    player.do("recovered", "a", 0, read.read.number, [RoutedEntry(0, b"")], 0)
+    player.effects.clear()
+    for event, about in [
+        ("connected", ({0: 0},)), ("written", ()), ("acknowledged", (0, 0)), ("refused", (0, -1, "why")),
+        ("disconnected", ("again",)), ("fenced", (Fence(9, 9),)),
+    ]:  # fmt: skip
+        player.do(event, "a", 1, *about)
+    assert (player.effects, player.machine.has_delivered("a", 0, 0)) == ([], False)
+
+
+def test_a_mark_that_is_never_told_stops_its_partition_until_that_goes_on() -> None:
+    player = served("a")
+    player.machine.add_target("b")
+    player.tick()
+    player.do("connected", "b", 1, {0: 5})
+    (ask,) = player.all(AskMark)
+    player.effects += player.machine.mark_failed(0, ask.number, "no such topic")
+    assert player.machine.why_never("b", 0, 5) == "no such topic"
+    player.effects += player.machine.go_on(0)
+    (again,) = player.all(AskMark)
+    player.effects += player.machine.mark_failed(0, ask.number, "no such topic")
+    assert player.machine.partitions[0].stopped == "", "that was the answer to the request before"
+    player.do("mark_told", 0, again.number, 5)
+    assert not player.machine.targets["b"].halts
+
+
 def test_a_main_stream_that_stops_delivers_what_it_has_brought_and_skips_nothing() -> None:
     player = served("a", partitions=2)
     player.fetch(0, "a")

@@ -8,7 +8,7 @@ import pytest
 
 from polonaise.player.protocol.entries import ENTRY_BYTES, RoutedEntry
 from polonaise.player.protocol.settings import PlayerSettings
-from polonaise.player.protocol.targetqueue import QueueBudget, QueueState, RecoveryRead, TargetQueue
+from polonaise.player.protocol.targetqueue import QueueBudget, QueueState, ReadNumbers, RecoveryRead, TargetQueue
 
 
 def entries(*ids: int, size: int = 0) -> list[RoutedEntry]:
@@ -17,7 +17,7 @@ def entries(*ids: int, size: int = 0) -> list[RoutedEntry]:
 
 def queue_with(start_after: int = -1, budget: QueueBudget | None = None, **settings: Any) -> TargetQueue:
     chosen = PlayerSettings(**settings)
-    return TargetQueue(7, chosen, budget or QueueBudget(chosen), start_after)
+    return TargetQueue(7, chosen, budget or QueueBudget(chosen), ReadNumbers(), start_after)
 
 
 def resumed(last: int, current: int, **settings: Any) -> TargetQueue:
@@ -140,7 +140,7 @@ def test_one_entry_is_kept_however_large_it_is() -> None:
 def test_the_queues_of_a_target_have_one_bound() -> None:
     settings = PlayerSettings(queue_entries_max=3)
     budget = QueueBudget(settings)
-    first, second = (TargetQueue(partition, settings, budget) for partition in (0, 1))
+    first, second = (TargetQueue(partition, settings, budget, ReadNumbers()) for partition in (0, 1))
     for queue in (first, second):
         queue.resume(-1, -1)
     first.push(entries(0, 1))

@@ -104,6 +104,7 @@ FOUND_BY = {
     "effect-before-the-id": 17,
     "applied-before-the-sync": 17,
     "recovery-begins-one-too-late": 17,
+    "read-numbers-begin-anew-with-a-target": 464,
     "recovery-ends-one-too-early": 17,
     "overflow-forgets-what-it-drops": 17,
     "epoch-not-raised": 17,

@@ -46,6 +46,9 @@ class ReadingEvents(Protocol):
     def stopped(self, partition: PartitionId, number: int, reason: str) -> None:
         """Main stream `number` of the partition brings nothing more."""
 
+    def mark_failed(self, partition: PartitionId, number: int, reason: str) -> None:
+        """Request `number` for the mark of the partition will never be answered."""
+
     def replaced(self, epoch: Epoch) -> None:
         """Another player of this name has this epoch, a higher one."""
 
@@ -77,7 +80,7 @@ class LogReading:
                 mark = await self._log.high_water_mark(partition)
             except PolonaiseError as error:
                 if error.retry is Retry.NEVER:
-                    self._events.stopped(partition, self._machine.partitions[partition].follows, str(error))
+                    self._events.mark_failed(partition, number, str(error))
                     return
                 self._troubled(partition, _MARK, error)
                 await asyncio.sleep(pauses.pause_s(1.0))

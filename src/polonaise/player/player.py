@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from math import inf
-from typing import Any, Final, NamedTuple, Self, cast
+from typing import Any, Final, NamedTuple, Self, TypeAlias, cast
 
 from polonaise.client.log import Log
 from polonaise.client.protocol.arguments import checked_id
@@ -51,6 +51,8 @@ _WARN_S: Final = 60.0
 _TICK_S: Final = 0.05
 """Seconds between two looks at deadlines."""
 _NOT_STARTED: Final = "player {!r} was not started: use `async with`, or `await player.start()`"
+_Stops: TypeAlias = Callable[[ActivePlayer, PartitionId, int, str], Iterable[PlayerEffect]]
+"""An event of the machine after which a partition brings nothing more, for a reason."""
 _FENCED_BY: Final = "player "
 """The beginning of the name of the idempotent producer whose epoch is the player's."""
 
@@ -470,11 +472,11 @@ class Player:
             self._happened(self._machine.tick)
             await asyncio.sleep(_TICK_S)
 
-    def _stopped(self, partition: PartitionId, number: int, reason: str) -> None:
+    def _stopped(self, event: _Stops, partition: PartitionId, number: int, reason: str) -> None:
         machine = self._machine
         assert machine is not None
         _log.error("player %s: partition %d is not delivered any further: %s", self.name, partition, reason)
-        self._carry_out(machine.stopped(partition, number, reason))
+        self._carry_out(event(machine, partition, number, reason))
         self._tell_waiting()
         if all(main.stopped for main in machine.partitions.values()):
             # What was brought is still delivered: `ended` is told when that is done.
@@ -521,7 +523,10 @@ class _LogEvents:
         self._player._happened(event, *about)
 
     def stopped(self, partition: PartitionId, number: int, reason: str) -> None:
-        self._player._stopped(partition, number, reason)
+        self._player._stopped(ActivePlayer.stopped, partition, number, reason)
+
+    def mark_failed(self, partition: PartitionId, number: int, reason: str) -> None:
+        self._player._stopped(ActivePlayer.mark_failed, partition, number, reason)
 
     def replaced(self, epoch: Epoch) -> None:
         self._player._replaced(epoch)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, cast
 
 from polonaise.client.log import Log
-from polonaise.errors import Closed, PolonaiseError, ProducerFenced
+from polonaise.errors import PolonaiseError, ProducerFenced
 from polonaise.host import Host
 from polonaise.player.endpoint import DeliveryEndpoint
 from polonaise.player.linkendpoint import LinkEndpoint
@@ -29,6 +29,7 @@ from polonaise.simulator.loop import LIFE, VirtualTask
 from polonaise.simulator.observations import History, Violation
 from polonaise.simulator.process import Process
 from polonaise.simulator.simulatedtarget import SimulatedTarget, TargetTrouble
+from polonaise.simulator.targetmoving import TargetMoves
 
 _PLAYER: Final = "deliverer"
 _PORT: Final = 6000
@@ -43,8 +44,6 @@ _ALLOWED_S: Final = 14.0
 the log, and as long for its client to notice that nobody answers."""
 _SECOND_PROCESS_SHARE: Final = 0.4
 """The share of schedules in which two processes serve the first target."""
-_COMINGS_SHARE: Final = 0.3
-"""The share of schedules in which players lose targets and get them back while they run."""
 _HOLD_SHARE: Final = 0.3
 """The share of schedules in which a target is kept from applying for longer than health may be silent about it."""
 
@@ -104,9 +103,7 @@ class Delivering:
         machines = {node.name: node.machine for node in self._targets if node.name in self._names}
         self._check = DeliveryCheck(history, cluster.knobs.partitions, machines)
         self.check = self._check.check
-        comings = cluster.world.random("targets come and go")
-        self._comings = comings if comings.random() < _COMINGS_SHARE else None
-        """Where the moments come from at which targets come and go; None if they stay."""
+        self._moves = TargetMoves(self._world, self._check, self._troubles)
         self._take_over = asyncio.Event()
         """Set to have a player that rests take over now."""
         self._resting = False
@@ -131,7 +128,7 @@ class Delivering:
 
         What is wrong with the machines has ended before.
         """
-        self._resting = True
+        self._resting = self._moves.resting = True
         for deed in self._deeds:
             deed.cancel()
         for name, trouble in self._troubles.items():
@@ -229,7 +226,8 @@ class Delivering:
         except ProducerFenced:
             return
         self._check.lives[node.name] = PlayerLife(player, process, self._world.now)
-        coming = host.spawn(self._come_and_go(host, player, addresses), "targets come and go")
+        work = self._moves.run(player, lambda name: LinkEndpoint(host, addresses[name], self._cluster.knobs.link))
+        coming = host.spawn(work, "targets come and go")
         try:
             await player.ended()
         except ProducerFenced:
@@ -242,17 +240,6 @@ class Delivering:
                 await player.close()
                 self._check.lives.pop(node.name, None)
                 self._check_left(node, process)
-
-    async def _come_and_go(self, host: Host, player: Player, addresses: dict[str, str]) -> None:
-        """Take targets away from a player that runs, and give them back."""
-        source = self._comings
-        while source is not None and not self._resting:
-            await asyncio.sleep(source.uniform(0.1, 2.0))
-            name = source.choice(self._names)
-            with contextlib.suppress(Closed):  # the player has ended meanwhile
-                await player.remove_target(name)
-                await asyncio.sleep(source.choice((0.0, 0.1, 0.7)))
-                player.add_target(name, LinkEndpoint(host, addresses[name], self._cluster.knobs.link))
 
     def _check_left(self, node: Node, process: Process) -> None:
         """Check that a closed player has left no task and no connection to a target."""

@@ -117,7 +117,7 @@ class DeliveryCheck:
         """
         record = self.look(name)
         disk = record.machine.disk
-        if not record.raw or disk.locks or disk.file(MEMORY_FILE).unsynced:
+        if not self._is_settled(record):
             return False
         ends = [0]
         for step, end in decode(record.raw):
@@ -127,6 +127,22 @@ class DeliveryCheck:
         disk.truncate(MEMORY_FILE, source.choice(ends[-6:-1]))
         self.targets[name] = TargetRecord(name, record.machine, put_back=record.put_back + 1)
         return True
+
+    def empty(self, name: TargetName) -> bool:
+        """Take all that a target keeps off its disk, its fence too, as if its name was given to an empty place.
+
+        Returns whether that was possible now: nobody may be writing.
+        """
+        record = self.look(name)
+        if not self._is_settled(record):
+            return False
+        record.machine.disk.truncate(MEMORY_FILE, 0)
+        self.targets[name] = TargetRecord(name, record.machine, put_back=record.put_back + 1)
+        return True
+
+    def _is_settled(self, record: TargetRecord) -> bool:
+        disk = record.machine.disk
+        return bool(record.raw) and not disk.locks and not disk.file(MEMORY_FILE).unsynced
 
     def _check_next(
         self, name: TargetName, partition: PartitionId, effects: Sequence[RoutedEntry], entry: RoutedEntry

@@ -65,9 +65,10 @@ FAULTS: Final = (
     "members_changed",
     "requirement_changed",
     # Delivery: players that were told that another one is active; looks at which health had to say what hinders a
-    # target, and did.
+    # target, and did; targets that were moved to an empty place.
     "player_replaced",
     "held_target_told",
+    "target_moved",
     # Leases that clients had, and those that were lost because they could not be renewed.
     "lease_held",
     "lease_lost",

@@ -66,8 +66,8 @@ DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "recovery-begins-one-too-late": Mutation(
         _QUEUE,
-        "RecoveryRead(self._reads, self.covered + 1, last)",
-        "RecoveryRead(self._reads, min(self.covered + 2, last), last)",
+        "RecoveryRead(self._read_numbers.next(), self.covered + 1, last)",
+        "RecoveryRead(self._read_numbers.next(), min(self.covered + 2, last), last)",
         "P8: a target that comes back is not sent the first entry that it lacks",
     ),
     "recovery-ends-one-too-early": Mutation(
@@ -75,6 +75,12 @@ DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
         "        last = current if self._joined_at is None else self._joined_at\n",
         "        last = current if self._joined_at is None else self._joined_at - 1\n",
         "P8: neither a read nor the main stream brings an entry to a target that joins",
+    ),
+    "read-numbers-begin-anew-with-a-target": Mutation(
+        _QUEUE,
+        "        self._read_numbers = read_numbers\n",
+        "        self._read_numbers = ReadNumbers()\n",
+        "P8: a target that was moved takes what was read for its earlier place, and is never sent its first entries",
     ),
     "overflow-forgets-what-it-drops": Mutation(
         _QUEUE,

@@ -12,6 +12,7 @@ from .world import Bounds, World
 QUICK = (
     Bounds("player: two streams break", routes=(("a", "a"),), breaks=2),
     Bounds("player: two targets", routes=(("ab", "a"),), breaks=1),
+    Bounds("player: a target is moved", routes=(("a", "a"),), breaks=1, moves=1),
 )
 """What `make check` explores."""
 SHORT = (

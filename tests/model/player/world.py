@@ -38,6 +38,8 @@ class Bounds:
     """Players that are elected, one after the other. The earlier ones live on."""
     refusals: int = 0
     """Entries that a target can't apply when they come first."""
+    moves: int = 0
+    """Times that a target is given to an empty place: each player removes it, and adds it again under its name."""
     patience_s: float = inf
     """0 for players that begin without the targets that have not told yet what they have applied."""
     queue_entries: int = 99
@@ -125,7 +127,7 @@ class World:
         self.targets = {name: Target() for name in bounds.targets}
         self.streams: list[Stream] = []
         self.players: list[Player] = []
-        self.breaks = self.crashes = self.refusals = 0
+        self.breaks = self.crashes = self.refusals = self.moves = 0
         self._elect()
 
     # ------------------------------------------------------------------ steps
@@ -146,6 +148,9 @@ class World:
                 yield "break", number
             if self.refusals < bounds.refusals and self._may_be_refused(stream):
                 yield "refuse", number
+        if self.moves < bounds.moves:
+            for name in self.targets:
+                yield "move", name
         if self.crashes < bounds.target_crashes:
             for name in self.targets:
                 if any(stream.target == name for stream in self.streams):
@@ -206,6 +211,9 @@ class World:
             case "break", number:
                 self.breaks += 1
                 self._broken(self.streams[number])
+            case "move", name:
+                self.moves += 1
+                self._move(name)
             case "crash", name:
                 self.crashes += 1
                 for stream in [stream for stream in self.streams if stream.target == name]:
@@ -218,6 +226,20 @@ class World:
         for name in self.targets:
             machine.add_target(name)
         self.players.append(Player(machine))
+
+    def _move(self, name: str) -> None:
+        """Give a target to an empty place. What is under way to the old one is of no concern any more; what is under
+        way from it, and from the log, still arrives."""
+        self.targets[name] = Target()
+        for stream in self.streams:
+            if stream.target == name:
+                stream.to_target.clear()
+                stream.given_up = True
+        for number, player in enumerate(self.players):
+            if not player.down:
+                self._do(number, player.machine.remove_target(name, _NOW_S))
+                player.machine.add_target(name)
+                player.tick_due = True
 
     def _feed(self, number: int, partition: int) -> None:
         """Bring the next transaction, alone: that several come at once is the same as that nothing happens between."""

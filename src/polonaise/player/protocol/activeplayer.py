@@ -13,7 +13,10 @@ What makes each entry reach each target once, in order:
   stream (`targetqueue`). The id is fixed in the same event in which the queue begins to keep what the main stream
   brings, so none comes from both and none from neither;
 * **one step from the queue to the stream**: batches leave the queue in the event that returns `SendBatches`, under the
-  term of that event. Events of older terms change nothing.
+  term of that event. Events of older terms change nothing;
+* **one number for each question**: terms, reads, requests for the mark and main streams are counted for as long as the
+  player lives, and an answer names the number that it belongs to. A target that is removed and added again, perhaps at
+  an empty place, begins with higher numbers: what was asked for its earlier life answers nobody.
 
 The main stream of a partition begins near what its targets have applied, once all have told that or have had their
 time; those that lack much more are caught up as if they had been away. Nothing is sent to a target that tells an id
@@ -39,7 +42,7 @@ from polonaise.player.protocol.effects import (
 )
 from polonaise.player.protocol.entries import Epoch, Fence, RoutedEntry, TargetName, Term
 from polonaise.player.protocol.settings import PlayerSettings
-from polonaise.player.protocol.targetqueue import QueueState, TargetQueue
+from polonaise.player.protocol.targetqueue import QueueState, ReadNumbers, TargetQueue
 from polonaise.player.protocol.targetstream import StreamState, TargetStream, Unproved
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
@@ -86,6 +89,9 @@ class ActivePlayer:
         self.finishing = False
         """Whether nothing is sent any more."""
         self._settings = settings
+        self._read_numbers = ReadNumbers()
+        self._last_term_removed: Term = 0
+        """The highest term of the targets that were removed: the terms of those that are added later are above it."""
         self._patient_until_s: float | None = None
         self._dummies_at_s = -inf
         self._out: list[PlayerEffect] = []
@@ -132,11 +138,14 @@ class ActivePlayer:
         No event: the next `tick` opens the stream.
         """
         invariant(name not in self.targets, f"target {name} is added twice")
-        self.targets[name] = TargetStream(name, self._settings, dict(start_after or {}))
+        self.targets[name] = TargetStream(
+            name, self._settings, self._read_numbers, dict(start_after or {}), self._last_term_removed
+        )
 
     def remove_target(self, name: TargetName, now_s: float) -> Sequence[PlayerEffect]:
         """Deliver nothing more to this target."""
         stream = self.targets.pop(name)
+        self._last_term_removed = max(self._last_term_removed, stream.term)
         if stream.state is not StreamState.DOWN:
             self._out.append(CloseStream(name, stream.term, "the target was removed"))
         for partition in self.partitions:
@@ -267,6 +276,14 @@ class ActivePlayer:
             self._ask(partition)
         return self._effects()
 
+    def mark_failed(self, partition: PartitionId, number: int, reason: str) -> Sequence[PlayerEffect]:
+        """Request `number` will never be answered: nothing of the partition can be read any more."""
+        main = self.partitions[partition]
+        if main.asked and number == main.requests:
+            main.asked = False
+            main.stopped = reason
+        return self._effects()
+
     def fetched(
         self,
         partition: PartitionId,
@@ -366,9 +383,12 @@ class ActivePlayer:
     def go_on(self, partition: PartitionId) -> Sequence[PlayerEffect]:
         """Begin the main stream of a partition again where it has stopped: what stopped it may have been mended."""
         main = self.partitions[partition]
-        if main.stopped and main.current is not None:
+        if main.stopped:
             main.stopped = ""
-            self._follow(partition, main.current)
+            if main.current is not None:
+                self._follow(partition, main.current)
+            if not main.asked and any(partition in stream.unproved for stream in self.targets.values()):
+                self._ask(partition)
         return self._effects()
 
     # ------------------------------------------------------------------ time

@@ -14,7 +14,9 @@ Epoch: TypeAlias = int
 """The count of the active players of one name, raised by each election: from 1."""
 
 Term: TypeAlias = int
-"""The count of the streams that one active player has opened, or tried to open, to one target: from 1."""
+"""The count of the streams that one active player has opened, or tried to open, to one target: from 1.
+
+One that was removed and is added again goes on above the terms that it had."""
 
 
 class Fence(NamedTuple):

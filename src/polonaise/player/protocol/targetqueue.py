@@ -37,9 +37,26 @@ class RecoveryRead(NamedTuple):
     """A stretch of the log to be read for one target that lacks its entries."""
 
     number: int
-    """Tells the answer from the answers to earlier reads of the same queue."""
+    """Tells the answer from the answers to all other reads of the player."""
     first: TransactionId
     last: TransactionId
+
+
+class ReadNumbers:
+    """Numbers the reads of one player: none gets a number again, whatever becomes of its target meanwhile.
+
+    A target may be removed, and added under its name at another place, while a read for it is under way.
+    """
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def next(self) -> int:
+        """Return the number of the next read."""
+        self._last += 1
+        return self._last
 
 
 class QueueBudget:
@@ -75,8 +92,8 @@ class TargetQueue:
         "_joined_at",
         "_normal",
         "_read_failed",
+        "_read_numbers",
         "_reading",
-        "_reads",
         "_settings",
         "_skipped_to",
         "acked",
@@ -94,6 +111,7 @@ class TargetQueue:
         partition: PartitionId,
         settings: PlayerSettings,
         budget: QueueBudget,
+        read_numbers: ReadNumbers,
         start_after: TransactionId = NO_TRANSACTION,
     ) -> None:
         """Begin suspended. The target gets nothing up to `start_after`, whatever it has applied."""
@@ -119,7 +137,7 @@ class TargetQueue:
         self._joined_at: TransactionId | None = None
         self._skipped_to: TransactionId = NO_TRANSACTION
         self._reading: RecoveryRead | None = None
-        self._reads = 0
+        self._read_numbers = read_numbers
         self._read_failed = False
         self._in_flight: deque[tuple[TransactionId, int]] = deque()
 
@@ -129,6 +147,11 @@ class TargetQueue:
     def waits(self) -> bool:
         """Whether an entry waits that is the next one to be sent."""
         return bool(self._catchup) or (self.state is QueueState.NORMAL and bool(self._normal))
+
+    @property
+    def reads(self) -> bool:
+        """Whether a read is under way that it waits for."""
+        return self._reading is not None
 
     @property
     def waiting(self) -> int:
@@ -173,7 +196,7 @@ class TargetQueue:
         self._drop_normal()
         self._catchup.clear()
         self._catchup_bytes = 0
-        # The answer to a read that is under way comes to a later life of the queue, and has an older number.
+        # The answer to a read that is under way comes later, and has an older number.
         self._reading = None
         self._read_failed = False
         self.state = QueueState.SUSPENDED
@@ -231,8 +254,7 @@ class TargetQueue:
             if not self._catchup:
                 self._become_normal()
             return None
-        self._reads += 1
-        self._reading = RecoveryRead(self._reads, self.covered + 1, last)
+        self._reading = RecoveryRead(self._read_numbers.next(), self.covered + 1, last)
         return self._reading
 
     def recovered(self, number: int, entries: Sequence[RoutedEntry], through: TransactionId) -> bool:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from polonaise.player.protocol.entries import DeliveryBatch, TargetName, Term
 from polonaise.player.protocol.settings import PlayerSettings
-from polonaise.player.protocol.targetqueue import QueueBudget, TargetQueue
+from polonaise.player.protocol.targetqueue import QueueBudget, ReadNumbers, TargetQueue
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 
@@ -52,10 +52,18 @@ class Unproved(NamedTuple):
 class TargetStream:
     """A target's queues, one for each partition, and the one stream that they share."""
 
-    def __init__(self, name: TargetName, settings: PlayerSettings, start_after: Mapping[PartitionId, TransactionId]):
-        """Begin without a stream, to be opened at once. `start_after` is as for `TargetQueue`, by partition."""
+    def __init__(
+        self,
+        name: TargetName,
+        settings: PlayerSettings,
+        read_numbers: ReadNumbers,
+        start_after: Mapping[PartitionId, TransactionId],
+        last_term: Term = 0,
+    ) -> None:
+        """Begin without a stream, to be opened at once, under terms above `last_term`. `start_after` is as for
+        `TargetQueue`, by partition."""
         self.name = name
-        self.term: Term = 0
+        self.term: Term = last_term
         """The term of the present or last stream; each attempt to open one has its own."""
         self.state = StreamState.DOWN
         self.reason = "not tried yet"
@@ -78,6 +86,7 @@ class TargetStream:
         """What the target has applied, in partitions whose main stream has not begun."""
         self.queues: dict[PartitionId, TargetQueue] = {}
         self._settings = settings
+        self._read_numbers = read_numbers
         self._start_after = start_after
         self._budget = QueueBudget(settings)
         self._ready: dict[PartitionId, None] = {}
@@ -93,7 +102,8 @@ class TargetStream:
         queue = self.queues.get(partition)
         if queue is None:
             after = self._start_after.get(partition, NO_TRANSACTION)
-            queue = self.queues[partition] = TargetQueue(partition, self._settings, self._budget, after)
+            queue = TargetQueue(partition, self._settings, self._budget, self._read_numbers, after)
+            self.queues[partition] = queue
         return queue
 
     # ------------------------------------------------------------------ the stream
