@@ -57,6 +57,13 @@ _MUTATIONS = (
           "        self._answers.unanswered += requests\n",
           "        self._answers.unanswered += requests\n"
           "        [self.feeds.tell_lost(batch, self.committed) for batch in self._undecided]\n"),
+    Mutation("what was formed and never sent is dropped with its session", owner,
+          "        self._inbox.put_back(never_sent)\n", "        del never_sent\n"),
+    Mutation("what was formed and never sent is failed with its session", owner,
+          "        self._inbox.put_back(never_sent)\n",
+          "        for entry in never_sent:\n"
+          "            if hasattr(entry, 'appends'):\n"
+          "                self.feeds.refuse(entry.mount, entry.appends, -1, FailureReason.SESSION_ENDED)\n"),
     Mutation("a refusal outlives what it rests on", owner,
           "            if refusal.rests_on > closing:\n", "            if False:\n"),
 )  # fmt: skip

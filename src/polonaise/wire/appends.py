@@ -16,7 +16,7 @@ from __future__ import annotations
 import operator
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
@@ -225,6 +225,35 @@ class ReceivedAppends:
     def body(self, position: int) -> memoryview:
         """Return the body of the transaction at this position of the frame, from 0."""
         return self.data[self.data_ends[position - 1] if position else 0 : self.data_ends[position]]
+
+    def without(self, sequences: Collection[int]) -> ReceivedAppends | None:
+        """Return a frame without the appends of these sequences, which name whole groups; None if nothing is left."""
+        left = AppendColumns()
+        operations = iter([*self.operations, None])
+        operation = next(operations)
+        for position, sequence in enumerate(self.sequences.tolist()):
+            own: list[tuple[int, bytes, bytes]] = []
+            while operation is not None and operation.position == position:
+                own.append((operation.kind, operation.key, operation.value))
+                operation = next(operations)
+            if sequence in sequences:
+                continue
+            locks = self.locks
+            span = locks.of(position) if locks is not None else slice(0)
+            left.add(
+                sequence,
+                self.client_high_water_marks[position],
+                self.headers[position],
+                self.body(position),
+                self.data_crcs[position],
+                list(zip(locks.hashes[span], locks.modes[span], strict=True)) if locks is not None else (),
+                ends_group=self.group_ends is None or bool(self.group_ends[position]),
+                operations=own,
+            )
+        if not left:
+            return None
+        left.data = [b"".join(left.data)]
+        return ReceivedAppends(left.message(0))
 
     def _take_operations(self, take: _Cursor) -> None:
         """Take the rows of operations, which must be in the order of their transactions. Raises `ProtocolError`."""

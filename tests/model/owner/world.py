@@ -193,6 +193,7 @@ class World:
 
     def _start(self, kept: int) -> None:
         """The next session begins with the first `kept` of what was in flight; the rest is cut from the log."""
+        self.lost = any(batch is not None for batch in self.in_flight[kept:])
         self.log += [batch for batch in self.in_flight[:kept] if batch is not None]
         self.in_flight, self.stored = [], 0
         self.session += 1
@@ -233,6 +234,8 @@ class World:
         for sequence, value, reason in failures:
             if reason is FailureReason.LOCK_CONFLICT and value > self.mark:
                 raise Violation(f"a conflict with {value} is told, and the log ends at {self.mark}")
+            if reason is FailureReason.SESSION_ENDED and not self.lost:
+                raise Violation(f"append {sequence} ended with its session, of which everything sent is in the log")
             if reason is FailureReason.SESSION_ENDED and client.ready and not client.knows_why:
                 raise Violation(f"append {sequence} ended with its session, and nobody has said what ended that")
             client.outstanding.refused(sequence, AppendFailure(reason, value))

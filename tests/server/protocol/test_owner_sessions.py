@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rigs.owner import READY, SENT, Talk, check
+from rigs.owner import COMMITTED, READY, SENT, Talk, check
 
 # ------------------------------------------------------------------ sessions that end
 
@@ -64,12 +64,96 @@ def test_a_refusal_whose_ground_was_kept_by_the_recovery_is_told_before_it_is_fe
     end: C: [connection_lost] gone
     > session 2 at 0 of A B
     confirm 0
+    send 1: 1..1
     tell x: 2 LOCK_CONFLICT 0
-    tell x: 3 SESSION_ENDED 0
     feed x: 0..0
     news for x: commits again
     mark 0
     mark 0
+    > A B store 1
+    feed x: 1..1
+    mark 1
+    """)
+
+
+def test_what_was_never_sent_is_ordered_in_the_next_session_before_what_came_since() -> None:
+    check(f"""{SENT}
+    > x appends 2 3
+    turn
+    > x flushes
+    > ends
+    end: asked to
+    > x appends 4
+    > session 2 at 0
+    confirm 0
+    send 1: 1..3
+    feed x: 0..0
+    mark 0
+    mark 0
+    > A B store 1
+    feed x: 1..3
+    answer x: flushed 3
+    mark 3
+    """)
+
+
+def test_a_refusal_that_rests_on_what_was_never_sent_is_judged_anew() -> None:
+    """Append 2 would have been refused because of append 1, which now finds the lock raised by the session's start."""
+    check(f"""{SENT}
+    > x appends 2:k 3:k 4
+    turn
+    > ends
+    end: asked to
+    > session 2 at 0
+    confirm 0
+    send 1: 1..1
+    tell x: 2 LOCK_CONFLICT 0
+    tell x: 3 LOCK_CONFLICT 0
+    feed x: 0..0
+    mark 0
+    mark 0
+    > A B store 1
+    feed x: 1..1
+    mark 1
+    """)
+
+
+def test_of_a_frame_that_was_never_sent_what_was_refused_is_not_judged_again() -> None:
+    check(f"""{COMMITTED}
+    > x appends 2
+    send 3: 1..1
+    > x appends 3@-1:k 4 5@7
+    tell x: 5 MARK_BEYOND_LOG 0
+    turn
+    > C fails
+    news for x: hindered by storage node C: [connection_lost] gone
+    end: C: [connection_lost] gone
+    > session 2 at 1 of A B
+    confirm 1
+    send 1: 2..2
+    tell x: 3 LOCK_CONFLICT 1
+    feed x: 1..1
+    news for x: commits again
+    mark 1
+    mark 1
+    """)
+
+
+def test_what_was_never_sent_is_void_when_its_client_has_mounted_anew() -> None:
+    check(f"""{SENT}
+    > x appends 2
+    turn
+    > ends
+    end: asked to
+    > x mounts at -1
+    > session 2 at 0
+    confirm 0
+    send 1: barrier
+    feed x: 0..0
+    mark 0
+    mark 0
+    > A B store 1
+    answer x: ready at 0
     """)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from polonaise.server.protocol.order import Refusal
@@ -35,6 +35,11 @@ class HeldRefusals:
         """Keep a refusal."""
         self._added += 1
         heappush(self._heap, (refusal.rests_on, self._added, refusal))
+
+    def drop_above(self, sent: TransactionId) -> None:
+        """Forget the refusals that rest on ids above `sent`: their appends are judged anew."""
+        self._heap = [held for held in self._heap if held[0] <= sent]
+        heapify(self._heap)
 
     def take(self, decided: TransactionId = _ALL) -> Iterator[Refusal]:
         """Yield and forget the refusals that rest on ids up to `decided`; without an id, all of them."""

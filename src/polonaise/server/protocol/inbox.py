@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from polonaise.server.protocol.mounts import ClientMount
@@ -72,6 +72,14 @@ class Inbox:
             return False
         self._entries.append(pending)
         return True
+
+    def put_back(self, entries: Sequence[WaitingAppends | PendingRequest]) -> None:
+        """Put entries that were taken out before everything else, in this order. No bound keeps them out again."""
+        self._entries.extendleft(reversed(entries))
+        for entry in entries:
+            if isinstance(entry, WaitingAppends):
+                self.bytes += entry.bytes
+                entry.mount.inbox_bytes += entry.bytes
 
     def take(self) -> WaitingAppends | PendingRequest:
         """Take the oldest entry out, and return it. There must be one."""

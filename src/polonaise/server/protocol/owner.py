@@ -239,8 +239,12 @@ class PartitionOwner:
         # Nothing is told here. A batch in flight may be on a quorum already, or on a single replica that the next
         # session believes: only the next decision makes it committed or lost, and its client learns which then.
         # One session's leftovers are settled before the next session can leave any, so `_undecided` is free.
-        self._undecided, requests = session.remains(now.wall_us)
+        self._undecided, requests, never_sent = session.remains()
         self._answers.unanswered += requests
+        # The next session of this owner orders it, before what has come since: no append fails because a session ends
+        # before the append was sent to anybody.
+        self._held.drop_above(session.sent)
+        self._inbox.put_back(never_sent)
         self._proofs.end(PartitionNotReady(f"partition {self.partition}: session {session.id} has ended"))
         reached = {name: session.reached(name) for name in session.engaged}
         self.readiness.session_ended(
@@ -452,6 +456,7 @@ class PartitionOwner:
             self.feeds.end(mount, error)
             self._out.end(CutOff(mount.connection, error))
             return
+        session.judged(entry, refusals)
         if refusals:
             self.counts.judged(refusals, order, session.closing)
         for refusal in refusals:

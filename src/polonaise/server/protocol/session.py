@@ -10,9 +10,10 @@ from typing import Final, NamedTuple
 from polonaise.coordination.requirement import Requirement
 from polonaise.coordination.values import PartitionValue
 from polonaise.server.protocol.commit import Acknowledgements
+from polonaise.server.protocol.inbox import WaitingAppends
 from polonaise.server.protocol.locktable import LockTable
 from polonaise.server.protocol.moment import Moment
-from polonaise.server.protocol.order import Order, SealedBatch
+from polonaise.server.protocol.order import Order, Refusal, SealedBatch
 from polonaise.server.protocol.pendingrequests import PendingRequest
 from polonaise.server.protocol.settings import OwnerSettings
 from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, StorageId, TransactionId
@@ -55,6 +56,17 @@ class InFlightBatch(NamedTuple):
     requests: Sequence[PendingRequest]
 
 
+class Remains(NamedTuple):
+    """What a session that has ended leaves open."""
+
+    batches: list[SealedBatch]
+    """The batches that were sent, and whose fate the start of the next session decides."""
+    requests: list[PendingRequest]
+    """The requests that were not proved, and that the start of the next session proves."""
+    never_sent: list[WaitingAppends | PendingRequest]
+    """What was judged and sent to no replica, so that it is certainly not in the log: it is to be judged anew."""
+
+
 class Session:
     """Numbers the messages to the replicas 1, 2, 3, … and counts the acknowledgements of the engaged ones.
 
@@ -94,6 +106,8 @@ class Session:
         self._acknowledgements = Acknowledgements(started.value.members, self.engaged, started.value.required)
         self._in_flight: deque[InFlightBatch] = deque()
         self._requests: list[PendingRequest] = []
+        self._unsent: list[tuple[WaitingAppends, list[Refusal]]] = []
+        """The append frames that were judged since the last message, in their order, with what was refused of each."""
         self._last_number = 0
         self._unsynced: deque[tuple[int, float, TransactionId]] = deque()
         """The messages that some engaged replica has not synced, or had not when `late` looked last. For each: its
@@ -158,8 +172,14 @@ class Session:
         """
         self._requests.append(pending)
 
+    def judged(self, entry: WaitingAppends, refusals: list[Refusal]) -> None:
+        """Note that a frame was judged, of which something waits for the next message, or rests on what does."""
+        if any(refusal.rests_on > self.sent for refusal in refusals) or len(refusals) < entry.appends.count:
+            self._unsent.append((entry, refusals))
+
     def next_message(self, now: Moment) -> InFlightBatch:
         """Return everything let in since the last call as the next message; a barrier if there are requests only."""
+        self._unsent = []
         batch = self.order.seal(now.wall_us) if self.order.forming_count else None
         requests, self._requests = self._requests, []
         self._last_number += 1
@@ -232,11 +252,21 @@ class Session:
 
     # ------------------------------------------------------------------ the end
 
-    def remains(self, wall_us: int) -> tuple[list[SealedBatch], list[PendingRequest]]:
-        """Return the batches whose fate the end of the session leaves open, and the requests not yet proved."""
+    def remains(self) -> Remains:
+        """Return what the end of the session leaves open."""
         batches = [sent.batch for sent in self._in_flight if sent.batch is not None]
-        # Sealed although it is never sent: so whoever tells the clients has batches only to deal with.
-        if self.order.forming_count:
-            batches.append(self.order.seal(wall_us))
-        requests = [pending for sent in self._in_flight for pending in sent.requests] + self._requests
-        return batches, requests
+        requests = [pending for sent in self._in_flight for pending in sent.requests]
+        never_sent: list[WaitingAppends | PendingRequest] = []
+        for entry, refusals in self._unsent:
+            # These are told, or will be with the fate of what they rest on.
+            told = {refusal.sequence for refusal in refusals if refusal.rests_on <= self.sent}
+            left = entry.appends.without(told) if told else entry.appends
+            if left is not None:
+                never_sent.append(entry._replace(appends=left))
+        # A request has to be proved behind the appends that came before it, so it waits with those. Behind all of them,
+        # some of which came later: that is no mistake.
+        if never_sent:
+            never_sent += self._requests
+        else:
+            requests += self._requests
+        return Remains(batches, requests, never_sent)
