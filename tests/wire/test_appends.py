@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polonaise.errors import ProtocolError
-from polonaise.terms import ChangeKind, ExpectationKind, FailureReason
+from polonaise.terms import ChangeKind, ExpectationKind, FailureReason, LockMode
 from polonaise.wire import codec, frame
 from polonaise.wire.appends import (
     CHANGE,
@@ -208,3 +208,27 @@ def test_noise_as_failures_is_refused_or_read(raw: bytes) -> None:
 def test_a_failure_for_an_unknown_reason_is_refused() -> None:
     with pytest.raises(ProtocolError):
         decode_failures(struct.pack("<qqB", 1, 1, 200))
+
+
+def test_a_frame_without_some_of_its_appends_has_the_others_unchanged() -> None:
+    columns = AppendColumns()
+    columns.add(1, 5, 0, b"one", 11, [(7, LockMode.WRITE)])
+    columns.add(2, 5, 1, b"two", 12, ends_group=False, operations=[(ExpectationKind.ABSENT, b"k", b"")])
+    columns.add(3, 6, 2, b"three", 13, [(8, LockMode.READ), (9, LockMode.WRITE)], operations=[(CHANGE, b"k", b"v")])
+    columns.add(4, 6, 3, b"", 14, operations=[(CHANGE, b"l", b"w")])
+    columns.data = [b"".join(bytes(part) for part in columns.data)]
+    frame = ReceivedAppends(columns.message(1))
+    left = frame.without({1})
+    assert left is not None
+    assert left.sequences.tolist() == [2, 3, 4]
+    assert left.client_high_water_marks.tolist() == [5, 6, 6]
+    assert [bytes(left.body(position)) for position in range(3)] == [b"two", b"three", b""]
+    assert left.data_crcs.tolist() == [12, 13, 14]
+    assert left.group_ends is not None
+    assert bytes(left.group_ends) == b"\0\1\1"
+    assert left.locks is not None
+    assert left.locks.hashes[left.locks.of(1)].tolist() == [8, 9]
+    assert [(o.position, o.kind, o.key) for o in left.operations] == [
+        (0, ExpectationKind.ABSENT, b"k"), (1, CHANGE, b"k"), (2, CHANGE, b"l"),
+    ]  # fmt: skip
+    assert frame.without({1, 2, 3, 4}) is None

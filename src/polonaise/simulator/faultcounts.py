@@ -52,6 +52,7 @@ FAULTS: Final = (
     "hindrance_told",
     "directory_refused",
     "owner_replaced",
+    "planned",
     "needed_copy",
     "disaster",
     "overtaken",

@@ -22,6 +22,7 @@ from polonaise.simulator.mutations_leases import LEASE_MUTATIONS
 from polonaise.simulator.mutations_ownership import OWNERSHIP_MUTATIONS
 from polonaise.simulator.mutations_requirement import REQUIREMENT_MUTATIONS
 from polonaise.simulator.mutations_resets import RESET_MUTATIONS
+from polonaise.simulator.mutations_sessions import SESSION_MUTATIONS
 
 
 class MutationDoesNotApply(Exception):
@@ -494,4 +495,5 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     **OWNERSHIP_MUTATIONS,
     **REQUIREMENT_MUTATIONS,
     **RESET_MUTATIONS,
+    **SESSION_MUTATIONS,
 }

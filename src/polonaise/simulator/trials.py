@@ -12,13 +12,15 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
+from polonaise.client.protocol.outstanding import Unordered
 from polonaise.coordination.lease import LEASE_S
 from polonaise.log.control import CONTROL_FILE
 from polonaise.simulator.cluster import Node
 from polonaise.simulator.nemesis import Nemesis
-from polonaise.simulator.observations import Violation
+from polonaise.simulator.observations import Fate, Violation
 from polonaise.simulator.observer import REPAIR_S, SCRUB_S, SETTLE_S, Observer
 from polonaise.simulator.waiting_client import WaitingClient
+from polonaise.terms import FailureReason
 
 _ROT_SHARE: Final = 0.25
 """Among the seeds with three or more replicas, the share of those in which a bit of a sealed segment rots when all work
@@ -42,6 +44,11 @@ _TOLD_S: Final = 15.0
 directory is refused."""
 _REPLACED_TIMES: Final = 2
 _REPLACED_STEPS: Final = 20
+_PLANNED_STEPS: Final = 60
+_ENDED: Final = tuple(
+    f"({reason.name.lower()})" for reason in (FailureReason.SESSION_ENDED, Unordered.PASSED_OVER, Unordered.UNTOLD)
+)
+"""Stand in the texts of errors that say that an append went with the session that it was sent in."""
 
 Strike = Callable[[Node], Awaitable[float]]
 """Harms a node's disk; returns the virtual seconds within which it must be whole again, or 0 if nothing was done."""
@@ -209,6 +216,34 @@ class Trials:
         finally:
             node.crash()
 
+    async def _planned_changes_fail_nothing(self) -> None:
+        """Stop nodes cleanly, one after the other, while clients append: no append may fail because of that.
+
+        Nothing is done where the network loses or disks are slow by chance, which are faults, nor without three copies.
+        """
+        configuration = self._cluster.world.configuration
+        network, disk = configuration.network, configuration.disk
+        if network.reset_chance or network.flip_chance or disk.spike_chance or len(self._cluster.storage) < 3:
+            return
+        tries = self._observer.history.tries
+        first = len(tries)
+        self._cluster.world.loop.grant(_MENDED_STEPS)
+        self._observer.begin_work_again(_PLANNED_STEPS)
+        nodes = [*self._cluster.storage, *self._cluster.servers] * 2
+        self._random.shuffle(nodes)
+        for node in nodes:
+            await asyncio.sleep(0.1 * self._random.random())
+            if node.process is None or not node.running or self._observer.finished():
+                continue
+            node.process.terminate()
+            await node.process.ended()
+            await self._observer.until(SETTLE_S, self._observer.all_engaged)
+        await self._worked()
+        for attempt in tries[first:]:
+            if attempt.fate is Fate.FAILED and any(reason in attempt.why for reason in _ENDED):
+                raise Violation("P11 availability", "no append to fail because a node is stopped", str(attempt))
+        self._faults.count("planned")
+
     # ------------------------------------------------------------------ P11: copies
 
     async def _needed_copies_are_not_throttled(self) -> None:
@@ -316,5 +351,6 @@ _TRIALS: Final[tuple[tuple[float, Callable[[Trials], Awaitable[None]]], ...]] = 
     (0.1, Trials._owners_are_replaced),
     (0.1, Trials._who_waits_is_told),
     (0.1, Trials._refused_directory_is_told),
+    (0.3, Trials._planned_changes_fail_nothing),
 )
 """Trials that are drawn whatever the cluster is like, each with the share of seeds that have it."""
