@@ -78,13 +78,13 @@ def postgresql() -> Iterator[PostgreSQL]:
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDB]:
-    """A MariaDB from Debian's package."""
-    from rigs.databases import MariaDB  # as above
+    """A MariaDB from Debian's package, with defaults that are as far as possible from what views need."""
+    from rigs.databases import UNUSUAL, MariaDB  # as above
     from rigs.lacking import lacking
 
     if MariaDB.program() is None:
         lacking("no `mariadbd` on this machine: Debian's package mariadb-server-core has it")
-    server = MariaDB()
+    server = MariaDB(UNUSUAL)
     server.start()
     yield server
     server.close()

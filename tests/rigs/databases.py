@@ -156,15 +156,35 @@ class PostgreSQL(Server):
         return f"postgresql+psycopg://postgres@/{database}?host={self.directory}"
 
 
+UNUSUAL: dict[str, str] = {
+    "character-set-server": "latin1",
+    "collation-server": "latin1_swedish_ci",  # takes é for e, and x for X
+    "sql-mode": "PIPES_AS_CONCAT,ANSI_QUOTES,NO_BACKSLASH_ESCAPES",  # and not strict
+    "transaction-isolation": "READ-UNCOMMITTED",
+    "autocommit": "0",
+    "lower-case-table-names": "1",
+    "character-set-client-handshake": "0",
+    "default-time-zone": "+05:30",
+    "innodb-default-row-format": "redundant",
+    "innodb-rollback-on-timeout": "1",
+    "completion-type": "1",
+}
+"""Defaults of MariaDB that an administrator may choose, each as far as possible from what views need."""
+
+
 class MariaDB(Server):
-    """A MariaDB server, from the Debian package `mariadb-server-core`, where that is installed."""
+    """A MariaDB server, from the Debian package `mariadb-server-core`, where that is installed.
+
+    `defaults`: what its configuration would say, such as `UNUSUAL`.
+    """
 
     name = "mariadb"
     stop_signal = signal.SIGTERM
     administration = "information_schema"
 
-    def __init__(self) -> None:
+    def __init__(self, defaults: dict[str, str] | None = None) -> None:
         super().__init__()
+        self._defaults = defaults or {}
         program = self.program()
         assert program is not None
         self._program = program
@@ -185,6 +205,7 @@ class MariaDB(Server):
         options = [f"--datadir={self.directory / 'data'}", f"--socket={self.directory / 'socket'}", "--skip-networking"]
         options += ["--skip-grant-tables", "--innodb-buffer-pool-size=32M", "--innodb-flush-log-at-trx-commit=2"]
         options += [f"--lc-messages-dir={self._program.parent.parent / 'share' / 'mysql'}"]
+        options += [f"--{name}={value}" for name, value in self._defaults.items()]
         return [str(self._program), "--no-defaults", *options]
 
     def url(self, database: str) -> str:

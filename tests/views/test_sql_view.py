@@ -345,6 +345,18 @@ async def test_an_sqlite_engine_that_begins_by_itself_can_be_used(sqlite_url: st
         ("sqlite:///:memory:", "kept in memory"),
         ("nonsense", "no engine"),
         ("nosuch://host/db", "no SQL dialect"),
+        ("postgresql+psycopg2://host/db", r"driver psycopg2 can't be used .* postgresql\+psycopg://"),
+        ("postgresql+pg8000://host/db", r"driver pg8000 can't be used .* postgresql\+psycopg://"),
+        ("postgresql+asyncpg://host/db", r"driver asyncpg can't be used .* postgresql\+psycopg://"),
+        ("mysql://host/db", r"driver mysqldb can't be used .* mysql\+pymysql://"),
+        ("mariadb+mysqldb://host/db", r"driver mysqldb can't be used .* mariadb\+pymysql://"),
+        ("mariadb+mariadbconnector://host/db", r"can't be used .* mariadb\+pymysql://"),
+        ("mysql+mysqlconnector://host/db", r"can't be used .* mysql\+pymysql://"),
+        ("mysql+aiomysql://host/db", r"can't be used .* mysql\+pymysql://"),
+        ("sqlite+aiosqlite:///file", r"driver aiosqlite can't be used .* sqlite:///"),
+        ("sqlite+pysqlcipher:///file", r"driver pysqlcipher can't be used .* sqlite:///"),
+        ("mssql+pyodbc://host/db", "need PostgreSQL, MariaDB or SQLite; this engine is for mssql"),
+        ("oracle://host/db", "this engine is for oracle"),
     ],
 )
 def test_engines_that_cannot_serve_are_refused(engine: str, words: str) -> None:

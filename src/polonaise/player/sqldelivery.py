@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
-from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, String, select, update
+from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, select, update
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
@@ -18,7 +18,8 @@ from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, Ro
 from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.redaction import redacted, redacted_trace
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
-from polonaise.views.database import Database, WriterConnection, transactional_table
+from polonaise.views.columns import short_text, transactional_table
+from polonaise.views.database import Database, WriterConnection
 from polonaise.views.databaseerrors import first_line, trouble_in
 from polonaise.views.fitness import check_tables, create_tables
 from polonaise.views.marks import Marks
@@ -258,9 +259,9 @@ class _FenceKept:
             Column("number", Integer, primary_key=True, autoincrement=False),
             Column("epoch", BigInteger, nullable=False),
             Column("term", BigInteger, nullable=False),
-            Column("cluster", String(32), nullable=False),
-            Column("player", String(_NAME_CHARACTERS_MAX), nullable=False),
-            Column("target", String(_NAME_CHARACTERS_MAX), nullable=False),
+            Column("cluster", short_text(32), nullable=False),
+            Column("player", short_text(_NAME_CHARACTERS_MAX), nullable=False),
+            Column("target", short_text(_NAME_CHARACTERS_MAX), nullable=False),
             schema=schema,
         )
         self._select = select(self.table)

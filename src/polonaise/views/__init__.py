@@ -2,7 +2,9 @@
 
 - `sql.py`: `SqlView`, which applications subclass. Begin here.
 - `marks.py`: the table that says how far each partition is applied: *exactly once* rests on how its rows are changed.
-- `database.py`: settings of PostgreSQL, MariaDB and SQLite; `databaseerrors.py`: which of their errors may pass.
+- `database.py`: connections to PostgreSQL, MariaDB and SQLite; `dialects.py`: which drivers serve, and what is set on
+  each connection; `databaseerrors.py`: which of their errors may pass.
+- `columns.py`: types and tables that hold the same values, in the same order, whatever the database defaults are.
 - `fitness.py`: refuses tables to which nothing can be applied exactly once.
 - `worker.py`: the threads in which a `SqlView` applies; `retrying.py`: the connection that tries a transaction again.
 - `oncetable.py`: the keys of `log.once`; `tables.py` and `letters.py`: tables whose rows a pipeline makes.

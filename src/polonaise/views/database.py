@@ -7,42 +7,18 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
-from sqlalchemy import (
-    Column,
-    Connection,
-    DateTime,
-    Engine,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-    create_engine,
-    event,
-)
-from sqlalchemy.dialects import mysql
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, InterfaceError, NoSuchModuleError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from polonaise.errors import BadOption, Forked, NotFound, ViewUnavailable, ViewUnfit
 from polonaise.redaction import redacted
 from polonaise.views.databaseerrors import translated, trouble_in
-
-SQLITE: Final = "sqlite"
-POSTGRESQL: Final = "postgresql"
-MARIADB: Final = ("mariadb", "mysql")
-_KNOWN: Final = (SQLITE, POSTGRESQL, *MARIADB)
-
-LONG_TEXT: Final = Text().with_variant(mysql.LONGTEXT(), *MARIADB)
-LONG_BINARY: Final = LargeBinary().with_variant(mysql.LONGBLOB(), *MARIADB)
-TIMESTAMP: Final = DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), *MARIADB)
-"""`LONG_TEXT`, `LONG_BINARY` and `TIMESTAMP`: column types for every supported database.
-
-Without the variants MariaDB would limit texts and bytes to 64 KiB, and drop the microseconds of times.
-"""
+from polonaise.views.dialects import SQLITE, engine_of, set_up, unchain
 
 _SQLITE_HEADER: Final = b"SQLite format 3\0"
 """The first bytes of every SQLite database file that is not empty."""
@@ -53,11 +29,8 @@ _NO_DATABASE: Final = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 
 _SNAPSHOT_LEVELS: Final = ("REPEATABLE READ", "SERIALIZABLE")
 """The isolation levels under which all reads of a transaction see one state."""
-
-
-def transactional_table(name: str, *columns: Column[Any], schema: str | None = None) -> Table:
-    """Return a table that rolls back with its transaction: on MariaDB the engine of a table decides that."""
-    return Table(name, MetaData(schema=schema), *columns, mariadb_engine="InnoDB", mysql_engine="InnoDB")
+_UNCHAINED: Final = "polonaise: unchained"
+_LEAST_LEVEL: Final = "READ COMMITTED"
 
 
 class Database:
@@ -67,22 +40,24 @@ class Database:
     answers to one process would reach the other.
     """
 
-    def __init__(self, engine: Engine | URL | str, isolation_level: str | None, busy_s: float) -> None:
+    def __init__(
+        self, engine: Engine | URL | str, isolation_level: str | None, busy_s: float, *, utc: bool = False
+    ) -> None:
         """Take an engine, or make one for a URL. Raises `BadOption` for one that a view can't be kept with.
 
         `isolation_level` is that of writers; None for the engine's own. SQLite waits `busy_s` seconds for another
-        process's write.
+        process's write. With `utc` times on the connections are in UTC; else they are in the server's zone, as the
+        application's code may expect.
         """
+        self._utc = utc
         self._owned = not isinstance(engine, Engine)
-        self.engine = engine if isinstance(engine, Engine) else _engine_at(engine)
+        self.engine = engine_of(engine, utc=utc)
         self._isolation_level = isolation_level
         self._busy_ms = max(0, int(1000 * busy_s))
         self._pid: int | None = None
         """The process that uses the engine. None before the first use, so that a view may be made before a fork, and
         after `close` of an engine that was made here."""
         self.kind = self.engine.dialect.name
-        if self.kind not in _KNOWN:
-            raise BadOption(f"SQL views and targets need PostgreSQL, MariaDB or SQLite; this engine is for {self.kind}")
         if isinstance(self.engine.pool, StaticPool | SingletonThreadPool):
             raise BadOption(
                 "what is applied can't be kept in memory: its threads would not see the same tables. Give it a file"
@@ -117,12 +92,17 @@ class Database:
         try:
             if self.kind != SQLITE:
                 # Set even to what it is: an engine may be set to commit each statement by itself.
-                db.execution_options(isolation_level=self._isolation_level or db.get_isolation_level())
+                level = self._isolation_level or db.get_isolation_level()
+                # Or a mark might be read that is rolled back afterwards, and be taken for what is applied.
+                level = _LEAST_LEVEL if level.upper().replace("_", " ") == "READ UNCOMMITTED" else level
+                db.execution_options(isolation_level=level)
             # The connection lives as long as its worker: the application's pool must neither wait for it nor get it
             # back with these settings.
             db.detach()
             if self.kind == SQLITE:
                 self._set_up_sqlite(db)
+            else:
+                set_up(db.dialect, db.connection.dbapi_connection, utc=self._utc)
             db.rollback()
         except sqlite3.Error as error:  # from the driver itself, past SQLAlchemy, which translates none of these
             db.close()
@@ -131,8 +111,10 @@ class Database:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NO_DATABASE:
                 raise ViewUnfit(f"{_no_database(self.engine.url.database)} ({error})") from error
             raise
-        except BaseException:
+        except BaseException as error:
             db.close()
+            if isinstance(error, self.engine.dialect.loaded_dbapi.Error):
+                raise ViewUnavailable(f"can't set {redacted(self.engine.url)} up: {redacted(error)}") from error
             raise
         return WriterConnection(db, self.kind == SQLITE)
 
@@ -166,6 +148,9 @@ class Database:
                 db.begin()
                 _begin_sqlite(db, "BEGIN")
             else:
+                if not self._owned and not db.info.get(_UNCHAINED):
+                    unchain(db.dialect, db.connection.dbapi_connection)
+                    db.info[_UNCHAINED] = True
                 # Set even to what the database's default is: an engine may be set to commit each statement by itself.
                 default = self.engine.dialect.default_isolation_level
                 level = default if default in _SNAPSHOT_LEVELS else _SNAPSHOT_LEVELS[0]
@@ -347,22 +332,3 @@ def _may_be_sqlite(file: Path) -> bool:
 def _no_database(file: str | None) -> str:
     """Return the message for a file that is no SQLite database."""
     return f"{file} is no SQLite database, or is damaged: correct the URL, or move that file out of the way"
-
-
-def _engine_at(url: URL | str) -> Engine:
-    """Return a new engine for the URL. Raises `BadOption` for an invalid one."""
-    try:
-        parsed = make_url(url)
-        if parsed.password is not None and "@" in f"{parsed.host} {parsed.database}":
-            # Or the rest of the password would be taken for a host, looked up by name, and told.
-            raise BadOption(f"invalid URL {redacted(url)}: in a password, @ is written %40 and / is written %2F")
-        return create_engine(parsed, pool_pre_ping=True)
-    except NoSuchModuleError as error:
-        raise BadOption(
-            f"no SQL dialect for {redacted(url)}: {error}; begin the URL with postgresql+psycopg://, "
-            "mariadb+pymysql:// or sqlite:///, or install the dialect's package"
-        ) from error
-    except (ArgumentError, ImportError, ValueError) as error:
-        raise BadOption(
-            f"no engine for SQL: {redacted(error)}; correct the URL, or install the database's driver"
-        ) from error

@@ -7,7 +7,7 @@ from typing import Any, cast
 from sqlalchemy import BigInteger, Column, Connection, CursorResult, Integer, bindparam, select, update
 
 from polonaise.terms import PartitionId
-from polonaise.views.database import transactional_table
+from polonaise.views.columns import transactional_table
 
 
 class Fences:

@@ -14,8 +14,9 @@ from sqlalchemy.engine.interfaces import ReflectedColumn
 from sqlalchemy.exc import DBAPIError
 
 from polonaise.errors import ViewUnfit
-from polonaise.views.database import MARIADB, POSTGRESQL, WriterConnection
+from polonaise.views.database import WriterConnection
 from polonaise.views.databaseerrors import Trouble, trouble_in
+from polonaise.views.dialects import MARIADB, POSTGRESQL
 
 _CREATE_TRIES: Final = 5
 """How often it is tried to create missing tables before the error is raised.
@@ -45,6 +46,29 @@ def check_tables(db: Connection, tables: Sequence[Table], marks: Table) -> None:
     _check_marks(inspector, marks)
     for table in [marks, *tables]:
         _check_transactional(db, table)
+
+
+def check_key_texts(db: Connection, table: Table) -> None:
+    """Raise `ViewUnfit` if the database takes different texts in the table's key for the same one.
+
+    Such is a table that was made by an earlier version or by hand, with the collation that is the database's default.
+    """
+    texts = [column.name for column in table.primary_key if isinstance(column.type, String)]
+    if not texts or db.dialect.name not in (POSTGRESQL, *MARIADB):
+        return
+    if db.dialect.name == POSTGRESQL:
+        found = db.execute(_POSTGRESQL_COLLATIONS, {"name": db.dialect.identifier_preparer.format_table(table)})
+        wrong = [(row.name, row.collation) for row in found if row.name in texts and not row.exact]
+    else:
+        found = db.execute(_MARIADB_COLLATIONS, {"schema": table.schema, "name": table.name})
+        exact = ("_nopad_bin", "_0900_bin", "binary")
+        wrong = [(row.name, row.collation) for row in found if row.name in texts and not row.collation.endswith(exact)]
+    if wrong:
+        columns = ", ".join(f"{name} ({collation})" for name, collation in wrong)
+        raise ViewUnfit(
+            f"table {table.fullname} takes different keys for the same one, by the collation of {columns}: drop it "
+            "together with those of its marks and its definition, and the next run makes them anew, by bytes"
+        )
 
 
 def _check_columns(inspector: Inspector, table: Table) -> None:
@@ -100,6 +124,14 @@ def _check_marks(inspector: Inspector, marks: Table) -> None:
 _MARIADB_ENGINE = text(
     "SELECT t.engine, e.transactions FROM information_schema.tables t JOIN information_schema.engines e "
     "ON e.engine = t.engine WHERE t.table_schema = COALESCE(:schema, DATABASE()) AND t.table_name = :name"
+)
+_MARIADB_COLLATIONS = text(
+    "SELECT column_name AS name, collation_name AS collation FROM information_schema.columns "
+    "WHERE table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name AND collation_name IS NOT NULL"
+)
+_POSTGRESQL_COLLATIONS = text(
+    "SELECT a.attname AS name, c.collname AS collation, c.collisdeterministic AS exact FROM pg_attribute a "
+    "JOIN pg_collation c ON c.oid = a.attcollation WHERE a.attrelid = to_regclass(:name) AND a.attnum > 0"
 )
 _POSTGRESQL_PERSISTENCE = text("SELECT relpersistence::text FROM pg_class WHERE oid = to_regclass(:name)")
 

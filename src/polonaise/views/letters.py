@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy import BigInteger, Column, Connection, Integer, inspect
 
-from polonaise.views.database import LONG_BINARY, LONG_TEXT, TIMESTAMP, transactional_table
+from polonaise.views.columns import LONG_BINARY, LONG_TEXT, TIMESTAMP, transactional_table
 
 LETTERS: Final = "_undecodable"
 """What the name of a dead-letter table adds to the name of the view's table."""

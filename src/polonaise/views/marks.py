@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-from sqlalchemy import BigInteger, Column, Connection, CursorResult, Integer, String, bindparam, select, update
+from sqlalchemy import BigInteger, Column, Connection, CursorResult, Integer, bindparam, select, update
 from sqlalchemy.exc import IntegrityError
 
 from polonaise.errors import ViewUnfit
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
-from polonaise.views.database import LONG_TEXT, transactional_table
+from polonaise.views.columns import LONG_TEXT, short_text, transactional_table
 
 _ONLY: Final = 0
 """The key of the only row in the table of a `DefinitionKept`."""
@@ -31,7 +31,7 @@ class Marks:
             name,
             Column("partition", Integer, primary_key=True, autoincrement=False),
             Column("high_water_mark", BigInteger, nullable=False),
-            Column("cluster", String(32), nullable=False, server_default=""),
+            Column("cluster", short_text(32), nullable=False, server_default=""),
             schema=schema,
         )
         columns = self.table.c

@@ -6,11 +6,11 @@ import json
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from sqlalchemy import BigInteger, Column, Connection, Integer, String, bindparam, select
+from sqlalchemy import BigInteger, Column, Connection, Integer, bindparam, select
 
 from polonaise.client.protocol.oncekeys import OnceRecord
 from polonaise.terms import OwnKind, PartitionId, Transaction, TransactionId
-from polonaise.views.database import LONG_TEXT, transactional_table
+from polonaise.views.columns import LONG_TEXT, short_text, transactional_table
 
 
 class OnceKept:
@@ -26,11 +26,11 @@ class OnceKept:
         self.table = transactional_table(
             name,
             Column("partition", Integer, primary_key=True, autoincrement=False),
-            Column("digest", String(64), primary_key=True),
+            Column("digest", short_text(64), primary_key=True),
             Column("key", LONG_TEXT, nullable=False),  # for people to read: rows of older versions have it unescaped
             Column("id", BigInteger, nullable=False),
             Column("appended", Integer, nullable=False),
-            Column("request", String(64), nullable=False),
+            Column("request", short_text(64), nullable=False),
             Column("value", LONG_TEXT, nullable=False),
             Column("commit_time_us", BigInteger, nullable=False),
             schema=schema,

@@ -22,8 +22,8 @@ from sqlalchemy import (
     Numeric,
     String,
     Table,
-    Text,
     case,
+    cast,
     func,
     inspect,
     or_,
@@ -37,20 +37,11 @@ from sqlalchemy.types import TypeEngine
 from polonaise.errors import BadOption, ViewFailed, ViewUnfit
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
-from polonaise.views.database import (
-    LONG_BINARY,
-    LONG_TEXT,
-    MARIADB,
-    POSTGRESQL,
-    SQLITE,
-    TIMESTAMP,
-    Database,
-    WriterConnection,
-    check_file,
-    transactional_table,
-)
+from polonaise.views.columns import LONG_BINARY, LONG_TEXT, POSTGRESQL_BYTES, TIMESTAMP, short_text, transactional_table
+from polonaise.views.database import Database, WriterConnection, check_file
 from polonaise.views.databaseerrors import first_line
-from polonaise.views.fitness import check_tables, create_tables
+from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE
+from polonaise.views.fitness import check_key_texts, check_tables, create_tables
 from polonaise.views.letters import DeadLetters
 from polonaise.views.marks import DefinitionKept, Marks
 from polonaise.views.retrying import RetryingWriter
@@ -119,7 +110,7 @@ class MarkedTable:
     def __init__(
         self, engine: Engine | URL | str, shape: Shape, cluster: str, definition: str, *, marks_table: str | None = None
     ) -> None:
-        self._database = Database(engine, None, _BUSY_S)
+        self._database = Database(engine, None, _BUSY_S, utc=True)
         self._shape = shape
         self._cluster = cluster
         self._table = _table(shape, self._database.kind)
@@ -139,8 +130,12 @@ class MarkedTable:
         self._made("making it and the tables beside it", [self._table, self._marks.table, self._kept.table])
         self._tried(
             "looking at its columns",
-            lambda db: check_tables(db, [self._table, self._kept.table], self._marks.table),
+            self._check,
         )
+
+    def _check(self, db: Connection) -> None:
+        check_tables(db, [self._table, self._kept.table], self._marks.table)
+        check_key_texts(db, self._table)
 
     def definition(self) -> str | None:
         """Return the view definition that produced the table's rows; None if unset. May be called before `prepare`."""
@@ -277,7 +272,7 @@ def snapshot(
     `NotFound` for a missing file; `ViewUnavailable`.
     """
     check_file(engine.url if isinstance(engine, Engine) else engine, there=True)
-    database = Database(engine, None, _BUSY_S)
+    database = Database(engine, None, _BUSY_S, utc=True)
     try:
         with database.reading() as db:
             shape = Shape(table, tuple(fields))
@@ -347,7 +342,7 @@ def _type(field: Field, in_key: bool, kind: str) -> TypeEngine[Any]:
             )
         return Numeric(int(decimal[1]), int(decimal[2]))
     if field.type == "string" and in_key:
-        return String(_KEY_CHARACTERS) if kind in MARIADB else Text()
+        return short_text(_KEY_CHARACTERS) if kind in MARIADB else LONG_TEXT
     if field.type not in _PLAIN_TYPES:
         raise BadOption(
             f"column {field.name} is {field.type}, which SQL has no type for: convert it to "
@@ -360,19 +355,30 @@ def _upsert(table: Table, shape: Shape, kind: str) -> Any:
     """Return the statement that inserts a row, or merges it with the one that has the same key."""
     if kind in MARIADB:
         into = mysql.insert(table)
-        merged = {name: _merged(table.c[name], into.inserted[name], how) for name, how in shape.merge.items()}
+        merged = {name: _merged(table.c[name], into.inserted[name], how, kind) for name, how in shape.merge.items()}
         # A statement has to change something: where there is nothing to merge, the key becomes itself.
         return into.on_duplicate_key_update(merged or {name: table.c[name] for name in shape.key[:1]})
     inserted: Any = postgresql.insert(table) if kind == POSTGRESQL else sqlite.insert(table)
-    merged = {name: _merged(table.c[name], inserted.excluded[name], how) for name, how in shape.merge.items()}
+    merged = {name: _merged(table.c[name], inserted.excluded[name], how, kind) for name, how in shape.merge.items()}
     if not merged:
         return inserted.on_conflict_do_nothing(index_elements=list(shape.key))
     return inserted.on_conflict_do_update(index_elements=list(shape.key), set_=merged)
 
 
-def _merged(old: Any, new: Any, how: Merge) -> Any:
+def _merged(old: Any, new: Any, how: Merge, kind: str) -> Any:
     """Return the SQL expression that merges two values. Null is no value: the other one stays."""
     if how == "sum":
         return func.coalesce(old + new, old, new)
-    better = new < old if how == "min" else new > old
+    better = (
+        _by_bytes(new, kind) < _by_bytes(old, kind) if how == "min" else _by_bytes(new, kind) > _by_bytes(old, kind)
+    )
     return case((or_(old.is_(None), better), new), else_=old)
+
+
+def _by_bytes(value: Any, kind: str) -> Any:
+    """Return a value as it is to be compared: texts by their bytes, also where somebody else has made the table."""
+    if not isinstance(value.type, String):
+        return value
+    if kind in MARIADB:
+        return cast(value, mysql.BINARY)
+    return value.collate(POSTGRESQL_BYTES) if kind == POSTGRESQL else value

@@ -1,0 +1,132 @@
+"""Databases and their drivers: which ones serve, and what is set on each connection before it is used."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine.interfaces import Dialect
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+from polonaise.errors import BadOption
+from polonaise.redaction import redacted
+
+SQLITE: Final = "sqlite"
+POSTGRESQL: Final = "postgresql"
+MARIADB: Final = ("mariadb", "mysql")
+
+_DRIVERS: Final = {SQLITE: "pysqlite", POSTGRESQL: "psycopg", "mariadb": "pymysql", "mysql": "pymysql"}
+"""The driver that serves, by kind of database: each has error codes, states and habits of its own."""
+_URLS: Final = {
+    SQLITE: "sqlite:///",
+    POSTGRESQL: "postgresql+psycopg://",
+    "mariadb": "mariadb+pymysql://",
+    "mysql": "mysql+pymysql://",
+}
+"""How the address of each kind begins."""
+
+_MODES_WANTED: Final = ("STRICT_ALL_TABLES", "NO_ENGINE_SUBSTITUTION")
+"""SQL modes of MariaDB without which a value that does not fit is cut, and a table may have another engine."""
+_MODES_UNWANTED: Final = ("EMPTY_STRING_IS_NULL", "NO_BACKSLASH_ESCAPES")
+"""SQL modes of MariaDB that make another value of the one that was given."""
+_ALL_ROWS: Final = 2**64 - 1
+
+
+def engine_of(engine: Engine | URL | str, *, utc: bool) -> Engine:
+    """Return an engine that serves: the given one, or a new one for a URL, whose connections are set up.
+
+    See `set_up` for `utc`. Raises `BadOption`.
+    """
+    if isinstance(engine, Engine):
+        check_dialect(engine.dialect)
+        return engine
+    if hasattr(engine, "sync_engine"):
+        raise BadOption("an AsyncEngine can't be used: give an Engine, from create_engine, or a URL")
+    try:
+        parsed = make_url(engine)
+        if parsed.password is not None and "@" in f"{parsed.host} {parsed.database}":
+            # Or the rest of the password would be taken for a host, looked up by name, and told.
+            raise BadOption(f"invalid URL {redacted(engine)}: in a password, @ is written %40 and / is written %2F")
+        dialect = parsed.get_dialect()
+        _check(parsed.get_backend_name(), dialect.driver)
+        made = create_engine(parsed, pool_pre_ping=True)
+    except NoSuchModuleError as error:
+        raise BadOption(
+            f"no SQL dialect for {redacted(engine)}: {error}; begin the URL with postgresql+psycopg://, "
+            "mariadb+pymysql:// or sqlite:///"
+        ) from error
+    except (ArgumentError, ImportError, ValueError) as error:
+        raise BadOption(
+            f"no engine for SQL: {redacted(error)}; correct the URL, or install the database's driver"
+        ) from error
+    event.listen(made, "connect", lambda driver, _: set_up(made.dialect, driver, utc=utc))
+    return made
+
+
+def check_dialect(dialect: Dialect) -> None:
+    """Raise `BadOption` unless the engine's kind of database and its driver serve."""
+    _check(dialect.name, dialect.driver)
+
+
+def _check(kind: str, driver: str) -> None:
+    wanted = _DRIVERS.get(kind)
+    if wanted is None:
+        raise BadOption(f"SQL views and targets need PostgreSQL, MariaDB or SQLite; this engine is for {kind}")
+    if driver != wanted:
+        raise BadOption(
+            f"the driver {driver} can't be used for {kind}: its errors would be taken for others; use {wanted}, with "
+            f"an address that begins with {_URLS[kind]}"
+        )
+
+
+def set_up(dialect: Dialect, driver: Any, *, utc: bool) -> None:
+    """Set a driver's new connection up, so that the server's defaults neither change values nor hide rows.
+
+    With `utc` its times are in UTC. What application code may rely on stays else as the server has it: the time zone,
+    and how `||` and `"` are read.
+    """
+    if dialect.name in MARIADB:
+        _set_up_mariadb(driver, utc)
+    elif dialect.name == POSTGRESQL:
+        _set_up_postgresql(driver, utc)
+
+
+def _set_up_mariadb(driver: Any, utc: bool) -> None:
+    driver.set_character_set("utf8mb4")
+    with driver.cursor() as cursor:
+        cursor.execute("SELECT @@SESSION.sql_mode")
+        modes = [mode for mode in cursor.fetchone()[0].split(",") if mode and mode not in _MODES_UNWANTED]
+        modes += [mode for mode in _MODES_WANTED if mode not in modes]
+        cursor.execute(
+            "SET SESSION sql_mode = %s, sql_select_limit = %s, sql_safe_updates = 0, sql_auto_is_null = 0, "
+            "completion_type = 'NO_CHAIN'",
+            (",".join(modes), _ALL_ROWS),
+        )
+        if utc:
+            cursor.execute("SET SESSION time_zone = '+00:00'")
+    driver.rollback()
+
+
+def _set_up_postgresql(driver: Any, utc: bool) -> None:
+    # Behind a pooler the next statement may come to another connection of the server, which does not know what this one
+    # has prepared; and a plan that is kept fails when a table is altered.
+    driver.prepare_threshold = None
+    wanted = {} if driver.info.encoding == "utf-8" else {"client_encoding": "UTF8"}
+    if utc:
+        wanted |= {"TimeZone": "UTC", "DateStyle": "ISO, YMD"}
+    # Poolers keep these for the client, and no others.
+    for name, value in wanted.items():
+        driver.execute(f"SET {name} TO '{value}'")
+    driver.commit()
+
+
+def unchain(dialect: Dialect, driver: Any) -> None:
+    """Have the end of a transaction begin no other, in which an isolation level that is set would not hold.
+
+    For a connection that stays the application's, which is not set up further.
+    """
+    if dialect.name in MARIADB:
+        with driver.cursor() as cursor:
+            cursor.execute("SET SESSION completion_type = 'NO_CHAIN'")
+        driver.rollback()
