@@ -17,9 +17,14 @@ from polonaise.admin.cluster import (
 )
 from polonaise.admin.partitiondescription import describe_partition
 from polonaise.admin.requiring import require
-from polonaise.coordination.values import Registration
-from polonaise.errors import CoordinatorUnavailable, NotInitialized, UnknownPartition
+from polonaise.admin.serverremoval import remove_server
+from polonaise.coordination import Coordinator
+from polonaise.coordination.values import ExpectedServer, Registration
+from polonaise.errors import BadOption, ClusterInUse, CoordinatorUnavailable, NotInitialized, UnknownPartition
+from polonaise.host import Host
+from polonaise.server.expectedservers import ExpectedServersWatch
 from rigs.town import Town, held_down, in_a_town
+from rigs.waiting import wait_until
 
 T = TypeVar("T")
 PARTITIONS = 3
@@ -139,8 +144,97 @@ async def test_while_the_coordinator_is_away_what_it_said_last_is_shown(town: To
 
     first, second = await observed(town, look)
     assert "did not answer within 2 s" in second.coordinator_trouble
-    assert second.wellness is Wellness.FAILED
+    assert second.wellness is Wellness.DEGRADED, "the servers reach it, and all partitions are ready"
     assert [each.state for each in second.partitions] == [each.state for each in first.partitions]
+
+
+@in_a_town(partitions=PARTITIONS)
+async def test_an_assignment_that_could_not_be_read_is_no_partition_without_an_owner(town: Town) -> None:
+    await well(town)
+
+    async def look(observer: ClusterObserver) -> ClusterStatus:
+        async def silent() -> None:
+            await asyncio.sleep(3_600)
+
+        observer._coordinator.assignment = silent  # type: ignore[method-assign,assignment]
+        return await observer.look()
+
+    status = await observed(town, look)
+    assert {each.state for each in status.partitions} == {"unknown"}
+    assert all("could not be read" in each.troubles[0] for each in status.partitions)
+    assert status.wellness is Wellness.FAILED
+
+
+@in_a_town(partitions=PARTITIONS)
+async def test_servers_tell_what_can_not_be_read_from_the_coordinator(town: Town) -> None:
+    (server,) = (await well(town)).servers
+
+    async def look(host: Host, coordinator: Coordinator) -> ClusterStatus:
+        async def silent() -> None:
+            await asyncio.sleep(3_600)
+
+        coordinator.describe = silent  # type: ignore[method-assign,assignment]
+        return await ClusterObserver(host, coordinator, "the coordinator", TIMEOUT_S, [server.address]).look()
+
+    status = await town.operator(look)
+    assert "did not answer" in status.coordinator_trouble
+    assert status.wellness is Wellness.DEGRADED
+    assert [each.state for each in status.partitions] == ["ready"] * PARTITIONS
+    assert [each.wellness for each in status.storage] == [Wellness.WELL] * 3
+    (row,) = status.servers
+    assert (row.registered, row.partitions, row.troubles) == (None, PARTITIONS, [])
+
+
+@in_a_town(partitions=PARTITIONS, servers=2)
+async def test_a_server_that_is_gone_is_missed_until_it_is_removed(town: Town) -> None:
+    servers = (await until(town, lambda status: len(status.servers) == 2 and not status.wellness)).servers
+    for server in servers:
+        await town.operator(
+            lambda _, coordinator, server=server: coordinator.expect_server(
+                f"s{server.server}", ExpectedServer(server.server, server.address)
+            )
+        )
+    gone = town.cluster.servers[1]
+    held_down(gone)
+    status = await until(town, lambda status: all(each.state == "ready" for each in status.partitions))
+    status = await until(town, lambda status: any(each.registered is False for each in status.servers))
+    (missing,) = [each for each in status.servers if each.wellness]
+    assert missing.name.startswith("s")
+    assert any("polonaise server remove" in line or "is not registered" in line for line in missing.troubles)
+    assert status.wellness is Wellness.DEGRADED
+
+    async def remove(_: Host, coordinator: Coordinator) -> None:
+        with pytest.raises(BadOption, match="misses no server"):
+            await remove_server(coordinator, "nobody", TIMEOUT_S)
+        (other,) = [each.name for each in servers_named if each.name != missing.name]
+        with pytest.raises(ClusterInUse, match="is registered"):
+            await remove_server(coordinator, other, TIMEOUT_S)
+        assert (await remove_server(coordinator, missing.name, TIMEOUT_S)).address == missing.address
+
+    servers_named = status.servers
+    await town.operator(remove)
+    await until(town, lambda status: not status.wellness and len(status.servers) == 1)
+
+
+@in_a_town(partitions=PARTITIONS, servers=2)
+async def test_a_server_with_a_name_notes_itself_and_tells_whom_it_misses(town: Town) -> None:
+    await until(town, lambda status: len(status.servers) == 2 and not status.wellness)
+
+    async def look(_: Host, coordinator: Coordinator) -> None:
+        first, second = await coordinator.members()
+        gone = ExpectedServer(4711, "nobody:1")
+        await coordinator.expect_server("gone", gone)
+        watch = ExpectedServersWatch(coordinator, "first")
+        task = asyncio.ensure_future(watch.run(first.server, first.address))
+        await wait_until(lambda: watch.missing == {"gone": "nobody:1"})
+        noted = (await coordinator.expected_servers()).value.servers
+        assert noted == {"gone": gone, "first": ExpectedServer(first.server, first.address)}
+        await coordinator.forget_server("gone")
+        await coordinator.expect_server("first", ExpectedServer(second.server, second.address))
+        await wait_until(lambda: not watch.missing and "same name" in watch.trouble)
+        task.cancel()
+
+    await town.operator(look)
 
 
 @in_a_town(partitions=PARTITIONS)

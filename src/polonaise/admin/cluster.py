@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
+from polonaise.admin.askedservers import ask_servers
 from polonaise.admin.asking import Told, ask_health, not_named, opened_coordinator, trouble_in
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import (
     Assignment,
     ClusterDescription,
+    ExpectedServers,
     Owner,
     PartitionValue,
     Registration,
@@ -34,6 +36,7 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.node.condition import Condition, condition_of, conditions_in, server_troubles, storage_troubles
 from polonaise.redaction import redacted
+from polonaise.server.expectedservers import missing_server
 from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
 
@@ -60,21 +63,26 @@ class ServerStatus:
 
     server: ServerId
     address: str
-    registered: bool
-    """Whether the server is registered at the coordinator. If not, it will lose its partitions."""
+    registered: bool | None
+    """Whether the server is registered at the coordinator; None if that could not be read. If not, it will lose its
+    partitions."""
     partitions: int
     """The number of partitions that the assignment gives to the server."""
     trouble: str = ""
     """Why there is no health of the server to be read, such as that another one answers; empty if there is one."""
     told: Sequence[str] = ()
     """What is wrong according to the server itself, line by line."""
+    name: str = ""
+    """The name by which the cluster misses the server; empty for one without, or if that could not be read."""
 
     @property
     def troubles(self) -> list[str]:
         """Everything that is wrong with the server, line by line; empty if nothing is."""
         lines = [self.trouble] if self.trouble else []
-        if not self.registered:
+        if self.registered is False and self.partitions:
             lines.append("it owns partitions and is not registered: it stopped, or hangs and is to be restarted")
+        elif self.registered is False:
+            lines.append(missing_server(self.name, self.address))
         return [*lines, *self.told]
 
     @property
@@ -86,6 +94,7 @@ class ServerStatus:
         """Return the status as a JSON-ready document."""
         return {
             "server": self.server,
+            "name": self.name,
             "address": self.address,
             "registered": self.registered,
             "reachable": not self.trouble,
@@ -229,11 +238,14 @@ class ClusterStatus:
 
     @property
     def wellness(self) -> Wellness:
-        """How well the cluster is: failed unless the coordinator is read and every partition is ready."""
-        if self.coordinator_error or self.description is None:
+        """How well the cluster is: failed unless every partition is known to be ready.
+
+        A coordinator that this observer can't reach is no failure by itself: the servers may reach it.
+        """
+        if self.description is None or not isinstance(self.coordinator_error, CoordinatorUnavailable | None):
             return Wellness.FAILED
         each = [status.wellness for group in (self.servers, self.storage, self.partitions) for status in group]
-        return max(each, default=Wellness.WELL)
+        return max(*each, Wellness.WELL if self.coordinator_error is None else Wellness.DEGRADED)
 
     @property
     def troubles(self) -> list[str]:
@@ -282,19 +294,47 @@ class ClusterStatus:
         }
 
 
+@dataclass(slots=True)
+class _LastRead:
+    """What an observer has read from the coordinator last; None for what it could never read."""
+
+    assignment: Assignment | None = None
+    members: list[Registration] | None = None
+    expected: ExpectedServers = field(default_factory=ExpectedServers)
+
+    @property
+    def owners(self) -> Mapping[PartitionId, Owner]:
+        return {} if self.assignment is None else self.assignment.owners
+
+    @property
+    def registered(self) -> dict[ServerId, str]:
+        return {member.server: member.address for member in self.members or ()}
+
+    @property
+    def addresses(self) -> dict[ServerId, str]:
+        """The address of each server that owns something, is registered, or is to be there."""
+        expected = {each.server: each.address for each in self.expected.servers.values()}
+        return expected | {owner.server: owner.address for owner in self.owners.values()} | self.registered
+
+
 class ClusterObserver:
     """An observer that asks for a cluster's status as often as wanted, and remembers what the coordinator said last."""
 
-    def __init__(self, host: Host, coordinator: Coordinator, address: str, timeout_s: float) -> None:
-        """Ask nobody yet. `address` is the coordinator's, for display; `timeout_s` bounds each wait, in seconds."""
+    def __init__(
+        self, host: Host, coordinator: Coordinator, address: str, timeout_s: float, servers: Sequence[str] = ()
+    ) -> None:
+        """Ask nobody yet. `address` is the coordinator's, for display; `timeout_s` bounds each wait, in seconds.
+
+        `servers` are addresses of servers, which are asked for what can't be read from the coordinator.
+        """
+        self._servers = servers
         self._host = host
         self._coordinator = coordinator
         self._address = address
         self._timeout_s = timeout_s
         self._asking = asyncio.Semaphore(_ASKED_MAX)
         self._description: ClusterDescription | None = None
-        self._assignment = Assignment()
-        self._members: list[Registration] = []
+        self._last = _LastRead()
 
     async def look(self) -> ClusterStatus:
         """Ask the coordinator and all nodes, and return the cluster's status.
@@ -305,17 +345,18 @@ class ClusterObserver:
         """
         began_s = self._host.clock.monotonic_s()
         error = await self._read_coordinator()
+        if error is not None:
+            await self._ask_servers_instead()
         description = self._description
         if description is None:
             return ClusterStatus(self._address, error, None, [], [], [], self._host.clock.monotonic_s() - began_s)
-        addresses = {owner.server: owner.address for owner in self._assignment.owners.values()}
-        registered = {member.server: member.address for member in self._members}
-        addresses |= registered
+        last = self._last
+        addresses = last.addresses
         asked_servers = [self._ask_server(server, address) for server, address in sorted(addresses.items())]
         asked_storage = [self._ask_storage(name, address) for name, address in description.nodes.items()]
         servers, storage = await asyncio.gather(asyncio.gather(*asked_servers), asyncio.gather(*asked_storage))
         answers = dict(zip(sorted(addresses), servers, strict=True))
-        owned = Counter(owner.server for owner in self._assignment.owners.values())
+        owned = Counter(owner.server for owner in last.owners.values())
         return ClusterStatus(
             self._address,
             error,
@@ -324,10 +365,11 @@ class ClusterObserver:
                 ServerStatus(
                     server,
                     addresses[server],
-                    server in registered,
+                    None if last.members is None else server in last.registered,
                     owned[server],
                     trouble_in(answer),
-                    server_troubles(answer) if isinstance(answer, dict) else (),
+                    _told_by(answer, last.expected),
+                    last.expected.name_of(server),
                 )
                 for server, answer in answers.items()
             ],
@@ -358,13 +400,25 @@ class ClusterObserver:
         try:
             async with asyncio.timeout(self._timeout_s):
                 self._description = await self._coordinator.describe()
-                self._assignment = (await self._coordinator.assignment()).value
-                self._members = await self._coordinator.members()
+                self._last.assignment = (await self._coordinator.assignment()).value
+                self._last.members = await self._coordinator.members()
+                self._last.expected = (await self._coordinator.expected_servers()).value
         except TimeoutError:
             return self._silence()
         except (CoordinatorUnavailable, CoordinatorDamaged, WrongClusterKey, UnsupportedFormat) as error:
             return error
         return None
+
+    async def _ask_servers_instead(self) -> None:
+        """Learn from a server what the coordinator was never read for, and who owns what by now."""
+        told = await ask_servers(
+            self._host, dict.fromkeys((*self._last.addresses.values(), *self._servers)), self._timeout_s
+        )
+        if told is None or (self._description is not None and self._description.key != told.description.key):
+            return
+        self._last.assignment = told.assignment
+        if self._description is None:
+            self._description = told.description
 
     def _silence(self) -> CoordinatorUnavailable:
         """Return the error for a coordinator that did not answer in time."""
@@ -398,7 +452,9 @@ class ClusterObserver:
             return await ask_health(self._host, address, peer_role, self._description.key, self._timeout_s)
 
     def _partition_status(self, partition: PartitionId, answers: Mapping[ServerId, Told]) -> PartitionStatus:
-        owner = self._assignment.owners.get(partition)
+        if self._last.assignment is None:
+            return PartitionStatus(partition, None, None, "who owns it could not be read from the coordinator")
+        owner = self._last.owners.get(partition)
         if owner is None:
             return PartitionStatus(partition, None, None, "no server owns it: start one (polonaise server run)")
         answer = answers.get(owner.server)
@@ -438,6 +494,14 @@ def _is_known(answer: Mapping[str, Any]) -> bool:
         return all({"error", "connected"} <= set(node) for node in answer["storage"].values())
     except (AttributeError, LookupError, TypeError, ValueError):
         return False
+
+
+def _told_by(answer: Told, expected: ExpectedServers) -> Sequence[str]:
+    """Return what a server tells of itself, without the servers that it misses: each has a row of its own."""
+    if not isinstance(answer, dict):
+        return ()
+    missing = {name: at for name, at in answer.get("missing_servers", {}).items() if name not in expected.servers}
+    return server_troubles({**answer, "missing_servers": missing})
 
 
 def _storage_status(

@@ -92,6 +92,7 @@ SERVER: Final = (
     SettingKey("storage", _LIST, (), "Storage nodes of a new cluster, each NAME=HOST:PORT or HOST:PORT."),
     SettingKey("partitions", _COUNT, None, "Number of partitions of a new cluster. Default: 1.", 1, 4096),
     SettingKey("fragments", _TEXT, None, "Fragment store that the log is archived to: a directory, s3://…, gs://…, az://…."),
+    _of_server("name", _TEXT, 0, 0, "Its name, by which it is missed. Default: its address, if that has a port."),
     _of_server("evidence", _FLAG, 0, 1, "Also store what each append was judged by: its mark and locks."),
     _of_server("preferred", _PARTITIONS, 0, 4095, "Partitions that it should own, as far as the balance allows."),
     _of_server("settle_s", _SECONDS, 0, 3600, "A server lives so long before it is given others' partitions."),

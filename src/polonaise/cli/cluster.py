@@ -49,7 +49,9 @@ def cluster_status(
     Every node is asked, up to 64 at the same time; one that does not answer is shown with the reason. Of many, those
     that are not well come first, and the rest is counted.
 
-    Exit status 1 unless the coordinator is read and all partitions are ready; 3 if they are but something is wrong.
+    What can't be read from the coordinator is asked of the servers, those that POLONAISE_LOG names among them.
+
+    Exit status 1 unless all partitions are known to be ready; 3 if they are but something is wrong.
     """
 
     async def do(observer: ClusterObserver) -> None:

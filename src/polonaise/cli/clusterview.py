@@ -37,7 +37,7 @@ def screen_of(status: ClusterStatus, rows_max: int | None = ROWS_MAX) -> list[Ta
     if status.description is None:
         return parts
     if status.coordinator_error is not None:
-        parts.append("below is what the coordinator said last, and what the nodes say now")
+        parts.append("below is what the coordinator said last, or servers know of it, and what the nodes say now")
     if status.required:
         parts.append(f"commits need {status.required}")
     if of_topics := status.topics_required:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
@@ -90,6 +91,16 @@ def with_coordinator(
         asyncio.run(while_read(run()))
 
 
+def named_servers() -> list[str]:
+    """Return the addresses of servers that POLONAISE_LOG names: they tell what a coordinator that is away can't."""
+    from polonaise.node.addresses import SERVERS, servers_at, split_topic
+
+    address = os.environ.get("POLONAISE_LOG", "")
+    if not address.startswith(f"{SERVERS}://"):
+        return []
+    return [*servers_at(split_topic(address)[0])]
+
+
 def with_observer(
     coordinator: str | None, timeout_s: float, do: Callable[[ClusterObserver], Coroutine[Any, Any, None]]
 ) -> None:
@@ -99,7 +110,7 @@ def with_observer(
     async def observed(host: Host, opened: Coordinator) -> None:
         from polonaise.admin.cluster import ClusterObserver
 
-        await do(ClusterObserver(host, opened, address, timeout_s))
+        await do(ClusterObserver(host, opened, address, timeout_s, named_servers()))
 
     with_coordinator(address, observed)
 
@@ -129,12 +140,19 @@ def print_rows(each: Sequence[Status], rows_of: Callable[[Sequence[Status]], Row
 def server_rows(servers: Sequence[ServerStatus]) -> Rows:
     """Return servers as rows."""
     return Rows(
-        ["server", "address", "state", "partitions", "problems"],
+        ["server", "name", "address", "state", "partitions", "problems"],
         [
-            (each.server, each.address, "UNREACHABLE" if each.trouble else "reachable", each.partitions, each.troubles)
+            (
+                each.server,
+                each.name if each.name != each.address else "its address",
+                each.address,
+                "MISSING" if each.registered is False else "UNREACHABLE" if each.trouble else "reachable",
+                each.partitions,
+                each.troubles,
+            )
             for each in servers
         ],
-        (0, 3),
+        (0, 4),
     )
 
 

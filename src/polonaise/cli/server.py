@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from polonaise.cli import inputs, looking, running
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.tlsoptions import with_tls
 
 server = typer.Typer(
-    help="Run servers, which own partitions, check locks, order, commit and feed; and list them.", no_args_is_help=True
+    help="Run servers, which own partitions, check locks, order, commit and feed; list and remove them.",
+    no_args_is_help=True,
 )
 
 
@@ -37,6 +38,14 @@ def server_run(
         int | None, Option(min=1, max=4096, help="Number of partitions of a new cluster. Default: 1.")
     ] = None,
     listen: running.Listen = None,
+    name: Annotated[
+        str | None,
+        Option(
+            help="Name of this server, which it keeps when it is started again: the cluster misses it by that name. "
+            "Default: its address, if --listen gives a port.",
+            show_default=False,
+        ),
+    ] = None,
     fragments: Annotated[
         str | None, Option(help="Fragment store that the log is archived to: a directory, or s3://…, gs://…, az://….")
     ] = None,
@@ -86,7 +95,7 @@ def server_run(
     if until_stdin_ends:
         running.stop_when_stdin_ends()
     options = {
-        "coordinator": coordinator, "storage": storage, "partitions": partitions, "listen": listen,
+        "coordinator": coordinator, "storage": storage, "partitions": partitions, "listen": listen, "name": name,
         "fragments": fragments, "scrub_bytes_per_s": scrub_bytes, "evidence": evidence,
         "preferred": prefer, "http": http,
         "log_format": log_format,
@@ -123,3 +132,26 @@ def server_list(
         looking.print_rows(status.servers, looking.server_rows, as_json=as_json)
 
     looking.look(coordinator, timeout, show)
+
+
+@server.command("remove", epilog=EXIT_STATUS)
+@with_tls
+def server_remove(
+    name: Annotated[str, Argument(metavar="NAME", help="Name of the server, as `polonaise server list` shows it.")],
+    coordinator: looking.CoordinatorOption = None,
+    timeout: looking.Timeout = looking.TIMEOUT_S,
+) -> None:
+    """Tell the cluster that a server is gone for good: nobody misses it any more.
+
+    Refused while it is registered: stop it first. A server of that name that is started later is missed again.
+    """
+    from polonaise.admin.serverremoval import remove_server
+    from polonaise.cli.output import say
+    from polonaise.coordination import Coordinator
+    from polonaise.host import Host
+
+    async def do(_: Host, opened: Coordinator) -> None:
+        removed = await remove_server(opened, name, timeout)
+        say(f"server {name}, last at {removed.address}, is not missed any more")
+
+    looking.with_coordinator(coordinator, do, as_server=True)

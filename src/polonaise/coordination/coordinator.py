@@ -11,12 +11,15 @@ from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import (
     ASSIGNMENT,
     DESCRIPTION,
+    EXPECTED,
     MEMBERS,
     UNIQUE_ID,
     Assignment,
     Beginning,
     ClusterDescription,
     CoordinatorValue,
+    ExpectedServer,
+    ExpectedServers,
     PartitionValue,
     Registration,
     Versioned,
@@ -375,6 +378,34 @@ class Coordinator:
             # A process that asks is alive: its own lease is not judged.
             if self._is_mine(server) or not self._leases.has_run_out(server, entry.version, now_s)
         ]
+
+    async def expected_servers(self) -> Versioned[ExpectedServers]:
+        """Return which servers the cluster is to have; none, with version -1, if no server has had a name yet."""
+        await self._cluster()
+        if await self._backend.read(EXPECTED) is None and EXPECTED not in self._known:
+            return Versioned(-1, ExpectedServers())
+        return await self._get(EXPECTED, ExpectedServers)
+
+    async def expect_server(self, name: str, server: ExpectedServer) -> None:
+        """Note that the cluster is to have this server, until `forget_server`. Doing so again changes nothing."""
+        await self._change_expected({name: server})
+
+    async def forget_server(self, name: str) -> None:
+        """Note that the cluster is not to have a server of this name any more. Doing so twice is no error."""
+        await self._change_expected({name: None})
+
+    async def _change_expected(self, changes: Mapping[str, ExpectedServer | None]) -> None:
+        while True:  # until nobody else is faster
+            present = await self.expected_servers()
+            changed = {**present.value.servers, **changes}
+            value = ExpectedServers({name: each for name, each in changed.items() if each is not None})
+            if value == present.value:
+                return
+            if present.version < 0:
+                key = (await self._cluster()).key
+                await self._backend.add({EXPECTED: Entry(key, 0, ExpectedServers().encode())})
+            elif await self._set(EXPECTED, value, present.version) is not None:
+                return
 
     def _is_mine(self, server: ServerId) -> bool:
         """Tell whether this process has registered as this server."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, Generic, Self, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, cast
 
 from polonaise.coordination.requirement import Demand, Requirement
 from polonaise.coordination.topics import TopicPartitions
@@ -28,6 +28,8 @@ from polonaise.topics import ClusterTopics, check_topics
 DESCRIPTION: Final = "description"
 ASSIGNMENT: Final = "assignment"
 UNIQUE_ID: Final = "unique-id"
+EXPECTED: Final = "expected-servers"
+"""Which servers the cluster is to have. It is there from the first server on that has a name."""
 MEMBERS: Final = "members"
 """The folder in which each living server has registered a name: its id."""
 _PARTITION: Final = "partition-"
@@ -41,7 +43,7 @@ def partition_key(partition: PartitionId) -> str:
 def is_key(name: str) -> bool:
     """Tell whether this is the key of one of the values that a cluster may have."""
     partition = name.removeprefix(_PARTITION)
-    return name in (DESCRIPTION, ASSIGNMENT, UNIQUE_ID) or (partition != name and partition.isdecimal())
+    return name in (DESCRIPTION, ASSIGNMENT, UNIQUE_ID, EXPECTED) or (partition != name and partition.isdecimal())
 
 
 class CoordinatorValue:
@@ -474,6 +476,39 @@ class Registration(CoordinatorValue):
     @classmethod
     def _has_more(cls, document: Any) -> bool:
         return len(document) > 3
+
+
+class ExpectedServer(NamedTuple):
+    """A server that the cluster is to have: its id and address when it was started last."""
+
+    server: ServerId
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedServers(CoordinatorValue):
+    """The servers that the cluster is to have, by name: all that were started with one and that nobody has removed.
+
+    Names are not in the registrations, which versions before 0.2 read: they would take one with a name for damaged.
+    """
+
+    servers: Mapping[str, ExpectedServer] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        return _encode(servers={name: list(each) for name, each in sorted(self.servers.items())})
+
+    @classmethod
+    def _of(cls, fields: Any) -> Self:
+        return cls({str(name): ExpectedServer(int(s), str(a)) for name, (s, a) in fields["servers"].items()})
+
+    def missing(self, registered: Collection[Registration]) -> dict[str, ExpectedServer]:
+        """Return those of which no server is registered."""
+        there = {each.server for each in registered}
+        return {name: each for name, each in self.servers.items() if each.server not in there}
+
+    def name_of(self, server: ServerId) -> str:
+        """Return the name of the server with this id; empty if it has none."""
+        return next((name for name, each in self.servers.items() if each.server == server), "")
 
 
 V = TypeVar("V")

@@ -7,9 +7,10 @@ All reports of health rest on this one judgement: `polonaise log health`, `polon
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from polonaise.server.expectedservers import missing_server
 from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, TransactionId
 
 
@@ -60,8 +61,13 @@ class Condition(NamedTuple):
     change: str = ""
     """The change of members that is pending, in words; empty if none is, and while there is no session."""
     lacking: str = ""
-    """What the partition lacks if it has fewer members than it is to have, engaged or not; empty if it has enough, and
-    while there is no session."""
+    """What is wrong with the number of the partition's members if it is not the one that they are to be, engaged or
+    not; empty if it is right, and while there is no session."""
+    no_spare: str = ""
+    """What must not be lost, because no commit would have what is required without it; empty if there is something to
+    spare, or nothing required, and while there is no session."""
+    stops_without: Sequence[str] = ()
+    """The storage nodes each of which must not be lost: without it the partition would take no appends."""
 
     @property
     def behind(self) -> dict[str, str]:
@@ -78,7 +84,7 @@ class Condition(NamedTuple):
         """All that is wrong, line by line; empty if nothing is."""
         lines = [self.waits_for] if self.waits_for else []
         lines += [f"{name} is not engaged: {why}" for name, why in self.left_out.items()]
-        lines += [self.lacking] if self.lacking else []
+        lines += [each for each in (self.lacking, self.no_spare) if each]
         lines += [trouble for name, scrub in self.scrub.items() for trouble in _unrepaired(name, scrub)]
         if self.fragments_scrub is not None:
             if self.fragments_scrub["trouble"]:
@@ -107,6 +113,8 @@ def server_troubles(health: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with a server itself, apart from its partitions, according to its health document."""
     not_owning, tls = health.get("not_owning", ""), health.get("tls", "")
     lines = [not_owning] if not_owning else _without_coordinator(health.get("coordinator", ""))
+    lines += [health["namesake"]] if health.get("namesake") else []
+    lines += [missing_server(name, address) for name, address in health.get("missing_servers", {}).items()]
     return [*lines, tls] if tls else lines
 
 
@@ -164,26 +172,56 @@ def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapp
         None if fragments is None else _of(partition, fragments), answer.get("coordinator", ""),
         health["generation"], health.get("session"),
         [name for name in left_out if not answer["storage"][name]["connected"]], answer.get("tls", ""),
-        _change_in(health), _lacking(answer, health),
+        _change_in(health), _lacking(answer, health), _no_spare(health), tuple(health.get("stops_without", ())),
     )  # fmt: skip
 
 
 def _lacking(answer: Mapping[str, Any], health: Mapping[str, Any]) -> str:
-    """Return what a partition lacks that has fewer members than it is to have; empty if it has enough, or no session.
+    """Return what is wrong with the number of a partition's members; empty if it is right, or there is no session.
 
-    All members may be engaged then, and yet there is no room for the losses that the cluster was made to survive. The
-    text is the same for all partitions with the same lack, because equal troubles are told once with their number.
+    All members may be engaged then, and yet there is no room for the losses that the cluster was made to survive, or a
+    change that somebody began has left one too many. The text is the same for all partitions with the same lack,
+    because equal troubles are told once with their number.
     """
     # Servers of older versions don't tell how many copies there are to be.
     members, due = health.get("members"), answer.get("replication_factor")
-    if members is None or due is None or len(members) >= due:
+    if members is None or due is None or len(members) == due:
         return ""
     what = f"the partition has {len(members)} of the {due} copies that it is to have"
-    if len(health.get("next") or ()) > len(members):
+    pending = len(health.get("next") or members)
+    if len(members) > due:
+        what = f"the partition has {len(members)} copies, and is to have {due}"
+        if pending < len(members):
+            return f"{what}: one is being removed"
+        return f"{what}: remove those that are too many with `polonaise storage balance`"
+    if pending > len(members):
         return f"{what}: one more is being added"
     if len(nodes := answer["storage"]) < due:
         return f"{what}, and the cluster has {len(nodes)} storage nodes: add one (polonaise storage add NAME HOST:PORT)"
     return f"{what}: add the others with `polonaise storage balance`, or one with `polonaise partition add-copy`"
+
+
+def _no_spare(health: Mapping[str, Any]) -> str:
+    """Return what must not be lost, of a partition of which more is required than a quorum; empty if it has to spare.
+
+    Where only a quorum is required, the replicas that are left out, or too few members, say as much.
+    """
+    required, nodes, zones = (health.get(name) for name in ("required", "stops_without", "stops_without_zones"))
+    if not health["ready"] or not required or not nodes:
+        return ""
+    if zones:
+        return (
+            f"it has no zone to spare: without {_any_of('zone', zones)} it takes no appends. Commits need {required}: "
+            "add copies in another zone, or require less"
+        )
+    return (
+        f"it has no loss to spare: without {_any_of('storage node', nodes)} it takes no appends. Commits need "
+        f"{required}: add copies, or require less"
+    )
+
+
+def _any_of(noun: str, names: Sequence[str]) -> str:
+    return f"{noun} {names[0]}" if len(names) == 1 else f"any one of the {noun}s {', '.join(names)}"
 
 
 def _change_in(health: Mapping[str, Any]) -> str:

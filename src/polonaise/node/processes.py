@@ -7,13 +7,14 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import AlreadyInitialized, BadOption, ExtraMissing, NotInitialized
 from polonaise.host import Host
-from polonaise.host.address import is_every_interface, parse_address
+from polonaise.host.address import HostPort, is_every_interface, parse_address
 from polonaise.host.tls import TlsIdentity
 from polonaise.node.addresses import coordinator_at
 from polonaise.server.archivedhistory import ArchivedHistory
@@ -236,7 +237,7 @@ async def run_server(
     check_http(http)
     check_server_address(settings.listen)  # before the cluster is made: this server could not serve it
     coordinator = coordinator_at(host, coordinator_address, tls)
-    server = Server(host, coordinator, settings, history_in(fragments))
+    server = Server(host, coordinator, _named(settings), history_in(fragments))
 
     def observed() -> ObservedNode:
         from polonaise.node.monitoring.face import ObservedServer
@@ -254,6 +255,13 @@ async def run_server(
             await server.close()
             # Last, because the server leaves the cluster through it.
             await coordinator.close()
+
+
+def _named(settings: ServerSettings) -> ServerSettings:
+    """Return the settings with a name: that of the address, unless one was given or the system chooses the port."""
+    address = parse_address(settings.listen)
+    lasts = not isinstance(address, HostPort) or address.port != 0
+    return replace(settings, name=settings.name or (settings.listen if lasts else ""))
 
 
 async def _check_cluster(

@@ -35,6 +35,8 @@ class ServerMeasures(NamedTuple):
     """The total of failed attempts to follow the assignment, to read partitions' members and to renew the lease."""
     coordinator_trouble: str
     """Which of the assignment, partitions' members and the lease can't be read or renewed, and why; empty if none."""
+    missing_servers: int
+    """The number of servers that the cluster is to have, and that were not registered at the last look."""
     fragments_scrub: Mapping[str, Any] | None
     """The report of the scrub of the fragment store; None without a store or a scrub."""
     copies: Mapping[str, Any]

@@ -34,6 +34,7 @@ from polonaise.server.clusteranswers import ClusterAnswers
 from polonaise.server.connectionrequests import ConnectionRequests
 from polonaise.server.coordinatortrouble import CoordinatorTrouble
 from polonaise.server.copyturns import CopyTurns
+from polonaise.server.expectedservers import ExpectedServersWatch
 from polonaise.server.fragmentscrub import FragmentScrubbing
 from polonaise.server.healthwarnings import HealthWarnings
 from polonaise.server.measures import ServerMeasures
@@ -113,6 +114,7 @@ class Server:
         after `close`, and while its registration may have run out."""
         self._ticks = Ticks()
         self._requirements = Requirements(coordinator)
+        self._expected = ExpectedServersWatch(coordinator, self._settings.name)
         self._starts = StartTurns(self._settings, self._storage_majority_connected)
         self._copies = CopyTurns(host, self._settings, self._latencies)
         self._connections: dict[Connection, ConnectionRequests] = {}
@@ -173,6 +175,8 @@ class Server:
             self._host.spawn(self._membership.watch(), "tenure"),
             self._host.spawn(self._requirements.follow(members.hurry, self._follow_requirement), "requirement"),
         ]
+        if self._settings.name:
+            self._tasks.append(self._host.spawn(self._expected.run(self.id, self.address), "expected servers"))
         if self._settings.members_look_s:
             self._tasks.append(self._host.spawn(members.run(), "members"))
         if self._history is not None and self._settings.scrub_bytes_per_s:
@@ -574,6 +578,7 @@ class Server:
             storage_connected={name: link.session is not None for name, link in self._links.items()},
             coordinator_errors=self._trouble.errors,
             coordinator_trouble=str(self._trouble),
+            missing_servers=len(self._expected.missing),
             fragments_scrub=self._scrubbing.health() if self._scrubbing is not None else None,
             copies=self._copies.health(),
         )
@@ -592,6 +597,9 @@ class Server:
         now_s = self._host.clock.monotonic_s()
         return {
             "server": self.id,
+            "name": self._settings.name,
+            "missing_servers": self._expected.missing,
+            "namesake": self._expected.trouble,
             "coordinator": str(self._trouble),
             "not_owning": self.not_owning,
             "tls": network_trouble(self._host.network),

@@ -15,6 +15,9 @@ class ServerSettings(OwnerSettings):
 
     listen: str = "127.0.0.1:0"
     """The address to listen on; port 0 takes a free one."""
+    name: str = ""
+    """The server's name, which it keeps when it is started again: the cluster misses it by that name. Empty for a
+    server that nobody misses."""
     link: LinkSettings = field(default_factory=LinkSettings)
     """The bounds and deadlines of each connection, to clients and to storage nodes."""
     connections_bytes_max: int = 96 * 1024 * 1024

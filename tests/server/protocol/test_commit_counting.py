@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from polonaise.coordination.requirement import Requirement
 from polonaise.errors import InvariantViolated
-from polonaise.server.protocol.commit import Acknowledgements
+from polonaise.server.protocol.commit import Acknowledgements, losses_that_stop, zones_that_stop
 
 NAMES = "ABCDE"
 ZONES = {"A": "north", "B": "north", "C": "south"}
@@ -97,3 +97,22 @@ def test_the_commit_is_the_highest_number_on_a_quorum_and_never_goes_back(
             assert acknowledgements.synced(name) == synced[name]
         highest = max(n for n in range(31) if sum(s >= n for s in synced.values()) >= needed)
         assert acknowledgements.committed == highest
+
+
+@pytest.mark.parametrize(
+    ("members", "engaged", "required", "nodes", "zones"),
+    [
+        pytest.param("ABC", "ABC", None, "", [], id="three of three have one to spare"),
+        pytest.param("ABC", "AB", None, "AB", [], id="two of three have none"),
+        pytest.param("A", "A", None, "A", [], id="the only one"),
+        pytest.param("ABCD", "ABC", None, "ABC", [], id="four need three"),
+        pytest.param("ABC", "ABC", Requirement(1, 3, 0, ZONES), "ABC", [], id="three copies are required"),
+        pytest.param("ABC", "ABC", Requirement(1, 0, 2, ZONES), "C", ["north", "south"], id="both of two zones"),
+        pytest.param("ABC", "ABC", Requirement(1, 0, 1, ZONES), "", ["north"], id="one zone has the majority"),
+    ],
+)
+def test_what_must_not_be_lost(
+    members: str, engaged: str, required: Requirement | None, nodes: str, zones: list[str]
+) -> None:
+    assert losses_that_stop(members, engaged, required) == [*nodes]
+    assert zones_that_stop(members, engaged, required) == zones

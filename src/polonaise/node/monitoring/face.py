@@ -82,7 +82,9 @@ class ObservedServer:
         conditions = conditions_in(document)
         problems = {str(each.partition): each.troubles for each in conditions.values() if each.troubles}
         own = server_troubles(document) or ([] if self._server.followed else [self._server.waits_for])
-        if not conditions and own:
+        # What concerns all partitions is told with each of them already.
+        told = {trouble for each in problems.values() for trouble in each}
+        if own := [trouble for trouble in own if trouble not in told]:
             problems["server"] = own
         status = health_status_of(conditions.values())
         if not self._server.followed:

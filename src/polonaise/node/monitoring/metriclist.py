@@ -164,6 +164,10 @@ COORDINATOR_TROUBLE: Final = _gauge(
     "1 if the assignment or partitions' members can't be read, or the lease can't be renewed, else 0; `/health` says "
     "why.",
 )
+MISSING_SERVERS: Final = _gauge(
+    "server_missing_servers",
+    "Servers that the cluster is to have, until `polonaise server remove`, and that are not registered.",
+)
 COORDINATOR_ERRORS: Final = _counter(
     "server_coordinator_errors", "Failed attempts to read the assignment or partitions' members, or to renew the lease."
 )

@@ -131,6 +131,7 @@ def _add_totals(samples: Samples, server: Server, totals: Mapping[str, int]) -> 
     for name, connected in measures.storage_connected.items():
         add(metrics.CONNECTED, int(connected), name)
     add(metrics.COORDINATOR_TROUBLE, int(bool(measures.coordinator_trouble)))
+    add(metrics.MISSING_SERVERS, measures.missing_servers)
     add(metrics.COORDINATOR_ERRORS, measures.coordinator_errors)
     if measures.cluster is not None:
         add(metrics.OWNED, len(server.partitions), measures.cluster.label)

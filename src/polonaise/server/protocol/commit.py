@@ -62,3 +62,27 @@ class Acknowledgements:
     def synced(self, name: StorageId) -> int:
         """Return the highest number that an engaged replica has acknowledged; 0 for none."""
         return self._synced[name]
+
+
+def losses_that_stop(
+    members: Collection[StorageId], engaged: Collection[StorageId], required: Requirement | None
+) -> list[StorageId]:
+    """Return the engaged replicas each of which must not be lost: without it, nothing could be committed any more."""
+    return [name for name in engaged if _stops(members, [other for other in engaged if other != name], required)]
+
+
+def zones_that_stop(
+    members: Collection[StorageId], engaged: Collection[StorageId], required: Requirement | None
+) -> list[str]:
+    """Return the zones each of which must not be lost as a whole; none where no zones are required."""
+    if required is None or not required.zones:
+        return []
+    zone_of = required.zone_of
+    zones = sorted({zone_of[name] for name in engaged if name in zone_of})
+    return [
+        zone for zone in zones if _stops(members, [name for name in engaged if zone_of.get(name) != zone], required)
+    ]
+
+
+def _stops(members: Collection[StorageId], left: Collection[StorageId], required: Requirement | None) -> bool:
+    return len(left) < quorum(members) or (required is not None and bool(required.lack_of(left)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from polonaise.server.protocol.commit import losses_that_stop, zones_that_stop
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.recovery import ReplicaAnswer
 
@@ -23,6 +24,9 @@ def health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
         "added": {name: [owner.readiness.reached.get(name), why] for name, why in owner.readiness.added.items()},
         "session": session.id if session else None,
         **({"required": required.told} if required is not None and required.told else {}),
+        # What must not be lost: without each of these the partition would take no appends.
+        "stops_without": losses_that_stop(session.value.members, session.engaged, required) if session else [],
+        "stops_without_zones": zones_that_stop(session.value.members, session.engaged, required) if session else [],
         "late": owner.readiness.late,
         "mounts": len(owner.feeds.mounts),
         "leases": owner.leases.count(now_s),

@@ -1,0 +1,71 @@
+"""The watch for servers that the cluster is to have and that are not there, so that health tells of each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from typing import Final
+
+from polonaise.coordination import Coordinator
+from polonaise.coordination.values import ExpectedServer, ExpectedServers, Registration
+from polonaise.errors import PolonaiseError
+from polonaise.server.coordinatortrouble import answered_within
+from polonaise.terms import ServerId
+
+_log = logging.getLogger(__name__)
+_LOOK_S: Final = 5.0
+"""Seconds between two looks."""
+_ANSWER_S: Final = 5.0
+"""Seconds that the coordinator has to answer one look."""
+
+
+class ExpectedServersWatch:
+    """Notes at the coordinator that this server is to be there, and looks for others that are to be and are not."""
+
+    def __init__(self, coordinator: Coordinator, name: str) -> None:
+        """`name` is that of this server; without one, there is nothing to `run`."""
+        self._coordinator = coordinator
+        self._name = name
+        self.missing: dict[str, str] = {}
+        """The addresses, by name, of the servers that were not registered at the last look."""
+        self.trouble = ""
+        """What is wrong with the name of this server; empty if nothing is."""
+
+    async def run(self, server: ServerId, address: str) -> None:
+        """Look for ever. A coordinator that does not answer is told of elsewhere: what was seen last stands."""
+        noted = False
+        while True:
+            try:
+                async with answered_within(_ANSWER_S):
+                    if not noted:
+                        await self._coordinator.expect_server(self._name, ExpectedServer(server, address))
+                        noted = True
+                    expected = (await self._coordinator.expected_servers()).value
+                    self._look(server, expected, await self._coordinator.members())
+            except PolonaiseError as error:
+                _log.debug("the servers that are to be there can't be looked up: %s", error)
+            await asyncio.sleep(_LOOK_S)
+
+    def _look(self, server: ServerId, expected: ExpectedServers, members: Collection[Registration]) -> None:
+        missing = expected.missing(members)
+        for name in missing.keys() - self.missing.keys():
+            _log.warning("%s", missing_server(name, missing[name].address), extra={"server": server})
+        self.missing = {name: each.address for name, each in missing.items()}
+        namesake = expected.servers.get(self._name)
+        other = namesake is not None and namesake.server != server and self._name not in missing
+        self.trouble = (
+            f"server {server} and server {namesake.server} at {namesake.address} have the same name, {self._name}: "
+            "give each its own (--name)"
+            if other and namesake is not None
+            else ""
+        )
+
+
+def missing_server(name: str, address: str) -> str:
+    """Return what operators are told of a server that is not registered and was not removed."""
+    where = "" if address == name else f", last at {address},"
+    return (
+        f"server {name}{where} is not registered, and was not removed: start it, or tell the cluster that it is gone "
+        f"for good (polonaise server remove {name})"
+    )
