@@ -59,6 +59,48 @@ def test_json_of_all_types() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("text", "microsecond"),
+    [("12:00:00.123456789Z", 123456), ("12:00:00.9999999Z", 999999), ("13:00:00.123456789+01:00", 123456)],
+)
+def test_a_time_with_nanoseconds_is_cut_to_microseconds_in_json_as_in_messagepack(text: str, microsecond: int) -> None:
+    schema = columns(
+        id=pa.int64(), at=pa.timestamp("us", "UTC"), all=pa.list_(pa.struct([("at", pa.timestamp("us", "UTC"))]))
+    )
+    at = datetime(2026, 1, 31, 12, 0, 0, microsecond, tzinfo=UTC)
+    body = {"id": 1, "at": f"2026-01-31T{text}", "all": [None, {"at": f"1969-01-31T{text}"}]}
+    assert decoded([json.dumps(body).encode(), b"{}"], schema) == [
+        {"id": 1, "at": at, "all": [None, {"at": at.replace(year=1969)}]},
+        dict.fromkeys(schema.names),
+    ]
+    packed = msgpack.packb({"at": msgpack.Timestamp(int(at.timestamp()), microsecond * 1000 + 789)})
+    assert decoded([packed], columns(at=pa.timestamp("us", "UTC")), decoder="msgpack") == [{"at": at}]
+
+
+def test_a_time_with_more_digits_than_nanoseconds_have_does_not_decode() -> None:
+    with pytest.raises(BodyUndecodable):
+        decoded([b'{"at": "2026-01-31T12:00:00.1234567890Z"}'], columns(at=pa.timestamp("us", "UTC")))
+
+
+def test_the_reason_why_a_body_does_not_decode_can_be_kept_by_any_table() -> None:
+    """It quotes the body, and PostgreSQL has no NUL in texts."""
+    decoded_to = pa.struct([("id", pa.int64()), ("name", pa.string())])
+    schema = columns(data=pa.binary(), _reason=pa.string(), _decoded=decoded_to)
+    bad = [
+        b'{"id": "\\u0000\\ud800\\u2028", "name": 7}',
+        b'{"id": 1, "na\\u0000me": 1, "na\\u0000me": 2, "id": 2}',
+        b"\0",
+    ]
+    for decoder in ("json", "decoders_of_tests:raises"):
+        with pytest.MonkeyPatch.context() as patch:
+            module = type(sys)("decoders_of_tests")
+            module.raises = lambda body: (_ for _ in ()).throw(ValueError(f"{body!s} is \0 \ud800"))  # type: ignore[attr-defined]
+            patch.setitem(sys.modules, "decoders_of_tests", module)
+            found = decoded(bad, schema, decoder=decoder, onUndecodable="only")
+        assert len(found) >= 2
+        assert all(row["_reason"] and row["_reason"].isprintable() for row in found), found
+
+
 def test_json_objects_as_maps() -> None:
     schema = columns(counts=pa.map_(pa.string(), pa.int64()))
     assert decoded([b'{"counts": {"a": 1, "b": 2}}', b"{}"], schema) == [

@@ -9,8 +9,18 @@ from typing import TypeAlias
 
 import pytest
 
-from polonaise.errors import BatchOvertaken, BatchUnfinished
-from polonaise.spark.protocol.sinkprogress import RUNS_MAX, Runs, SinkProgress, Step, check_order, next_step
+from polonaise.errors import BadOption, BatchOvertaken, BatchUnfinished, PolonaiseError
+from polonaise.spark.protocol.sinkprogress import (
+    BATCH_WRITES,
+    RUNS_MAX,
+    UNKNOWN,
+    Origin,
+    Runs,
+    SinkProgress,
+    Step,
+    check_order,
+    next_step,
+)
 
 APP = "load"
 PARTITIONS = range(3)
@@ -135,3 +145,47 @@ def test_a_batch_that_comes_again_with_rows_for_other_partitions_adds_nothing_to
         else:
             world.write(1, other, (0, 1, 2))
         assert world.log == before if before else world.has(1, other)
+
+
+# ------------------------------------------------------------------ whose batch it is
+
+Q, OTHER = Origin("query", "7-aa"), Origin("other query", "7-aa")
+MORE, WRITE = Origin("query", "8-bb"), Origin(BATCH_WRITES, "7-aa")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "batch", "in_order", "outcome"),
+    [
+        (Q, Q, 5, True, None),  # Spark has forgotten its commit
+        (Q, Q, 6, True, ()),
+        (Q, MORE, 6, True, ()),
+        (Q, MORE, 5, True, BatchOvertaken),  # an older copy of the checkpoint, whose batch took up more
+        (Q, Q, 4, True, BatchOvertaken),
+        (Q, OTHER, 5, True, BadOption),
+        (Q, OTHER, 6, True, BadOption),
+        (Q, WRITE, 6, False, BadOption),
+        (WRITE, Q, 6, True, BadOption),
+        (WRITE, Origin(BATCH_WRITES, "8-bb"), 5, False, None),
+        (WRITE, WRITE, 6, False, ((5, 5),)),
+        (UNKNOWN, Q, 5, True, None),  # written by 0.1
+        (UNKNOWN, Q, 6, True, ()),
+        (Q, UNKNOWN, 5, True, None),  # Spark did not tell
+    ],
+)
+def test_a_name_belongs_to_one_query_and_its_latest_batch_to_the_same_rows(
+    before: Origin, after: Origin, batch: int, in_order: bool, outcome: type[PolonaiseError] | Runs | None
+) -> None:
+    held = {0: SinkProgress.parse(SinkProgress(5, 1, 1, 1, origin=before).pack(), APP, 0)}
+    assert held[0].origin == before
+    if isinstance(outcome, type):
+        with pytest.raises(outcome):
+            check_order(held, batch, [0], APP, in_order=in_order, origin=after)
+    else:
+        assert check_order(held, batch, [0], APP, in_order=in_order, origin=after) == outcome
+
+
+def test_a_batch_that_was_begun_is_not_finished_with_other_rows() -> None:
+    held = {0: SinkProgress(5, 1, 2, 1, (), "plans/x", WRITE)}
+    assert check_order(held, 5, [0], APP, origin=WRITE) == ()
+    with pytest.raises(BatchUnfinished, match=r"begun with other rows .7 and 8 rows"):
+        check_order(held, 5, [0], APP, origin=Origin(BATCH_WRITES, "8-bb"))

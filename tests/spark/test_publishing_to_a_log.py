@@ -17,6 +17,7 @@ from polonaise.client.protocol.group import Group
 from polonaise.errors import (
     AppendFailed,
     AppendUnknown,
+    BadOption,
     BatchOvertaken,
     BatchUnfinished,
     Closed,
@@ -30,7 +31,7 @@ from polonaise.errors import (
 from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.spark import publishing
 from polonaise.spark.protocol.plans import Plan, Staged, plans_of
-from polonaise.spark.protocol.sinkprogress import SinkProgress, register_key
+from polonaise.spark.protocol.sinkprogress import Origin, SinkProgress, register_key
 from polonaise.spark.publishing import (
     PAUSE_S_MAX,
     PAUSE_S_MIN,
@@ -253,6 +254,21 @@ async def test_a_batch_after_one_that_is_there_in_part_is_refused(log: Log, stor
     await write(log, store, 0, ONE_SPLIT)
     await write(log, store, 1, [{0: [b"later"]}])
     assert await bodies(log, 0) == [*BODIES, b"later"]
+
+
+async def test_a_driver_of_another_query_is_refused_in_the_partition_itself(log: Log, store: ObstoreStore) -> None:
+    """It has looked at all partitions before the other has begun."""
+    publishing = [
+        publish(
+            log, store, APP, batch, await staged(store, [{0: [b"%d" % batch]}]), PATIENCE_S, in_order=True,
+            is_next=bool(batch), origin=Origin(query, "1-00"),
+        )
+        for batch, query in enumerate(("mine", "another's"))
+    ]  # fmt: skip
+    await publishing[0]
+    with pytest.raises(BadOption, match="is another's: query mine has written batch 0"):
+        await publishing[1]
+    assert await bodies(log, 0) == [b"0"]
 
 
 NAMED = [{0: [b"v1-p0"], 1: [b"v1-p1"]}], [{0: [b"v2-p0"], 1: [b"v2-p1"]}]

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -191,13 +191,33 @@ def test_a_batch_that_spark_forgot_is_not_published_again_though_split_otherwise
     assert sorted(bodies(log)) == expected(20_050)
 
 
-def test_a_stream_of_a_new_checkpoint_goes_on_under_its_name(spark: SparkSession, log: Log, tmp_path: Path) -> None:
-    """Its batches are numbered from 0 again: what the name has published before is not published again."""
+def test_a_stream_of_a_new_checkpoint_is_refused_under_the_name_of_the_one_before(
+    spark: SparkSession, log: Log, tmp_path: Path
+) -> None:
+    """Its batches are numbered from 0 again, with other rows: some would be lost, and others doubled."""
     arrive(tmp_path, "1", range(10))
-    for _ in range(2):
+    stream(spark, tmp_path, txnAppId="numbers")
+    shutil.rmtree(tmp_path / "checkpoint")
+    arrive(tmp_path, "0", range(10, 12))
+    with pytest.raises(StreamingQueryException, match="txnAppId 'numbers' is another's"):
         stream(spark, tmp_path, txnAppId="numbers")
-        shutil.rmtree(tmp_path / "checkpoint")
     assert sorted(bodies(log)) == expected(10)
+
+
+def test_an_older_copy_of_a_checkpoint_is_refused(spark: SparkSession, log: Log, tmp_path: Path) -> None:
+    """The batches after it are planned anew, of other files."""
+    arrive(tmp_path, "1", range(10))
+    stream(spark, tmp_path)
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
+    arrive(tmp_path, "2", range(10, 20))
+    stream(spark, tmp_path)
+    shutil.rmtree(tmp_path / "checkpoint")
+    shutil.copytree(tmp_path / "copy", tmp_path / "checkpoint")
+    (tmp_path / "in" / "2").unlink()
+    arrive(tmp_path, "3", range(20, 30))
+    with pytest.raises(StreamingQueryException, match=r"with other rows .* older copy"):
+        stream(spark, tmp_path)
+    assert sorted(bodies(log)) == expected(20)
 
 
 # ------------------------------------------------------------------ what is refused

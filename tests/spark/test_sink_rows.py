@@ -72,7 +72,11 @@ def test_the_columns_of_a_sink_are_data_and_at_will_header_partition_and_locks()
         ("data binary,partition string", None, "partition is string"),
         ("data binary,locks string", None, "locks is string"),
         ("data binary,locks locks:double", None, "with the id as string, or as binary for UUIDs"),
-        ("data binary,Header integer", None, "did you mean header"),
+        ("data binary,headr integer", None, "did you mean header"),
+        ("data binary,DATA binary", None, "no column 'DATA'"),
+        ("Data binary,DATA binary", None, "no column data"),
+        ("data binary,HEADER string", None, "header is string"),
+        ("data binary,Header integer,HEADER integer", None, "did you mean header"),
         ("data binary,account string", None, "no column 'account'"),
         ("data binary,account double", "account", "account is double"),
         ("data binary", "account", "no such column"),
@@ -84,6 +88,18 @@ def test_the_columns_of_a_sink_are_data_and_at_will_header_partition_and_locks()
 def test_other_columns_are_refused_by_name(ddl: str, partition_by: str | None, words: str) -> None:
     with pytest.raises(BadColumns, match=words):
         columns(ddl, partition_by)
+
+
+def test_a_column_is_found_by_its_name_in_any_case_as_spark_finds_it() -> None:
+    found = columns("DATA binary,Header integer,Account string", "account")
+    assert (found.header, found.partition, found.partition_by) == (True, False, "account")
+    same = columns("data binary,header integer,account string", "account")
+    given = {"data": [b"a", b"bb"], "header": [1, -2], "account": ["x", "y"]}
+    wanted = divide(same, **given)
+    pieces = divide(found, DATA=given["data"], Header=given["header"], Account=given["account"])
+    assert {at: (bodies(piece), piece.headers.tolist()) for at, piece in pieces.items()} == {
+        at: (bodies(piece), piece.headers.tolist()) for at, piece in wanted.items()
+    }
 
 
 # ------------------------------------------------------------------ partitions

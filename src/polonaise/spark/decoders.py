@@ -229,8 +229,10 @@ def _rows_of(count: int, indexes: Sequence[int]) -> pa.Array:
 
 
 def _in_one_line(error: BaseException) -> str:
-    text = str(error) if isinstance(error, Exception) else repr(error)
-    return " ".join(text.split())[:200] or type(error).__name__
+    text = " ".join((str(error) if isinstance(error, Exception) else repr(error)).split())[:200]
+    # It quotes the body: a table of letters may refuse a NUL in it, and nothing takes half a surrogate.
+    shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return shown or type(error).__name__
 
 
 # ------------------------------------------------------------------ row by row

@@ -21,6 +21,8 @@ from polonaise.spark.rowvalues import object_of
 _ANOTHER: Final = re.compile(rb"}\s*,")
 """The end of an object and a comma. Only in a body with these may Arrow take what follows the object for a field of the
 object around it, and read one row; several objects without them are refused, or change the number of rows."""
+_NANOSECONDS: Final = re.compile(r"(\.[0-9]{6})[0-9]{1,3}(?![0-9])")
+"""The fraction of a second with seven to nine digits; its group has six."""
 _NO_NUMBERS: Final = (b"NaN", b"Inf")
 """The beginnings of NaN and Infinity, which are not JSON. Inside of texts they are harmless."""
 
@@ -94,7 +96,32 @@ _STRICT: Final = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=obje
 def _typed(column: pa.Array, field: pa.Field) -> pa.Array:
     if holds(field.type, pa.types.is_float32) and _overflows(column):
         raise ValueError(f"{field.name} holds a number that is too large for a float")
-    return column if column.type.equals(field.type) else column.cast(field.type)
+    if column.type.equals(field.type):
+        return column
+    try:
+        return column.cast(field.type)
+    except pa.ArrowInvalid:
+        if not holds(field.type, pa.types.is_timestamp):
+            raise
+        return pa.array([_with_times(each, field.type) for each in column.to_pylist()], field.type)
+
+
+def _with_times(value: Any, kind: pa.DataType) -> Any:
+    """Return a value with times and dates made of its texts. Raises errors of Arrow's for a text that is none.
+
+    Nanoseconds are cut, as MessagePack's times lose theirs: Spark's have microseconds.
+    """
+    if value is None:
+        return None
+    if pa.types.is_timestamp(kind):
+        return pa.scalar(_NANOSECONDS.sub(r"\1", value)).cast(kind).as_py()
+    if pa.types.is_temporal(kind):
+        return pa.scalar(value).cast(kind).as_py()
+    if pa.types.is_struct(kind):
+        return {field.name: _with_times(value[field.name], field.type) for field in fields_inside(kind)}
+    if pa.types.is_list(kind):
+        return [_with_times(each, kind.value_type) for each in value]
+    return value
 
 
 def _overflows(column: pa.Array) -> bool:

@@ -41,11 +41,14 @@ from polonaise.spark import staging
 from polonaise.spark.protocol import blocks
 from polonaise.spark.protocol.plans import INLINE, BlockRef, Plan, Staged, check_block, plan_of_nothing, plans_of
 from polonaise.spark.protocol.sinkprogress import (
+    UNKNOWN,
+    Origin,
     Runs,
     SinkProgress,
     Step,
     check_batch,
     check_order,
+    check_query,
     latest_of,
     next_step,
     register_key,
@@ -157,18 +160,20 @@ class Publication:
         *,
         earlier: Runs = (),
         may_be_overtaken: bool = True,
+        origin: Origin = UNKNOWN,
     ) -> None:
         """Prepare to publish `plan`, which is this driver's own and not stored yet.
 
         `partitions` is how many partitions the batch has rows for. `patience_s` is how many seconds may pass without
-        progress. `earlier` are the batches known to be whole. If the partition already holds a later batch, `run` does
-        nothing when the batch `may_be_overtaken`; otherwise it raises `BatchOvertaken`.
+        progress. `earlier` are the batches known to be whole. `origin` says whose batch it is. If the partition already
+        holds a later batch, `run` does nothing when the batch `may_be_overtaken`; otherwise it raises `BatchOvertaken`.
         """
         self._port = port
         self._own = plan
         self._repeated = (partitions, earlier)
         """What the register gets with each group if this driver begins the batch: for how many partitions the batch has
         rows, and which earlier batches are whole."""
+        self._origin = origin
         self._may_be_overtaken = may_be_overtaken
         self._own_name = ""
         self._patience = Patience(port, patience_s)
@@ -226,6 +231,8 @@ class Publication:
             self._patience.renew()
         self._register = value
         progress = None if self._register is None else SinkProgress.parse(self._register, own.app, own.partition)
+        if progress is not None:
+            check_query(progress, self._origin.query, own.app)
         step = next_step(progress, own.batch, own.app, own.partition)
         if step is Step.BEGIN:
             # Stored before a register can name it. A single group needs no stored plan: its rows, and the register
@@ -233,7 +240,7 @@ class Publication:
             if len(own.groups) > 1 and not self._own_name:
                 self._own_name = await self._port.store_plan(own)
                 self.used.append(self._own_name)
-            await self._chain(own, self._own_name, 0, self._repeated)
+            await self._chain(own, self._own_name, 0, self._repeated, self._origin)
         elif step is Step.RESUME:
             assert progress is not None
             name = progress.plan
@@ -247,7 +254,7 @@ class Publication:
                 )
             self.used += [name, *plan.objects]
             # The batch's first group has fixed its number of partitions and what came before it: the others repeat it.
-            await self._chain(plan, name, progress.done, (progress.partitions, progress.earlier))
+            await self._chain(plan, name, progress.done, (progress.partitions, progress.earlier), progress.origin)
         elif step is Step.OVERTAKEN and not self._may_be_overtaken:
             raise BatchOvertaken(
                 f"another batch of {own.app!r}, of a later number, was written to partition {own.partition} while "
@@ -259,7 +266,7 @@ class Publication:
             how = "was written before" if step is Step.NOTHING else f"comes after batch {progress.batch}"
             _log.warning("batch %d of %r %s: nothing was added to partition %d", own.batch, own.app, how, own.partition)
 
-    async def _chain(self, plan: Plan, name: str, done: int, repeated: tuple[int, Runs]) -> None:
+    async def _chain(self, plan: Plan, name: str, done: int, repeated: tuple[int, Runs], origin: Origin) -> None:
         """Append the groups of a plan from number `done` on, each in one step with the register that counts it."""
         # One group at a time: several in flight were slower where they were measured (docs/decisions/0013).
         self._begun = True
@@ -267,7 +274,7 @@ class Publication:
         async with aclosing(self._port.groups(plan, done)) as groups:
             async for group in groups:
                 done += 1
-                value = SinkProgress(plan.batch, done, total, *repeated, name).pack()
+                value = SinkProgress(plan.batch, done, total, *repeated, name, origin).pack()
                 # Expecting exactly the value that was read makes each step happen once, whoever else is at it.
                 expected = (
                     Expectation.absent(key) if self._register is None else Expectation.equals(key, self._register)
@@ -343,6 +350,7 @@ async def publish(
     *,
     in_order: bool,
     is_next: bool = False,
+    origin: Origin = UNKNOWN,
 ) -> bool:
     """Append what these tasks have staged to every partition that has rows, then delete it from the staging store.
 
@@ -353,7 +361,7 @@ async def publish(
     a batch that is already in the log adds nothing, whatever rows come with it now, and a batch without rows is
     recorded in a register, unless `in_order`. With `in_order` the caller, such as a Spark stream, finishes each batch
     before it begins the next one. With `is_next` this batch is known to follow the latest one in the log, and the look
-    at all partitions is left out.
+    at all partitions is left out. `origin` says whose batch it is, and which rows it has.
 
     Returns whether this batch is the latest of its application; true without `app`. Raises `BadOption` for a batch
     number that is not from 0 to 2^63 - 1, and what `Publication.run` or `publish_unnamed` raises.
@@ -368,7 +376,9 @@ async def publish(
     if app is not None and not is_next:
         progress = await _progress_in(port, app, log.partition_count)
         is_latest = batch >= latest_of(progress)
-        earlier = check_order(progress, batch, [plan.partition for plan in plans], app, in_order=in_order)
+        earlier = check_order(
+            progress, batch, [plan.partition for plan in plans], app, in_order=in_order, origin=origin
+        )
         if earlier is None:
             _log.warning("batch %d of %r was written before: nothing was added", batch, app)
             plans = []
@@ -382,7 +392,7 @@ async def publish(
                 await publish_unnamed(port, plan, patience_s)
             else:
                 publication = Publication(
-                    port, plan, len(plans), patience_s, earlier=earlier or (), may_be_overtaken=in_order
+                    port, plan, len(plans), patience_s, earlier=earlier or (), may_be_overtaken=in_order, origin=origin
                 )
                 await publication.run()
                 used.extend(publication.used)

@@ -7,6 +7,7 @@ rows.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
@@ -40,6 +41,10 @@ class SinkColumns(NamedTuple):
     locks: bool = False
     partition_by: str | None = None
     """Column whose hash decides the partition; None: `partition` decides, or else the hash of `data`."""
+    names: tuple[str, ...] = ()
+    """What the DataFrame's columns are called here, in their order; empty if they are called so there, too."""
+    lock_names: tuple[str, str] = ("name", "id")
+    """The names of the two fields of each of its locks."""
 
 
 class RowColumns(NamedTuple):
@@ -63,9 +68,38 @@ class RowColumns(NamedTuple):
         return self.lengths + np.fromiter(map(len, self.locks), np.int64, len(self.locks))
 
 
+class RowDigest(NamedTuple):
+    """The digest of rows in any order: their number, and the sum of a hash of each."""
+
+    rows: int = 0
+    sum: int = 0
+
+    def with_rows(self, rows: RowColumns) -> RowDigest:
+        hashes = rows.crcs.astype(np.uint64) | (rows.lengths.astype(np.uint64) << np.uint64(32))
+        hashes ^= rows.headers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        for shift in (np.uint64(30), np.uint64(27)):
+            hashes = (hashes ^ (hashes >> shift)) * np.uint64(0xBF58476D1CE4E5B9)
+        return self.and_then(RowDigest(len(hashes), int(hashes.sum(dtype=np.uint64))))
+
+    def and_then(self, more: RowDigest) -> RowDigest:
+        return RowDigest(self.rows + more.rows, (self.sum + more.sum) % 2**64)
+
+    def __str__(self) -> str:
+        return f"{self.rows}-{self.sum:016x}"
+
+
+NO_ROWS: Final = RowDigest()
+
+
 def sink_columns(schema: types.StructType, partition_by: str | None) -> SinkColumns:
-    """Return which columns a DataFrame has. Raises `BadColumns`, before any job starts."""
-    column_types = {field.name: field.dataType for field in schema.fields}
+    """Return which columns a DataFrame has. Raises `BadColumns`, before any job starts.
+
+    As in Spark, names that differ in case only are one, so `DATA` is `data`. A DataFrame that has both was made with
+    `spark.sql.caseSensitive`: then each name is taken as it is.
+    """
+    known = _COLUMNS if partition_by is None else (*_COLUMNS, partition_by)
+    names = _resolved([field.name for field in schema.fields], known)
+    column_types = {name: field.dataType for name, field in zip(names, schema.fields, strict=True)}
     if len(column_types) != len(schema.fields):
         raise BadColumns(f"a column appears twice: {', '.join(field.name for field in schema.fields)}")
     if "data" not in column_types:
@@ -89,7 +123,26 @@ def sink_columns(schema: types.StructType, partition_by: str | None) -> SinkColu
             "with the id as string, or as binary for UUIDs"
         )
     _check_partition_by(column_types, partition_by)
-    return SinkColumns("header" in column_types, "partition" in column_types, "locks" in column_types, partition_by)
+    return SinkColumns(
+        "header" in column_types,
+        "partition" in column_types,
+        "locks" in column_types,
+        partition_by,
+        () if names == schema.names else tuple(names),
+        _lock_names(column_types["locks"]) if "locks" in column_types else ("name", "id"),
+    )
+
+
+def _resolved(names: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Return each name, or the one of `known` that it is but for its case, unless another column is called so."""
+    by_case = {each.lower(): each for each in reversed(known)}
+    counts = Counter(name.lower() for name in names)
+    return [name if counts[name.lower()] > 1 else by_case.get(name.lower(), name) for name in names]
+
+
+def _lock_names(kind: Any) -> tuple[str, str]:
+    by_case = {name.lower(): name for name in kind.elementType.names}
+    return by_case["name"], by_case["id"]
 
 
 def _check(name: str, kind: types.DataType, wanted: tuple[type[types.DataType], ...], words: str) -> None:
@@ -113,9 +166,10 @@ def _check_partition_by(column_types: dict[str, types.DataType], partition_by: s
 def _are_locks(kind: types.DataType) -> bool:
     if not isinstance(kind, types.ArrayType) or not isinstance(kind.elementType, types.StructType):
         return False
-    fields = {field.name: field.dataType for field in kind.elementType.fields}
+    fields = {field.name.lower(): field.dataType for field in kind.elementType.fields}
     return (
-        fields.keys() == {"name", "id"}
+        len(kind.elementType.fields) == 2
+        and fields.keys() == {"name", "id"}
         and isinstance(fields["name"], types.StringType)
         and isinstance(fields["id"], (*_INTEGERS, *_BYTES))
     )
@@ -132,6 +186,8 @@ def divided(
     count = batch.num_rows
     if not count:
         return
+    if columns.names:
+        batch = batch.rename_columns(list(columns.names))
     data = _binary(batch.column("data"))
     if data.null_count:
         raise BadRow("a row has no data (null): filter such rows, or write an empty body with coalesce(data, '')")
@@ -144,7 +200,7 @@ def divided(
         )
     crcs = _crcs(raw, offsets)
     headers = _header(batch) if columns.header else np.zeros(count, np.int32)
-    locks = _locks(batch.column("locks"), limits) if columns.locks else None
+    locks = _locks(batch.column("locks"), columns.lock_names, limits) if columns.locks else None
     partitions = _partitions(batch, columns, partition_count, crcs)
     # Stable: rows of one partition keep the order that the DataFrame has.
     order = np.argsort(partitions, kind="stable")
@@ -216,19 +272,19 @@ def _hashes(column: pa.Array) -> Array:
     return _crcs(raw, offsets)
 
 
-def _locks(column: pa.Array, limits: Limits) -> list[bytes]:
+def _locks(column: pa.Array, names: tuple[str, str], limits: Limits) -> list[bytes]:
     """Return the encoded locks of each row, of mode APPEND: a sink has read no state that could be stale."""
-    return [b"".join(_row_locks(row, limits)) for row in column.to_pylist()]
+    return [b"".join(_row_locks(row, names, limits)) for row in column.to_pylist()]
 
 
-def _row_locks(row: list[dict[str, Any] | None] | None, limits: Limits) -> Iterator[bytes]:
+def _row_locks(row: list[dict[str, Any] | None] | None, names: tuple[str, str], limits: Limits) -> Iterator[bytes]:
     if row is not None and len(row) > limits.locks_max:
         raise TooManyLocks(f"a row with {len(row)} locks; the limit is {limits.locks_max}: lock coarser")
     for lock in row or ():
-        if lock is None or lock["name"] is None or lock["id"] is None:
+        name, id = (None, None) if lock is None else (lock[each] for each in names)
+        if name is None or id is None:
             raise BadRow("a lock of a row is null, or has no name or id: filter such locks")
-        id = lock["id"]
-        yield Lock(lock["name"], _uuid(id) if isinstance(id, bytes) else id, LockMode.APPEND)
+        yield Lock(name, _uuid(id) if isinstance(id, bytes) else id, LockMode.APPEND)
 
 
 def _uuid(id: bytes) -> UUID:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -17,8 +18,8 @@ from polonaise.spark import clusters, publishing, staging
 from polonaise.spark.agreedcount import agreed_count
 from polonaise.spark.options import WriteOptions
 from polonaise.spark.protocol.plans import Staged
-from polonaise.spark.protocol.sinkprogress import register_key
-from polonaise.spark.rows import SinkColumns, divided, sink_columns
+from polonaise.spark.protocol.sinkprogress import BATCH_WRITES, Origin, register_key
+from polonaise.spark.rows import NO_ROWS, RowDigest, SinkColumns, divided, sink_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,8 +29,9 @@ _log = logging.getLogger("polonaise.spark")
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
-_latest: dict[tuple[str, str], int] = {}
-"""Latest batch that this process has published, by cluster and stream; absent if the log may hold a later one."""
+_latest: dict[tuple[str, str, str], int] = {}
+"""Latest batch that this process has published, by cluster, stream and query; absent if the log may hold a later one.
+"""
 _swept: set[str] = set()
 """Staging stores whose leftovers this process has collected, or has tried to: once per process is enough."""
 
@@ -44,6 +46,8 @@ class Written(WriterCommitMessage):
 
     None where no stream runs the task, and where Spark does not tell.
     """
+    digest: RowDigest = NO_ROWS
+    """The digest of the task's rows."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +93,14 @@ class Sink:
             context.partitionId() if context is not None else 0, put, self.options.inline_bytes_max, limits
         )
         count: int | None = None
+        digest = NO_ROWS
         for batch in batches:
             if count is None:  # only a task that has rows needs it
                 count = self._count(context)
             for partition, piece in divided(batch, self.columns, count, limits):
                 stage.add(partition, piece)
-        return Written(stage.finish(), context.getLocalProperty(_QUERY_ID) if context is not None else None)
+                digest = digest.with_rows(piece)
+        return Written(stage.finish(), context.getLocalProperty(_QUERY_ID) if context is not None else None, digest)
 
     def _count(self, context: TaskContext | None) -> int:
         """Return the number of partitions by which this attempt at a batch divides rows.
@@ -126,14 +132,24 @@ class Sink:
         """Publish a batch from the driver. See `publishing.publish`."""
         store, patience_s = clusters.store_at(self.staging, make=True), self.options.timeout_s
         log = clusters.log_at(self.options.cluster, self.options.tls)
-        staged = [message.staged for message in messages if isinstance(message, Written)]  # None for other tasks
-        stream = (self.options.cluster, app) if in_order and app is not None else None
+        written = [message for message in messages if isinstance(message, Written)]  # None for other tasks
+        query = next((each.app for each in written if each.app is not None), "") if in_order else BATCH_WRITES
+        origin = Origin(query, str(reduce(RowDigest.and_then, (each.digest for each in written), NO_ROWS)))
+        stream = (self.options.cluster, app, query) if in_order and app is not None else None
         # Forgotten while this batch is under way: after a failure the next one looks at all partitions again.
         before = _latest.pop(stream, None) if stream is not None else None
         is_next = before is not None and batch > before
         is_latest = log.call(
             lambda opened: publishing.publish(
-                opened, store, app, batch, staged, patience_s, in_order=in_order, is_next=is_next
+                opened,
+                store,
+                app,
+                batch,
+                [each.staged for each in written],
+                patience_s,
+                in_order=in_order,
+                is_next=is_next,
+                origin=origin,
             )
         )
         if stream is not None and is_latest:

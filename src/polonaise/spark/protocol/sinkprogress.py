@@ -2,7 +2,8 @@
 
 The register holds, little-endian: batch i64 · groups done u32 · groups in all u32 · partitions that the batch has rows
 for u32 · runs u16 · earlier batches as runs, first and last i64 each · the plan's name (UTF-8; empty if one group was
-all). Every group expects the register exactly as it was read, and sets the next step in one atomic step with its rows.
+all), and where it is known NUL · whose batch it is · NUL · the digest of its rows. Every group expects the register
+exactly as it was read, and sets the next step in one atomic step with its rows.
 So each step is taken once, whoever tries, and however often.
 
 One partition alone does not say whether a batch is whole: a partition that the batch has not reached looks like one
@@ -10,6 +11,9 @@ that it has no rows for. So all partitions are looked at together: the batch is 
 finished it as it has rows for. In batch writes the register also names the batches that were whole before the latest
 one began, as runs of numbers (few, as a rule), so that whether a repeated batch was written is known and not guessed. A
 stream, whose batches come in order, needs none of that.
+
+A name belongs to one query: the checkpoint of another one, a new one, or an older copy of this one number other rows
+with the same batch numbers. So the register says which query has written it, and which rows.
 """
 
 from __future__ import annotations
@@ -32,6 +36,22 @@ RUNS_MAX: Final = 16
 
 Runs: TypeAlias = tuple[tuple[int, int], ...]
 """Ranges of batch numbers, (first, last), both inclusive, ascending."""
+
+
+BATCH_WRITES: Final = "-"
+"""Stands for the id of a query in the registers of batch writes."""
+
+
+class Origin(NamedTuple):
+    """The origin of a batch: whose it is, and which rows it has."""
+
+    query: str = ""
+    """The id of the stream's query, which its checkpoint holds; `BATCH_WRITES`; empty if it is not known."""
+    digest: str = ""
+    """The digest of the batch's rows in any order, see `rows.RowDigest`; empty if it is not known."""
+
+
+UNKNOWN: Final = Origin()
 
 
 class Step(enum.Enum):
@@ -62,6 +82,8 @@ class SinkProgress(NamedTuple):
     """Batches known to have been whole before this one began, in at most `RUNS_MAX` runs; none in a stream."""
     plan: str = ""
     """The plan's name in the staging store; empty if one group was all."""
+    origin: Origin = UNKNOWN
+    """Unknown in registers of versions before 0.2."""
 
     @property
     def finished(self) -> bool:
@@ -69,7 +91,8 @@ class SinkProgress(NamedTuple):
 
     def pack(self) -> bytes:
         fixed = _FIXED.pack(self.batch, self.done, self.total, self.partitions, len(self.earlier))
-        return fixed + b"".join(_RUN.pack(*run) for run in self.earlier) + self.plan.encode()
+        texts = [self.plan] if self.origin == UNKNOWN else [self.plan, *self.origin]
+        return fixed + b"".join(_RUN.pack(*run) for run in self.earlier) + "\0".join(texts).encode()
 
     @classmethod
     def parse(cls, value: bytes, app: str, partition: PartitionId) -> SinkProgress:
@@ -81,8 +104,9 @@ class SinkProgress(NamedTuple):
             batch, done, total, partitions, runs = _FIXED.unpack_from(value)
             name_at = _FIXED.size + runs * _RUN.size
             earlier = tuple(_RUN.iter_unpack(value[_FIXED.size : name_at]))
-            progress = cls(batch, done, total, partitions, earlier, value[name_at:].decode())
-        except (struct.error, UnicodeDecodeError):
+            plan, *origin = value[name_at:].decode().split("\0")
+            progress = cls(batch, done, total, partitions, earlier, plan, Origin(*origin))
+        except (struct.error, UnicodeDecodeError, TypeError):
             progress = cls(-1, 0, 0, 0)
         if progress.batch < 0 or not 0 < progress.done <= progress.total or not progress.partitions:
             raise SinkStateDamaged(
@@ -131,21 +155,34 @@ def check_order(
     app: str,
     *,
     in_order: bool = False,
+    origin: Origin = UNKNOWN,
 ) -> Runs | None:
     """Return the earlier batches that batch `batch` is to record as whole, or None if `batch` is already in the log.
 
-    `by_partition` is the progress in all partitions, `partitions` are those that the batch has rows for. A batch that
-    was written adds nothing, whatever rows come with it now. Raises `BatchUnfinished` if an earlier batch is not whole,
-    or if this one was begun with rows for other partitions; `BatchOvertaken` if a later batch is in the log and this
-    one is not known to be. In a stream (`in_order`) every batch below the latest one is in the log.
+    `by_partition` is the progress in all partitions, `partitions` are those that the batch has rows for. A batch write
+    that is in the log adds nothing, whatever rows come with it now. Raises `BatchUnfinished` if an earlier batch is not
+    whole, or if this one was begun with other rows, or rows for other partitions; `BatchOvertaken` if a later batch is
+    in the log and this one is not known to be; `BadOption` for the name of another query.
+
+    In a stream (`in_order`) every batch below the latest one is in the log. Spark repeats the latest one only: of a
+    query that is known, an older batch, or the latest with other rows, comes of an older copy of its checkpoint, and
+    raises `BatchOvertaken`.
     """
     if not by_partition:
         return ()
+    for progress in by_partition.values():
+        check_query(progress, origin.query, app)
     latest = latest_of(by_partition)
     of_latest = [progress for progress in by_partition.values() if progress.batch == latest]
     # All registers of one batch carry the same count of partitions and the same runs: any of them will do.
     parts, earlier = of_latest[0].partitions, of_latest[0].earlier
     finished = sum(progress.finished for progress in of_latest)
+    if latest > batch and in_order and origin.query:
+        raise BatchOvertaken(
+            f"batch {latest} of {app!r} is in the log, and its query is at batch {batch} again: its checkpoint is an "
+            f"older copy; restore the latest one, or delete the checkpoint and take another txnAppId, which "
+            "writes all rows again"
+        )
     if latest > batch:
         if in_order or any(first <= batch <= last for first, last in earlier):
             return None
@@ -154,6 +191,7 @@ def check_order(
             f"remembered; nothing is written, as batch numbers only go up: take one above {latest}, or another txnAppId"
         )
     if latest == batch:
+        _check_same_rows(of_latest[0], origin, app, whole=finished >= parts, in_order=in_order)
         if finished >= parts:
             return None
         _check_same_partitions(by_partition, batch, partitions, app)
@@ -170,6 +208,35 @@ def check_order(
 def latest_of(by_partition: Mapping[PartitionId, SinkProgress]) -> int:
     """Return the number of the latest batch that is in the log, in part or whole; -1 for none."""
     return max((progress.batch for progress in by_partition.values()), default=-1)
+
+
+def check_query(progress: SinkProgress, query: str, app: str) -> None:
+    """Raise `BadOption` if another query has written under this name. A query that is not known is not compared."""
+    before = progress.origin.query
+    if before and query and before != query:
+        who, now = ("batch writes have" if each == BATCH_WRITES else f"query {each} has" for each in (before, query))
+        raise BadOption(
+            f"txnAppId {app!r} is another's: {who} written batch {progress.batch} under it, and {now} batches of other "
+            "rows with the same numbers: take another txnAppId, or the checkpoint of that query"
+        )
+
+
+def _check_same_rows(latest: SinkProgress, origin: Origin, app: str, *, whole: bool, in_order: bool) -> None:
+    """Raise an error if a batch comes with other rows than before, unless it is a batch write that is whole."""
+    before, digest = latest.origin.digest, origin.digest
+    if not before or not digest or before == digest or (whole and not (in_order and origin.query)):
+        return
+    counts = " and ".join(each.partition("-")[0] for each in (before, digest))
+    if whole:
+        raise BatchOvertaken(
+            f"batch {latest.batch} of {app!r} is in the log, with other rows ({counts} rows): its query's "
+            "checkpoint is an older copy, or its rows are made anew each time, as with uuid(); restore the latest "
+            "checkpoint, or take a new one and another txnAppId, which writes all rows again"
+        )
+    raise BatchUnfinished(
+        f"batch {latest.batch} of {app!r} was begun with other rows ({counts} rows): a batch that is repeated has to "
+        "have the same rows, in the same partitions"
+    )
 
 
 def _check_same_partitions(
