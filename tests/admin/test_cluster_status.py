@@ -17,6 +17,7 @@ from polonaise.admin.cluster import (
 )
 from polonaise.admin.partitiondescription import describe_partition
 from polonaise.admin.requiring import require
+from polonaise.admin.safestop import safe_to_stop
 from polonaise.admin.serverremoval import remove_server
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ExpectedServer, Registration
@@ -355,3 +356,28 @@ async def test_what_is_required_is_shown_while_it_cant_be_had_too(town: Town) ->
     found = await observed(town, lambda observer: describe_partition(observer, 1))
     assert "required" not in found.status.counts, "no session acts by it"
     assert found.required == found.document()["required"] == "3 copies"
+
+
+@in_a_town(partitions=PARTITIONS)
+async def test_what_stops_without_a_node_is_said_before_it_is_stopped(town: Town) -> None:
+    def stops(status: ClusterStatus) -> dict[str, list[str]]:
+        return {each.node: each.stops for each in safe_to_stop(status, None)}
+
+    status = await until(town, lambda status: not status.wellness and len(status.storage) == 3)
+    names, server = [each.name for each in status.storage], str(status.servers[0].server)
+    told = stops(status)
+    assert [told[name] for name in names] == [[], [], []]
+    assert "no other server" in told[server][0]
+    assert "partitions 0-2" in told[server][0]
+    held_down(town.cluster.storage[1])
+    gone = town.cluster.storage_id(town.cluster.storage[1])
+    status = await until(town, lambda status: all(each.state == "degraded" for each in status.partitions))
+    told = stops(status)
+    assert told[gone] == [], "it is away already"
+    for name in {*names} - {gone}:
+        assert told[name] == ["partitions 0-2 would take no appends until it is back"]
+    held_down(town.cluster.servers[0])
+    (verdict,) = safe_to_stop(await status_of(town), gone)
+    assert verdict.stops == ["partitions 0-2: not ready, or not known to be, already"]
+    with pytest.raises(BadOption, match="no node 'nobody'"):
+        safe_to_stop(status, "nobody")

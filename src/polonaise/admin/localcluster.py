@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Any, Final
 
 from polonaise.admin import zookeeper
-from polonaise.admin.cluster import ClusterStatus, Wellness, observer_of
+from polonaise.admin.asking import answered, opened_coordinator
+from polonaise.admin.cluster import ClusterObserver, ClusterStatus, Wellness
 from polonaise.admin.localplan import LOCK, NODES_LOCK, ZOOKEEPER, LocalPlan, Wanted, forget_plan, plan_in, write_plan
 from polonaise.errors import DirectoryInUse, ExtraMissing, JavaMissing, PolonaiseError, WrongClusterKey
 from polonaise.host.files import RealLock, try_lock, with_own_errors
@@ -90,6 +91,8 @@ class LocalClusterRun:
         self._cluster: LocalCluster | None = None
         self._watched: list[_Watched] = []
         self._is_new = True
+        self._left_out: list[str] = []
+        """The names of servers of an earlier run that this one does not have: nobody is to miss them."""
         self._began_s = time.monotonic()
 
     @property
@@ -121,7 +124,10 @@ class LocalClusterRun:
             return
         plan = self._plan()  # again under the lock: another run may have made the cluster meanwhile
         plan.check_free()
-        self._is_new = plan_in(self.directory) is None
+        before = plan_in(self.directory)
+        self._is_new = before is None
+        if before is not None:
+            self._left_out = [each for each in before.addresses.servers if each not in plan.addresses.servers]
         write_plan(self.directory, plan)
         self._cluster = LocalCluster(
             self.directory,
@@ -232,9 +238,13 @@ class LocalClusterRun:
         began_s = time.monotonic()
         until_s = began_s + _READY_S + _READY_PARTITION_S * self.cluster.partitions
         missing = ""
-        async with observer_of(self.cluster.coordinator, _ASK_S) as observer:
+        async with opened_coordinator(self.cluster.coordinator) as (host, coordinator):
+            observer = ClusterObserver(host, coordinator, self.cluster.coordinator, _ASK_S)
             while not self._stopped.is_set():
                 try:
+                    while self._left_out:
+                        await answered(coordinator.forget_server(self._left_out[0]), _ASK_S)
+                        del self._left_out[0]
                     status = await observer.look()
                     missing = _missing(status)
                     patient = time.monotonic() < began_s + _WELL_S

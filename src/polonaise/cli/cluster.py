@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from polonaise.cli import inputs, looking
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
@@ -66,6 +66,36 @@ def cluster_status(
             print_all(screen_of(status, None if all_rows else ROWS_MAX))
         if status.wellness:
             raise typer.Exit(_STATUSES[status.wellness])
+
+    looking.with_observer(coordinator, timeout, do)
+
+
+@cluster.command("safe-to-stop", epilog=EXIT_STATUS)
+@with_tls
+def cluster_safe_to_stop(
+    name: Annotated[
+        str | None, Argument(metavar="[NAME]", help="Name, address or server id of a node. Default: each node.")
+    ] = None,
+    coordinator: looking.CoordinatorOption = None,
+    timeout: looking.Timeout = looking.TIMEOUT_S,
+    as_json: looking.Json = False,
+) -> None:
+    """Say whether everything goes on if a node is stopped now, and if not, what stops.
+
+    Exit status 0 if nothing stops; 1 if something does, or is not known to go on. Without NAME: of each node.
+    """
+
+    async def do(observer: ClusterObserver) -> None:
+        from polonaise.admin.safestop import safe_to_stop
+
+        verdicts = safe_to_stop(await observer.look(), name)
+        for verdict in verdicts:
+            if as_json:
+                say_json(verdict.document())
+            else:
+                say(f"{verdict.kind} {verdict.node}: {'; '.join(verdict.stops) or 'nothing stops without it'}")
+        if any(verdict.stops for verdict in verdicts):
+            raise typer.Exit(ExitStatus.FAILED)
 
     looking.with_observer(coordinator, timeout, do)
 
