@@ -377,6 +377,26 @@ async def test_registering_again_changes_nothing_and_nobody_else_can_be_that_ser
 
 
 @on_every_backend
+async def test_a_member_replaces_what_its_registration_says_and_it_stays_so_with_every_renewal(
+    cluster: Cluster,
+) -> None:
+    coordinator, observer = await initialized(cluster), await cluster.process()
+    membership = await coordinator.register(Registration(1, "s:1"))
+    told = Registration(1, "s:1", frozenset({2}), frozenset({3, 4}))
+    await membership.tell(told)
+    for process in (coordinator, observer):
+        assert await process.members() == [told]
+    await membership.renew()
+    await coordinator.register(Registration(1, "s:1"))
+    assert await observer.members() == [told]
+    await membership.tell(Registration(1, "s:1"))
+    assert await observer.members() == [Registration(1, "s:1")]
+    await membership.leave()
+    await membership.tell(told)
+    assert await observer.members() == []
+
+
+@on_every_backend
 async def test_a_server_may_register_again_after_it_has_left(cluster: Cluster) -> None:
     coordinator, observer = await initialized(cluster), await cluster.process()
     left = await coordinator.register(Registration(1, "s:1"))

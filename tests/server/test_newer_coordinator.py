@@ -101,7 +101,7 @@ def test_a_field_that_is_not_known_is_told_from_damage(value: CoordinatorValue) 
     assert not isinstance(damaged.value, CoordinatorNewer)
 
 
-@pytest.mark.parametrize("raw", [b'[7, "h:1", [], {"hue": 7}]', b'[7, "h:1", [3], 1, 2]'])
+@pytest.mark.parametrize("raw", [b'[7, "h:1", [], [], {"hue": 7}]', b'[7, "h:1", [3], [4], 1, 2]'])
 def test_what_is_added_to_a_registration_is_passed_over(raw: bytes) -> None:
     registration = Registration.decode(raw)
     assert (registration.server, registration.address) == (7, "h:1")

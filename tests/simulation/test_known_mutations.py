@@ -14,6 +14,9 @@ BUDGET = 500
 """Seeds, from 0, within which each mutation has to be found."""
 
 FOUND_BY = {
+    "owner-that-keeps-what-it-can-not-serve": 15,
+    "flapping-owner-keeps-what-it-can-not-serve": 28,
+    "unable-servers-pass-partitions-on": 56,
     "forming-batch-told-lost": 7039,
     "copy-removed-while-it-is-needed": 22,
     "new-quorum-counts-alone": 26,

@@ -88,6 +88,12 @@ class Backend(Protocol):
         Returns False, and does nothing, if the name is not this process's any more. May take it again if nobody has it.
         """
 
+    async def tell(self, name: str, contents: bytes) -> None:
+        """Replace the contents of a name that this process has registered. Does nothing for any other name.
+
+        Others see the new contents or the former ones, and soon the new ones.
+        """
+
     async def leave(self, name: str) -> None:
         """Give up one's own name. Does nothing when another process has it by now."""
 

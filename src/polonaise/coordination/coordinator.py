@@ -95,6 +95,10 @@ class Membership:
         """
         return await self._backend.renew(self._name)
 
+    async def tell(self, registration: Registration) -> None:
+        """Replace what the registration says; it must be of the same server."""
+        await self._backend.tell(self._name, registration.encode())
+
     async def leave(self) -> None:
         """End the registration. Doing so twice is no error."""
         self.left = True

@@ -57,6 +57,8 @@ from polonaise.redaction import redacted
 
 _SYNC_TRIES: Final = 3
 """How often a value is put in place at most until a sync of the directory succeeds."""
+_TOLD: Final = ".told"
+"""Ends the name of the file with the contents that a registered name was given later."""
 _BEAT: Final = ".beat"
 _POLL_S: Final = 0.05
 """The seconds between two reads that tell whether an entry has changed."""
@@ -84,6 +86,7 @@ class _Name:
     """A name that this process has registered."""
 
     lock: DirectoryLock
+    entry: Entry
     beats: int = 0
 
 
@@ -292,7 +295,7 @@ class FileBackend:
         except PolonaiseError:
             lock.release()
             raise
-        self._own[name] = _Name(lock)
+        self._own[name] = _Name(lock, entry)
         return True
 
     async def renew(self, name: str) -> bool:
@@ -305,6 +308,15 @@ class FileBackend:
             async with opened_file(self._disk, self.place(name + _BEAT), create=True) as file:
                 await file.write(0, [own.beats.to_bytes(8, "little")])
         return True
+
+    async def tell(self, name: str, contents: bytes) -> None:
+        """Put the new contents into a file beside that of the name, whose lock stands for the life of this process."""
+        own = self._own.get(name)
+        if own is None:
+            return
+        own.entry = own.entry._replace(contents=contents)
+        with translated_errors(f"changing {self.place(name)}"):
+            await self._values.put(name + _TOLD, seal(name, *own.entry))
 
     async def leave(self, name: str) -> None:
         """Give up a name that this process has registered; does nothing for any other name."""
@@ -320,7 +332,7 @@ class FileBackend:
 
     async def _remove(self, name: str) -> None:
         """Remove the files of a name."""
-        for file in (name, name + _BEAT):
+        for file in (name, name + _BEAT, name + _TOLD):
             with contextlib.suppress(NotFound):
                 await self._disk.remove(self.place(file))
 
@@ -362,7 +374,8 @@ class FileBackend:
         own = self._own.get(name)
         beats = own.beats if own else int.from_bytes(await self._values.load(name + _BEAT) or b"", "little")
         try:
-            return unseal(name, await self._values.load(name) or b"", self.place(name))._replace(version=beats)
+            raw = await self._values.load(name + _TOLD) or await self._values.load(name) or b""
+            return unseal(name, raw, self.place(name))._replace(version=beats)
         except CoordinatorDamaged:
             return Entry(b"", beats, b"")
 

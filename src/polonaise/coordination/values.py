@@ -463,19 +463,24 @@ class Registration(CoordinatorValue):
     address: str
     preferred: frozenset[PartitionId] = frozenset()
     """The partitions that the server should own, as far as the balance allows."""
+    unable: frozenset[PartitionId] = frozenset()
+    """The partitions that the server can't serve at present, while others perhaps can. Versions before 0.3 pass over
+    it."""
 
     def encode(self) -> bytes:
-        preferred = [sorted(self.preferred)] if self.preferred else []
-        return json.dumps([self.server, self.address, *preferred]).encode()
+        more = [sorted(self.preferred)] if self.preferred or self.unable else []
+        more += [sorted(self.unable)] if self.unable else []
+        return json.dumps([self.server, self.address, *more]).encode()
 
     @classmethod
     def _of(cls, fields: Any) -> Self:
         server, address, *more = fields
-        return cls(int(server), str(address), frozenset(map(int, more[0] if more else ())))
+        preferred, unable = (frozenset(map(int, more[place] if place < len(more) else ())) for place in (0, 1))
+        return cls(int(server), str(address), preferred, unable)
 
     @classmethod
     def _has_more(cls, document: Any) -> bool:
-        return len(document) > 3
+        return len(document) > 4
 
 
 class ExpectedServer(NamedTuple):

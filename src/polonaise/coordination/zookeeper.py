@@ -315,6 +315,16 @@ class ZooKeeperBackend:
             return await self._take(name, entry)
         return node.owner == self._opened().number() and await self._set(name, node.data, node.version) is not None
 
+    async def tell(self, name: str, contents: bytes) -> None:
+        """Replace the contents of one's own name; one that has to be taken again gets the new ones."""
+        entry = self._own.get(name)
+        if entry is None:
+            return
+        entry = self._own[name] = entry._replace(contents=contents)
+        node = await self._get(name)
+        if node is not None and node.owner == self._opened().number():
+            await self._set(name, _sealed(entry), node.version)
+
     async def leave(self, name: str) -> None:
         """Give up one's own name."""
         if self._own.pop(name, None) is None:

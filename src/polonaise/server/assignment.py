@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from polonaise.coordination.lease import LEASE_S
 from polonaise.coordination.values import Assignment, Owner, Registration
 from polonaise.terms import PartitionId, ServerId
+
+_BELIEVED_S: Final = 3.0
+"""Seconds after which it is believed that a server is unable: longer than it takes all servers to tell the same."""
 
 
 class Candidate(NamedTuple):
@@ -19,6 +22,9 @@ class Candidate(NamedTuple):
     """Whether it has lived for long enough to be given partitions (`assign` says who is given some while none has)."""
     preferred: frozenset[PartitionId] = frozenset()
     """Partitions that it should own, as far as the balance allows."""
+    unable: frozenset[PartitionId] = frozenset()
+    """Partitions that it can't serve, as it says itself: nothing moves to it while there are any, if anybody is able.
+    """
 
 
 def assign(
@@ -31,6 +37,8 @@ def assign(
 
     - A partition without a living owner goes to a settled server, if there is one to one that prefers it. While none
       has settled, those that own some count as such, and while none does, all.
+    - A partition moves from an owner that is unable to serve it to a settled server that is unable to serve none. While
+      there is no such server it stays: where nobody can serve it, moving helps nobody.
     - With `rebalance`, settled servers end with as many partitions as each other, or one more. Few partitions move for
       that: none between servers whose numbers differ by one. Without it no partition of a living server moves.
     - With `rebalance`, a partition moves to a settled server that prefers it from an owner that does not, where that
@@ -45,6 +53,7 @@ def assign(
     for partition in range(partitions):
         if partition not in loads.owner_of:
             loads.give(partition, loads.least_loaded(loads.preferring(partition) or loads.takers))
+    _leave_the_unable(loads)
     if rebalance:
         # Until nothing moves any more, or the next look would move something again. Two rounds are nearly always
         # enough; the bound is for a server that must not be kept busy by a case that nobody has thought of.
@@ -85,6 +94,8 @@ class LivingServers:
         self._quiet_s = max(settle_s, LEASE_S)
         self._since_s: dict[ServerId, float] | None = None
         self._assignment: Assignment | None = None
+        self._unable_since_s: dict[ServerId, float] = {}
+        """Since when each server has said that it is unable to serve some partitions."""
         self._changed_s = inf
         """The time at which the assignment, or who is living, was last seen to have changed."""
 
@@ -101,10 +112,27 @@ class LivingServers:
         self._since_s = {
             server: known.get(server, -inf if first_look and server != self._own else now_s) for server in living
         }
+        self._unable_since_s = {
+            server: self._unable_since_s.get(server, now_s) for server, member in living.items() if member.unable
+        }
         return {
-            server: Candidate(member.address, now_s - self._since_s[server] >= self._settle_s, member.preferred)
+            server: Candidate(
+                member.address,
+                now_s - self._since_s[server] >= self._settle_s,
+                member.preferred,
+                self._believed_unable(member, now_s),
+            )
             for server, member in living.items()
         }
+
+    def _believed_unable(self, member: Registration, now_s: float) -> frozenset[PartitionId]:
+        """Return what a member can't serve, once it has said so for `_BELIEVED_S`.
+
+        What keeps all servers from serving, as the loss of most storage nodes, is told by all at about the same time.
+        By then each knows that the others can't either.
+        """
+        since_s = self._unable_since_s.get(member.server, now_s)
+        return member.unable if now_s - since_s >= _BELIEVED_S else frozenset()
 
     def quiet(self, now_s: float) -> bool:
         """Return whether nothing has changed for long enough for partitions of living servers to move."""
@@ -123,6 +151,8 @@ class _Loads:
             or sorted(candidates)
         )
         """The servers that partitions may move to."""
+        self.able = [server for server in self.takers if not candidates[server].unable]
+        self.takers = self.able or self.takers
         self.owner_of: dict[PartitionId, ServerId] = {}
         self.owned: dict[ServerId, set[PartitionId]] = {server: set() for server in candidates}
         for partition in range(partitions):
@@ -140,6 +170,9 @@ class _Loads:
     def prefers(self, server: ServerId, partition: PartitionId) -> bool:
         return partition in self._candidates[server].preferred
 
+    def is_unable(self, server: ServerId, partition: PartitionId) -> bool:
+        return partition in self._candidates[server].unable
+
     def preferring(self, partition: PartitionId) -> list[ServerId]:
         """Return the servers that prefer this partition and that partitions may move to."""
         return [server for server in self.takers if self.prefers(server, partition)]
@@ -151,6 +184,13 @@ class _Loads:
     def most_loaded(self) -> ServerId:
         """Return the server that owns the most partitions, of several the one with the lowest id."""
         return min(self.owned, key=lambda server: (-len(self.owned[server]), server))
+
+
+def _leave_the_unable(loads: _Loads) -> None:
+    """Move partitions from owners that can't serve them to servers that can, if there are any."""
+    for partition, owner in sorted(loads.owner_of.items()):
+        if loads.able and loads.is_unable(owner, partition):
+            loads.give(partition, loads.least_loaded(loads.preferring(partition) or loads.able))
 
 
 def _balance(loads: _Loads) -> None:

@@ -7,6 +7,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -32,13 +33,14 @@ from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.assignment import Candidate, LivingServers, assign, owned_by
 from polonaise.server.clusteranswers import ClusterAnswers
 from polonaise.server.connectionrequests import ConnectionRequests
-from polonaise.server.coordinatortrouble import CoordinatorTrouble
+from polonaise.server.coordinatortrouble import CoordinatorTrouble, answered_within
 from polonaise.server.copyturns import CopyTurns
 from polonaise.server.expectedservers import ExpectedServersWatch
 from polonaise.server.fragmentscrub import FragmentScrubbing
 from polonaise.server.healthwarnings import HealthWarnings
 from polonaise.server.measures import ServerMeasures
 from polonaise.server.memberwatch import MemberWatch
+from polonaise.server.protocol.givingup import GivingUp, Struggle
 from polonaise.server.protocol.ownerhealth import health_of
 from polonaise.server.protocol.ticks import Ticks
 from polonaise.server.requirements import Requirements
@@ -64,6 +66,10 @@ _MAKING_MAX = 4
 _ASSIGNMENT = "the assignment can't be read"
 _DESCRIPTION_S = 60.0
 """Seconds after which the description is read again unasked: who grew a topic may have died before assigning it."""
+_LOOK_S = 1.0
+"""The interval, in seconds, at which this server looks which partitions it can't serve."""
+_NAMED_MAX = 8
+"""The most partitions that a line of the log names."""
 _TICK_S = 0.25
 """The interval, in seconds, at which partitions that are not at rest are told the time: a deadline may be noticed this
 much late."""
@@ -112,6 +118,13 @@ class Server:
         self.followed = False
         """Whether the server serves the partitions that an assignment gives it, if any: False before it has read one,
         after `close`, and while its registration may have run out."""
+        self._giving_up = GivingUp(self._settings.give_up_s)
+        self.given_up: frozenset[PartitionId] = frozenset()
+        """The partitions that this server tells the others that it is unable to serve."""
+        self._owned: frozenset[PartitionId] = frozenset()
+        """The partitions that the assignment gave this server that it followed last."""
+        self._looked_s = 0.0
+        self._telling: asyncio.Task[None] | None = None
         self._ticks = Ticks()
         self._requirements = Requirements(coordinator)
         self._expected = ExpectedServersWatch(coordinator, self._settings.name)
@@ -135,7 +148,7 @@ class Server:
     @property
     def _registration(self) -> Registration:
         """This server's entry among the living servers."""
-        return Registration(self.id, self.address, self._settings.preferred)
+        return Registration(self.id, self.address, self._settings.preferred, self.given_up)
 
     async def start(self) -> None:
         """Listen, register, and start the tasks, above all the one that keeps the assignment and follows it.
@@ -219,6 +232,8 @@ class Server:
     async def close(self) -> None:
         """Stop serving. The next owner of each partition decides the fate of the appends in flight."""
         self.followed = False
+        if self._telling is not None:
+            self._telling.cancel()
         for task in self._tasks:
             task.cancel()
         if self._tasks:  # ended first: one that is registering this server could do so after it has left
@@ -365,6 +380,7 @@ class Server:
     def _follow(self, assignment: Assignment) -> None:
         """Serve the partitions that the assignment gives this server, and no others."""
         mine = owned_by(assignment, self.id)
+        self._owned = frozenset(mine)
         for partition, served in list(self.partitions.items()):
             # Another generation is another owner, even on the same server: it has to start a session of its own.
             if partition not in mine or mine[partition].generation != served.generation:
@@ -409,8 +425,38 @@ class Server:
         """Tell the partitions the time, for ever: those at rest a few at a time, in turns."""
         while True:
             await asyncio.sleep(_TICK_S)
+            self._look_at_struggles()
             for partition in self._ticks.due(self.partitions):
                 self.partitions[partition].tick()
+
+    def _look_at_struggles(self) -> None:
+        """Look once a second which partitions this server can't serve; tell the others when that has changed."""
+        now_s = self._host.clock.monotonic_s()
+        if now_s - self._looked_s < _LOOK_S:
+            return
+        self._looked_s = now_s
+        given_up = self._giving_up.look(
+            now_s,
+            {partition: served.struggle for partition, served in self.partitions.items()},
+            Struggle(bool(self.not_owning), self._membership.stretch),
+            self._owned,
+            connected=self._storage_majority_connected(),
+        )
+        if given_up != self.given_up and (self._telling is None or self._telling.done()):
+            self._telling = self._host.spawn(self._tell_given_up(given_up), "partitions that are given up")
+
+    async def _tell_given_up(self, given_up: frozenset[PartitionId]) -> None:
+        """Tell the others which partitions this server can't serve; after a failure, the next look tells them again."""
+        try:
+            async with answered_within(self._settings.coordinator_s_max):
+                await self._membership.tell(replace(self._registration, unable=given_up))
+        except PolonaiseError as error:
+            _log.warning("server %d can't tell which partitions it gives up: %s", self.id, error, extra=self._fields)
+            return
+        self.given_up = given_up
+        listed = ", ".join(map(str, sorted(given_up)[:_NAMED_MAX])) + (" …" if len(given_up) > _NAMED_MAX else "")
+        news = f"gives up {len(given_up)} partitions that it can't serve: {listed}" if given_up else "gives up nothing"
+        _log.warning("server %d %s", self.id, news, extra=self._fields)
 
     # ------------------------------------------------------------------ connections
 
@@ -602,6 +648,7 @@ class Server:
             "namesake": self._expected.trouble,
             "coordinator": str(self._trouble),
             "not_owning": self.not_owning,
+            "given_up": sorted(self.given_up),
             "tls": network_trouble(self._host.network),
             "fragments": str(self._history or ""),
             "required": self._requirements.told,

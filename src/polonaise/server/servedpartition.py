@@ -36,6 +36,7 @@ from polonaise.server.protocol.effects import (
     Replicate,
     TellFailures,
 )
+from polonaise.server.protocol.givingup import Struggle
 from polonaise.server.protocol.moment import Moment
 from polonaise.server.protocol.mounts import ClientMount
 from polonaise.server.protocol.owner import PartitionOwner
@@ -145,6 +146,13 @@ class ServedPartition:
             self._busy(self.partition)
 
     @property
+    def struggle(self) -> Struggle:
+        """How the partition fares, for the decision whether this server gives it up."""
+        readiness = self.owner.readiness
+        fails = readiness.elsewhere if self.owner.session is None else False
+        return Struggle(fails and self.owner.stopped is None, readiness.faults.total)
+
+    @property
     def _now(self) -> Moment:
         clock = self._host.clock
         return Moment(clock.monotonic_s(), clock.wall_us())
@@ -186,9 +194,9 @@ class ServedPartition:
             reason = await self._run_session(started)
             self._log_news(f"session {started.value.session} ended: {reason}", session=started.value.session)
 
-    def _report(self, waits_for: str) -> None:
+    def _report(self, waits_for: str, elsewhere: bool | None) -> None:
         """Note what an attempt to start a session waits for, in the health and in the server's log."""
-        self.owner.readiness.attempt_waits(waits_for)
+        self.owner.readiness.attempt_waits(waits_for, elsewhere)
         self._log_news(waits_for)
 
     @property

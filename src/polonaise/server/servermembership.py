@@ -65,6 +65,15 @@ class ServerMembership:
         """
         self._membership = await self._coordinator.register(self._registration)
 
+    async def tell(self, registration: Registration) -> None:
+        """Replace what the registration says, now and whenever the server registers again.
+
+        Raises what the coordinator raises: then the caller tells it again.
+        """
+        self._registration = registration
+        if self._membership is not None:
+            await self._membership.tell(registration)
+
     async def leave(self) -> None:
         """End the registration. Doing so twice is no error."""
         if self._membership is not None:

@@ -93,7 +93,7 @@ class SessionStart:
         generation: Generation,
         known: recovery.Known,
         first: bool,
-        report: Callable[[str], None],
+        report: Callable[[str, bool | None], None],
         answered: Callable[[StorageId, ReplicaAnswer], None],
         insufficient: Callable[[str], None],
     ) -> None:
@@ -146,7 +146,7 @@ class SessionStart:
         # is enough: later sessions rest on what this owner has seen committed.
         history = self._shared.history
         if self._first and history is not None:
-            self._report(f"waiting for the fragment store {history} to tell how far it reaches")
+            self._report(f"waiting for the fragment store {history} to tell how far it reaches", False)
             await check_not_ahead(history, self._partition, decided.closing)
         if self._carrying is not None:
             claimed = await self._begin_reset(claimed)
@@ -278,17 +278,18 @@ class SessionStart:
             self._answered.clear()
             outcome = self._decide(value)
             if isinstance(outcome, Undecided):
-                self._report(f"session {self._session} waits for {outcome.waits_for(self._answers)}")
+                silent = not recovery.has_quorum(value, self._answers)
+                self._report(f"session {self._session} waits for {outcome.waits_for(self._answers)}", silent)
             elif recovery.may_engage(value, self._answers):
                 return outcome
             elif recovery.has_quorum(value, self._answers):
                 lack = recovery.lack_of(value, self._answers)
-                self._report(f"session {self._session} waits for more replicas: {lack}")
+                self._report(f"session {self._session} waits for more replicas: {lack}", True)
                 # Appends are refused once the replicas that are connected have had a moment to answer.
                 wait_s = _LOOK_AGAIN_S if told else self._settings.gather_s
             else:
-                silent = [name for name in recovery.participants(value) if name not in self._answers]
-                self._report(f"session {self._session} waits for a quorum: no answer from {', '.join(silent)}")
+                away = [name for name in recovery.participants(value) if name not in self._answers]
+                self._report(f"session {self._session} waits for a quorum: no answer from {', '.join(away)}", True)
             try:
                 async with asyncio.timeout(wait_s):
                     await self._answered.wait()
@@ -355,7 +356,7 @@ class SessionStart:
                 self._answered.set()
                 return
             except PolonaiseError as error:
-                self._report(f"{name} does not answer: {error}")
+                self._report(f"{name} does not answer: {error}", None)
             await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
             pause_s = min(2 * pause_s, self._settings.retry_s_max)
 
@@ -548,6 +549,6 @@ class SessionStart:
                     )
                 raise PartitionNotReady(f"session {self._session} was overtaken by session {current.value.session}")
             except CoordinatorUnavailable:
-                self._report(f"waiting for the coordinator to tell whether session {self._session} is engaged")
+                self._report(f"waiting for the coordinator to tell whether session {self._session} is engaged", False)
             await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
             pause_s = min(2 * pause_s, self._settings.retry_s_max)

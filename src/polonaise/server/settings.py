@@ -51,6 +51,10 @@ class ServerSettings(OwnerSettings):
     Nor do partitions of living servers move until the living servers and the assignment have been the same for so long,
     or for a lease if that is longer: a server that comes and goes would move them each time.
     """
+    give_up_s: float = 6.0
+    """How long a partition is kept that this server can't serve, for want of what another server may have, before the
+    others are told; time with a session counts half against it. The time doubles with each giving up, up to two
+    minutes."""
     coordinator_s_max: float = 5.0
     """The deadline of most of what a server asks the coordinator for in one go, such as a step of a session start,
     which is one or two requests; reads of the assignment and renewals have none. A fifth of it is the longest that a

@@ -184,6 +184,13 @@ class SimulatedCoordinator:
         self._names[name] = entry._replace(version=entry.version + 1), backend
         return True
 
+    def tell(self, name: str, contents: bytes, backend: SimulatedBackend) -> bool:
+        self.bury()
+        entry, holder = self._names.get(name, (None, None))
+        if entry is not None and holder is backend:
+            self._names[name] = entry._replace(contents=contents), backend
+        return holder is backend
+
     def leave(self, name: str, backend: SimulatedBackend) -> bool:
         is_holder = name in self._names and self._names[name][1] is backend
         if is_holder:
@@ -281,6 +288,10 @@ class SimulatedBackend:
         if name not in self._own:
             return False
         return not self._service.leases or await self._call(lambda: self._service.renew(name, self))
+
+    async def tell(self, name: str, contents: bytes) -> None:
+        if name in self._own:
+            await self._call(lambda: self._service.tell(name, contents, self), changes=True)
 
     async def leave(self, name: str) -> None:
         if name in self._own:

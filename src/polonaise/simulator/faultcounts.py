@@ -53,6 +53,8 @@ FAULTS: Final = (
     "directory_refused",
     "owner_replaced",
     "planned",
+    "cut_off_from_storage",
+    "majority_lost",
     "needed_copy",
     "disaster",
     "overtaken",

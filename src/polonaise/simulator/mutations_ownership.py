@@ -28,6 +28,24 @@ OWNERSHIP_MUTATIONS: Final[dict[str, Mutation]] = {
         "                loads.give(partition, loads.least_loaded(loads.preferring(partition) or loads.takers))\n",
         "P11: what a dead server owned is given to nobody",
     ),
+    "owner-that-keeps-what-it-can-not-serve": Mutation(
+        "polonaise.server.protocol.givingup",
+        "        return self._lost | given_up\n",
+        "        return frozenset()\n",
+        "P11: a server that is cut off from the storage nodes alone keeps its partitions for ever",
+    ),
+    "flapping-owner-keeps-what-it-can-not-serve": Mutation(
+        "polonaise.server.protocol.givingup",
+        "        self.counted_s = min(self.grace_s, max(0.0, counted_s))\n",
+        "        self.counted_s = min(self.grace_s, counted_s) if struggle.fails else 0.0\n",
+        "P11: a server whose sessions fail again and again keeps its partitions, as each failure is short",
+    ),
+    "unable-servers-pass-partitions-on": Mutation(
+        "polonaise.server.assignment",
+        "        self.able = [server for server in self.takers if not candidates[server].unable]\n",
+        "        self.able = self.takers\n",
+        "P11: where nobody can serve a partition, it is passed from server to server",
+    ),
     # No manager is elected: every server computes the same assignment. What two managers would do wrong, two servers do
     # that write without a look at what the other has written.
     "two-servers-assign-at-once": Mutation(

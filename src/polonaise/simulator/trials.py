@@ -14,6 +14,7 @@ from typing import Final
 
 from polonaise.client.protocol.outstanding import Unordered
 from polonaise.coordination.lease import LEASE_S
+from polonaise.coordination.values import ASSIGNMENT, Assignment
 from polonaise.log.control import CONTROL_FILE
 from polonaise.simulator.cluster import Node
 from polonaise.simulator.nemesis import Nemesis
@@ -42,6 +43,8 @@ _NEEDED_S: Final = 8.0
 _TOLD_S: Final = 15.0
 """Virtual seconds within which a waiting client must be told which nodes it waits for, and health must say why a
 directory is refused."""
+_LOST_S: Final = 40.0
+"""Virtual seconds for which a majority of the storage nodes is away: several times as long as a server's grace."""
 _REPLACED_TIMES: Final = 2
 _REPLACED_STEPS: Final = 20
 _PLANNED_STEPS: Final = 60
@@ -337,6 +340,70 @@ class Trials:
         await self._observer.until(REPAIR_S, lambda: self._observer.all_engaged() and not server.not_owning)
         self._faults.count("owner_cut_off")
 
+    async def _owners_without_storage_are_replaced(self) -> None:
+        """Cut an owner off from all storage nodes alone, for good or again and again: others must take over.
+
+        Nothing is done with a single server.
+        """
+        owners = [node for node in self._cluster.servers if self._cluster.owns(node) and node.running]
+        if not owners or len(self._cluster.running_servers) < 2:
+            return
+        self._cluster.world.loop.grant(_MENDED_STEPS)
+        owner, network = owners[0].name, self._cluster.world.network
+        storage = [node.name for node in (*self._cluster.storage, *self._cluster.spares)]
+        owned, settings = self._owned().keys(), self._cluster.knobs.server
+
+        def taken_over() -> bool:
+            present = self._owned()
+            return present.keys() >= owned and owner not in present.values()
+
+        async def cut_again_and_again() -> None:
+            while True:
+                network.partition(owner, storage)
+                await asyncio.sleep(self._cluster.knobs.link.silence_s_max + 0.5)
+                network.heal(owner, storage)
+                await asyncio.sleep(1.0)
+
+        flapping = None
+        if self._random.random() < 0.5:
+            flapping = asyncio.get_running_loop().create_task(cut_again_and_again(), name="flapping")
+        else:
+            network.partition(owner, storage)
+        try:
+            # A server that has just started takes over only once it has settled.
+            await self._observer.until(5 * settings.give_up_s + settings.settle_s + _TOLD_S, taken_over)
+        finally:
+            if flapping is not None:
+                flapping.cancel()
+            network.heal(owner, storage)
+        await self._observer.until(REPAIR_S, self._observer.all_engaged)
+        self._faults.count("cut_off_from_storage")
+
+    async def _nobody_passes_on_what_nobody_can_serve(self) -> None:
+        """Take a majority of the storage nodes down for long: partitions may change their owners once each, at most."""
+        if len(self._cluster.running_servers) < 2:
+            return
+        self._cluster.world.loop.grant(_MENDED_STEPS)
+        await asyncio.sleep(max(LEASE_S, self._cluster.knobs.server.settle_s) + _TAKE_OVER_S)
+        before = self._generations()
+        away = self._cluster.storage[: len(self._cluster.storage) // 2 + 1]
+        for node in away:
+            node.put_down()
+        try:
+            await asyncio.sleep(_LOST_S)
+        finally:
+            for node in away:
+                node.let_up()
+        moves = sum(self._generations()) - sum(before)
+        if moves > len(before):
+            raise Violation("P11 availability", "partitions that nobody can serve to stay", f"{moves} moves")
+        await self._observer.repaired()
+        self._faults.count("majority_lost")
+
+    def _generations(self) -> list[int]:
+        owners = Assignment.decode(self._cluster.service.snapshot()[ASSIGNMENT].contents).owners
+        return [owners[partition].generation for partition in sorted(owners)]
+
     def _owned(self) -> dict[int, str]:
         """Return, by partition, the name of the server that has a session in it; of two servers, the later owner's."""
         latest: dict[int, tuple[int, str]] = {}
@@ -352,5 +419,7 @@ _TRIALS: Final[tuple[tuple[float, Callable[[Trials], Awaitable[None]]], ...]] = 
     (0.1, Trials._who_waits_is_told),
     (0.1, Trials._refused_directory_is_told),
     (0.3, Trials._planned_changes_fail_nothing),
+    (0.05, Trials._owners_without_storage_are_replaced),
+    (0.03, Trials._nobody_passes_on_what_nobody_can_serve),
 )
 """Trials that are drawn whatever the cluster is like, each with the share of seeds that have it."""

@@ -200,3 +200,38 @@ def test_what_a_server_prefers_is_taken_from_its_registration() -> None:
     living = LivingServers(1, 5.0)
     seen = living.candidates([Registration(1, "s:1"), Registration(2, "s:2", frozenset({3}))], Assignment(), 0.0)
     assert [seen[server].preferred for server in (1, 2)] == [frozenset(), frozenset({3})]
+
+
+# ------------------------------------------------------------------ servers that can't serve
+
+
+def unable(server: int, *partitions: int) -> dict[int, Candidate]:
+    return {server: Candidate(f"s:{server}", unable=frozenset(partitions))}
+
+
+def test_what_an_owner_is_unable_to_serve_moves_to_servers_that_are_able() -> None:
+    after = assign(owned(1, 1, 2, 3), unable(1, 0, 1) | candidates(2, 3), 4, rebalance=False)
+    assert servers_of(after) == [2, 3, 2, 3]
+    assert [after.owners[n].generation for n in range(4)] == [2, 2, 1, 1]
+
+
+def test_nothing_moves_to_a_server_that_is_unable_to_serve_something() -> None:
+    assert servers_of(assign(owned(2, 2, 2, 2), unable(1, 7) | candidates(2), 4)) == [2, 2, 2, 2]
+    assert servers_of(assign(owned(2, 9, 9, 2), unable(1, 7) | candidates(2), 4)) == [2, 2, 2, 2]
+
+
+def test_where_nobody_is_able_nothing_moves() -> None:
+    held = owned(1, 1, 2, 2)
+    assert assign(held, unable(1, 0, 1) | unable(2, 2), 4) == held
+    assert assign(held, unable(1, 0, 1), 4, rebalance=False) == assign(held, candidates(1), 4, rebalance=False)
+
+
+def test_that_a_server_is_unable_is_believed_once_all_could_have_said_the_same() -> None:
+    living = LivingServers(1, 10.0)
+    members = [Registration(1, "s:1"), Registration(2, "s:2", unable=frozenset({4}))]
+    held = Assignment()
+    assert not living.candidates(members, held, 50.0)[2].unable
+    assert not living.candidates(members, held, 52.0)[2].unable
+    assert living.candidates(members, held, 53.0)[2].unable == {4}
+    assert not living.candidates([members[0], Registration(2, "s:2")], held, 54.0)[2].unable
+    assert not living.candidates(members, held, 55.0)[2].unable

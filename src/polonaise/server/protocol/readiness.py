@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from polonaise.coordination.values import PartitionValue
-from polonaise.errors import PartitionNotReady, PolonaiseError
+from polonaise.errors import CoordinatorDamaged, CoordinatorUnavailable, PartitionNotReady, PolonaiseError
 from polonaise.server.protocol.copythrottle import CopyProgress
 from polonaise.server.protocol.recovery import ReplicaAnswer
 from polonaise.server.protocol.sessionfaults import SessionFaults
@@ -23,13 +23,17 @@ class Readiness:
     """
 
     __slots__ = (
-        "_ended_s", "_partition", "_progress", "added", "answers", "blocked", "faults", "late", "reached", "waits_for",
+        "_ended_s", "_partition", "_progress", "added", "answers", "blocked", "elsewhere", "faults", "late", "reached",
+        "waits_for",
     )  # fmt: skip
 
     def __init__(self, partition: PartitionId) -> None:
         self._partition = partition
         self.waits_for = "its first session has not begun"
         """The reason why there is no session; empty while there is one."""
+        self.elsewhere = False
+        """Whether another server may have what there is no session for want of: not so for the coordinator, for an
+        operator, or for replicas that answer and can't be believed."""
         self.blocked: PolonaiseError | None = None
         """The error with which requests are refused while only an operator can help; None otherwise."""
         self.faults = SessionFaults()
@@ -50,10 +54,14 @@ class Readiness:
         self._ended_s = 0.0
         """When the last session ended; 0 before the first."""
 
-    def attempt_waits(self, waits_for: str) -> None:
-        """Note what an attempt to start a session waits for, unless the partition waits for an operator anyway."""
+    def attempt_waits(self, waits_for: str, elsewhere: bool | None = None) -> None:
+        """Note what an attempt to start a session waits for, unless the partition waits for an operator anyway.
+
+        `elsewhere` says whether another server may have it; None leaves that as it was.
+        """
         if self.blocked is None:
             self.waits_for = waits_for
+            self.elsewhere = self.elsewhere if elsewhere is None else elsewhere
 
     def replica_answered(self, name: StorageId, answer: ReplicaAnswer) -> None:
         """Note what a replica has proved in an attempt to start a session."""
@@ -63,11 +71,12 @@ class Readiness:
         """Note that an attempt to start a session failed; `operator`: only an operator can help. Return `blocked`."""
         self.waits_for = str(error)
         self.blocked = error if operator else None
+        self.elsewhere = not operator and not isinstance(error, CoordinatorUnavailable | CoordinatorDamaged)
         return self.blocked
 
     def session_started(self, late: Iterable[StorageId]) -> None:
         """Note that the partition is ready, without the `late` members."""
-        self.waits_for, self.blocked = "", None
+        self.waits_for, self.blocked, self.elsewhere = "", None, False
         self.answers = {}
         self.late = dict.fromkeys(late, "")
         self.reached = {name: last for name, last in self.reached.items() if name in (*self.late, *self.added)}
@@ -98,7 +107,7 @@ class Readiness:
         self.reached |= reached
         if fault:
             self.faults.ended_session(reason, now_s, waiting_since_s)
-        self.waits_for = f"session {session} ended: {reason}"
+        self.waits_for, self.elsewhere = f"session {session} ended: {reason}", fault
         self._ended_s = now_s
 
     def replica_late(self, name: StorageId, reason: str) -> None:

@@ -1,0 +1,130 @@
+"""The partitions that a server gives up, because it can't serve them although others may: pure, without a clock.
+
+A server that is cut off from the storage nodes alone, or loses many packets, goes on as a member of the cluster. Nobody
+but itself can notice. So it tells the others, in its registration, which partitions it is unable to serve, and
+`server.assignment` gives these to able ones.
+
+* **A grace first.** Time without a session counts, and half of the time with one counts against it; each session that a
+  fault has ended counts as `_FAULT_S` seconds besides. A short fault, or one of a storage node, moves nothing.
+* **A growing one.** With each giving up the grace of the partition doubles, up to `_GRACE_S_MAX`, and so does the time
+  for which it stays given up. So a cluster in which nobody can serve it does not pass it around.
+* **Unable together is not unable.** Where no server is able, nothing moves: that is the assignment's rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from polonaise.terms import PartitionId
+
+_FAULT_S: Final = 2.0
+_STEP_S_MAX: Final = 2.0
+"""The most seconds that count between two looks: a server that was itself stopped has tried nothing meanwhile."""
+_HOLD: Final = 5.0
+"""For how many times its grace a partition stays given up after the last moment at which the server failed."""
+_GRACE_S_MAX: Final = 120.0
+_FORGIVEN: Final = 20.0
+"""After how many times its grace without another giving up a partition has its first grace again."""
+
+
+class Struggle(NamedTuple):
+    """How a partition, or the server as a whole, fares at one look."""
+
+    fails: bool
+    """Whether it is kept from working now, by what another server may not have."""
+    faults: int
+    """The number of times that it was kept from working so far."""
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """What is remembered of one partition, or of the server as a whole."""
+
+    grace_s: float
+    counted_s: float = 0.0
+    faults: int = 0
+    until_s: float | None = None
+    """Until when it stays given up; None if it is not."""
+    ended_s: float | None = None
+    """When it was last taken back; None if it never was given up."""
+
+    def look(self, struggle: Struggle, step_s: float, now_s: float) -> None:
+        """Take one look into account, `step_s` seconds after the one before."""
+        counted_s = self.counted_s + (step_s if struggle.fails else -step_s / 2)
+        counted_s += _FAULT_S * max(0, struggle.faults - self.faults)
+        self.faults = struggle.faults
+        self.counted_s = min(self.grace_s, max(0.0, counted_s))
+        if self.until_s is None:
+            if self.counted_s >= self.grace_s:
+                self.until_s = now_s + _HOLD * self.grace_s
+        elif struggle.fails:
+            self.until_s = now_s + _HOLD * self.grace_s
+        elif not self.counted_s:
+            self.take_back(now_s)
+
+    def take_back(self, now_s: float) -> None:
+        """Give it up no more; the next time is later."""
+        self.until_s, self.ended_s, self.counted_s = None, now_s, 0.0
+        self.grace_s = min(2 * self.grace_s, _GRACE_S_MAX)
+
+
+class GivingUp:
+    """Decides which partitions a server is to tell the others that it is unable to serve."""
+
+    def __init__(self, grace_s: float) -> None:
+        """`grace_s` is the first grace, in seconds."""
+        self._grace_s = grace_s
+        self._looked_s: float | None = None
+        self._server = _Trouble(grace_s)
+        self._lost: frozenset[PartitionId] = frozenset()
+        """What the server owned when it was given up as a whole."""
+        self._partitions: dict[PartitionId, _Trouble] = {}
+
+    def look(
+        self,
+        now_s: float,
+        partitions: Mapping[PartitionId, Struggle],
+        server: Struggle,
+        owned: Collection[PartitionId],
+        *,
+        connected: bool,
+    ) -> frozenset[PartitionId]:
+        """Return the partitions that are given up now.
+
+        `partitions` has those that the server serves, `server` says whether it may own anything at all, and `owned` are
+        the partitions that the assignment gives it. While too few storage nodes are connected for any session
+        (`connected`), nothing is taken back that the server does not serve.
+        """
+        step_s = 0.0 if self._looked_s is None else min(_STEP_S_MAX, now_s - self._looked_s)
+        self._looked_s = now_s
+        was_given_up = self._server.until_s is not None
+        self._server.look(server, step_s, now_s)
+        if not was_given_up and self._server.until_s is not None:
+            self._lost = frozenset(owned)
+        for partition, struggle in partitions.items():
+            trouble = self._partitions.get(partition)
+            if trouble is None:
+                if not struggle.fails and not struggle.faults:
+                    continue  # most have never failed: nothing is kept of them
+                trouble = self._partitions[partition] = _Trouble(self._grace_s)
+            # Counts begin anew with each ownership.
+            trouble.faults = min(trouble.faults, struggle.faults)
+            trouble.look(struggle, step_s, now_s)
+        for partition, trouble in list(self._partitions.items()):
+            if partition in partitions:
+                continue
+            if trouble.until_s is not None:
+                if not connected:
+                    trouble.until_s = max(trouble.until_s, now_s + trouble.grace_s)
+                elif now_s >= trouble.until_s:
+                    trouble.take_back(now_s)
+            elif trouble.ended_s is None or now_s - trouble.ended_s > _FORGIVEN * trouble.grace_s:
+                del self._partitions[partition]
+        if self._server.until_s is not None and now_s >= self._server.until_s:
+            self._server.take_back(now_s)
+        if self._server.until_s is None:
+            self._lost = frozenset()
+        given_up = {partition for partition, trouble in self._partitions.items() if trouble.until_s is not None}
+        return self._lost | given_up

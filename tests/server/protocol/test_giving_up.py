@@ -1,0 +1,100 @@
+"""Which partitions a server gives up: those that it can't serve for long, and later each time."""
+
+from __future__ import annotations
+
+from polonaise.server.protocol.givingup import GivingUp, Struggle
+from polonaise.terms import PartitionId
+
+WELL = Struggle(False, 0)
+FAILS = Struggle(True, 0)
+
+
+class Server:
+    """A server that owns partitions 0 and 1, and looks once a second."""
+
+    def __init__(self) -> None:
+        self.giving_up = GivingUp(6.0)
+        self.now_s = 100.0
+        self.server = WELL
+        self.connected = True
+
+    def fares(self, seconds: int, *struggles: Struggle) -> set[PartitionId]:
+        """Let time pass while the partitions fare so; return what is given up in the end."""
+        found: frozenset[PartitionId] = frozenset()
+        for _ in range(seconds):
+            self.now_s += 1.0
+            served = dict(enumerate(struggles))
+            found = self.giving_up.look(self.now_s, served, self.server, {0, 1}, connected=self.connected)
+        return {*found}
+
+
+def test_what_can_not_be_served_for_a_grace_is_given_up_alone() -> None:
+    server = Server()
+    assert server.fares(6, FAILS, WELL) == set()
+    assert server.fares(2, FAILS, WELL) == {0}
+
+
+def test_short_faults_give_nothing_up() -> None:
+    server = Server()
+    for number in range(20):
+        assert server.fares(1, Struggle(True, number + 1), WELL) == set()
+        assert server.fares(10, Struggle(False, number + 1), WELL) == set()
+
+
+def test_a_partition_that_flaps_is_given_up_though_each_fault_is_short() -> None:
+    """A host that loses packets: a session starts, and ends by a fault some seconds later, again and again."""
+    server = Server()
+    given_up = set()
+    for number in range(12):
+        given_up |= server.fares(1, Struggle(True, number + 1), WELL)
+        given_up |= server.fares(4, Struggle(False, number + 1), WELL)
+    assert given_up == {0}
+
+
+def test_what_was_given_up_stays_so_for_a_time_that_grows() -> None:
+    server, held_s = Server(), []
+    for _ in range(3):
+        while not server.fares(1, FAILS, WELL):
+            pass
+        gone_s = server.now_s
+        server.giving_up.look(server.now_s, {1: WELL}, WELL, {1}, connected=True)
+        while server.giving_up.look(server.now_s, {1: WELL}, WELL, {1}, connected=True):
+            server.now_s += 1.0
+        held_s.append(server.now_s - gone_s)
+    assert held_s[0] >= 29
+    assert held_s[1] >= 2 * held_s[0] - 2
+    assert held_s[2] >= 2 * held_s[1] - 2
+
+
+def test_while_too_few_storage_nodes_are_connected_nothing_is_taken_back() -> None:
+    server = Server()
+    server.fares(8, FAILS, WELL)
+    server.connected = False
+    for _ in range(300):
+        server.now_s += 1.0
+        left = server.giving_up.look(server.now_s, {1: WELL}, WELL, {1}, connected=False)
+    assert left == {0}
+
+
+def test_a_partition_that_is_served_again_is_taken_back_soon() -> None:
+    """Where nobody else could take it over, its owner goes on with it."""
+    server = Server()
+    assert server.fares(8, FAILS, WELL) == {0}
+    assert server.fares(14, WELL, WELL) == set()
+
+
+def test_a_server_that_keeps_losing_its_registration_gives_up_all_that_it_owns() -> None:
+    server, given_up = Server(), set()
+    for number in range(8):
+        server.server = Struggle(True, number + 1)
+        server.fares(2)
+        server.server = Struggle(False, number + 1)
+        given_up |= server.fares(4, WELL, WELL)
+    assert given_up == {0, 1}
+
+
+def test_a_server_that_was_stopped_itself_has_failed_nobody_meanwhile() -> None:
+    server = Server()
+    server.fares(1, FAILS, WELL)
+    server.now_s += 60.0
+    assert server.fares(1, FAILS, WELL) == set()
