@@ -39,7 +39,7 @@ class Struggle(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Trouble:
+class _Hardship:
     """What is remembered of one partition, or of the server as a whole."""
 
     grace_s: float
@@ -77,10 +77,10 @@ class GivingUp:
         """`grace_s` is the first grace, in seconds."""
         self._grace_s = grace_s
         self._looked_s: float | None = None
-        self._server = _Trouble(grace_s)
+        self._server = _Hardship(grace_s)
         self._lost: frozenset[PartitionId] = frozenset()
         """What the server owned when it was given up as a whole."""
-        self._partitions: dict[PartitionId, _Trouble] = {}
+        self._partitions: dict[PartitionId, _Hardship] = {}
 
     def look(
         self,
@@ -108,7 +108,7 @@ class GivingUp:
             if trouble is None:
                 if not struggle.fails and not struggle.faults:
                     continue  # most have never failed: nothing is kept of them
-                trouble = self._partitions[partition] = _Trouble(self._grace_s)
+                trouble = self._partitions[partition] = _Hardship(self._grace_s)
             # Counts begin anew with each ownership.
             trouble.faults = min(trouble.faults, struggle.faults)
             trouble.look(struggle, step_s, now_s)
