@@ -746,6 +746,16 @@ class CoordinatorDamaged(PolonaiseError):
     code = "coordinator_damaged"
 
 
+class CoordinatorLost(CoordinatorDamaged):
+    """The coordinator holds no cluster, while storage nodes hold the data of one: it has lost its own data.
+
+    The log is on the storage nodes, whose directories are to be left as they are: `polonaise cluster recover` makes the
+    coordinator's values again.
+    """
+
+    code = "coordinator_lost"
+
+
 class CoordinatorNewer(CoordinatorDamaged, UnsupportedFormat):
     """A value that the coordinator keeps was written by a newer version of Polonaise, and this one can't read it.
 

@@ -5,6 +5,7 @@ Run in this process, through the command's own entry: none of these gets as far 
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
@@ -18,7 +19,11 @@ import pytest
 import typer.main
 
 from polonaise.cli.exitstatus import ExitStatus
+from polonaise.coordination.file import coordinator_in
+from polonaise.coordination.values import ClusterDescription
+from polonaise.host.real import RealHost
 from polonaise.log.control import encode_header
+from rigs.observed import observed_storage
 from rigs.programs import run_polonaise, start_polonaise
 from rigs.shell import Shell
 
@@ -133,13 +138,47 @@ def test_an_invalid_storage_address_makes_no_cluster(shell: Shell, tmp_path: Pat
     assert not (tmp_path / "c").exists()
 
 
-def test_a_server_without_a_cluster_and_without_storage_nodes(shell: Shell, tmp_path: Path) -> None:
-    shell.refuses("server", "run", "--coordinator", f"file:{tmp_path}/c", code="bad_option", naming="--storage")
+def made_in(directory: Path) -> None:
+    """Make a cluster of storage nodes that do not run."""
+    host = RealHost()
+
+    async def make() -> None:
+        coordinator = coordinator_in(host, f"{directory}/c")
+        await coordinator.initialize(ClusterDescription(bytes(range(16)), 1, tuple(STORAGE.split(","))))
+        await coordinator.close()
+
+    asyncio.run(make())
+    host.close()
+
+
+def test_a_server_without_a_cluster_makes_none(shell: Shell, tmp_path: Path) -> None:
+    for storage in ((), ("--storage", "127.0.0.1:1")):
+        command = ("server", "run", "--coordinator", f"file:{tmp_path}/c", *storage)
+        shell.refuses(*command, code="not_initialized", naming="polonaise cluster create")
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_cluster_without_storage_nodes(shell: Shell, tmp_path: Path) -> None:
+    shell.refuses("cluster", "create", "--coordinator", f"file:{tmp_path}/c", code="bad_option", naming="--storage")
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_cluster_of_storage_nodes_that_do_not_answer(shell: Shell, tmp_path: Path) -> None:
+    command = ("cluster", "create", "--coordinator", f"file:{tmp_path}/c", "--storage", "a=127.0.0.1:1")
+    shell.refuses(*command, code="connection_lost", naming="no cluster was made")
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_cluster_where_there_is_one(shell: Shell, tmp_path: Path) -> None:
+    made_in(tmp_path)
+    command = ("cluster", "create", "--coordinator", f"file:{tmp_path}/c", "--storage", STORAGE)
+    shell.refuses(*command, code="already_initialized", naming="holds a cluster")
 
 
 def test_storage_nodes_that_are_not_the_clusters(shell: Shell, tmp_path: Path) -> None:
     arguments = ["server", "run", "--coordinator", f"file:{tmp_path}/c", "--listen", "8.8.8.8:1", "--storage"]
-    shell.refuses(*arguments, STORAGE, code="bad_option", naming="8.8.8.8")  # it has made the cluster
+    made_in(tmp_path)
+    shell.refuses(*arguments, STORAGE, code="bad_option", naming="8.8.8.8")
     other = STORAGE.replace("7100", "7999")
     shell.refuses(*arguments, other, code="bad_option", naming="127.0.0.1:7100")
 
@@ -162,16 +201,19 @@ def test_a_coordinator_that_is_no_directory(shell: Shell, tmp_path: Path) -> Non
         )  # fmt: skip
 
 
-def test_a_coordinator_where_no_directory_can_be_made(shell: Shell) -> None:
-    shell.refuses(
-        "server", "run", "--coordinator", "file:/proc/nope", "--storage", STORAGE,
-        code="coordinator_unavailable", naming="can't be made",
-    )  # fmt: skip
+async def test_a_coordinator_where_no_directory_can_be_made(shell: Shell, tmp_path: Path) -> None:
+    async with observed_storage(tmp_path) as node:
+        ended = await asyncio.to_thread(
+            run_polonaise, "cluster", "create", "--coordinator", "file:/proc/nope", "--storage", node.address
+        )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("polonaise: [coordinator_unavailable] ")
+    assert "can't be made" in ended.stderr
 
 
 def test_a_damaged_coordinator(shell: Shell, tmp_path: Path) -> None:
     arguments = [*started("server", tmp_path), "--listen", "8.8.8.8:1"]
-    shell.refuses(*arguments, code="bad_option", naming="8.8.8.8")
+    made_in(tmp_path)
     description = tmp_path / "c" / "description"
     description.write_bytes(description.read_bytes().replace(b"7100", b"7200"))
     shell.refuses(*arguments, code="coordinator_damaged", naming="description")
@@ -196,6 +238,7 @@ def test_an_address_of_another_machine_leaves_no_directory(shell: Shell, tmp_pat
 def test_a_port_in_use(shell: Shell, tmp_path: Path, kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
+        made_in(tmp_path)
         shell.refuses(*started(kind, tmp_path), "--listen", address, code="address_in_use", naming=address)
     assert kind == "zookeeper" or not (tmp_path / "s").exists()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from polonaise.errors import AppendUnknown
-from polonaise.node.local import ChildNode, LocalCluster
+from polonaise.node.local import ChildNode, LocalCluster, make_cluster
 from polonaise.server.settings import ServerSettings
 from rigs.cluster import Writer, connected, nodes, running
 from rigs.health import until_engaged
@@ -139,7 +139,8 @@ async def test_a_storage_node_under_two_names_counts_once(tmp_path: Path) -> Non
             await asyncio.to_thread(node.start)
         first, second = (node.address for node in cluster.storage)
         alias = first.replace("127.0.0.1", "localhost")
-        options = ["--coordinator", cluster.coordinator, "--storage", f"{first},{alias},{second}"]
+        make_cluster(cluster.coordinator, {name: name for name in (first, alias, second)}, 1)
+        options = ["--coordinator", cluster.coordinator]
         cluster.servers = [ChildNode("server", ["server", "run", *options], tmp_path / "server.log")]
         await asyncio.to_thread(cluster.servers[0].start)
         async with connected(cluster) as log:

@@ -97,6 +97,16 @@ async def test_unique_ids_end_below_two_to_the_31(backend: Scripted, coordinator
             await coordinator.unique_id()
 
 
+async def test_a_registration_of_another_cluster_in_the_same_place_is_passed_over(
+    backend: Scripted, coordinator: Coordinator
+) -> None:
+    backend.names = {
+        "5": Entry(OTHER_KEY, 0, Registration(5, "s:5").encode()),
+        "12": Entry(KEY, 0, Registration(12, "s:12").encode()),
+    }
+    assert [each.server for each in await coordinator.members()] == [12]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -104,7 +114,6 @@ async def test_unique_ids_end_below_two_to_the_31(backend: Scripted, coordinator
         Entry(KEY, 0, b"[5]"),
         Entry(KEY, 0, b'[5,"s:5"]'),
         Entry(KEY, 0, Registration(6, "s:5").encode()),
-        Entry(OTHER_KEY, 0, Registration(5, "s:5").encode()),
     ],
 )
 async def test_a_registration_that_is_not_its_server_s_is_named_as_long_as_that_works(

@@ -134,7 +134,7 @@ def test_the_image_runs_commands_that_there_are() -> None:
     shown = text.replace("\\\n#", " ")
     runs = [line for line in shown.splitlines() if line.startswith("#   docker run")]
     commands = [shlex.split(line.split(" polonaise ")[1]) for line in runs if " polonaise " in line]
-    assert len(commands) == 3
+    assert len(commands) == 4
     for words in commands:
         assert_is_command(words)
 
@@ -142,9 +142,9 @@ def test_the_image_runs_commands_that_there_are() -> None:
 def test_the_containers_that_are_shown_make_a_cluster() -> None:
     shown = (DEPLOY / "Dockerfile").read_text().replace("\\\n#", " ")
     names = re.findall(r"--hostname (\S+)", shown)
-    (storage,) = re.findall(r"server run .*--storage (\S+)", shown)
+    (storage,) = re.findall(r"cluster create .*--storage (\S+)", shown)
     (named,) = re.findall(r"storage run --name (\S+) .*--listen (\S+)", shown)
-    assert storage == "=".join(named), "the first server makes the cluster, and so has to be told its storage nodes"
+    assert storage == "=".join(named), "the cluster is made of the storage node that runs"
     coordinators = re.findall(r"zookeeper://(\w+):2181", shown)
     assert set(coordinators) <= set(names), "somebody runs the coordinator"
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import polonaise
 from polonaise.host.real import RealHost
 from polonaise.host.tls import TlsIdentity
-from polonaise.node.processes import Http, run_server, run_storage
+from polonaise.node.addresses import coordinator_at
+from polonaise.node.processes import Http, create_cluster, run_server, run_storage
 from polonaise.server.settings import ServerSettings
 from polonaise.storage.settings import StorageSettings
 from rigs.waiting import PATIENCE_S
@@ -78,6 +79,17 @@ async def observed_storage(directory: Path) -> AsyncIterator[ObservedRun]:
         await node.stop()
 
 
+async def make(coordinator: str, nodes: Mapping[str, str], partitions: int, tls: TlsIdentity | None = None) -> None:
+    """Make a cluster of storage nodes that run."""
+    host = RealHost(tls=tls)
+    opened = coordinator_at(host, coordinator, tls)
+    try:
+        await create_cluster(host, opened, nodes, partitions)
+    finally:
+        await opened.close()
+        host.close()
+
+
 @contextlib.asynccontextmanager
 async def observed_cluster(
     directory: Path, *, storage: int = 3, partitions: int = 1, tls: TlsIdentity | None = None, **settings: Any
@@ -89,6 +101,7 @@ async def observed_cluster(
             runs.append(await started_storage(directory / f"storage-{number}", tls))
         nodes = {run.address: run.address for run in runs}
         coordinator = f"file:{directory / 'coordinator'}"
+        await make(coordinator, nodes, partitions, tls)
         how = ServerSettings(**settings)
         server = await started(
             lambda host, ready, http: run_server(host, coordinator, nodes, partitions, how, ready, http=http, tls=tls),

@@ -22,6 +22,7 @@ from polonaise.admin.asking import health_on
 from polonaise.errors import PolonaiseError
 from polonaise.host.real import RealHost
 from polonaise.link.connection import Connection, connect, hello
+from polonaise.node.local import make_cluster
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER
 
 from .flatness import Course, Stretch, courses
@@ -134,10 +135,8 @@ class Campaign:
 
     async def _start(self) -> None:
         await asyncio.gather(*(node.start() for node in self._storage))
-        addresses = ",".join(node.address for node in self._storage)
-        self._servers = [
-            Node(self._directory, f"server {n}", ["server", self._coordinator, addresses]) for n in range(2)
-        ]
+        make_cluster(self._coordinator, {node.address: node.address for node in self._storage}, PARTITIONS)
+        self._servers = [Node(self._directory, f"server {n}", ["server", self._coordinator]) for n in range(2)]
         for node in self._servers:
             await node.start()
         await self._fill()

@@ -1,4 +1,4 @@
-"""A node of the soak: `python -m tests.soak.node storage DIRECTORY` or `server COORDINATOR ADDRESS,ADDRESS,…`.
+"""A node of the soak: `python -m tests.soak.node storage DIRECTORY` or `server COORDINATOR`.
 
 As `polonaise storage run` and `polonaise server run`, with settings that make an hour pass in minutes: small caches and
 segments are full soon, short deadlines expire often.
@@ -14,7 +14,6 @@ import threading
 from typing import Final
 
 from polonaise.host.real import Main, run
-from polonaise.node.addresses import storage_nodes_of
 from polonaise.node.processes import run_server, run_storage
 from polonaise.server.settings import ServerSettings
 from polonaise.storage.settings import StorageSettings
@@ -52,7 +51,7 @@ def storage(directory: str) -> Main:
     return lambda host: run_storage(host, settings, ready)
 
 
-def server(coordinator: str, addresses: str) -> Main:
+def server(coordinator: str) -> Main:
     settings = ServerSettings(
         cache_bytes_max=128 * 1024,
         lock_entries=1 << 12,
@@ -60,8 +59,7 @@ def server(coordinator: str, addresses: str) -> Main:
         pulse_s=2.0,
         checkpoint_transactions=5_000,
     )
-    nodes = storage_nodes_of(addresses.split(","), "ADDRESS")
-    return lambda host: run_server(host, coordinator, nodes, PARTITIONS, settings, ready)
+    return lambda host: run_server(host, coordinator, {}, PARTITIONS, settings, ready)
 
 
 if __name__ == "__main__":
@@ -70,4 +68,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "storage":
         run(storage(sys.argv[2]), syncs_in_loop=True)
     else:
-        run(server(sys.argv[2], sys.argv[3]))
+        run(server(sys.argv[2]))

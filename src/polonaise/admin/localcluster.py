@@ -15,6 +15,7 @@ from typing import Any, Final
 from polonaise.admin import zookeeper
 from polonaise.admin.asking import answered, opened_coordinator
 from polonaise.admin.cluster import ClusterObserver, ClusterStatus, Wellness
+from polonaise.admin.configuration import configuration_of
 from polonaise.admin.localplan import LOCK, NODES_LOCK, ZOOKEEPER, LocalPlan, Wanted, forget_plan, plan_in, write_plan
 from polonaise.errors import DirectoryInUse, ExtraMissing, JavaMissing, PolonaiseError, WrongClusterKey
 from polonaise.host.files import RealLock, try_lock, with_own_errors
@@ -133,6 +134,7 @@ class LocalClusterRun:
             self.directory,
             partitions=plan.partitions,
             addresses=plan.addresses,
+            fragments=configuration_of("server", self._config, {})["fragments"],
             verbose=self._verbose,
             config=self._config,
             apart=True,
@@ -336,8 +338,9 @@ def _missing(status: ClusterStatus) -> str:
     others = [each.name for each in status.storage if each.trouble.startswith(wrong)]
     if others:  # each partition and server tells the same of each of them
         return (
-            f"{wrong} the storage directories of {', '.join(others)} belong to another cluster, for instance one that "
-            "was deleted: erase them or put others in their place, or start the cluster in another directory"
+            f"{wrong} the storage directories of {', '.join(others)} belong to another cluster than the coordinator's: "
+            "put back those that belong here, or start the cluster in another directory. Keep them: they may be the "
+            "only copy of a log"
         )
     return "; ".join(list(dict.fromkeys(status.troubles))[:3])
 

@@ -89,8 +89,8 @@ _NODE: Final = (
 SERVER: Final = (
     SettingKey("coordinator", _TEXT, None, "Address of the coordinator: zookeeper://HOST:PORT,…/ROOT, or file:PATH."),
     _of_server("listen", _TEXT, 0, 0, "Address to listen at: host:port or unix:/path; port 0: any."),
-    SettingKey("storage", _LIST, (), "Storage nodes of a new cluster, each NAME=HOST:PORT or HOST:PORT."),
-    SettingKey("partitions", _COUNT, None, "Number of partitions of a new cluster. Default: 1.", 1, 4096),
+    SettingKey("storage", _LIST, (), "Storage nodes of the cluster, each NAME=HOST:PORT or HOST:PORT."),
+    SettingKey("partitions", _COUNT, None, "Number of partitions of the cluster. A new one has 1 by default.", 1, 4096),
     SettingKey("fragments", _TEXT, None, "Fragment store that the log is archived to: a directory, s3://…, gs://…, az://…."),
     _of_server("name", _TEXT, 0, 0, "Its name, by which it is missed. Default: its address, if that has a port."),
     _of_server("evidence", _FLAG, 0, 1, "Also store what each append was judged by: its mark and locks."),

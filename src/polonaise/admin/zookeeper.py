@@ -11,6 +11,7 @@ import errno
 import os
 import signal
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Sequence
@@ -116,11 +117,11 @@ class ZooKeeperServer:
         (self._directory / "data" / "myid").write_text(f"{self.number}\n")
         port = "clientPort" if self._tls is None else "secureClientPort"
         own = [
-            f"dataDir={self._directory / 'data'}",
+            "dataDir=./data",  # of the directory that it runs in: Java may lack a name for a path that is not Latin
             f"{port}={self.address.port}",
             f"{port}Address={self.address.host}",
         ]
-        (self._directory / "zoo.cfg").write_text("\n".join([*own, *lines, ""]))
+        (self._directory / "zoo.cfg").write_text("\n".join([*map(_property, [*own, *lines]), ""]), "ascii")
 
     def start(self) -> None:
         """Start the process; `wait_serving` tells when it serves."""
@@ -130,10 +131,11 @@ class ZooKeeperServer:
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             f"-Dlog4j2.configurationFile={Path(__file__).parent / 'zookeeper-log4j2.properties'}",
+            f"-Dpolonaise.directory={self._directory}",  # so that an operator sees in a list of processes which it is
             "-cp",
             os.pathsep.join(_class_path(with_tls=self._tls is not None)),
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
-            str(self._directory / "zoo.cfg"),
+            "zoo.cfg",
         ]
         with (self._directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -141,6 +143,8 @@ class ZooKeeperServer:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
+                cwd=self._directory,
+                env={**os.environ, "LC_ALL": "C.UTF-8"},  # by which Java reads and writes names of files
                 start_new_session=True,  # signals reach the shell and the server together
             )
 
@@ -326,6 +330,22 @@ class ZooKeeperEnsemble:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _property(line: str) -> str:
+    """Return a line `key=value` as a Java properties file has it: in ASCII, with everything escaped that it would read
+    as something else.
+
+    Unescaped, a path with a letter beyond Latin 1 or a backslash would be another path, and the data elsewhere.
+    """
+    key, _, value = line.partition("=")
+    escaped = "".join(
+        character
+        if " " < character <= "~" and character != "\\"
+        else "".join(f"\\u{unit:04x}" for (unit,) in struct.iter_unpack(">H", character.encode("utf-16-be")))
+        for character in value
+    )
+    return f"{key}={escaped}"
 
 
 def check_installed() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
+from polonaise.cli import creation as creation
 from polonaise.cli import deletion as deletion
 from polonaise.cli import pipeline_archive, pipeline_audit, pipeline_report, pipeline_views
 from polonaise.cli import requirement as requirement

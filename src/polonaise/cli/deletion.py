@@ -30,7 +30,7 @@ def cluster_delete(
     """Delete a cluster from its coordinator, for good. Its servers have to be stopped first.
 
     Shows what would be deleted, and asks for the cluster's key. The storage nodes' directories stay: the log is in
-    them, and without the cluster nobody serves it; erase them to make a new cluster of these nodes.
+    them, and without the cluster nobody serves it. A new cluster of these nodes needs new directories.
     """
     from polonaise.errors import WrongClusterKey
 
@@ -50,6 +50,9 @@ def cluster_delete(
         if as_json:
             say_json({"cluster": key, "deleted": True})
         else:
-            say("the cluster was deleted; the directories of its storage nodes may be erased")
+            say(
+                "the cluster was deleted. The directories of its storage nodes hold the log, perhaps its only copy; a "
+                "new cluster of these nodes needs new directories"
+            )
 
     looking.with_coordinator(coordinator, do)

@@ -30,12 +30,12 @@ def server_run(
     storage: Annotated[
         str | None,
         Option(
-            help="Storage nodes of a new cluster: NAME=HOST:PORT,… Without NAME= a node is named by its address.",
+            help="Storage nodes that the cluster has to have: NAME=HOST:PORT,… or, without a name, HOST:PORT,…",
             show_default=False,
         ),
     ] = None,
     partitions: Annotated[
-        int | None, Option(min=1, max=4096, help="Number of partitions of a new cluster. Default: 1.")
+        int | None, Option(min=1, max=4096, help="Number of partitions that the cluster has to have.")
     ] = None,
     listen: running.Listen = None,
     name: Annotated[
@@ -80,7 +80,7 @@ def server_run(
     verbose: running.Verbose = False,
     until_stdin_ends: running.UntilStdinEnds = False,
 ) -> None:
-    """Run one server until it is interrupted. The first server makes the cluster.
+    """Run one server of a cluster, which `polonaise cluster create` makes, until it is interrupted.
 
     Settings that are not given here come from the environment (POLONAISE_SERVER_…), then from the table [server] of
     the configuration file; `polonaise config show server` lists them.

@@ -291,12 +291,12 @@ def storage_remove(
     coordinator: looking.CoordinatorOption = None,
     timeout: looking.Timeout = looking.TIMEOUT_S,
 ) -> None:
-    """Take a storage node without copies out of a cluster. It may be stopped then, and its directory erased."""
+    """Take a storage node without copies out of a cluster. It may be stopped then: its directory is not needed."""
     from polonaise.admin.storagenodes import remove_storage
 
     async def remove(_: Host, edits: MemberEdits) -> None:
         await remove_storage(edits, name)
-        say(f"storage node {name} was removed: it may be stopped, and its directory erased")
+        say(f"storage node {name} was removed: it may be stopped, and this cluster needs nothing of its directory")
 
     changing.with_edits(coordinator, timeout, remove)
 

@@ -114,7 +114,8 @@ def damaged(place: str, what: str) -> CoordinatorDamaged:
     """Return the error for a damaged entry, which names the place, what is wrong with it, and what to do."""
     return CoordinatorDamaged(
         f"{place}: {what}. Nothing was changed. Stop the cluster's processes and restore the whole coordinator as it "
-        "was last; an older copy, or a new coordinator, would let two owners write in one session"
+        "was last; an older copy, or a new coordinator, would let two owners write in one session. Without one that is "
+        "whole, its values can be made again from the storage nodes: polonaise cluster recover"
     )
 
 
@@ -122,9 +123,9 @@ def deleted(place: str) -> CoordinatorDamaged:
     """Return the error for a cluster that this process knew, and of which there is no description any more."""
     return CoordinatorDamaged(
         f"{place}: it is missing, and this process has read it before: somebody has deleted the cluster (polonaise "
-        "cluster delete), or its description was lost. Nothing was changed. If it was deleted, stop this process; "
-        "`polonaise server run` with --storage makes a new cluster, of storage nodes with empty directories. If nobody "
-        "deleted it, stop the cluster's processes and restore the whole coordinator as it was last"
+        "cluster delete), or the coordinator has lost its data. Nothing was changed. If it was deleted, stop this "
+        "process. If nobody deleted it, the log is still on the storage nodes: leave their directories as they are, "
+        "and restore the whole coordinator as it was last, or make its values again (polonaise cluster recover)"
     )
 
 

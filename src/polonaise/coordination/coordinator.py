@@ -193,8 +193,8 @@ class Coordinator:
             if self._description is not None:
                 raise deleted(place)
             raise NotInitialized(
-                f"no cluster in {self._backend}: correct the path, or wait until the first server has made it "
-                "(polonaise server run --coordinator … --storage …)"
+                f"no cluster in {self._backend}: correct the address, or make the cluster (polonaise cluster create). "
+                "If there was one, its coordinator has lost its data: polonaise cluster recover"
             )
         description = self._learn(DESCRIPTION, entry, floor, ClusterDescription)
         if description.key != entry.cluster_key:
@@ -370,11 +370,19 @@ class Coordinator:
         return self._memberships[server]
 
     async def members(self) -> list[Registration]:
-        """Return the members that are registered, alive and working, in the order of their server ids."""
+        """Return the members that are registered, alive and working, in the order of their server ids.
+
+        A server of an earlier cluster in this place, which goes on with its registration, is none of them.
+        """
         cluster = await self._cluster()
         registered = await self._backend.registered(MEMBERS)
         now_s = self._clock.monotonic_s()
-        entries = {int(name): entry for name, entry in registered.items()}
+        # One that does not read has no contents, and no key: it is refused, because it may be one of this cluster's.
+        entries = {
+            int(name): entry
+            for name, entry in registered.items()
+            if not entry.contents or entry.cluster_key == cluster.key
+        }
         self._leases.keep_only(entries)
         return [
             self._registration(server, entry, cluster.key)

@@ -88,8 +88,8 @@ class LinkSettings:
 
 _OTHERS: Final = {
     ROLE_STORAGE: (
-        "the directory of this storage node belongs to another cluster: check the address; if that cluster was "
-        "deleted, erase the directory, or give the node another one"
+        "the directory of this storage node belongs to another cluster: check the address, and which directory it is. "
+        "Keep that directory, which may be the only copy of a log; to use the node here, give it a new one"
     )
 }
 """What a side tells a peer of another cluster, by its own role. Other roles tell a general text."""

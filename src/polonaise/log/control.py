@@ -47,8 +47,8 @@ LOCK_FILE: Final = "disk.lock"
 PARTITION_BYTES: Final = 3 * SECTOR_BYTES
 
 WIPE: Final = (
-    "if the other replicas are whole, wipe this node's directory and let it come back as a new one, filled from them "
-    "(an older copy of the file would not know what was promised since)"
+    "if the other replicas are whole, move this node's directory away and start the node with an empty one, which is "
+    "filled from them; keep the old one until it was (an older copy of the file would not know what was promised since)"
 )
 """What to do about a damaged control file, for messages."""
 _HEADER: Final = struct.Struct("<4sHHq16s")
@@ -258,7 +258,8 @@ class ControlFile:
                 if cluster_key is not None and key != cluster_key:
                     raise WrongClusterKey(
                         f"the storage directory {directory} belongs to another cluster, and was left as it is: "
-                        "correct the path, or put the directory back that belongs there"
+                        "correct the path, or put the directory back that belongs there. If the coordinator has lost "
+                        "its data, and a new cluster was made in its place: polonaise cluster recover"
                     )
                 # What can be read may have been written by a process that died before its sync: promises are made on
                 # the strength of it, so it must not vanish with the power.

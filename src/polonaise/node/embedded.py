@@ -217,9 +217,7 @@ async def is_log(disk: Disk, directory: str) -> bool:
         _check_marker(directory, await disk.load(posixpath.join(directory, MARKER)))
         return True
     if RESTORING in names:
-        raise NotEmbeddedLog(
-            f"a restore into {directory} was not finished: run it again, with the same command, or remove the directory"
-        )
+        raise NotEmbeddedLog(f"a restore into {directory} was not finished: run it again, with the same command")
     # A process that died while it made one leaves no more than this.
     others = sorted(set(names) - {HOST_LOCK, f"{MARKER}.new"})
     if others:

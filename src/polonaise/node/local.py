@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import select
@@ -9,13 +10,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from polonaise.errors import PolonaiseError
-from polonaise.host.tls import TlsFiles
+from polonaise.errors import AlreadyInitialized, PolonaiseError
+from polonaise.host.real import RealHost
+from polonaise.host.tls import TlsFiles, TlsIdentity, files_in
+from polonaise.node.addresses import coordinator_at
+from polonaise.node.processes import create_cluster
 from polonaise.terms import StorageId
 
 ANY_PORT: Final = "127.0.0.1:0"
@@ -25,6 +30,8 @@ ZOOKEEPER_ROOT: Final = "polonaise"
 """The root of the cluster in a ZooKeeper of its own."""
 _START_S: Final = 30.0
 _STOP_S: Final = 10.0
+_MAKING_S: Final = 10.0
+"""Seconds that each storage node has to answer before the cluster is made."""
 _SLICE_S: Final = 0.1
 """Seconds between two looks at whether a start has been given up."""
 _LOG_END: Final = 2_000
@@ -251,6 +258,7 @@ class LocalCluster:
             for number, address in enumerate(places.storage)
         ]
         self.partitions = partitions
+        self._fragments = fragments
         self._server_addresses = places.servers
         self._server_options = ["--evidence"] if evidence else []
         self._server_options += ["--fragments", fragments] if fragments else []
@@ -278,14 +286,15 @@ class LocalCluster:
         return ChildNode(name, arguments, log, address=address, apart=self._apart, holding=self._holding)
 
     def start(self, given_up: Callable[[], bool] = _never) -> None:
-        """Start the coordinator and the storage nodes, then the servers, one of which makes the cluster if it is new.
+        """Start the coordinator and the storage nodes, make the cluster if it is new, and start the servers.
 
         Raises `StartFailed`, also once `given_up` says that nobody waits any more.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         _start_together(self.nodes, given_up)
+        nodes = {name: node.address for name, node in self.named.items()}
+        make_cluster(self.coordinator, nodes, self.partitions, self._fragments, self.tls)
         arguments = ["server", "run", "--coordinator", self.coordinator]
-        arguments += ["--storage", ",".join(f"{name}={node.address}" for name, node in self.named.items())]
         arguments += ["--partitions", str(self.partitions), *self._server_options]
         count = len(self._server_addresses)
         self.servers = [
@@ -321,6 +330,40 @@ class LocalCluster:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def make_cluster(
+    coordinator: str,
+    nodes: Mapping[StorageId, str],
+    partitions: int,
+    fragments: str | None = None,
+    tls: TlsFiles | None = None,
+) -> None:
+    """Make the cluster of these storage nodes, which run, unless the coordinator at this address has one.
+
+    Without `tls` the files are those that the environment names, as for child processes. Raises `StartFailed`.
+    """
+    files = tls or files_in(os.environ)
+
+    async def make() -> None:
+        identity = None if files is None else TlsIdentity(files)
+        host = RealHost(tls=identity)
+        try:
+            opened = coordinator_at(host, coordinator, identity)
+            try:
+                with contextlib.suppress(AlreadyInitialized):
+                    await create_cluster(host, opened, nodes, partitions, fragments, _MAKING_S)
+            finally:
+                await opened.close()
+        finally:
+            host.close()
+
+    # In a thread, because the caller may have an event loop in this one.
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            thread.submit(lambda: asyncio.run(make())).result()
+        except PolonaiseError as error:
+            raise StartFailed(f"there is no cluster, and none was made: {error}") from error
 
 
 def _start_together(nodes: Sequence[ChildNode], given_up: Callable[[], bool]) -> None:

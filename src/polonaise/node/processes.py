@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription
-from polonaise.errors import AlreadyInitialized, BadOption, ExtraMissing, NotInitialized
+from polonaise.errors import (
+    AlreadyInitialized,
+    BadOption,
+    ConnectionLost,
+    ExtraMissing,
+    NotInitialized,
+    WrongClusterKey,
+)
 from polonaise.host import Host
 from polonaise.host.address import HostPort, is_every_interface, parse_address
 from polonaise.host.tls import TlsIdentity
 from polonaise.node.addresses import coordinator_at
+from polonaise.node.lostcoordinator import LOOK_S, look_at, lost, why_none
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
@@ -163,6 +171,39 @@ async def cluster_at(
     return description
 
 
+async def create_cluster(
+    host: Host,
+    coordinator: Coordinator,
+    nodes: Mapping[StorageId, str],
+    partitions: int,
+    fragments: str | None = None,
+    look_s: float = LOOK_S,
+) -> ClusterDescription:
+    """Make a cluster of these storage nodes, which all have to answer and to hold nothing; return its description.
+
+    An explicit act of an operator: no server makes a cluster by itself.
+
+    `nodes` has the storage nodes' addresses by name, in order; `fragments` is the address of the fragment store, which
+    is marked as the cluster's. Raises `AlreadyInitialized`, `CoordinatorLost` if a storage node holds a cluster's data,
+    `ConnectionLost` if one does not answer, and what the coordinator and the store raise. Nothing is made then.
+    """
+    try:
+        await coordinator.describe()
+    except NotInitialized:
+        pass
+    else:
+        raise AlreadyInitialized(f"{coordinator} holds a cluster: use it, or choose another place")
+    found = await look_at(host, nodes, look_s)
+    if holding := [name for name, error in found.items() if isinstance(error, WrongClusterKey)]:
+        raise lost(coordinator, holding)
+    if away := {name: error for name, error in found.items() if error is not None}:
+        raise ConnectionLost(
+            f"no cluster was made, because it is not known whether these storage nodes hold another one's data: "
+            f"{'; '.join(f'{name}: {error}' for name, error in away.items())}. Start them, or correct their addresses"
+        )
+    return await cluster_at(coordinator, nodes, partitions, fragments)
+
+
 def check_storage_nodes(description: ClusterDescription, nodes: Mapping[StorageId, str]) -> None:
     """Compare the storage nodes that a server was told of with those of its cluster.
 
@@ -226,16 +267,17 @@ async def run_server(
     http: Http | None = None,
     tls: TlsIdentity | None = None,
 ) -> None:
-    """Run a server until cancelled; make the cluster if there is none and `nodes` has its storage nodes.
+    """Run a server of a cluster that exists, until cancelled.
 
-    `nodes` has their addresses by name, in order; for a cluster that exists its own description counts. `fragments` is
-    the address of the fragment store, from which the server reads what was trimmed; `tls` is the host's identity, for
-    ZooKeeper. Raises `BadOption` for options that are invalid, or that contradict the existing cluster, and without
-    `nodes` if there is no cluster; `ExtraMissing` without the libraries for `http`, for the fragment store or for
+    `nodes` has the storage nodes' addresses by name: they are compared with the cluster's description, and asked what
+    they hold if the coordinator has none. `fragments` is the address of the fragment store, from which the server reads
+    what was trimmed; `tls` is the host's identity, for ZooKeeper. Raises `BadOption` for options that are invalid, or
+    that contradict the existing cluster; `NotInitialized` if there is no cluster, or `CoordinatorLost` if the storage
+    nodes hold the data of one; `ExtraMissing` without the libraries for `http`, for the fragment store or for
     ZooKeeper; what listening raises, and what the coordinator and the fragment store raise.
     """
     check_http(http)
-    check_server_address(settings.listen)  # before the cluster is made: this server could not serve it
+    check_server_address(settings.listen)
     coordinator = coordinator_at(host, coordinator_address, tls)
     server = Server(host, coordinator, _named(settings), history_in(fragments))
 
@@ -245,7 +287,7 @@ async def run_server(
         return ObservedServer(server, host.clock)
 
     async with serving_its_health(host, http, observed) as serves:
-        await _check_cluster(coordinator, nodes, partitions, fragments)
+        await _check_cluster(host, coordinator, nodes, partitions)
         await server.start()
         try:
             ready(server.address)
@@ -265,19 +307,16 @@ def _named(settings: ServerSettings) -> ServerSettings:
 
 
 async def _check_cluster(
-    coordinator: Coordinator, nodes: Mapping[StorageId, str], partitions: int | None, fragments: str | None
+    host: Host, coordinator: Coordinator, nodes: Mapping[StorageId, str], partitions: int | None
 ) -> None:
-    """Make the cluster if there is none and `nodes` has its storage nodes. Raises what `run_server` says."""
-    if nodes:
-        description = await cluster_at(coordinator, nodes, partitions or 1, fragments)
-    else:
-        try:
-            description = await coordinator.describe()
-        except NotInitialized:
-            raise BadOption(
-                "the coordinator holds no cluster yet: to make one, name its storage nodes with --storage "
-                "NAME=HOST:PORT,NAME=HOST:PORT,…"
-            ) from None
+    """Compare the cluster with what this server was told of it. Raises what `run_server` says, if there is none, too.
+
+    No server makes a cluster: a coordinator that has lost its data looks like one that never had any.
+    """
+    try:
+        description = await coordinator.describe()
+    except NotInitialized:
+        raise await why_none(host, coordinator, nodes) from None
     if partitions is not None and partitions != description.partitions:
         raise BadOption(
             f"this cluster was made with {description.partitions} partitions, for good: --partitions {partitions} "

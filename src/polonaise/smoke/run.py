@@ -144,7 +144,7 @@ class SmokeRun:
         ):
             raise BadOption(
                 f"{self._directory} holds an unfinished run: resume it with --transactions {found.transactions} --seed "
-                f"{found.seed} --hosts {found.hosts}, remove the directory, or name another one"
+                f"{found.seed} --hosts {found.hosts}, or name another directory"
             )
         return found
 

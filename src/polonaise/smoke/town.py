@@ -12,7 +12,7 @@ from polonaise.admin.localplan import LocalPlan, Wanted
 from polonaise.admin.zookeeper import ZooKeeperEnsemble, ZooKeeperPlace
 from polonaise.errors import PolonaiseError
 from polonaise.host.address import HostPort
-from polonaise.node.local import HTTP_OFF, ZOOKEEPER_ROOT, ChildNode
+from polonaise.node.local import HTTP_OFF, ZOOKEEPER_ROOT, ChildNode, make_cluster
 from polonaise.smoke.client import ClientJob
 from polonaise.smoke.hosts import Hosts
 from polonaise.smoke.parts import ArchiverPart, ClientPart, NodePart, Part, ZooKeeperPart
@@ -82,8 +82,8 @@ class Town:
             ZooKeeperPart(name, server) for name, server in zip(zookeeper, self.ensemble.servers, strict=True)
         ]
         self.storage = [self._storage(name, address) for name, address in storage.items()]
-        known = ",".join(f"{name}={address}" for name, address in storage.items())
-        self.servers = [self._server(name, address, known) for name, address in servers.items()]
+        self._storage_addresses = storage
+        self.servers = [self._server(name, address) for name, address in servers.items()]
         self.clients = [
             ClientPart(
                 ClientJob(self.log, str(directory), name, lives.get(name, 0), seed, rate),
@@ -113,8 +113,8 @@ class Town:
         arguments += ["--segment-bytes", str(SEGMENT_BYTES), "--http", HTTP_OFF, "--config", str(self._settings)]
         return self._node(name, arguments, address)
 
-    def _server(self, name: str, address: str, storage: str) -> NodePart:
-        arguments = ["server", "run", "--coordinator", self.coordinator, "--storage", storage]
+    def _server(self, name: str, address: str) -> NodePart:
+        arguments = ["server", "run", "--coordinator", self.coordinator]
         arguments += ["--partitions", str(PARTITIONS), "--fragments", str(self.store), "--evidence"]
         arguments += ["--http", HTTP_OFF, "--config", str(self._settings)]
         return self._node(name, arguments, address)
@@ -141,6 +141,8 @@ class Town:
                 started(part)
             for part in group:
                 part.wait_serving()
+            if group == self.storage:
+                make_cluster(self.coordinator, self._storage_addresses, PARTITIONS, str(self.store))
 
     def empty(self, name: str) -> None:
         """Remove all that a storage node has on its disk. The node must not run."""

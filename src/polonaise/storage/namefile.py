@@ -70,6 +70,6 @@ def decode_name(raw: bytes, path: str) -> StorageId:
         raise StorageNameDamaged(
             f"{path} is damaged, and so the node does not know its name. If you know that this directory belongs to "
             "the storage node at this address, remove the file, and the node takes the name by which a server reaches "
-            "it; otherwise wipe the directory, and the node is filled from the other replicas"
+            "it; otherwise move the directory away, and the node is filled from the other replicas"
         ) from None
     return name

@@ -43,6 +43,8 @@ class Strangers:
             return ""
         return (
             f"{self._last} was refused, because this directory belongs to another cluster than that server: correct "
-            "the node's directory, or the address by which the server finds the node. If the directory's cluster was "
-            "deleted, erase or replace the directory"
+            "the node's directory, or the address by which the server finds the node. If the server belongs to a "
+            "cluster that was made in the place of this one, its coordinator has lost this one's values, or is another "
+            "one's: stop that server, and bring them back (polonaise cluster recover). Keep the directory: it may be "
+            "the only copy of a log"
         )

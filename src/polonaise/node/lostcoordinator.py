@@ -1,0 +1,94 @@
+"""Tell a coordinator that nobody has made a cluster at from one that has lost its data.
+
+Only the storage nodes can tell these apart, so they are asked: a new cluster in the place of a lost one would have
+servers refuse what may be the only copy of the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from polonaise.coordination import Coordinator
+from polonaise.errors import (
+    CoordinatorLost,
+    NotInitialized,
+    PolonaiseError,
+    ProtocolError,
+    WrongClusterKey,
+    fresh,
+)
+from polonaise.host import Host
+from polonaise.link.connection import ANY_CLUSTER, Connection, connect, hello
+from polonaise.terms import StorageId
+from polonaise.wire.messages import ROLE_OPERATOR, ROLE_STORAGE
+
+LOOK_S: Final = 3.0
+"""Seconds that each storage node has to answer."""
+_ASKED_MAX: Final = 64
+"""The most nodes that are asked at the same time."""
+
+
+async def why_none(
+    host: Host, coordinator: Coordinator, nodes: Mapping[StorageId, str], look_s: float = LOOK_S
+) -> PolonaiseError:
+    """Return the error for a coordinator without a cluster, after these storage nodes were asked what they hold."""
+    found = await look_at(host, nodes, look_s)
+    if holding := [name for name, error in found.items() if isinstance(error, WrongClusterKey)]:
+        return lost(coordinator, holding)
+    silent = [name for name, error in found.items() if error is not None]
+    unknown = f" (nobody knows of {', '.join(silent)}: no answer)" if silent else ""
+    return NotInitialized(
+        f"no cluster in {coordinator}: correct the address; or, if this is to be a new cluster, make it: polonaise "
+        f"cluster create{unknown}. If there was one, its coordinator has lost its data: polonaise cluster recover"
+    )
+
+
+def lost(coordinator: object, holding: Iterable[StorageId]) -> CoordinatorLost:
+    """Return the error for a coordinator without a cluster, while these storage nodes hold the data of one."""
+    return CoordinatorLost(
+        f"the coordinator {coordinator} holds no cluster, but storage nodes {', '.join(holding)} belong to one: the "
+        "*coordinator* has lost its data, or this is another one's address. Nothing was changed, and the log is on the "
+        "storage nodes: leave their directories as they are. Correct the address, or bring the coordinator back: "
+        "polonaise cluster recover (docs/operations.md). For another, new cluster give the nodes new directories"
+    )
+
+
+async def look_at(
+    host: Host, nodes: Mapping[StorageId, str], look_s: float = LOOK_S
+) -> dict[StorageId, PolonaiseError | None]:
+    """Ask each of these storage nodes whether it belongs to a cluster.
+
+    Returns by name None for one that belongs to none, `WrongClusterKey` for one that does, and else why it is not
+    known.
+    """
+    turns = asyncio.Semaphore(_ASKED_MAX)
+
+    async def ask(address: str) -> PolonaiseError | None:
+        async with turns:
+            return await _look(host, address, look_s)
+
+    answers = await asyncio.gather(*map(ask, nodes.values()))
+    return dict(zip(nodes, answers, strict=True))
+
+
+async def _look(host: Host, address: str, look_s: float) -> PolonaiseError | None:
+    # Without a key of its own: a node that has a cluster refuses whoever does not name it, and a new one does not.
+    greeting = hello(ROLE_OPERATOR, "operator", cluster_key=ANY_CLUSTER)
+
+    def make() -> Connection:
+        return Connection(host, hello=greeting, peer_roles=(ROLE_STORAGE,), on_message=_refuse_unasked)
+
+    try:
+        connection = await connect(host, address, make, deadline_s=look_s)
+    except PolonaiseError as error:
+        return error
+    assert connection.peer is not None
+    key = connection.peer.cluster_key
+    connection.close()
+    return None if key == ANY_CLUSTER else fresh(WrongClusterKey("it belongs to a cluster"))
+
+
+def _refuse_unasked(_: Connection, message: object, request: int, partition: int) -> None:
+    raise ProtocolError(f"a storage node sent {type(message).__name__} to somebody who did not ask for it")
