@@ -81,3 +81,12 @@ def test_a_directory_is_one_ensembles(tmp_path: Path) -> None:
         assert first.servers[0].is_serving()
         first.stop()
         second.start(60.0)
+
+
+@pytest.mark.parametrize("name", ["jürgen", "back\\slash", "日本 trailing ", "a=b:c#d"])
+def test_data_are_in_the_directory_that_was_named_whatever_letters_it_has(tmp_path: Path, name: str) -> None:
+    directory = tmp_path / name
+    with ZooKeeperEnsemble(directory) as ensemble:
+        ensemble.start()
+    assert [path.relative_to(directory) for path in tmp_path.rglob("version-2")] == [Path("zookeeper-1/data/version-2")]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
