@@ -1,10 +1,10 @@
 """How long do appends wait when a process stops, dies or hangs, or when its host is cut off?
 
-    python benchmarks/failover.py [--rounds 20] [--only NAME] [--loopback] [--write]
+    python benchmarks/failover.py [--rounds 20] [--only BEGINNING] [--loopback] [--write]
 
-Three storage nodes, two servers that share four partitions, and ZooKeeper, all processes of their own. Storage nodes
-and servers are on hosts of their own, network namespaces, where root runs this and there is `ip`. With `--loopback`,
-or elsewhere, all are on this machine, and no host is cut off. A client that knows the servers alone appends to each
+Three storage nodes, two servers that share four partitions, and three servers of ZooKeeper, all processes of their own.
+Each is on a host of its own, a network namespace, where root runs this and there is `ip`. With `--loopback`, or
+elsewhere, all are on this machine, and no host is cut off. A client that knows the servers alone appends to each
 partition, one after the other, all the time. Each round of each scenario does something to one node, and measures the
 longest time between two commits of one partition from then on until all is well again. No append may fail. At the end
 the log is read: it holds each acknowledged append once, in order, and nothing else but perhaps the last append of a
@@ -33,8 +33,10 @@ import uvloop
 import polonaise
 from document import arguments, command, table, write_figures
 from polonaise.admin.cluster import ClusterObserver, Wellness, observer_of
-from polonaise.admin.localplan import LocalPlan, Wanted
+from polonaise.admin.localplan import FILE, LocalPlan, Wanted
+from polonaise.admin.zookeeper import ZooKeeperEnsemble, ZooKeeperPlace, ZooKeeperServer
 from polonaise.coordination.lease import LEASE_S
+from polonaise.host.address import HostPort
 from polonaise.node.local import ChildNode, LocalAddresses, LocalCluster
 from polonaise.smoke.hosts import NamespaceHosts, namespaces_possible
 from polonaise.smoke.leftovers import Notes, sweep
@@ -43,6 +45,7 @@ from polonaise.smoke.protocol.faults import Fault, FaultKind
 PARTITIONS: Final = 4
 STORAGE_HOSTS: Final = ("storage-0", "storage-1", "storage-2")
 SERVER_HOSTS: Final = ("server-0", "server-1")
+ZOOKEEPER_HOSTS: Final = ("zookeeper-1", "zookeeper-2", "zookeeper-3")
 SETTLE_S: Final = 1.0
 """A server that was started again is given its share after so long. Only rounds would take longer with the default."""
 STEADY_S: Final = 0.5
@@ -110,6 +113,21 @@ class Bench:
     def any_storage(self) -> ChildNode:
         return self._random.choice(self.cluster.storage)
 
+    async def zookeeper_leader(self) -> ZooKeeperServer:
+        """Wait until all servers of ZooKeeper serve, and return the one that leads."""
+        servers = self.cluster.ensemble.servers
+        until_s = time.perf_counter() + PATIENCE_S
+        while not all([await asyncio.to_thread(server.is_serving) for server in servers]):
+            if time.perf_counter() > until_s:
+                raise TimeoutError(f"ZooKeeper does not serve after {PATIENCE_S:g} s")
+            await asyncio.sleep(0.1)
+        return next(server for server in servers if server.is_leader())
+
+    async def zookeeper_follower(self) -> ZooKeeperServer:
+        """Return a server of ZooKeeper that does not lead."""
+        leader = await self.zookeeper_leader()
+        return self._random.choice([each for each in self.cluster.ensemble.servers if each is not leader])
+
     async def until_well(self) -> None:
         """Wait until every node is there, every replica is engaged, and each server owns its share."""
         until_s = time.perf_counter() + PATIENCE_S
@@ -144,7 +162,7 @@ def hosts_of_their_own() -> Iterator[NamespaceHosts]:
     sweep()
     notes = Notes()  # so that the next run removes what is made here, if this process is killed
     try:
-        hosts = NamespaceHosts(notes.prefix, (*STORAGE_HOSTS, *SERVER_HOSTS))
+        hosts = NamespaceHosts(notes.prefix, (*STORAGE_HOSTS, *SERVER_HOSTS, *ZOOKEEPER_HOSTS))
         try:
             yield hosts
         finally:
@@ -188,9 +206,41 @@ async def storage_cut_off(bench: Bench) -> None:
     await cut_off(bench.cluster, bench.any_storage(), 2 * LEASE_S)
 
 
+async def zookeeper_leader_killed(bench: Bench) -> None:
+    leader = await bench.zookeeper_leader()
+    await in_thread(leader.kill)
+    await asyncio.sleep(2 * LEASE_S)
+    await in_thread(leader.start)
+
+
+async def zookeeper_leader_hangs(bench: Bench) -> None:
+    await zookeeper_hangs(await bench.zookeeper_leader(), 2 * LEASE_S)
+
+
+async def zookeeper_follower_hangs(bench: Bench) -> None:
+    await zookeeper_hangs(await bench.zookeeper_follower(), 2 * LEASE_S)
+
+
+async def zookeeper_leader_cut_off(bench: Bench) -> None:
+    leader = await bench.zookeeper_leader()
+    await host_cut_off(bench.cluster, ZOOKEEPER_HOSTS[leader.number - 1], 2 * LEASE_S)
+
+
+async def zookeeper_hangs(server: ZooKeeperServer, for_s: float) -> None:
+    server.signal(signal.SIGSTOP)
+    try:
+        await asyncio.sleep(for_s)
+    finally:
+        server.signal(signal.SIGCONT)
+
+
 async def cut_off(cluster: BenchCluster, node: ChildNode, for_s: float) -> None:
+    await host_cut_off(cluster, host_of(node.name), for_s)
+
+
+async def host_cut_off(cluster: BenchCluster, host: str, for_s: float) -> None:
     assert cluster.hosts is not None
-    cut = Fault(FaultKind.CUT, host_of(node.name))
+    cut = Fault(FaultKind.CUT, host)
     cluster.hosts.cut(cut)
     try:
         await asyncio.sleep(for_s)
@@ -223,6 +273,17 @@ SCENARIOS: Final = (
     Scenario("storage-hangs", "a storage node hangs (SIGSTOP), and goes on after 10 s", storage_hangs),
     Scenario("server-cut-off", "a server's host is cut off for 10 s", server_cut_off, needs_hosts=True),
     Scenario("storage-cut-off", "a storage node's host is cut off for 10 s", storage_cut_off, needs_hosts=True),
+    Scenario(
+        "zookeeper-leader-killed", "ZooKeeper's leader is killed, and started after 10 s", zookeeper_leader_killed
+    ),
+    Scenario("zookeeper-leader-hangs", "ZooKeeper's leader hangs (SIGSTOP) for 10 s", zookeeper_leader_hangs),
+    Scenario("zookeeper-follower-hangs", "another server of ZooKeeper hangs for 10 s", zookeeper_follower_hangs),
+    Scenario(
+        "zookeeper-leader-cut-off",
+        "ZooKeeper's leader's host is cut off for 10 s",
+        zookeeper_leader_cut_off,
+        needs_hosts=True,
+    ),
 )
 
 
@@ -232,26 +293,38 @@ def host_of(node: str) -> str:
 
 
 class BenchCluster(LocalCluster):
-    """A cluster on this machine, or one whose storage nodes and servers are on hosts of their own."""
+    """A cluster on this machine, or one whose nodes are on hosts of their own, and ZooKeeper's servers too."""
 
     def __init__(self, directory: Path, hosts: NamespaceHosts | None) -> None:
         self.hosts = hosts
         settings = directory / "settings.toml"
         settings.write_text(f"[server]\nsettle_s = {SETTLE_S:g}\n")
-        addresses = LocalPlan.new(Wanted(partitions=PARTITIONS)).addresses
+        addresses = LocalPlan.new(Wanted(partitions=PARTITIONS, coordinator=FILE)).addresses
+        places: list[ZooKeeperPlace] = []
         if hosts is not None:
             addresses = LocalAddresses(
                 tuple(f"{hosts.address(name)}:7100" for name in STORAGE_HOSTS),
                 tuple(f"{hosts.address(name)}:7000" for name in SERVER_HOSTS),
-                f"{hosts.machine}:2181",
             )
+            places = [
+                ZooKeeperPlace(HostPort(hosts.address(name), 2181), 2888, 3888, hosts.prefix(name))
+                for name in ZOOKEEPER_HOSTS
+            ]
         super().__init__(directory, partitions=PARTITIONS, addresses=addresses, config=str(settings))
+        self.ensemble = ZooKeeperEnsemble(directory / "zookeeper", servers=len(ZOOKEEPER_HOSTS), places=places)
+        self.coordinator = f"zookeeper://{self.ensemble.hosts}/bench"
+
+    def start(self, given_up: Callable[[], bool] = lambda: False) -> None:
+        self.ensemble.start(PATIENCE_S)
+        super().start(given_up)
+
+    def stop(self) -> None:
+        super().stop()
+        self.ensemble.stop()
 
     def _node(self, name: str, arguments: list[str], address: str) -> ChildNode:
         host = host_of(name)
-        # ZooKeeper stays on this machine, which all hosts reach.
-        apart = self.hosts if host in (*STORAGE_HOSTS, *SERVER_HOSTS) else None
-        prefix = apart.prefix(host) if apart is not None else []
+        prefix = self.hosts.prefix(host) if self.hosts is not None else []
         return ChildNode(name, arguments, self.directory / f"{host}.log", address=address, prefix=prefix)
 
 
@@ -308,9 +381,9 @@ def main() -> None:
     options = arguments(__doc__, rounds=20, only="", loopback=False)
     impossible = "--loopback was given" if options.loopback else namespaces_possible()
     possible = [scenario for scenario in SCENARIOS if not (impossible and scenario.needs_hosts)]
-    scenarios = [scenario for scenario in possible if options.only in ("", scenario.name)]
+    scenarios = [scenario for scenario in possible if scenario.name.startswith(options.only)]
     if not scenarios:
-        raise SystemExit(f"--only is one of {', '.join(scenario.name for scenario in possible)}")
+        raise SystemExit(f"--only is the beginning of one of {', '.join(scenario.name for scenario in possible)}")
     if impossible:
         print(f"no host is cut off: {impossible}", file=sys.stderr)
     with (

@@ -28,6 +28,8 @@ FOUR = ClusterDescription(bytes(16), 1, tuple("ABCD"), copies=3)
 class Values:
     """A coordinator in memory. What others do is done before a read or a write of the operator, once."""
 
+    trouble = ""
+
     def __str__(self) -> str:
         return "the one of this test"
 
@@ -238,7 +240,7 @@ def test_damage_on_a_node_that_gave_its_copy_up_is_no_trouble_of_the_partition()
 
 
 async def test_members_that_can_not_be_read_are_told_of_until_all_can_be_or_none_are_owned() -> None:
-    trouble, answers = CoordinatorTrouble(), dict[int, bool | PolonaiseError | None]()
+    trouble, answers = CoordinatorTrouble(RealClock()), dict[int, bool | PolonaiseError | None]()
 
     def served(partition: int) -> Any:
         async def look() -> bool:
@@ -252,7 +254,8 @@ async def test_members_that_can_not_be_read_are_told_of_until_all_can_be_or_none
     partitions = {0: served(0), 1: served(1)}
     settings: Any = SimpleNamespace(coordinator_s_max=0.01, members_looks_per_s=1e6, members_hurry_per_s=1e6)
     none: Any = None
-    watch = MemberWatch(RealClock(), settings, partitions, none, none, trouble)
+    coordinator: Any = SimpleNamespace(trouble="")
+    watch = MemberWatch(RealClock(), coordinator, settings, partitions, none, none, trouble)
     error = CoordinatorUnavailable("gone")
     for first, second, failing in (
         (error, True, True),  # what is read later does not hide it
@@ -290,8 +293,8 @@ async def test_looks_are_slow_until_members_or_the_description_change_and_hurrie
 
     partitions: Any = {number: SimpleNamespace(look=look, members_change=False) for number in range(3)}
     none: Any = None
-    clock, trouble = Clock(), CoordinatorTrouble()
-    watch = MemberWatch(clock, ServerSettings(), partitions, none, none, trouble)
+    clock, trouble = Clock(), CoordinatorTrouble(RealClock())
+    watch = MemberWatch(clock, none, ServerSettings(), partitions, none, none, trouble)
     monkeypatch.setattr("polonaise.server.memberwatch.asyncio.sleep", pause)
 
     async def looked() -> list[float]:

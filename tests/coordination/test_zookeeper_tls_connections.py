@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from polonaise.admin.asking import answered
+from polonaise.coordination import Coordinator
 from polonaise.coordination.zookeeper import ZooKeeperBackend
 from polonaise.coordination.zookeepersession import TlsHandler
+from polonaise.errors import CoordinatorUnavailable
 from polonaise.host import tls
 from polonaise.host.certificates import CLIENT
+from polonaise.host.real import RealClock
 from polonaise.host.tls import TlsFiles
 from rigs.tls import Authority, replace
 
@@ -90,7 +94,27 @@ def test_a_zookeeper_that_refuses_this_certificate_is_said_to(tmp_path: Path) ->
     distrusting.load_verify_locations(theirs.node().ca)
     distrusting.verify_mode = ssl.CERT_REQUIRED
     with answering(distrusting) as port:
-        backend = ZooKeeperBackend(f"{HOST}:{port}", "/bank", tls=ours.issue("app", CLIENT))
-        hint = asyncio.run(backend._hint())
-    assert "this process's certificate was refused: its CA is not among those" in hint
-    assert "?tls=no" not in hint
+        told = asyncio.run(refusal(f"{HOST}:{port}", ours.issue("app", CLIENT)))
+    assert "this process's certificate was refused: its CA is not among those" in told
+
+
+@pytest.mark.parametrize("within_s", [0.7, 2.0])
+def test_the_reason_why_tls_fails_is_told_also_by_a_call_that_is_given_less_time_than_a_request(
+    tmp_path: Path, within_s: float
+) -> None:
+    """Commands give the coordinator three seconds, and a request to ZooKeeper may take six."""
+    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+    with answering(server(theirs.node())) as port:
+        told = asyncio.run(refusal(f"{HOST}:{port}", ours.issue("app", CLIENT), within_s))
+    assert f"the certificate of {HOST}:{port} is not of a CA that this process trusts" in told
+
+
+async def refusal(hosts: str, files: TlsFiles, within_s: float = 20.0) -> str:
+    """Return the text of the error with which a call fails that is given this time."""
+    coordinator = Coordinator(ZooKeeperBackend(hosts, "/bank", session_s=6.0, tls=files), RealClock())
+    try:
+        with pytest.raises(CoordinatorUnavailable) as caught:
+            await answered(coordinator, coordinator.describe(), within_s)
+    finally:
+        await coordinator.close()
+    return str(caught.value)

@@ -150,6 +150,8 @@ async def test_a_request_that_is_given_up_is_forgotten() -> None:
 class Hanging:
     """A coordinator that does not answer."""
 
+    trouble = "a:1 is silent"
+
     async def unique_id(self) -> int:
         return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 

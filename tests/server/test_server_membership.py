@@ -23,6 +23,7 @@ from polonaise.errors import (
     WrongClusterKey,
 )
 from polonaise.host import Host
+from polonaise.host.real import RealClock
 from polonaise.node.condition import server_troubles
 from polonaise.node.embedded import coordinator_of
 from polonaise.node.monitoring.face import ObservedServer
@@ -73,6 +74,8 @@ def test_only_where_nobody_can_take_over_a_directory_needs_no_renewals() -> None
 class FakeCoordinator:
     """Registers one server, and answers its renewals as `renewing` says."""
 
+    trouble = ""
+
     def __init__(self) -> None:
         self.holds_s = 2.0
         self.renewing: Callable[[], bool] = lambda: True
@@ -98,7 +101,7 @@ class Scene:
         self.coordinator = FakeCoordinator()
         self.ended_s: list[float] = []
         self.membership: ServerMembership
-        self.trouble = CoordinatorTrouble()
+        self.trouble = CoordinatorTrouble(RealClock())
 
     async def start(self) -> None:
         begun = asyncio.Event()

@@ -68,12 +68,13 @@ async def _close(coordinator: Coordinator) -> None:
         pass  # every request has been answered or has failed by now, so nothing depends on a clean end
 
 
-async def answered(asking: Awaitable[T], timeout_s: float, more: str = "") -> T:
+async def answered(coordinator: Coordinator, asking: Awaitable[T], timeout_s: float, more: str = "") -> T:
     """Return the coordinator's answer. Raises `CoordinatorUnavailable` without one within `timeout_s` seconds.
 
     `more` is what the error says besides, such as that a change may have been made.
     """
-    async with answered_within(timeout_s, f"the coordinator did not answer within {timeout_s:g} s{more}"):
+    silence = f"the coordinator, {coordinator}, did not answer within {timeout_s:g} s{more}"
+    async with answered_within(timeout_s, coordinator, silence):
         return await asking
 
 

@@ -36,6 +36,7 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.node.condition import Condition, condition_of, conditions_in, server_troubles, storage_troubles
 from polonaise.redaction import redacted
+from polonaise.server.coordinatortrouble import with_trouble
 from polonaise.server.expectedservers import missing_server
 from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
@@ -423,8 +424,11 @@ class ClusterObserver:
     def _silence(self) -> CoordinatorUnavailable:
         """Return the error for a coordinator that did not answer in time."""
         return CoordinatorUnavailable(
-            f"{redacted(self._address)} did not answer within {self._timeout_s:g} s: correct the address, start it, or "
-            "give it more time with --timeout"
+            with_trouble(
+                f"{redacted(self._address)} did not answer within {self._timeout_s:g} s: correct the address, start "
+                "it, or give it more time with --timeout",
+                self._coordinator,
+            )
         )
 
     async def _ask_server(self, server: ServerId, address: str) -> Told:

@@ -92,7 +92,7 @@ async def head_state(host: Host, coordinator: Coordinator, partition: PartitionI
     `UnknownPartition`, and `CoordinatorUnavailable` without an answer within `timeout_s` seconds.
     """
     # Before the owner is asked: a session that starts after this read changes the version.
-    current, owner, key = await answered(_kept(coordinator, partition), timeout_s)
+    current, owner, key = await answered(coordinator, _kept(coordinator, partition), timeout_s)
     if owner is None:
         raise HeadNotReset(
             f"partition {partition} has no owner: start a server, which finds out what the replicas hold"
@@ -191,7 +191,7 @@ async def ask_reset(coordinator: Coordinator, state: HeadState, reset: HeadReset
     changed = replace(value, resets=(*carried_out(value), reset))
     writing = coordinator.set_partition(state.partition, changed, state.version)
     unsure = "; the decision may have been written, and is then carried out: repeat the command, and look again"
-    if await answered(writing, timeout_s, unsure) is None:
+    if await answered(coordinator, writing, timeout_s, unsure) is None:
         raise HeadNotReset(
             f"partition {state.partition} has changed since its copies were shown: repeat the command, and look again"
         )
@@ -210,7 +210,7 @@ async def await_reset(
     done = len(carried_out(state.value))
     while (left_s := until_s - host.clock.monotonic_s()) > 0:
         try:
-            current, owner, key = await answered(_kept(coordinator, state.partition), left_s)
+            current, owner, key = await answered(coordinator, _kept(coordinator, state.partition), left_s)
         except CoordinatorUnavailable:
             why = "the coordinator does not answer"
             await asyncio.sleep(_LOOK_S)

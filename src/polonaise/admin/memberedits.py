@@ -147,7 +147,8 @@ class MemberEdits:
                         error = failed
                     await asyncio.sleep(_AGAIN_S)
         except TimeoutError:
-            why = f": {error.text}" if error else ""
+            known = error.text if error else self._coordinator.trouble
+            why = f": {known}" if known else ""
             raise CoordinatorUnavailable(
                 f"the coordinator, {self._coordinator}, did not answer within {self._timeout_s:g} s{why}: correct its "
                 "address or start it, then repeat the command. A change that was asked for just before may have been "

@@ -67,7 +67,7 @@ async def require(
     if copies < 0 or zones < 0:
         raise BadOption(f"invalid requirement of {copies} copies in {zones} zones: neither can be below 0")
     copies, name = max(copies, zones), "" if topic is None else check_topic_name(topic)
-    current = await answered(coordinator.description(), timeout_s)
+    current = await answered(coordinator, coordinator.description(), timeout_s)
     wanted = current.value.requiring(copies, zones, name)
     required = wanted.demands[name].among(wanted.zones)
     partitions = _partitions_of(wanted, name)
@@ -95,7 +95,7 @@ async def set_zone(
     there any more. Raises `CoordinatorUnavailable`, which says so if the change may have been made.
     """
     check_zone(zone)
-    current = await answered(coordinator.description(), timeout_s)
+    current = await answered(coordinator, coordinator.description(), timeout_s)
     current.value.check_known(name)
     wanted = current.value.zoned(name, zone)
     for topic, demand in wanted.demands.items():
@@ -137,7 +137,7 @@ async def _copied(
     required, and it stays among those that do not act by the requirement yet.
     """
     copied: dict[frozenset[StorageId], PartitionId] = {}
-    values = await answered(values_in(coordinator, partitions), timeout_s)
+    values = await answered(coordinator, values_in(coordinator, partitions), timeout_s)
     for partition, value in values.items():
         for names in (value.members, value.next or value.members):
             copied.setdefault(frozenset(names), partition)
@@ -160,7 +160,7 @@ async def _check_servers(
     host: Host, coordinator: Coordinator, description: ClusterDescription, known_by: str, timeout_s: float
 ) -> None:
     """Raise `InsufficientReplicas` unless all servers know such requirements: their health has the key `known_by`."""
-    servers = {each.server: each.address for each in await answered(coordinator.members(), timeout_s)}
+    servers = {each.server: each.address for each in await answered(coordinator, coordinator.members(), timeout_s)}
     told = await _asked(host, servers, ROLE_SERVER, description.key, timeout_s)
     for server, answer in told.items():
         if not isinstance(answer, dict):
@@ -213,7 +213,7 @@ async def _followed(
         try:
             # All of them together: each with a time limit of its own, a silent coordinator could take hours.
             left_s = max(_LAST_S, until_s - host.clock.monotonic_s())
-            values = await answered(values_in(coordinator, waiting), left_s)
+            values = await answered(coordinator, values_in(coordinator, waiting), left_s)
         except CoordinatorUnavailable:
             waiting = dict.fromkeys(waiting, "the coordinator does not answer")
         else:
@@ -232,8 +232,8 @@ async def _told_by_owners(
 ) -> dict[PartitionId, str]:
     """Return what each of these partitions waits for, by its owner's health, where that tells it."""
     try:
-        key = (await answered(coordinator.describe(), _LAST_S)).key
-        owners = (await answered(coordinator.assignment(), _LAST_S)).value.owners
+        key = (await answered(coordinator, coordinator.describe(), _LAST_S)).key
+        owners = (await answered(coordinator, coordinator.assignment(), _LAST_S)).value.owners
     except CoordinatorUnavailable:
         return {}
     owned = {partition: owners[partition] for partition in partitions if partition in owners}
@@ -268,5 +268,5 @@ async def _write(
     coordinator: Coordinator, wanted: ClusterDescription, current: Versioned[ClusterDescription], timeout_s: float
 ) -> None:
     writing = coordinator.set_description(wanted, current.version)
-    if await answered(writing, timeout_s, "; the change may have been made: repeat the command") is None:
+    if await answered(coordinator, writing, timeout_s, "; the change may have been made: repeat the command") is None:
         raise CoordinatorUnavailable("the description was changed by somebody else meanwhile: repeat the command")

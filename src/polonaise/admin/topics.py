@@ -96,7 +96,7 @@ async def _read(coordinator: Coordinator, timeout_s: float) -> tuple[ClusterDesc
         async with asyncio.timeout(timeout_s):
             return await coordinator.describe(), (await coordinator.assignment()).value
     except TimeoutError:
-        raise CoordinatorUnavailable(_silent(timeout_s, "")) from None
+        raise CoordinatorUnavailable(_silent(coordinator, timeout_s, "")) from None
 
 
 async def _grow(
@@ -133,7 +133,7 @@ async def _grow(
                     )
     except TimeoutError:
         raise CoordinatorUnavailable(
-            _silent(timeout_s, " The change may have been made: look with `polonaise topic list`")
+            _silent(coordinator, timeout_s, " The change may have been made: look with `polonaise topic list`")
         ) from None
     raise CoordinatorUnavailable(
         f"the description of the cluster was changed by others {_TRIES_MAX} times meanwhile, and not by this command: "
@@ -192,8 +192,9 @@ def _topic(description: ClusterDescription, name: str, assignment: Assignment) -
     return Topic(name, ids, tuple("" if owner is None else owner.address for owner in owners), told)
 
 
-def _silent(timeout_s: float, more: str) -> str:
+def _silent(coordinator: Coordinator, timeout_s: float, more: str) -> str:
+    known = f" ({coordinator.trouble})" if coordinator.trouble else ""
     return (
-        f"the coordinator did not answer within {timeout_s:g} s: correct its address or start it, then repeat the "
-        f"command.{more}"
+        f"the coordinator, {coordinator}, did not answer within {timeout_s:g} s{known}: correct its address or start "
+        f"it, then repeat the command.{more}"
     )

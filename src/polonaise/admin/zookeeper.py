@@ -251,7 +251,7 @@ class ZooKeeperEnsemble:
         self._lines = [
             f"tickTime={tick_ms}",
             "initLimit=10",
-            "syncLimit=5",
+            "syncLimit=2",
             "maxClientCnxns=0",
             "admin.enableServer=false",
             "4lw.commands.whitelist=srvr",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from polonaise.client.discovery import Discovery
 from polonaise.client.protocol.backoff import Backoff
@@ -16,6 +17,8 @@ from polonaise.host import Host
 from polonaise.terms import PartitionId
 
 _log = logging.getLogger("polonaise.client")
+_TOLD_AGAIN_S: Final = 30.0
+"""The interval, in seconds, at which the log repeats why the assignment can't be read."""
 
 
 class Routes:
@@ -52,6 +55,8 @@ class Routes:
         """A future that is done when a newer assignment is read."""
         self._trouble = ""
         """Why the last attempt to read the assignment failed; empty if it succeeded."""
+        self._told_s: dict[str, float] = {}
+        """When each kind of such a failure was logged last, by its code in brackets."""
         self.listeners: dict[Callable[[Assignment], None], None] = {}
         """The functions that are called with every newer assignment. A dict for its order: listeners come and go."""
 
@@ -125,10 +130,15 @@ class Routes:
             self._note_trouble(str(error) or "there was no answer")
 
     def _note_trouble(self, trouble: str) -> None:
-        """Remember and log why the assignment can't be read, once for the same reason."""
-        if trouble != self._trouble:
-            self._trouble = trouble
+        """Remember why the assignment can't be read, and log it: each kind of error every `_TOLD_AGAIN_S` seconds.
+
+        Its text is hardly ever the same twice: it tells which server was asked, and for how long it lasts.
+        """
+        now_s, kind = self._host.clock.monotonic_s(), trouble.partition("]")[0]
+        if now_s - self._told_s.get(kind, float("-inf")) >= _TOLD_AGAIN_S:
+            self._told_s[kind] = now_s
             _log.warning("the assignment can't be read, and is read again: %s", trouble)
+        self._trouble = trouble
 
     def _learn(self, read: Versioned[Assignment]) -> None:
         """Keep an assignment that was read if it is newer; then end the waits for a change, and call listeners."""
@@ -145,8 +155,10 @@ class Routes:
         backoff = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
         while True:
             try:
+                # After a failure the present one is read: that it can be read again is to be known at once.
+                known = -1 if self._trouble else self._assignment.version
                 async with asyncio.timeout(self._settings.coordinator_s_max):
-                    self._learn(await self._discovery.assignment_after(self._assignment.version))
+                    self._learn(await self._discovery.assignment_after(known))
                 backoff.reset()
             except TimeoutError:
                 continue  # nothing has changed; asked again, in case the wait was lost

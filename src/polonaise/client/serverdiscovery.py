@@ -113,6 +113,9 @@ class ServerDiscovery:
         self._wait_s = min(settings.coordinator_s_max * _STALE_SHARE, _STALE_S_MAX)
         self._stale_s = max(_STALE_S_MIN, self._wait_s)
         self._current: tuple[str, Connection] | None = None
+        self._asking: Counter[Connection] = Counter()
+        """How many requests wait for their answers, by connection. One that was left is closed when the last has ended:
+        that a call goes on to another server tells the others nothing of this one."""
         self._connecting = asyncio.Lock()
         self._reading = asyncio.Lock()
         self._readings = 0
@@ -186,7 +189,7 @@ class ServerDiscovery:
         return self._learn(best)
 
     async def assignment_after(self, version: int) -> Versioned[Assignment]:
-        """Wait until a server knows an assignment newer than `version`, and return it.
+        """Wait until a server knows an assignment newer than `version`, and return it: a stale one only if it is news.
 
         Raises `CoordinatorUnavailable` if the server that was asked has lost its coordinator; the next call asks
         another server first.
@@ -195,16 +198,18 @@ class ServerDiscovery:
         while True:
             request = GetAssignment(version, int(wait_s * 1000))
             address, told = await self._ask(request, AssignmentIs, _assignment_in, {}, wait_s)
-            if told.version > version:
-                return self._learn(told)
             stale = self._staleness(address, told)
+            if told.version > version and (stale is None or told.version > self._version):
+                return self._learn(told)
             if stale is not None:
-                self._leave(address, stale)
+                self._leave(address)
                 raise stale
 
     async def close(self) -> None:
         """Close the connection, and open no other one."""
         self._closed = True
+        for connection in list(self._asking):
+            connection.close()
         if self._current is not None:
             self._current[1].close()
 
@@ -247,6 +252,7 @@ class ServerDiscovery:
         """
         while True:
             address, connection = await self._connected(troubles)
+            self._asking[connection] += 1
             try:
                 received = await connection.request(request, deadline_s=self._settings.request_s_max + wait_s)
                 if isinstance(received, answer):
@@ -261,7 +267,12 @@ class ServerDiscovery:
                 if self._closed or isinstance(error, UnknownTopic):
                     raise
                 troubles[address] = error
-                self._leave(address, error, connection)
+                self._leave(address, connection)
+            finally:
+                self._asking[connection] -= 1
+                if not self._asking[connection]:
+                    del self._asking[connection]
+                    self._close_unless_used(connection)
 
     async def _connected(self, troubles: dict[str, PolonaiseError]) -> tuple[str, Connection]:
         """Return the connection in use, or else a new one to a server that is not in `troubles`.
@@ -287,9 +298,9 @@ class ServerDiscovery:
                     connection.close()
                     break
                 self._warn_of_mistakes(troubles)
-                if self._current is not None:
-                    self._current[1].close()
-                self._current = address, connection
+                before, self._current = self._current, (address, connection)
+                if before is not None:
+                    self._close_unless_used(before[1])
                 return self._current
         raise self._none_answers(troubles)
 
@@ -331,13 +342,19 @@ class ServerDiscovery:
             self._key = connection.peer.cluster_key
         return connection
 
-    def _leave(self, address: str, error: PolonaiseError, connection: Connection | None = None) -> None:
-        """Note that a server failed, so that it is tried last, and close the connection in use if it leads there."""
+    def _leave(self, address: str, connection: Connection | None = None) -> None:
+        """Note that a server failed, so that it is tried last, and use the connection in use no more if it leads
+        there."""
         self._failed.add(address)
         if self._current is None or self._current[0] != address or connection not in (None, self._current[1]):
             return
-        self._current[1].close(ConnectionLost(f"{address} was left for another server: {error}"))
-        self._current = None
+        left, self._current = self._current[1], None
+        self._close_unless_used(left)
+
+    def _close_unless_used(self, connection: Connection) -> None:
+        """Close a connection that was left, unless a request still waits for its answer."""
+        if connection not in self._asking and (self._current is None or self._current[1] is not connection):
+            connection.close()
 
     def _none_answers(self, troubles: dict[str, PolonaiseError]) -> PolonaiseError:
         """Return the error for a call that no server has answered: it names every server with the reason.

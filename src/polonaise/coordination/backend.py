@@ -75,6 +75,10 @@ class Backend(Protocol):
         """
 
     @property
+    def trouble(self) -> str:
+        """Why the place can't be reached at present, in words for operators; empty if it can, or nothing is known."""
+
+    @property
     def holds_s(self) -> float:
         """The seconds for which a name holds at the least after its last renewal; `inf` where nobody judges that.
 

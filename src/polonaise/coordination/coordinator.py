@@ -308,6 +308,14 @@ class Coordinator:
             raise PolonaiseError(f"all {UNIQUE_ID_MAX} unique ids of {self._backend} have been given out")
         return entry.version
 
+    @property
+    def trouble(self) -> str:
+        """Why the coordinator can't be reached at present, as far as this process knows; empty if it knows of nothing.
+
+        For messages: a deadline may be over before the backend says by itself why it gives no answer.
+        """
+        return self._backend.trouble
+
     async def close(self) -> None:
         """End this process's registrations, and its use of the backend; later calls raise `Closed`.
 

@@ -108,6 +108,7 @@ class FileBackend:
         `alone` is whether nobody judges this process's names by their renewals.
         """
         self.holds_s = inf if alone else LEASE_S
+        self.trouble = ""
         self._values = ValueDirectory(host, directory, lock_wait_s)
         self._disk = host.disk
         self._directory = directory

@@ -21,16 +21,18 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     AuthFailedError,
     BadVersionError,
+    ConnectionLoss,
     KazooException,
     NoAuthError,
     NodeExistsError,
     NoNodeError,
+    SessionExpiredError,
 )
 
 from polonaise.coordination.backend import Entry, damaged, missing, unsupported
@@ -38,17 +40,11 @@ from polonaise.coordination.lease import LEASE_S
 from polonaise.coordination.values import DESCRIPTION, is_key
 from polonaise.coordination.zookeepersession import ZooKeeperSession
 from polonaise.errors import (
-    CertificateRefused,
-    CertificateUnusable,
     Closed,
     CoordinatorDamaged,
     CoordinatorUnavailable,
-    PolonaiseError,
-    TlsNotSpoken,
 )
-from polonaise.host.tls import TlsFiles, TlsIdentity
-from polonaise.host.tlsfaults import refusal_in
-from polonaise.host.tlssockets import TlsNetwork
+from polonaise.host.tls import TlsFiles
 
 SESSION_S: Final = 6.0
 """Seconds after which ZooKeeper ends the session of a process that it does not hear from; the deadline of a request, of
@@ -68,10 +64,8 @@ _PAUSE_S_MIN: Final = 0.05
 _PAUSE_S_MAX: Final = 10.0
 """The first and the longest pause, in seconds, before the making of a cluster is claimed again after another process
 has claimed it. Each is made up to twice as long, at random."""
-_LOOK_S: Final = 1.0
-"""The longest, in seconds, that a look at why a server does not answer may take to connect, after the failed call."""
-_ALERT_S: Final = 0.5
-"""How long, in seconds, a look waits for a server to refuse this process's certificate."""
+_AGAIN_S: Final = 0.05
+"""Seconds after which a question is asked again whose connection was lost."""
 
 
 class _Node(NamedTuple):
@@ -445,9 +439,17 @@ class ZooKeeperBackend:
         is_sent = False
         try:
             async with asyncio.timeout(self._session_s):
-                await session.live.wait()
-                is_sent = True
-                return await session.ask(begin, catch_up)
+                while True:
+                    await session.live.wait()
+                    is_sent = True
+                    try:
+                        return await session.ask(begin, catch_up, changes=changes)
+                    except (ConnectionLoss, SessionExpiredError):
+                        if changes:
+                            raise
+                    # What was only asked is asked again, of the server that is connected to next. Not at once: it
+                    # takes a moment until the session is known not to be live.
+                    await asyncio.sleep(_AGAIN_S)
         except (NoNodeError, NodeExistsError, BadVersionError):
             raise
         except (NoAuthError, AuthFailedError) as error:
@@ -458,29 +460,22 @@ class ZooKeeperBackend:
             if not is_sent:
                 raise CoordinatorUnavailable(
                     f"{what}: no ZooKeeper answers at {self._hosts} within {self._session_s:g} s, and nothing was "
-                    f"changed: {await self._hint()}"
+                    f"changed: {self._hint()}"
                 ) from error
             raise self._unavailable(what, error, changes=changes) from error
 
-    async def _hint(self) -> str:
-        """Return what to do when no ZooKeeper answers. With TLS, hosts are tried in turn until one shows the reason."""
-        if self._tls is None:
-            return "start ZooKeeper, or correct the address; one with TLS answers only to TLS"
-        for host in self._hosts.split(","):
-            try:
-                async with asyncio.timeout(_LOOK_S):
-                    transport, refusal = await TlsNetwork(TlsIdentity(self._tls)).connect(host, _AlertListener)
-                try:
-                    # In TLS 1.3 the peer sees this side's certificate only after the handshake.
-                    async with asyncio.timeout(_ALERT_S):
-                        await cast(_AlertListener, refusal).ended
-                finally:
-                    transport.abort()
-            except (CertificateUnusable, CertificateRefused, TlsNotSpoken) as error:
-                return error.text
-            except (PolonaiseError, TimeoutError):
-                continue
-        return "start ZooKeeper, or correct the address; ?tls=no is for one without TLS"
+    @property
+    def trouble(self) -> str:
+        """Why no server of ZooKeeper is connected at present, as far as it is known; empty while one is."""
+        return "; ".join(self._session.troubles) if self._session is not None else ""
+
+    def _hint(self) -> str:
+        """Return why no ZooKeeper answers, as far as it is known, and what to do."""
+        remedy = "start ZooKeeper, or correct the address"
+        tls = "one with TLS answers only to TLS" if self._tls is None else "?tls=no is for one without TLS"
+        if not self.trouble.endswith("nobody listens there"):
+            remedy = f"{remedy}; {tls}"
+        return f"{self.trouble}: {remedy}" if self.trouble else remedy
 
     def _opened(self) -> ZooKeeperSession:
         """Return the session; begin one if there is none. Raises `Closed`."""
@@ -492,22 +487,15 @@ class ZooKeeperBackend:
 
     def _unavailable(self, what: str, error: BaseException, *, changes: bool) -> CoordinatorUnavailable:
         hint = ". The change may have been made: read again" if changes else ""
-        why = "no answer came in time" if isinstance(error, TimeoutError) else type(error).__name__
-        return CoordinatorUnavailable(f"{what}: {why}{hint}")
+        why = {
+            TimeoutError: "no answer came in time",
+            ConnectionLoss: "the connection to ZooKeeper was lost",
+            SessionExpiredError: "ZooKeeper has ended this process's session, which begins anew",
+        }.get(type(error), type(error).__name__)
+        because = f" ({self.trouble})" if self.trouble else ""
+        return CoordinatorUnavailable(f"{what}: {why}{because}{hint}")
 
 
 def _sealed(entry: Entry) -> bytes:
     """Return a node's data: the line that says what it is, and the contents. A new node's version counts from 0."""
     return f"{_MAGIC} {FORMAT} {entry.cluster_key.hex()} {entry.version}\n".encode() + entry.contents
-
-
-class _AlertListener(asyncio.Protocol):
-    """Listens on a connection for a peer's refusal of this side's certificate."""
-
-    def __init__(self) -> None:
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Fails with `CertificateRefused` when the peer refuses it; is done when the connection ends otherwise."""
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self.ended.done():
-            self.ended.set_exception(refused) if (refused := refusal_in(exc)) else self.ended.set_result(None)

@@ -1,4 +1,10 @@
-"""A session with ZooKeeper, kept by kazoo's threads, and its connections with TLS."""
+"""A session with ZooKeeper, kept by kazoo's threads, and its connections, with TLS or without.
+
+kazoo gives a silent server the time of the whole session, each time it connects to one or waits for an answer, and it
+may try the same one again next. A lease would run out meanwhile. Here a silent server costs about a second, the others
+are tried at once, and it is left out for a while (`coordination.patience`). The session stays the same: ZooKeeper keeps
+it for its own time, however often the server is changed.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +13,63 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from kazoo.client import KazooClient
-from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.exceptions import AuthFailedError, SessionExpiredError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
+from polonaise.coordination.patience import Patience, Trials
 from polonaise.errors import CertificateUnusable
 from polonaise.host.tls import TlsFiles, TlsIdentity
+from polonaise.host.tlsfaults import handshake_fault
 
+SILENCE_S: Final = 1.0
+"""How long, in seconds, a connected server may say nothing to a request until another one is tried."""
+REACH_S: Final = 1.0
+"""How long, in seconds, a connection may take to be made, and then its TLS handshake: other servers are tried then."""
+ATTACH_S: Final = 0.5
+"""How long, in seconds, a server may at first take to answer that it goes on with this process's session."""
+BEGIN_S: Final = 1.0
+"""The same for a new session, which takes a write of the ensemble."""
+
+_log: Final = logging.getLogger(__name__)
 _QUIET: Final = logging.getLogger("polonaise.kazoo")
 _QUIET.setLevel(logging.ERROR)  # a lost connection is told by the call that it fails
+_PAUSE_S: Final = 0.05
+_PAUSE_S_MAX: Final = 0.25
+"""The first and about the longest pause, in seconds, before all servers are tried again: they may be electing a leader
+just now."""
+_REFUSAL_S: Final = 0.3
+"""How long, in seconds, a server is listened to that may refuse this process's certificate."""
+_ELECTED_S: Final = 15.0
+_LONG_PAUSE_S_MAX: Final = 2.0
+"""The longest pause, in seconds, once there was no connection for `_ELECTED_S`: nobody is being elected any more."""
 
 
-def _tls_options(tls: TlsFiles | None) -> dict[str, Any]:
-    """Return kazoo's options for TLS."""
-    return {} if tls is None else {"use_ssl": True, "handler": TlsHandler(tls)}
+class PatientHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's handler, which gives up a connection that is not made in `reach_s` seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reach_s = REACH_S
+        self.suspected: set[tuple[str, int]] = set()
+        """The addresses at which a connection was made, and ended before the session began."""
+
+    def create_connection(self, address: tuple[Any, ...], timeout: float | None = None, **_: Any) -> socket.socket:
+        """Return a connection. Raises `OSError`, which kazoo takes for a reason to try again."""
+        plain = socket.create_connection(address[:2], min(timeout or self.reach_s, self.reach_s))
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return plain
 
 
-class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's handler, which makes connections with the TLS files as they are at that time.
+class TlsHandler(PatientHandler):
+    """The same, which makes connections with the TLS files as they are at that time.
 
     kazoo's own way believes the system's CAs besides, fails while certificate and key are being replaced, and does
     not close the socket after a failed handshake.
@@ -40,9 +81,9 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has
         self._identity: TlsIdentity | None = None
 
     def create_connection(
-        self, address: tuple[Any, ...], hostname: str | None = None, timeout: float | None = None, **_: Any
+        self, address: tuple[Any, ...], timeout: float | None = None, hostname: str | None = None, **_: Any
     ) -> ssl.SSLSocket:
-        """Return a connection after its handshake. Raises `OSError`, which kazoo takes for a reason to try again."""
+        """Return a connection after its handshake. Raises `OSError`, as above."""
         try:
             if self._identity is None:
                 self._identity = TlsIdentity(self._files)
@@ -50,12 +91,163 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has
         except CertificateUnusable as error:
             raise ConnectionError(str(error)) from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2  # ZooKeeper speaks 1.3 only if it is told to
-        plain = socket.create_connection(address[:2], timeout)
+        plain = super().create_connection(address, timeout)
         try:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return context.wrap_socket(plain, server_hostname=hostname or address[0])
+            made = context.wrap_socket(plain, server_hostname=hostname or address[0])
         finally:
             plain.close()  # it is empty if the other has taken its place
+        if address[:2] in self.suspected:
+            self._hear_refusal(made)
+        return made
+
+    def _hear_refusal(self, made: ssl.SSLSocket) -> None:
+        """Listen for a moment whether the server refuses this process's certificate. Raises `OSError` if it does.
+
+        In TLS 1.3 it sees that only after the handshake, and what is sent to it then destroys the reason on its way.
+        """
+        made.settimeout(_REFUSAL_S)
+        try:
+            if made.recv(1) == b"":
+                raise ConnectionResetError("the server ended the connection after the handshake")
+        except TimeoutError:
+            made.settimeout(self.reach_s)  # it says nothing unasked, as it should
+        except OSError:
+            made.close()
+            raise
+
+
+class _Connections(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's keeper of the connection, which leaves silent servers soon. All but `leave` belongs to kazoo's thread."""
+
+    def __init__(self, client: KazooClient, session_s: float, on_granted: Callable[[float], None]) -> None:
+        super().__init__(client, client._conn_retry.copy(), logger=_QUIET)
+        self._session_s = session_s
+        self._on_granted = on_granted
+        self._trials = Trials()
+        self._attach_s = ATTACH_S
+        self._lost_s = time.monotonic()
+        self._is_left = False
+        """Whether the present connection was ended because the server is silent."""
+        self.is_alone = True
+        """Whether there is one server only, so that no other could be tried instead."""
+        self.number = 0
+        """The number of connections that were made so far."""
+        self.troubles: dict[str, str] = {}
+        """By server, why there was no connection to it when it was last tried; empty while there is one to any."""
+
+    def leave(self, number: int) -> None:
+        """End the connection of this number, if it is still the present one, to a server that is silent.
+
+        May be called in any thread.
+        """
+        connected = self._socket
+        if connected is not None and number == self.number:
+            self._is_left = True
+            with contextlib.suppress(OSError):
+                # As a plain socket: TLS would want to say farewell.
+                socket.socket.shutdown(connected, socket.SHUT_RDWR)
+
+    def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
+        """Return name, address and port of the servers that are to be tried now, in this order."""
+        found = {
+            _server(address, port): (name, address, port) for name, address, port in super()._expand_client_hosts()
+        }
+        if not found:
+            self.troubles = {"": "none of their names is known: see that they are right, and that names are resolved"}
+        self.is_alone = len(found) < 2
+        return [found[server] for server in self._trials.order(list(found), time.monotonic())]
+
+    def _connect_loop(self, retry: Any) -> Any:
+        """Try all servers once; stay with the first that takes the session, until that connection ends."""
+        is_long = time.monotonic() - self._lost_s > _ELECTED_S
+        retry.max_delay = _LONG_PAUSE_S_MAX if is_long else _PAUSE_S_MAX
+        return super()._connect_loop(retry)
+
+    def _connect_attempt(self, host: str, hostip: str, port: int, retry: Any) -> Any:
+        """Connect to a server, and stay with it until the connection ends, or it is silent."""
+        self._is_left = False
+        before = self.number
+        try:
+            return super()._connect_attempt(host, hostip, port, retry)
+        finally:
+            if self.number != before:
+                self._lost_s = time.monotonic()
+            if self._is_left:
+                _log.info("ZooKeeper at %s:%d is silent: the others are tried", host, port)
+                self._trials.silent(_server(hostip, port), time.monotonic())
+
+    def _connect(self, host: str, hostip: str, port: int) -> Any:
+        """Connect to a server and go on with the session there, or begin one."""
+        server, began_s = _server(hostip, port), time.monotonic()
+        self.handler.reach_s = self._session_s if self.is_alone else max(self._attach_s, REACH_S)
+        try:
+            times = super()._connect(host, hostip, port)
+        except (AuthFailedError, SessionExpiredError):
+            self._trials.spoke(server)
+            raise
+        except Exception as error:
+            now_s = time.monotonic()
+            if any(isinstance(each, KazooTimeoutError | TimeoutError) for each in _chain(error)):
+                self._trials.silent(server, now_s)
+                # All may be slow: each is given more time then, up to that of the session.
+                self._attach_s = min(2 * self._attach_s, self._session_s)
+                self._note(server, f"{host}:{port} is silent: it said nothing for {now_s - began_s:.1f} s")
+            else:
+                if self._socket is None:
+                    self._trials.refused(server)
+                else:  # it is reached, and ends the connection: it may be electing a leader
+                    self._trials.spoke(server)
+                    self.handler.suspected.add((hostip, port))
+                self._note(server, _why(f"{host}:{port}", error))
+            raise
+        self._trials.spoke(server)
+        self._attach_s = ATTACH_S
+        self.handler.suspected.clear()
+        self.troubles = {}
+        self.number += 1
+        _log.info("connected to ZooKeeper at %s:%d", host, port)
+        return times
+
+    def _note(self, server: str, why: str) -> None:
+        _log.debug("no connection to ZooKeeper: %s", why)
+        self.troubles = {**self.troubles, server: why}  # replaced as a whole: other threads read it
+
+    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        """Send a request that begins a connection, and return its answer. The first one's tells the session's time."""
+        if not self.is_alone:
+            timeout = self._attach_s if self.client._session_id else max(self._attach_s, BEGIN_S)
+        answer = super()._invoke(timeout, request, xid)
+        granted_ms = getattr(answer[0], "time_out", 0) if isinstance(answer, tuple) else 0
+        if granted_ms > 0:
+            self._on_granted(granted_ms / 1000)
+        return answer
+
+
+def _server(address: str, port: int) -> str:
+    return f"{address}:{port}"
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Give an error, and those that it came of."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _why(server: str, error: BaseException) -> str:
+    """Return why there is no connection to this server, in a sentence that names it."""
+    for each in _chain(error):
+        if isinstance(each, CertificateUnusable):
+            return f"no connection to {server} can be made: {each.text}"
+        if isinstance(each, ssl.SSLError):
+            return handshake_fault(server, each).text
+        if isinstance(each, ConnectionRefusedError):
+            return f"{server} refuses connections: nobody listens there"
+        if isinstance(each, OSError) and each.errno and not isinstance(each, ConnectionError):
+            return f"{server} can't be reached: {each.strerror}"
+    return (
+        f"{server} ends connections at once: it serves nobody now, as without a majority, or with TLS or without only"
+    )
 
 
 class ZooKeeperSession:
@@ -68,23 +260,42 @@ class ZooKeeperSession:
         self.granted_s = session_s
         """The seconds after which ZooKeeper ends the session of a process that it does not hear from: what this process
         asks for, until ZooKeeper has granted less."""
+        self._asking = Patience(SILENCE_S, session_s * 2 / 3)
+        self._changing = Patience(SILENCE_S, session_s * 2 / 3)
+        """For questions, and for changes: these take a sync of the disks, which may be slow."""
+        self._changes = 0
+        """The changes that are under way: the session's questions are answered after them."""
+        self._heard_s = 0.0
+        """When anything was last heard of the server; monotonic, written in kazoo's thread."""
         self._client = KazooClient(
             hosts,
             timeout=session_s,
-            connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0, ignore_expire=False),
+            connection_retry=KazooRetry(max_tries=-1, delay=_PAUSE_S, max_delay=_PAUSE_S_MAX, ignore_expire=False),
             logger=_QUIET,
-            **_tls_options(tls),
+            handler=PatientHandler() if tls is None else TlsHandler(tls),
+            use_ssl=tls is not None,
         )
+
+        def learn_granted(granted_s: float) -> None:
+            self.granted_s = min(session_s, granted_s)
+
+        self._connections = self._client._connection = _Connections(self._client, session_s, learn_granted)
         self._client.add_listener(self._heard)
-        self._learn_granted(session_s)
         self._client.start_async()
+
+    @property
+    def troubles(self) -> list[str]:
+        """Why there is no connection: a sentence for each server that was tried in vain; empty while there is one."""
+        return sorted(self._connections.troubles.values())
 
     def number(self) -> int:
         """Return the number by which ZooKeeper knows the session; -1 while there is no connection."""
         client_id = self._client.client_id
         return -1 if client_id is None else int(client_id[0])
 
-    async def ask(self, begin: Callable[[KazooClient], Any], catch_up: str | None = None) -> Any:
+    async def ask(
+        self, begin: Callable[[KazooClient], Any], catch_up: str | None = None, *, changes: bool = False
+    ) -> Any:
         """Send a request and return its answer, or raise what kazoo says. `catch_up` as in `ZooKeeperBackend._ask`."""
         answer: asyncio.Future[Any] = self._loop.create_future()
 
@@ -102,10 +313,42 @@ class ZooKeeperSession:
             if not result.successful() and not answer.done():
                 answer.set_exception(result.exception)
 
+        def passing(told: Callable[[Any], None]) -> Callable[[Any], None]:
+            def pass_on(result: Any) -> None:
+                self._heard_s = time.monotonic()
+                self._in_loop(told, result)
+
+            return pass_on
+
+        number = self._connections.number
         if catch_up is not None:
-            self._client.sync_async(catch_up).rawlink(lambda result: self._in_loop(caught_up, result))
-        begin(self._client).rawlink(lambda result: self._in_loop(settle, result))
-        return await answer
+            self._client.sync_async(catch_up).rawlink(passing(caught_up))
+        begin(self._client).rawlink(passing(settle))
+        self._changes += changes
+        try:
+            return await self._unless_silent(answer, number, changes)
+        finally:
+            self._changes -= changes
+            answer.cancel()  # if this was cancelled, nobody waits for it any more
+
+    async def _unless_silent(self, answer: asyncio.Future[Any], number: int, changes: bool) -> Any:
+        """Wait for an answer, but leave the server if it is silent for too long: kazoo then says that it is lost.
+
+        Silent is one that answers nothing at all: the answer may be one of many, or need a while.
+        """
+        sent_s = time.monotonic()
+        patience = self._changing if self._changes else self._asking
+        while not answer.done() and not self._connections.is_alone:
+            left_s = max(sent_s, self._heard_s) + patience.seconds - time.monotonic()
+            if left_s <= 0:
+                patience.gave_up()
+                self._connections.leave(number)
+                return await answer
+            await asyncio.wait([answer], timeout=left_s)
+        result = await answer
+        if changes or patience is self._asking:  # a question after a change tells nothing of either
+            patience.answered(time.monotonic() - sent_s)
+        return result
 
     def resolving(self, future: asyncio.Future[None]) -> Callable[..., None]:
         """Return a function that resolves the future, for kazoo to call in its thread."""
@@ -121,20 +364,6 @@ class ZooKeeperSession:
         self._client.remove_listener(self._heard)
         self._client.stop()
         self._client.close()
-
-    def _learn_granted(self, session_s: float) -> None:
-        """Take note of how long a session ZooKeeper grants, at each connection: kazoo keeps it to itself."""
-        connection = self._client._connection
-        invoke = connection._invoke
-
-        def listening(*arguments: Any, **options: Any) -> Any:
-            answer = invoke(*arguments, **options)
-            granted_ms = getattr(answer[0], "time_out", 0) if isinstance(answer, tuple) else 0
-            if granted_ms > 0:
-                self.granted_s = min(session_s, granted_ms / 1000)
-            return answer
-
-        connection._invoke = listening
 
     def _heard(self, state: str) -> None:
         """Take note, in kazoo's thread, that the connection was made or lost."""

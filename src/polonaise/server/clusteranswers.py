@@ -12,7 +12,7 @@ from polonaise.coordination import Coordinator
 from polonaise.coordination.values import Assignment, ClusterDescription, Versioned
 from polonaise.errors import CoordinatorUnavailable, Overloaded, PolonaiseError, UnknownTopic, error_of
 from polonaise.host import Host
-from polonaise.server.coordinatortrouble import answered_within
+from polonaise.server.coordinatortrouble import answered_within, with_trouble
 from polonaise.server.settings import ServerSettings
 from polonaise.server.waiters import Waiters
 from polonaise.terms import ServerId
@@ -105,7 +105,7 @@ class ClusterAnswers:
             f"the coordinator did not tell server {self.server} the cluster's description within {limit_s:g} s: "
             "another server may reach it"
         )
-        async with answered_within(limit_s, silence), self._describing:
+        async with answered_within(limit_s, self._coordinator, silence), self._describing:
             if self._described_by <= begun_before or self.described is None:
                 self._descriptions += 1
                 number, read = self._descriptions, await self._coordinator.description()
@@ -216,10 +216,12 @@ class ClusterAnswers:
                 await self._ids.turn()
                 ids.append(await self._coordinator.unique_id())
         except TimeoutError:
-            raise CoordinatorUnavailable(
+            text = (
                 f"server {self.server} got no unique id from the coordinator within "
                 f"{self._settings.coordinator_s_max:g} s, its turn for it included: ask another server, or ask later"
-            ) from None
+            )
+            # Not to a stranger: it tells of the network.
+            raise CoordinatorUnavailable(text if stranger else with_trouble(text, self._coordinator)) from None
         except Overloaded:
             raise
         except PolonaiseError as error:

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
+from typing import Final
 
+from polonaise.coordination import Coordinator
 from polonaise.errors import CoordinatorUnavailable, PolonaiseError
+from polonaise.host import Clock
+
+_log = logging.getLogger(__name__)
+AGAIN_S: Final = 30.0
+"""The interval, in seconds, at which the log repeats what fails at the coordinator."""
 
 
 @contextlib.asynccontextmanager
-async def answered_within(limit_s: float, silence: str = "") -> AsyncIterator[None]:
+async def answered_within(limit_s: float, coordinator: Coordinator, silence: str = "") -> AsyncIterator[None]:
     """Raise `CoordinatorUnavailable` when the `async with` block takes longer than `limit_s` seconds.
 
-    `silence` is the text of that error, if it has to tell more than that no answer came.
+    `silence` is the text of that error, if it has to tell more than that no answer came. The error also tells what is
+    known of the reason.
     """
     try:
         async with asyncio.timeout(limit_s):
@@ -21,28 +30,55 @@ async def answered_within(limit_s: float, silence: str = "") -> AsyncIterator[No
     except TimeoutError:
         # With a text in any case: it becomes the reason why a partition is not ready, and no reason would mean that it
         # is.
-        raise CoordinatorUnavailable(silence or f"the coordinator gave no answer within {limit_s:g} s") from None
+        text = silence or f"the coordinator gave no answer within {limit_s:g} s"
+        raise CoordinatorUnavailable(with_trouble(text, coordinator)) from None
+
+
+def with_trouble(text: str, coordinator: Coordinator) -> str:
+    """Return the text of an error with what is known of why the coordinator does not answer."""
+    return f"{text} ({trouble})" if (trouble := coordinator.trouble) else text
 
 
 class CoordinatorTrouble:
     """A record of which of a server's operations at the coordinator fail at present, each with its error.
 
-    It is for health and metrics.
+    It is for health and metrics. The log is told as well: once for each kind of error, then every `AGAIN_S` seconds as
+    long as it lasts, whatever the number of operations and tries; and when it is over.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._failing: dict[str, str] = {}
+        self._since_s: float | None = None
+        """When the first of the present failures happened; None while nothing fails."""
+        self._logged_s: dict[str, float] = {}
+        """When the log was told last of each kind of error in the present trouble."""
         self.errors = 0
         """The number of failures so far."""
 
-    def failed(self, what: str, error: PolonaiseError) -> None:
-        """Record that an operation at the coordinator failed; `what` tells which, as `the assignment can't be read`."""
+    def failed(self, what: str, error: PolonaiseError, *, level: int = logging.WARNING, **fields: int) -> None:
+        """Record that an operation at the coordinator failed; `what` tells which, as `the assignment can't be read`.
+
+        `level` and `fields` are those of the line in the log.
+        """
         self.errors += 1
         self._failing[what] = str(error)
+        now_s = self._clock.monotonic_s()
+        if self._since_s is None:
+            self._since_s = now_s
+        if now_s - self._logged_s.get(error.code, float("-inf")) >= AGAIN_S:
+            self._logged_s[error.code] = now_s
+            for_s = now_s - self._since_s
+            lasting = f" (there has been trouble with the coordinator for {for_s:.0f} s)" if for_s >= 1 else ""
+            _log.log(level, "%s: %s%s", what, error, lasting, extra=fields)
 
     def succeeded(self, what: str) -> None:
         """Record that this operation has succeeded, so that `what` is not told any more."""
         self._failing.pop(what, None)
+        if not self._failing and self._since_s is not None:
+            _log.warning("the coordinator answers again, after %.1f s", self._clock.monotonic_s() - self._since_s)
+            self._since_s = None
+            self._logged_s.clear()
 
     def __str__(self) -> str:
         """Return what fails at present, and why; empty if nothing does."""

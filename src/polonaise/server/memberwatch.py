@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+from polonaise.coordination import Coordinator
 from polonaise.errors import PolonaiseError
 from polonaise.host import Clock
 from polonaise.server.coordinatortrouble import CoordinatorTrouble, answered_within
@@ -33,6 +34,7 @@ class MemberWatch:
     def __init__(
         self,
         clock: Clock,
+        coordinator: Coordinator,
         settings: ServerSettings,
         partitions: Mapping[PartitionId, ServedPartition],
         links: StorageLinks,
@@ -40,6 +42,7 @@ class MemberWatch:
         trouble: CoordinatorTrouble,
     ) -> None:
         self._clock = clock
+        self._coordinator = coordinator
         self._settings = settings
         self._partitions = partitions
         self._links = links
@@ -85,11 +88,10 @@ class MemberWatch:
     async def _look(self, served: ServedPartition) -> bool | None:
         """Look at one partition; return whether it could be read, or None if it was not tried."""
         try:
-            async with answered_within(self._settings.coordinator_s_max):
+            async with answered_within(self._settings.coordinator_s_max, self._coordinator):
                 return True if await served.look() else None
         except PolonaiseError as error:
-            self._trouble.failed(_MEMBERS, error)
-            _log.warning("partition %d: %s: %s", served.partition, _MEMBERS, error)
+            self._trouble.failed(_MEMBERS, error, partition=served.partition)
             return False
 
     def _drop_links(self) -> None:

@@ -113,7 +113,7 @@ class Server:
         """The totals of partitions that are not in `partitions` any more."""
         self._latencies = Histogram()
         self._refused: Counter[str] = Counter()
-        self._trouble = CoordinatorTrouble()
+        self._trouble = CoordinatorTrouble(host.clock)
         self._membership = ServerMembership(host, coordinator, self._trouble, self._stop_owning)
         self.followed = False
         """Whether the server serves the partitions that an assignment gives it, if any: False before it has read one,
@@ -178,7 +178,13 @@ class Server:
             self._links, lambda: self.not_owning,
         )  # fmt: skip
         members = MemberWatch(
-            self._host.clock, self._settings, self.partitions, self._links, self._addresses, self._trouble
+            self._host.clock,
+            self._coordinator,
+            self._settings,
+            self.partitions,
+            self._links,
+            self._addresses,
+            self._trouble,
         )
         self._tasks = [
             self._host.spawn(self._watch_assignment(), "assignment"),
@@ -331,22 +337,15 @@ class Server:
                 raise
             except (CoordinatorDamaged, WrongClusterKey) as error:
                 self._cluster.note_trouble(str(error))
-                self._trouble.failed(_ASSIGNMENT, error)
                 # Running sessions may go on: replicas fence them if they are deposed. New ones need the coordinator.
-                _log.error(
-                    "server %d goes on with what it owns, and takes over nothing: %s",
-                    self.id,
-                    error,
-                    extra=self._fields,
-                )
+                self._trouble.failed(_ASSIGNMENT, error, level=logging.ERROR, **self._fields)
                 if isinstance(error, CoordinatorNewer):
                     await self._step_aside()
                 pause_s = self._settings.retry_s_max
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
             except PolonaiseError as error:  # whatever the coordinator says: it is no reason to end
                 self._cluster.note_trouble(str(error))
-                self._trouble.failed(_ASSIGNMENT, error)
-                _log.warning("server %d: %s", self.id, error, extra=self._fields)
+                self._trouble.failed(_ASSIGNMENT, error, **self._fields)
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
                 pause_s = min(2 * pause_s, self._settings.retry_s_max)
 
@@ -401,7 +400,7 @@ class Server:
         """Own nothing any more, because others may own it by now. They decide the fate of appends in flight."""
         self.followed = False
         for partition, served in list(self.partitions.items()):
-            served.close(NotOwner(f"server {self.id} can't reach the coordinator: read the assignment again"))
+            served.close(NotOwner(f"partition {partition}: {self.not_owning}"))
             del self.partitions[partition]
             self._past.update(served.totals())
 
@@ -415,7 +414,7 @@ class Server:
         """What this server, which does not follow an assignment, waits for: nearly always its coordinator."""
         if self.not_owning:
             return self.not_owning
-        if trouble := str(self._trouble):
+        if trouble := self._coordinator_trouble:
             return f"the server has not read the assignment yet: {trouble}"
         if not self.id:
             return f"the server waits for an answer of the coordinator, {self._coordinator}"
@@ -557,6 +556,9 @@ class Server:
             return UnknownPartition(
                 f"there is no partition {partition}: this cluster has partitions 0 to {self._description.total - 1}"
             )
+        # The cause, if there is one: that it owns nothing follows from it, and no other server may own anything either.
+        if not self.followed:
+            return NotOwner(f"partition {partition}: {self.waits_for}")
         return NotOwner(f"server {self.id} does not own partition {partition}: read the assignment again")
 
     # ------------------------------------------------------------------ requests
@@ -611,6 +613,11 @@ class Server:
         """The totals of the partitions that are not in `partitions` any more, summed up: a copy."""
         return Counter(self._past)
 
+    @property
+    def _coordinator_trouble(self) -> str:
+        """What fails at the coordinator; or else, before any operation has failed, why it can't be reached now."""
+        return str(self._trouble) or self._coordinator.trouble
+
     def measures(self) -> ServerMeasures:
         """Return what can be measured of this server as a whole; more of each partition is in `partitions`."""
         return ServerMeasures(
@@ -623,8 +630,8 @@ class Server:
             requests=sum(requests.waiting for requests in self._connections.values()),
             storage_connected={name: link.session is not None for name, link in self._links.items()},
             coordinator_errors=self._trouble.errors,
-            coordinator_trouble=str(self._trouble),
             missing_servers=len(self._expected.missing),
+            coordinator_trouble=self._coordinator_trouble,
             fragments_scrub=self._scrubbing.health() if self._scrubbing is not None else None,
             copies=self._copies.health(),
         )
@@ -646,7 +653,7 @@ class Server:
             "name": self._settings.name,
             "missing_servers": self._expected.missing,
             "namesake": self._expected.trouble,
-            "coordinator": str(self._trouble),
+            "coordinator": self._coordinator_trouble,
             "not_owning": self.not_owning,
             "given_up": sorted(self.given_up),
             "tls": network_trouble(self._host.network),

@@ -99,7 +99,7 @@ class ServerMembership:
             silence = (
                 f"the registration of server {self._registration.server} could not be renewed within {seconds:g} s"
             )
-            async with answered_within(seconds, silence):
+            async with answered_within(seconds, self._coordinator, silence):
                 await self._renewed.wait()
         return self.stretch
 
@@ -131,12 +131,9 @@ class ServerMembership:
                 raise
             except PolonaiseError as error:
                 pause_s = _FAILED_PAUSE_S
-                self._trouble.failed(_LEASE, error)
                 # Not the end of this server, whatever the coordinator says: it owns until its registration may have
                 # run out, and again once it is renewed.
-                _log.warning(
-                    "server %d could not renew its lease: %s", self._registration.server, error, extra=self._fields
-                )
+                self._trouble.failed(_LEASE, error, **self._fields)
             # From the beginning: after a renewal that took long, the next one must not come late.
             await asyncio.sleep(max(pause_s, began_s + every_s - self._now_s))
 
@@ -187,7 +184,11 @@ class ServerMembership:
         self._renewed.clear()
         self.stretch += 1
         server, holds_s = self._registration.server, self._membership.holds_s if self._membership else 0.0
-        why = str(self._trouble) or "the coordinator, or this process, has not answered in time"
+        why = (
+            str(self._trouble)
+            or self._coordinator.trouble
+            or "the coordinator, or this process, has not answered in time"
+        )
         self.not_owning = (
             f"server {server} owns nothing: it could not renew its registration, which holds for {holds_s:g} s, so "
             f"others may take over its partitions ({why}). It goes on by itself once the coordinator answers"

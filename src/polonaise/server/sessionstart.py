@@ -133,7 +133,7 @@ class SessionStart:
         """
         # The number first: fencing with a number that another owner may have got as well would fence nobody out.
         claimed = await self._claim()
-        async with answered_within(self._settings.coordinator_s_max):
+        async with answered_within(self._settings.coordinator_s_max, self._coordinator):
             required = await self._shared.requirements.for_session(self._partition, claimed.value)
         claimed = replace(claimed, value=replace(claimed.value, required=required))
         self._session, self._version = claimed.value.session, claimed.version
@@ -176,7 +176,7 @@ class SessionStart:
         Raises `NotOwner` if a later generation owns the partition, and `PartitionNotReady` if its value was changed
         meanwhile.
         """
-        async with answered_within(self._settings.coordinator_s_max):
+        async with answered_within(self._settings.coordinator_s_max, self._coordinator):
             current = await self._coordinator.partition(self._partition)
             claimed = recovery.claim(current.value, self._generation)
             if claimed is None:
@@ -197,7 +197,7 @@ class SessionStart:
         Without such a claim, the coordinator was restored from an older state. It would give out session numbers a
         second time, and two owners could write in one session.
         """
-        async with answered_within(self._settings.coordinator_s_max):
+        async with answered_within(self._settings.coordinator_s_max, self._coordinator):
             current = await self._coordinator.partition(self._partition)
         if current.value.session == self._session:
             raise ConsistencyLost(
@@ -308,7 +308,7 @@ class SessionStart:
         if self._shared.requirements.of(self._partition) != value.required:
             raise PartitionNotReady("other copies or zones are required now")
         try:
-            async with answered_within(self._settings.coordinator_s_max):
+            async with answered_within(self._settings.coordinator_s_max, self._coordinator):
                 current = await self._coordinator.partition(self._partition)
         except CoordinatorUnavailable:
             return
@@ -365,7 +365,7 @@ class SessionStart:
 
         Raises `PartitionNotReady` if the value has changed, for instance because an operator has replaced the reset.
         """
-        async with answered_within(self._settings.coordinator_s_max):
+        async with answered_within(self._settings.coordinator_s_max, self._coordinator):
             current = await self._coordinator.partition(self._partition)
             begun = headreset.begun(current.value, self._certain) if current.version == claimed.version else None
             written = await self._coordinator.set_partition(self._partition, begun, claimed.version) if begun else None
@@ -536,7 +536,7 @@ class SessionStart:
         pause_s = self._settings.retry_s_min
         while True:
             try:
-                async with answered_within(self._settings.coordinator_s_max):
+                async with answered_within(self._settings.coordinator_s_max, self._coordinator):
                     if await self._coordinator.set_partition(self._partition, value, version) is not None:
                         return
                     current = await self._coordinator.partition(self._partition)

@@ -234,6 +234,7 @@ class SimulatedBackend:
         """When the last request of the process arrived that was not refused, in virtual seconds; 0 before the first."""
         self._ends_s = inf
         """When its session ends, unless another request arrives; infinity without sessions, or before the first."""
+        self.trouble = ""
 
     def __str__(self) -> str:
         return "the simulation"
