@@ -17,7 +17,7 @@ from kazoo.exceptions import ConnectionLoss
 import polonaise
 from polonaise.coordination import Coordinator
 from polonaise.coordination.lease import LEASE_S
-from polonaise.coordination.patience import Patience
+from polonaise.coordination.patience import AnswerPatience
 from polonaise.coordination.values import ClusterDescription
 from polonaise.coordination.zookeeper import ZooKeeperBackend
 from polonaise.coordination.zookeepersession import ZooKeeperSession
@@ -142,7 +142,7 @@ def session_with(sync_fails: bool) -> Any:
     session: Any = ZooKeeperSession.__new__(ZooKeeperSession)
     session._loop = asyncio.get_running_loop()
     session._connections = SimpleNamespace(number=1, is_alone=True)
-    session._asking = session._changing = Patience(1.0, 1.0)
+    session._asking = session._changing = AnswerPatience(1.0, 1.0)
     session._changes = 0
     session._heard_s = 0.0
     session._client = SimpleNamespace(

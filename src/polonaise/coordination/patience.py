@@ -12,7 +12,7 @@ _SPREADS: Final = 4
 by which TCP decides when to send again (RFC 6298)."""
 
 
-class Patience:
+class AnswerPatience:
     """How long an answer is waited for: a short time at first, longer where answers are seen to take longer.
 
     A server that has died without a word must be left soon. One that is slow, as its disk may be, must not be left
@@ -48,7 +48,7 @@ class _Silence(NamedTuple):
     until_s: float
 
 
-class Trials:
+class HostTrials:
     """Says in which order servers are tried: one that was silent is left out for a while, if others are at work.
 
     A try at a silent server takes a while, one at a server that ends the connection at once hardly any time. So those

@@ -24,7 +24,7 @@ from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
-from polonaise.coordination.patience import Patience, Trials
+from polonaise.coordination.patience import AnswerPatience, HostTrials
 from polonaise.errors import CertificateUnusable
 from polonaise.host.tls import TlsFiles, TlsIdentity
 from polonaise.host.tlsfaults import handshake_fault
@@ -123,7 +123,7 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]  # kazoo has no typ
         super().__init__(client, client._conn_retry.copy(), logger=_QUIET)
         self._session_s = session_s
         self._on_granted = on_granted
-        self._trials = Trials()
+        self._trials = HostTrials()
         self._attach_s = ATTACH_S
         self._lost_s = time.monotonic()
         self._is_left = False
@@ -260,8 +260,8 @@ class ZooKeeperSession:
         self.granted_s = session_s
         """The seconds after which ZooKeeper ends the session of a process that it does not hear from: what this process
         asks for, until ZooKeeper has granted less."""
-        self._asking = Patience(SILENCE_S, session_s * 2 / 3)
-        self._changing = Patience(SILENCE_S, session_s * 2 / 3)
+        self._asking = AnswerPatience(SILENCE_S, session_s * 2 / 3)
+        self._changing = AnswerPatience(SILENCE_S, session_s * 2 / 3)
         """For questions, and for changes: these take a sync of the disks, which may be slow."""
         self._changes = 0
         """The changes that are under way: the session's questions are answered after them."""
