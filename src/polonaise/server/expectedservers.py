@@ -37,7 +37,7 @@ class ExpectedServersWatch:
         noted = False
         while True:
             try:
-                async with answered_within(_ANSWER_S):
+                async with answered_within(_ANSWER_S, self._coordinator):
                     if not noted:
                         await self._coordinator.expect_server(self._name, ExpectedServer(server, address))
                         noted = True

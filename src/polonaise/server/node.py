@@ -447,7 +447,7 @@ class Server:
     async def _tell_given_up(self, given_up: frozenset[PartitionId]) -> None:
         """Tell the others which partitions this server can't serve; after a failure, the next look tells them again."""
         try:
-            async with answered_within(self._settings.coordinator_s_max):
+            async with answered_within(self._settings.coordinator_s_max, self._coordinator):
                 await self._membership.tell(replace(self._registration, unable=given_up))
         except PolonaiseError as error:
             _log.warning("server %d can't tell which partitions it gives up: %s", self.id, error, extra=self._fields)
