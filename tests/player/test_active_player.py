@@ -310,7 +310,7 @@ def test_a_target_that_acknowledges_nothing_for_too_long_is_disconnected() -> No
     player.tick(4.9)
     assert player.all(CloseStream) == []
     player.tick(0.1)
-    assert player.all(CloseStream) == [CloseStream("a", 1, "it acknowledged nothing of partition 0 for 5 s")]
+    assert player.all(CloseStream) == [CloseStream("a", 1, "it hangs: it acknowledged nothing of partition 0 for 5 s")]
     assert player.machine.targets["b"].state is StreamState.UP
 
 
@@ -324,7 +324,7 @@ def test_a_partition_that_is_stuck_is_noticed_while_the_target_applies_others() 
         player.tick(1.0)
         if number < 4:
             player.do("acknowledged", "a", 1, 1, number)
-    assert player.all(CloseStream) == [CloseStream("a", 1, "it acknowledged nothing of partition 0 for 5 s")]
+    assert player.all(CloseStream) == [CloseStream("a", 1, "it hangs: it acknowledged nothing of partition 0 for 5 s")]
     queues = player.machine.targets["a"].queues
     assert queues[0].batch_entries_max < queues[1].batch_entries_max, "it gets less of that partition alone"
 
@@ -348,8 +348,11 @@ def test_a_target_that_came_to_nothing_gets_less_at_a_time_until_it_has_applied_
     player.sent()
     sizes = []
     for term in range(1, 7):
-        player.tick(5.0)
-        assert player.all(CloseStream) == [CloseStream("a", term, "it acknowledged nothing of partition 0 for 5 s")]
+        player.tick(4.9)
+        assert player.all(CloseStream) == []
+        player.tick(600.0)
+        (closed,) = player.all(CloseStream)
+        assert closed.reason.startswith("it hangs: it acknowledged nothing of partition 0 for ")
         player.tick(60.0)
         player.connect("a", term=term + 1, applied={0: 0}, mark=39)
         (effect,) = player.all(ReadForTarget)
@@ -373,6 +376,26 @@ def test_an_attempt_to_open_a_stream_ends_though_nobody_says_so() -> None:
     assert player.all(CloseStream) == [CloseStream("a", 1, "it did not accept the stream within 4 s")]
     player.tick(1.0)
     assert player.all(OpenStream) == [OpenStream("a", 1), OpenStream("a", 2)]
+
+
+def test_a_target_that_is_slow_to_accept_streams_gets_more_time_until_it_is_quick() -> None:
+    player = Player("a", open_s_max=2.0, retry_s_max=0.1)
+    stream = player.machine.targets["a"]
+    given = []
+    for term in range(1, 6):
+        player.tick(1.0)
+        given.append(stream.open_s_max)
+        player.now_s += stream.open_s_max
+        player.do("disconnected", "a", term, "it did not answer")
+    assert given == [2.0, 4.0, 8.0, 12.0, 12.0]
+    player.tick(1.0)
+    player.now_s += 2.5
+    player.connect("a", term=6)
+    assert stream.open_s_max == 10.0, "four times what it has taken"
+    player.do("disconnected", "a", 6, "reset")
+    player.tick(1.0)
+    player.connect("a", term=7)
+    assert stream.open_s_max == 2.0
 
 
 def test_an_idle_target_is_sent_a_dummy_after_some_time() -> None:

@@ -210,6 +210,9 @@ PLAYER: Final = (
         "progress_s_max", _SECONDS, 0.1, _DAY_S, "A target that acknowledges nothing for so long is disconnected."
     ),
     _of_delivery(
+        "patience_s_max", _SECONDS, 0.1, _DAY_S, "Up to so long instead, after it has taken long, or was disconnected."
+    ),
+    _of_delivery(
         "retry_s_min", _SECONDS, 0.001, 600, "The first pause before a target is tried again; each doubles it."
     ),
     _of_delivery("retry_s_max", _SECONDS, 0.001, 3600, "The longest of these pauses."),

@@ -50,6 +50,8 @@ _WARN_S: Final = 60.0
 """Seconds until what is wrong with a target is logged again."""
 _TICK_S: Final = 0.05
 """Seconds between two looks at deadlines."""
+_STALL_S: Final = 1.0
+"""Where a look comes later than this, in seconds, the process was kept from running, and deadlines wait for it."""
 _NOT_STARTED: Final = "player {!r} was not started: use `async with`, or `await player.start()`"
 _Stops: TypeAlias = Callable[[ActivePlayer, PartitionId, int, str], Iterable[PlayerEffect]]
 """An event of the machine after which a partition brings nothing more, for a reason."""
@@ -131,6 +133,8 @@ class Player:
         self._over: set[asyncio.Task[None]] = set()
         """Tasks that this player has cancelled."""
         self._at_rest: asyncio.Future[None] | None = None
+        self._stalled_s = 0.0
+        """The seconds in which this process was kept from running, and could hear no target."""
         self._warned: dict[str, float] = {}
         """What was logged of targets in the last minute, and when."""
         self.refusals: Counter[TargetName] = Counter()
@@ -348,7 +352,7 @@ class Player:
         `ended` says why the player delivers nothing more, and is empty while it does. By name of a target: the `state`
         and `term` of its stream, the `reason` why there is none, the bytes `in_flight`, the number of entries
         `waiting`, and by partition the last id that it is known to have `applied`, the `lag`, in transactions of the
-        log, and why the target is `hindered`. By
+        log, why the target is `hindered`, and what it is `slow` with. By
         partition: the id `current` up to which the log was read, why it has `stopped`, and what `trouble` the log has.
         """
         machine, reading, ended = self._machine, self._reading, self._ended
@@ -366,7 +370,8 @@ class Player:
         error = ended.exception() if ended.done() else None
         why = "" if error is None else str(error) if isinstance(error, PolonaiseError) else repr(error)
         well = error is None and not any(each["stopped"] or each["trouble"] for each in partitions.values())
-        well = well and all(each["state"] == "up" and not each["hindered"] for each in targets.values())
+        held_up = (each["state"] != "up" or each["hindered"] or each["slow"] for each in targets.values())
+        well = well and not any(held_up)
         return {"well": well, "ended": why, "epoch": machine.epoch, "targets": targets, "partitions": partitions}
 
     def lags(self, wall_us: int) -> dict[TargetName, TargetLag]:
@@ -377,7 +382,7 @@ class Player:
 
     def _happened(self, event: Callable[..., Iterable[PlayerEffect]], *about: Any) -> None:
         """Let an event happen, and carry out what comes of it, before anything else can happen."""
-        self._carry_out(event(*about, asyncio.get_running_loop().time()))
+        self._carry_out(event(*about, self._now_s()))
         machine = self._machine
         assert machine is not None
         if self._waiting:
@@ -413,8 +418,7 @@ class Player:
         take_more = self._carried_out(effects)
         while take_more:
             target, term = take_more.pop()
-            now_s = asyncio.get_running_loop().time()
-            take_more += self._carried_out(machine.written(target, term, now_s))
+            take_more += self._carried_out(machine.written(target, term, self._now_s()))
 
     def _carried_out(self, effects: Iterable[PlayerEffect]) -> list[tuple[TargetName, Term]]:
         """Carry out the effects; return the streams that take more at once, with their terms."""
@@ -450,7 +454,7 @@ class Player:
         fence = Fence(self._machine.epoch, term)
         stream = self._endpoints[target].stream(fence, _Events(self, target, term))
         source = DeliverySource(self._log.log_key, self.name, target)
-        work = stream.serve(source, self._settings.open_s_max)
+        work = stream.serve(source, self._machine.targets[target].open_s_max)
         self._streams[target] = _RunningStream(stream, self._spawn(work, f"stream {term} to {target}"))
 
     def _end_stream(self, target: TargetName) -> None:
@@ -468,9 +472,17 @@ class Player:
 
     async def _tick(self) -> None:
         assert self._machine is not None
+        loop = asyncio.get_running_loop()
         while True:
             self._happened(self._machine.tick)
+            due_s = loop.time() + _TICK_S
             await asyncio.sleep(_TICK_S)
+            if (late_s := loop.time() - due_s) > _STALL_S:
+                self._stalled_s += late_s
+
+    def _now_s(self) -> float:
+        """Return the time of the loop, without that in which it did not run: no target was late then."""
+        return asyncio.get_running_loop().time() - self._stalled_s
 
     def _stopped(self, event: _Stops, partition: PartitionId, number: int, reason: str) -> None:
         machine = self._machine

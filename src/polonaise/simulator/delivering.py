@@ -65,6 +65,7 @@ def _settings(source: random.Random) -> PlayerSettings:
         start_patience_s=choice((0.0, 0.3, 1.0)),
         open_s_max=uniform(0.5, 1.5),
         progress_s_max=uniform(1.0, 3.0),
+        patience_s_max=10.0,
         retry_s_min=0.02,
         retry_s_max=uniform(0.2, 1.0),
         steady_s=uniform(3.0, 10.0),

@@ -193,7 +193,9 @@ class DeliveryCheck:
     ) -> None:
         health = player.health()
         target, log = health["targets"].get(name, {}), health["partitions"].get(str(partition), {})
-        hindered = target.get("state") != "up" or str(partition) in target.get("hindered", {})
+        hindered = target.get("state") != "up" or any(
+            str(partition) in target.get(kind, {}) for kind in ("hindered", "slow")
+        )
         if health["well"] or not (hindered or health["ended"] or log.get("trouble")):
             expected = f"the health of {who} to say what hinders {name}, which lacks {lacking} of partition {partition}"
             self.violated(expected, f"{health}")

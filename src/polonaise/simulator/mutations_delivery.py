@@ -9,7 +9,6 @@ from typing import Final
 
 from polonaise.simulator.mutation import Mutation
 
-_ACTIVE: Final = "polonaise.player.protocol.activeplayer"
 _RECEPTION: Final = "polonaise.player.protocol.reception"
 _QUEUE: Final = "polonaise.player.protocol.targetqueue"
 _PLAYER: Final = "polonaise.player.player"
@@ -107,15 +106,15 @@ DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
         "P8: a stream takes one lot of batches and no more",
     ),
     "hanging-stream-not-closed": Mutation(
-        _ACTIVE,
-        "            elif reason := stream.silence(now_s):\n",
-        "            elif (reason := stream.silence(now_s)) and not stream.in_flight_bytes:\n",
+        "polonaise.player.protocol.patience",
+        "        self._least_s = settings.progress_s_max\n",
+        "        self._least_s = 1e9\n",
         "P8, P11: nobody notices that a target hangs",
     ),
     "hindered-and-well": Mutation(
         _PLAYER,
-        'each["state"] == "up" and not each["hindered"] for each',
-        'each["state"] == "up" for each',
+        'each["state"] != "up" or each["hindered"] or each["slow"] for each',
+        'each["state"] != "up" for each',
         "P11: health counts a target as well that refuses what it is sent",
     ),
     "connection-left-open": Mutation(

@@ -360,6 +360,11 @@ TARGET_HINDERED: Final = _gauge(
     "Partitions of which something keeps the target from getting all; `/health` says what.",
     TARGET,
 )
+TARGET_SLOW: Final = _gauge(
+    "player_target_slow_partitions",
+    "Partitions of which the target has acknowledged nothing for long, while it goes on with what it was sent before.",
+    TARGET,
+)
 TARGET_LAG: Final = _gauge(
     "player_target_lag_transactions_max",
     "The most transactions of one partition that the target lacks, those counted that are not its own.",

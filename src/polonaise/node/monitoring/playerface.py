@@ -68,7 +68,7 @@ def _problems(told: dict[str, Any]) -> dict[str, list[str]]:
         lines = [f"no stream: {target['reason']}"] if target["reason"] else []
         # Many partitions may have one cause.
         by_reason: dict[str, list[str]] = {}
-        for partition, reason in target["hindered"].items():
+        for partition, reason in [*target["hindered"].items(), *target["slow"].items()]:
             by_reason.setdefault(reason, []).append(partition)
         lines += [f"partition {', '.join(numbers)}: {reason}" for reason, numbers in by_reason.items()]
         if lines:

@@ -51,6 +51,7 @@ def _add_target(samples: Samples, target: str, told: dict[str, Any], lag: Target
     add(metrics.TARGET_WAITING, told["waiting"], target)
     add(metrics.TARGET_IN_FLIGHT, told["in_flight"], target)
     add(metrics.TARGET_HINDERED, len(told["hindered"]), target)
+    add(metrics.TARGET_SLOW, len(told["slow"]), target)
     add(metrics.TARGET_LAG, max(told["lag"].values(), default=0), target)
     if lag.seconds is not None:
         add(metrics.TARGET_LAG_SECONDS, lag.seconds, target)

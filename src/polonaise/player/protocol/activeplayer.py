@@ -88,7 +88,7 @@ class ActivePlayer:
         """Why this player has stood down; empty while it is active."""
         self.finishing = False
         """Whether nothing is sent any more."""
-        self._settings = settings
+        self.settings = settings
         self._read_numbers = ReadNumbers()
         self._last_term_removed: Term = 0
         """The highest term of the targets that were removed: the terms of those that are added later are above it."""
@@ -139,7 +139,7 @@ class ActivePlayer:
         """
         invariant(name not in self.targets, f"target {name} is added twice")
         self.targets[name] = TargetStream(
-            name, self._settings, self._read_numbers, dict(start_after or {}), self._last_term_removed
+            name, self.settings, self._read_numbers, dict(start_after or {}), self._last_term_removed
         )
 
     def remove_target(self, name: TargetName, now_s: float) -> Sequence[PlayerEffect]:
@@ -317,9 +317,9 @@ class ActivePlayer:
                 self._send(stream, now_s)
                 if self._out:
                     yield from self._effects()
-        if through - main.dummies_at >= self._settings.dummy_transactions:
+        if through - main.dummies_at >= self.settings.dummy_transactions:
             main.dummies_at = through
-            self._push_dummies(partition, through, self._settings.dummy_transactions, now_s)
+            self._push_dummies(partition, through, self.settings.dummy_transactions, now_s)
             yield from self._effects()
 
     def recovered(
@@ -396,7 +396,7 @@ class ActivePlayer:
     def tick(self, now_s: float) -> Sequence[PlayerEffect]:
         """Look at all deadlines: open streams that are due, end those that are stuck, try again what was refused."""
         if self._patient_until_s is None:
-            self._patient_until_s = now_s + self._settings.start_patience_s
+            self._patient_until_s = now_s + self.settings.start_patience_s
         for stream in self.targets.values():
             if stream.state is StreamState.DOWN and stream.retry_at_s <= now_s and not self.finishing:
                 self._out.append(OpenStream(stream.name, stream.open(now_s)))
@@ -410,7 +410,7 @@ class ActivePlayer:
                     self._advance(stream, queue)
                 self._send(stream, now_s)
         if now_s >= self._dummies_at_s:
-            self._dummies_at_s = now_s + self._settings.dummy_s
+            self._dummies_at_s = now_s + self.settings.dummy_s
             for partition, main in self.partitions.items():
                 if main.current is not None:
                     self._push_dummies(partition, main.current, 1, now_s)
@@ -495,7 +495,7 @@ class ActivePlayer:
         lacked = [max(last, stream.queue(partition).start_after) for stream, last in told]
         # Not behind the one that lacks the most, as in the paper: all others would wait until the main stream has
         # come to what they lack. One that lacks more than this is caught up by reads of its own.
-        begin = max(min(lacked), max(lacked) - self._settings.join_transactions)
+        begin = max(min(lacked), max(lacked) - self.settings.join_transactions)
         main.current = begin
         main.dummies_at = begin
         self._follow(partition, begin)

@@ -17,6 +17,7 @@ def targets_health(machine: ActivePlayer) -> dict[str, dict[str, Any]]:
 def _target_health(machine: ActivePlayer, stream: TargetStream) -> dict[str, Any]:
     lags: dict[str, int] = {}
     hindered: dict[str, str] = {}
+    slow: dict[str, str] = {}
     applied: dict[str, int] = {}
     for partition, main in machine.partitions.items():
         queue = stream.queue(partition)
@@ -32,6 +33,8 @@ def _target_health(machine: ActivePlayer, stream: TargetStream) -> dict[str, Any
             hindered[str(partition)] = stream.halts[partition].reason
         elif partition in stream.failed_reads:
             hindered[str(partition)] = stream.failed_reads[partition].reason
+        elif (goes_on := stream.slow.get(partition)) is not None:
+            (slow if goes_on else hindered)[str(partition)] = _late(machine, goes_on=goes_on)
         # That the stream is up again says little, until the target has applied something that it lacks.
         elif partition in stream.troubles and lags.get(str(partition), 1):
             hindered[str(partition)] = stream.troubles[partition]
@@ -44,4 +47,12 @@ def _target_health(machine: ActivePlayer, stream: TargetStream) -> dict[str, Any
         "applied": applied,
         "lag": lags,
         "hindered": hindered,
+        "slow": slow,
     }
+
+
+def _late(machine: ActivePlayer, *, goes_on: bool) -> str:
+    late = f"it has acknowledged nothing of it for more than {machine.settings.progress_s_max:g} s"
+    if goes_on:
+        return f"it is slow: {late}, and goes on with what it was sent before"
+    return f"it may hang: {late}, nor of what it was sent before; its stream is closed if that goes on"

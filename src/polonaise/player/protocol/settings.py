@@ -43,18 +43,23 @@ class PlayerSettings:
     """How long a player that begins waits for targets that do not answer, so that the main streams begin near what all
     have applied. After that they begin without those, which are caught up when they come back."""
     open_s_max: float = 5.0
-    """The longest that a target may take to accept a stream; then the attempt is given up."""
+    """The longest that a target may take to accept a stream; then the attempt is given up, and the next one may take
+    twice as long, up to six times this."""
     progress_s_max: float = 30.0
-    """A target that is connected and acknowledges nothing of a partition for this long, while entries of it were sent,
-    is disconnected; and it is sent batches of half as many entries of that partition until it has applied one."""
+    """A target that is connected and for this long acknowledges nothing of a partition of which entries were sent, nor
+    of what it was sent before them, is taken to hang. It is disconnected, and sent batches of half as many entries of
+    that partition until it has applied one. One that goes on with what it was sent before is told as slow."""
+    patience_s_max: float = 600.0
+    """What this time grows to at most: it is kept at four times what the target has taken lately, and doubled each time
+    that it has ended."""
     retry_s_min: float = 0.05
     """The first pause after a stream to a target has ended, or a target has refused an entry; each failure doubles
     it. Without jitter: one player comes to each target."""
     retry_s_max: float = 10.0
     """The longest of these pauses."""
     steady_s: float = 60.0
-    """A stream that lasted this long makes the next pause the first again. Longer than `progress_s_max`, or a target
-    that hangs would be a steady one."""
+    """A stream that lasted this long makes the next pause the first again. Longer than `progress_s_max`: what hangs on
+    each stream from the beginning is no steady target."""
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -154,6 +154,11 @@ class TargetQueue:
         return self._reading is not None
 
     @property
+    def in_flight(self) -> int:
+        """The number of batches that were sent and are not acknowledged."""
+        return len(self._in_flight)
+
+    @property
     def waiting(self) -> int:
         """The number of entries in the queue, without those that are sent."""
         return len(self._catchup) + len(self._normal)

@@ -5,12 +5,18 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from math import inf
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from polonaise.player.protocol.entries import DeliveryBatch, TargetName, Term
+from polonaise.player.protocol.patience import TargetPatience
 from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.player.protocol.targetqueue import QueueBudget, ReadNumbers, TargetQueue
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+
+_OPEN_MARGIN: Final = 4
+"""A target may take so many times as long to accept a stream as it has taken for the last one."""
+_OPEN_GROWTH_MAX: Final = 6
+"""By so much at most the time grows that a target may take to accept a stream."""
 
 
 class StreamState(enum.Enum):
@@ -90,8 +96,12 @@ class TargetStream:
         self._start_after = start_after
         self._budget = QueueBudget(settings)
         self._ready: dict[PartitionId, None] = {}
-        self._progress_at_s: dict[PartitionId, float] = {}
-        """By partition of which something is in flight: when the target was sent it, or has last applied something."""
+        self.slow: dict[PartitionId, bool] = {}
+        """The partitions of which the target has acknowledged nothing for long, and whether it has meanwhile gone on
+        with what it was sent before."""
+        self.open_s_max = settings.open_s_max
+        """How long the target may take to accept the next stream: longer after an attempt that has taken so long."""
+        self.patience = TargetPatience(settings)
         self._up_since_s = inf
         self._opening_since_s = inf
         self._pause_s = settings.retry_s_min
@@ -118,6 +128,9 @@ class TargetStream:
 
     def opened(self, now_s: float) -> None:
         """Note that the target has accepted the fence."""
+        # As long as it has taken now, and some more, it may take again.
+        took_s = now_s - self._opening_since_s
+        self.open_s_max = max(self._settings.open_s_max, min(self.open_s_max, _OPEN_MARGIN * took_s))
         self.state = StreamState.UP
         self.reason = ""
         self._up_since_s = now_s
@@ -137,7 +150,10 @@ class TargetStream:
         self._ready.clear()
         self.in_flight_bytes = 0
         self.writing = False
-        self._progress_at_s.clear()
+        self.patience.forget_all()
+        self.slow.clear()
+        if self.state is StreamState.OPENING and now_s - self._opening_since_s >= self.open_s_max:
+            self.open_s_max = min(2 * self.open_s_max, _OPEN_GROWTH_MAX * self._settings.open_s_max)
         if self.state is StreamState.UP and now_s - self._up_since_s >= self._settings.steady_s:
             self._pause_s = self._settings.retry_s_min
         self.state = StreamState.DOWN
@@ -171,7 +187,7 @@ class TargetStream:
             batch_bytes = queue.in_flight_bytes - in_flight_bytes  # as the queue has counted, entry by entry
             if queue.waits:
                 ready[partition] = None
-            self._progress_at_s.setdefault(partition, now_s)
+            self.patience.sent(partition, now_s)
             batches.append(batch)
             size += batch_bytes
             self.in_flight_bytes += batch_bytes
@@ -181,14 +197,15 @@ class TargetStream:
     def acknowledged(self, partition: PartitionId, through: TransactionId, now_s: float) -> None:
         """Note that the target has applied everything of the partition up to `through`."""
         queue = self.queues[partition]
-        if through > queue.acked:
-            self._progress_at_s[partition] = now_s
+        is_progress = through > queue.acked
+        if is_progress:
+            self.slow.pop(partition, None)
             self._pauses_s.pop(partition, None)
             self.troubles.pop(partition, None)
             queue.batch_entries_max = min(2 * queue.batch_entries_max, self._settings.batch_entries_max)
         self.in_flight_bytes -= queue.acknowledge(through)
-        if not queue.in_flight_bytes:
-            self._progress_at_s.pop(partition, None)
+        if is_progress:
+            self.patience.acknowledged(partition, queue.in_flight, now_s)
         if queue.waits:
             self.ready(partition)  # its window was full
 
@@ -202,7 +219,8 @@ class TargetStream:
         if for_good:
             self.given_up[partition] = reason
         self.in_flight_bytes -= self.queue(partition).suspend()
-        self._progress_at_s.pop(partition, None)
+        self.patience.forget(partition)
+        self.slow.pop(partition, None)
         self.failed_reads.pop(partition, None)
         self.troubles[partition] = reason
         retry_at_s = inf if for_good else now_s + self._next_pause_s(partition)
@@ -225,17 +243,18 @@ class TargetStream:
 
         A target that came to nothing with what is in flight gets less at a time on the next stream.
         """
-        settings = self._settings
         # The shell has a deadline for this, too; whatever becomes of it, the next attempt must come.
-        if self.state is StreamState.OPENING and now_s - self._opening_since_s >= 2 * settings.open_s_max:
-            return f"it did not accept the stream within {2 * settings.open_s_max:g} s"
-        stuck = [each for each, at_s in self._progress_at_s.items() if now_s - at_s >= settings.progress_s_max]
+        if self.state is StreamState.OPENING and now_s - self._opening_since_s >= 2 * self.open_s_max:
+            return f"it did not accept the stream within {2 * self.open_s_max:g} s"
+        patience_s = self.patience.patience_s(now_s)
+        stuck = self.patience.stuck(now_s)
         if not stuck:
+            self.slow = dict(self.patience.late(now_s))
             return ""
         for partition in stuck:
             queue = self.queues[partition]
             queue.batch_entries_max = max(1, queue.batch_entries_max // 2)
-        return f"it acknowledged nothing of partition {stuck[0]} for {settings.progress_s_max:g} s"
+        return f"it hangs: it acknowledged nothing of partition {stuck[0]} for {patience_s:.3g} s"
 
     def due_halts(self, now_s: float) -> Iterable[tuple[PartitionId, Halt]]:
         """Return the partitions whose delivery is to be tried again, and no longer count them as halted."""
