@@ -15,12 +15,13 @@ from polonaise.admin.cluster import (
     _is_known,
     _storage_status,
 )
+from polonaise.admin.ownermoves import move_owner
 from polonaise.admin.partitiondescription import describe_partition
 from polonaise.admin.requiring import require
 from polonaise.admin.safestop import safe_to_stop
 from polonaise.admin.serverremoval import remove_server
 from polonaise.coordination import Coordinator
-from polonaise.coordination.values import ExpectedServer, Registration
+from polonaise.coordination.values import ExpectedServer, Owner, Registration
 from polonaise.errors import BadOption, ClusterInUse, CoordinatorUnavailable, NotInitialized, UnknownPartition
 from polonaise.host import Host
 from polonaise.server.expectedservers import ExpectedServersWatch
@@ -381,3 +382,30 @@ async def test_what_stops_without_a_node_is_said_before_it_is_stopped(town: Town
     assert verdict.stops == ["partitions 0-2: not ready, or not known to be, already"]
     with pytest.raises(BadOption, match="no node 'nobody'"):
         safe_to_stop(status, "nobody")
+
+
+@in_a_town(partitions=PARTITIONS, servers=2)
+async def test_a_partition_is_given_to_another_server_and_stays_there(town: Town) -> None:
+    await until(town, lambda status: not status.wellness and sorted(s.partitions for s in status.servers) == [1, 2])
+    status = await status_of(town)
+    more, less = sorted(status.servers, key=lambda each: -each.partitions)
+    number = next(p.partition for p in status.partitions if p.owner and p.owner.server == more.server)
+
+    async def move(partition: int, to: str) -> Owner:
+        return await town.operator(lambda host, coordinator: move_owner(host, coordinator, partition, to, 30))
+
+    last = PARTITIONS - 1  # of equal ones the servers would give this one away
+    assert last != number
+    with pytest.raises(BadOption, match="would not stay"):
+        await move(last, str(more.server))
+    owner = await move(number, str(less.server))
+    assert owner.server == less.server
+    assert await move(number, less.address) == owner, "it has it already"
+    await town.application("writer", lambda log: log.append(b"there", number))
+    await asyncio.sleep(60)
+    after = await well(town)
+    assert after.partitions[number].owner == owner, "nobody has taken it back"
+    with pytest.raises(BadOption, match="no server 'nobody'"):
+        await move(0, "nobody")
+    with pytest.raises(UnknownPartition):
+        await move(99, str(less.server))

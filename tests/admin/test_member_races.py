@@ -13,6 +13,7 @@ import pytest
 from polonaise.admin.copymoves import CopyMoves
 from polonaise.admin.memberedits import MemberEdits
 from polonaise.admin.storagenodes import remove_storage
+from polonaise.coordination.memberchanges import Move
 from polonaise.coordination.values import ClusterDescription, Engagement, PartitionValue, Versioned
 from polonaise.errors import BadOption, CoordinatorUnavailable, CopyNeeded, PolonaiseError, UnknownStorageNode
 from polonaise.host.real import RealClock
@@ -207,6 +208,84 @@ async def test_a_move_that_was_broken_off_after_its_first_step_goes_on() -> None
     async with asyncio.timeout(5):
         await values.moves().replace(0, "A", "D")
     assert values.held.members == tuple("BCD")
+
+
+async def test_a_copy_that_another_operator_has_removed_is_removed() -> None:
+    values = Values(replace(FOUR, copies=2), "ABC")
+    moves = values.moves()
+
+    def gone() -> None:
+        values.held = replace(values.held, members=tuple("BC"))
+
+    refused = values.edits().remove_copy
+
+    async def after_another(partition: int, name: str, *, force: bool = False) -> PartitionValue:
+        gone()
+        return await refused(partition, name, force=force)
+
+    moves._edits.remove_copy = after_another  # type: ignore[method-assign]
+    await moves.carry_out([Move(0, "A", None)])
+    assert values.held.members == tuple("BC")
+
+
+async def test_a_move_whose_source_another_operator_has_emptied_adds_no_copy() -> None:
+    values = Values(FOUR, "BCD")
+    await values.moves().carry_out([Move(0, "A", "B"), Move(0, "A", "D")])
+    assert (values.held.members, values.held.next) == (tuple("BCD"), None)
+
+
+async def test_copies_are_spread_although_the_node_that_was_to_get_one_is_drained_meanwhile() -> None:
+    five = ClusterDescription(bytes(16), 1, tuple("ABCDE"), copies=3, draining=("A",))
+    values = Values(five, "ABC")
+    values.held = replace(values.held, engagements={name: Engagement(7) for name in "ABCDE"})
+    drained: list[str] = []
+
+    def change() -> None:
+        if not drained and values.held.next is not None:
+            (target,) = {*values.held.next} - {*values.held.members}
+            drained.append(target)
+            values.become(values.described.drained(target))  # by another operator, a moment later
+        else:
+            asyncio.get_running_loop().call_soon(values.made)
+
+    values.on_change = change
+    moves: list[Move] = []
+    async with asyncio.timeout(10):
+        await values.moves().spread(moves.append)
+    assert len(values.held.members) == 3
+    assert not {*values.held.members} & {"A", *drained}
+
+
+async def test_a_drain_leaves_no_copy_too_many_that_another_operator_has_moved_at_the_same_time() -> None:
+    five = ClusterDescription(bytes(16), 1, tuple("ABCDE"), copies=3)
+    values = Values(five, "ABC")
+    values.held = replace(values.held, engagements={name: Engagement(7) for name in "ABCDE"})
+
+    def change() -> None:
+        members = values.held.next or values.held.members
+        if "A" in values.held.members and "A" not in members:
+            members = tuple(dict.fromkeys((*members, "D", "E")))  # the other's move has got its copy by now
+        values.held = replace(values.held, members=members, next=None)
+
+    values.after_each_change(change)
+    async with asyncio.timeout(10):
+        await values.moves().drain("A")
+    assert len(values.held.members) == 3
+    assert "A" not in values.held.members
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [("D", "without zone east"), ("E", ""), (None, "without zone east or south")],
+    ids=["the zone of another copy", "a zone of its own", "no other copy"],
+)
+async def test_what_a_partition_would_have_none_to_spare_of_is_told_before_a_copy_moves(
+    target: str | None, told: str
+) -> None:
+    zones = dict(zip("ABCDE", ("north", "east", "south", "east", "west"), strict=True))
+    values = Values(replace(FOUR, storage=tuple("ABCDE"), zones=zones), "ABC")
+    lost = await values.moves().spare_lost(0, "A", target)
+    assert (told in lost) if told else not lost
 
 
 async def test_what_is_done_is_told_once_and_what_is_refused_never() -> None:

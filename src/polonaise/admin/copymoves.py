@@ -11,9 +11,10 @@ from polonaise.admin.memberedits import MemberEdits
 from polonaise.admin.storagenodes import check_enough_without, check_marked, copies_on
 from polonaise.coordination.memberchanges import Move, balance
 from polonaise.coordination.values import ClusterDescription, PartitionValue
-from polonaise.errors import BadOption, ChangePending, CopyNeeded, DeadlineExceeded
+from polonaise.errors import BadOption, ChangePending, CopyNeeded, DeadlineExceeded, UnknownStorageNode
 from polonaise.host import Host
 from polonaise.node.condition import condition_of
+from polonaise.server.protocol.commit import losses_that_stop, zones_that_stop
 from polonaise.terms import PartitionId, StorageId
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
 
@@ -75,6 +76,26 @@ class CopyMoves:
         else:
             raise BadOption(f"partition {partition} has no copy on {source}: it is on {', '.join(value.members)}")
 
+    async def spare_lost(self, partition: PartitionId, source: StorageId, target: StorageId | None) -> str:
+        """Return what a partition would have none to spare of any more, if a copy moved, or was removed (no `target`).
+
+        Empty if as many nodes and zones may be lost then as before. Counts all members as engaged.
+        """
+        description = (await self._edits.description()).value
+        value = await self._edits.partition(partition)
+        added = () if target is None else (target,)
+        after = tuple(dict.fromkeys((*(each for each in value.members if each != source), *added)))
+        required = description.requirements().get(partition)
+        before = value.members
+        stopping: dict[str, Callable[[tuple[StorageId, ...]], list[str]]] = {
+            "zone": lambda names: zones_that_stop(names, names, required, description.zones),
+            "storage node": lambda names: losses_that_stop(names, names, required),
+        }
+        for noun, found in stopping.items():
+            if lost := [each for each in found(after) if each not in found(before)]:
+                return f"without {noun} {' or '.join(lost)} the partition would take no appends then; now it would"
+        return ""
+
     async def _check_enough_after(self, value: PartitionValue, source: StorageId, target: StorageId) -> None:
         """Raise `BadOption` if a partition would have too few members once its copy on `source` was replaced.
 
@@ -100,6 +121,38 @@ class CopyMoves:
         description = (await self._edits.description()).value
         values = await values_of(self._edits.partition, range(description.total))
         return balance(description, {p: value.next or value.members for p, value in values.items()})
+
+    async def spread(self, told: Callable[[Move], None]) -> int:
+        """Spread the copies over the nodes, and return how many moves that took; `told` is called with each.
+
+        Other operators may move copies, drain and remove nodes at the same time: what they have done is done, and it is
+        planned again until nothing is left to move. Raises what `balance` and `carry_out` raise, the latter once
+        nothing has succeeded for the time of a step.
+        """
+        count = 0
+        until_s = self._host.clock.monotonic_s() + self._step_s
+        while moves := await self.balance():
+            for move in moves:
+                told(move)
+            if await self._carried_out(moves, until_s):
+                count += len(moves)
+                until_s = self._host.clock.monotonic_s() + self._step_s
+        return count
+
+    async def _carried_out(self, moves: Sequence[Move], until_s: float) -> bool:
+        """Carry out moves; return False if others have changed what they rest on, so that it is to be planned again.
+
+        Raises what `carry_out` raises once it is later than `until_s`.
+        """
+        try:
+            await self.carry_out(moves)
+        except (UnknownStorageNode, BadOption, ChangePending, CopyNeeded) as error:
+            if self._host.clock.monotonic_s() >= until_s:
+                raise
+            self._report(None, f"planned again: {error.text}")
+            await asyncio.sleep(_LOOK_S)
+            return False
+        return True
 
     async def carry_out(self, moves: Sequence[Move]) -> None:
         """Carry out moves, several at the same time, but one step at a time in each partition.
@@ -145,6 +198,7 @@ class CopyMoves:
                 return moved  # another operator has removed it, which takes that it holds none
             check_marked(described, name)
             if not held:
+                await self._remove_surplus(described)
                 return moved
             self._report(None, f"{len(held)} copies are left on {name}")
             for partition in held:
@@ -153,11 +207,10 @@ class CopyMoves:
             planned = balance(described, {partition: value.members for partition, value in values.items()})
             # With the copies that these partitions lack: without them none could be spared.
             moves = [move for move in planned if move.source == name or (not move.source and move.partition in held)]
-            await self.carry_out(moves)
-            moved += sum(move.source == name for move in moves)
-            if moves:
+            if moves and await self._carried_out(moves, until_s):
+                moved += sum(move.source == name for move in moves)
                 until_s = self._host.clock.monotonic_s() + self._step_s
-            elif self._host.clock.monotonic_s() >= until_s:
+            elif not moves and self._host.clock.monotonic_s() >= until_s:
                 raise DeadlineExceeded(
                     f"storage node {name} holds, or is to get, copies of partitions {', '.join(map(str, held))}, and "
                     f"none could be moved within {self._step_s:g} s: others change them. Repeat the command"
@@ -165,10 +218,20 @@ class CopyMoves:
             else:
                 await asyncio.sleep(_LOOK_S)
 
+    async def _remove_surplus(self, described: ClusterDescription) -> None:
+        """Remove copies that are too many: another operator may have moved the same copy to another node meanwhile."""
+        values = await values_of(self._edits.partition, range(described.total))
+        copies = described.replication_factor
+        surplus = {p: v.members for p, v in values.items() if len(v.members) > copies and not v.next}
+        await self.carry_out([move for move in balance(described, surplus) if move.target is None])
+
     # ------------------------------------------------------------------ one move
 
     async def _move(self, move: Move) -> None:
         value = await self._settled(move.partition)
+        # What this move takes away, another operator may have taken away already: then none is to be added for it.
+        if move.source is not None and move.source not in value.members:
+            return
         if move.target is not None and move.target not in value.members:
             await self.add(move.partition, move.target)
         if move.source is not None and move.source in value.members:
@@ -181,6 +244,9 @@ class CopyMoves:
         while True:
             try:
                 await self.remove(partition, name)
+                return
+            except UnknownStorageNode:
+                self._report(partition, f"the copy on {name} was removed by another operator")
                 return
             except (CopyNeeded, ChangePending) as error:
                 now_s = self._host.clock.monotonic_s()

@@ -9,6 +9,7 @@ from typer import Option
 
 from polonaise.cli import inputs, looking
 from polonaise.cli.output import say, say_json
+from polonaise.errors import BadOption
 
 if TYPE_CHECKING:
     from polonaise.admin.copymoves import CopyMoves
@@ -28,6 +29,26 @@ StepTimeout = Annotated[
     ),
 ]
 Force = Annotated[bool, Option("--force", help="Even if fewer copies are left in sync than the partition is to have.")]
+
+
+Yes = Annotated[bool, Option("--yes", help="Do not ask, although the partition will have nothing to spare.")]
+
+
+def confirm_lost_spare(lost: str, *, yes: bool) -> None:
+    """Ask whether a change is to be made that leaves a partition nothing to spare. Raises `BadOption` if it is not.
+
+    `lost` is what it would not have to spare any more; nobody is asked if that is empty, or with `yes`.
+    """
+    if not lost or yes:
+        return
+    import typer
+
+    try:
+        wanted = typer.confirm(f"{lost}. Make the change all the same?", err=True)
+    except typer.Abort:  # nobody is there to answer
+        wanted = False
+    if not wanted:
+        raise BadOption(f"nothing was changed: {lost}. With --yes nobody is asked; or choose another storage node")
 
 
 def with_edits(

@@ -108,13 +108,18 @@ def partition_remove_copy(
     number: Number,
     name: Node,
     force: changing.Force = False,
+    yes: changing.Yes = False,
     coordinator: looking.CoordinatorOption = None,
     timeout: looking.Timeout = looking.TIMEOUT_S,
     step_timeout: changing.StepTimeout = changing.STEP_S,
 ) -> None:
-    """Remove the copy of a partition on a storage node. Refused while it is needed, and the refusal says what for."""
+    """Remove the copy of a partition on a storage node. Refused while it is needed, and the refusal says what for.
+
+    If the partition would have nothing to spare any more, it says so and asks first.
+    """
 
     async def remove(moves: CopyMoves) -> None:
+        changing.confirm_lost_spare(await moves.spare_lost(number, name, None), yes=yes or force)
         await moves.remove(number, name, force=force)
         say(f"partition {number} has no copy on {name} any more")
 
@@ -127,17 +132,43 @@ def partition_replace(
     number: Number,
     source: Annotated[str, Option("--from", help="Storage node that gives up its copy.", show_default=False)],
     target: Annotated[str, Option("--to", help="Storage node that gets a copy.", show_default=False)],
+    yes: changing.Yes = False,
     coordinator: looking.CoordinatorOption = None,
     timeout: looking.Timeout = looking.TIMEOUT_S,
     step_timeout: changing.StepTimeout = changing.STEP_S,
 ) -> None:
-    """Move a copy of a partition from one storage node, which may be dead, to another. May be repeated."""
+    """Move a copy of a partition from one storage node, which may be dead, to another. May be repeated.
+
+    If the partition would have nothing to spare any more, such as its last spare zone, it says so and asks first.
+    """
 
     async def replace(moves: CopyMoves) -> None:
+        changing.confirm_lost_spare(await moves.spare_lost(number, source, target), yes=yes)
         await moves.replace(number, source, target)
         say(f"partition {number} has a copy on {target}, and none on {source} any more")
 
     changing.with_moves(coordinator, timeout, step_timeout, replace)
+
+
+@partition.command("move", epilog=EXIT_STATUS)
+@with_tls
+def partition_move(
+    number: Number,
+    to: Annotated[str, Option("--to", help="Name, address or id of the server that is to own it.", show_default=False)],
+    coordinator: looking.CoordinatorOption = None,
+    timeout: looking.TimeoutOfAll = 30.0,
+) -> None:
+    """Give a partition to another server, and wait until it serves it; clients go on meanwhile.
+
+    Refused if the servers would give it back, because they keep the numbers of their partitions equal but for one.
+    """
+    from polonaise.admin.ownermoves import move_owner
+
+    async def move(host: Host, opened: Coordinator) -> None:
+        owner = await move_owner(host, opened, number, to, timeout)
+        say(f"partition {number} is served by server {owner.server} at {owner.address}, generation {owner.generation}")
+
+    looking.with_coordinator(coordinator, move, as_server=True)
 
 
 @partition.command("cancel-change", epilog=EXIT_STATUS)

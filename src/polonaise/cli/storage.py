@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from polonaise.admin.memberedits import MemberEdits
     from polonaise.admin.storagecleaning import Cleaned
     from polonaise.coordination import Coordinator
+    from polonaise.coordination.memberchanges import Move
     from polonaise.host import Host
 
 storage = typer.Typer(
@@ -313,15 +314,20 @@ def storage_balance(
     """Spread the copies of all partitions evenly over the storage nodes and their zones, moving as few as it takes."""
 
     async def balance(moves: CopyMoves) -> None:
-        planned = await moves.balance()
-        for move in planned:
+        def told(move: Move) -> None:
             if as_json:
                 say_json(move._asdict())
             else:
                 say(f"partition {move.partition}: from {move.source or 'nowhere'} to {move.target or 'nowhere'}")
-        if not planned and not as_json:
+
+        if dry_run:
+            planned = await moves.balance()
+            for move in planned:
+                told(move)
+            count = len(planned)
+        else:
+            count = await moves.spread(told)
+        if not count and not as_json:
             say("the copies are spread evenly")
-        if not dry_run:
-            await moves.carry_out(planned)
 
     changing.with_moves(coordinator, timeout, step_timeout, balance, as_json=as_json)

@@ -106,7 +106,7 @@ def test_the_commit_is_the_highest_number_on_a_quorum_and_never_goes_back(
         pytest.param("ABC", "AB", None, "AB", [], id="two of three have none"),
         pytest.param("A", "A", None, "A", [], id="the only one"),
         pytest.param("ABCD", "ABC", None, "ABC", [], id="four need three"),
-        pytest.param("ABC", "ABC", Requirement(1, 3, 0, ZONES), "ABC", [], id="three copies are required"),
+        pytest.param("ABC", "ABC", Requirement(1, 3, 0, ZONES), "ABC", ["north", "south"], id="three are required"),
         pytest.param("ABC", "ABC", Requirement(1, 0, 2, ZONES), "C", ["north", "south"], id="both of two zones"),
         pytest.param("ABC", "ABC", Requirement(1, 0, 1, ZONES), "", ["north"], id="one zone has the majority"),
     ],
@@ -115,4 +115,4 @@ def test_what_must_not_be_lost(
     members: str, engaged: str, required: Requirement | None, nodes: str, zones: list[str]
 ) -> None:
     assert losses_that_stop(members, engaged, required) == [*nodes]
-    assert zones_that_stop(members, engaged, required) == zones
+    assert zones_that_stop(members, engaged, required, ZONES if required else {}) == zones

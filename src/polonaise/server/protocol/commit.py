@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from polonaise.coordination.requirement import Requirement
 from polonaise.errors import invariant
@@ -72,12 +72,12 @@ def losses_that_stop(
 
 
 def zones_that_stop(
-    members: Collection[StorageId], engaged: Collection[StorageId], required: Requirement | None
+    members: Collection[StorageId],
+    engaged: Collection[StorageId],
+    required: Requirement | None,
+    zone_of: Mapping[StorageId, str],
 ) -> list[str]:
-    """Return the zones each of which must not be lost as a whole; none where no zones are required."""
-    if required is None or not required.zones:
-        return []
-    zone_of = required.zone_of
+    """Return the zones each of which must not be lost as a whole: without it, nothing could be committed any more."""
     zones = sorted({zone_of[name] for name in engaged if name in zone_of})
     return [
         zone for zone in zones if _stops(members, [name for name in engaged if zone_of.get(name) != zone], required)

@@ -13,20 +13,24 @@ def health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
     """Return the health of one partition at this monotonic time in seconds, as a JSON-ready document."""
     session, trouble, answers = owner.session, owner.readiness.trouble(now_s), owner.readiness.answers
     required = session.value.required if session else None
+    members, engaged = (session.value.members, list(session.engaged)) if session else ((), [])
+    zone_of = required.zone_of if required is not None and required.zones else {}
     return {
         "generation": owner.generation,
         "committed": owner.committed,
         "ready": session is not None and not trouble,
         "waits_for": trouble or owner.readiness.waits_for,
-        "engaged": list(session.engaged) if session else [],
-        "members": list(session.value.members) if session else None,
+        "engaged": engaged,
+        "members": list(members) if session else None,
         "next": list(session.value.next) if session and session.value.next is not None else None,
         "added": {name: [owner.readiness.reached.get(name), why] for name, why in owner.readiness.added.items()},
         "session": session.id if session else None,
         **({"required": required.told} if required is not None and required.told else {}),
         # What must not be lost: without each of these the partition would take no appends.
         "stops_without": losses_that_stop(session.value.members, session.engaged, required) if session else [],
-        "stops_without_zones": zones_that_stop(session.value.members, session.engaged, required) if session else [],
+        "stops_without_zones": zones_that_stop(session.value.members, session.engaged, required, zone_of)
+        if session
+        else [],
         "late": owner.readiness.late,
         "mounts": len(owner.feeds.mounts),
         "leases": owner.leases.count(now_s),
