@@ -28,19 +28,22 @@ async def move_owner(host: Host, coordinator: Coordinator, partition: PartitionI
     server that is not registered, or that the balance over the servers would take the partition from again. Raises
     `DeadlineExceeded` if the new owner is not ready within `timeout_s` seconds: it stays the owner.
     """
-    description = await answered(coordinator.describe(), timeout_s)
+    description = await answered(coordinator, coordinator.describe(), timeout_s)
     if not 0 <= partition < description.total:
         raise UnknownPartition(f"no partition {partition} in a cluster of {description.total} partitions")
     server = await _registered(coordinator, to, timeout_s)
     for _ in range(_TRIES_MAX):
-        current = await answered(coordinator.assignment(), timeout_s)
+        current = await answered(coordinator, coordinator.assignment(), timeout_s)
         owner = current.value.owners.get(partition)
         if owner is not None and owner.server == server.server:
             break
         moved = await _with_owner(coordinator, current, partition, server, description.total, timeout_s)
         owner = moved.owners[partition]
         if await answered(
-            coordinator.set_assignment(moved, current.version), timeout_s, ", and may have made the change: look again"
+            coordinator,
+            coordinator.set_assignment(moved, current.version),
+            timeout_s,
+            ", and may have made the change: look again",
         ):
             break
     else:
@@ -53,8 +56,8 @@ async def move_owner(host: Host, coordinator: Coordinator, partition: PartitionI
 
 
 async def _registered(coordinator: Coordinator, to: str, timeout_s: float) -> Registration:
-    members = await answered(coordinator.members(), timeout_s)
-    expected = (await answered(coordinator.expected_servers(), timeout_s)).value
+    members = await answered(coordinator, coordinator.members(), timeout_s)
+    expected = (await answered(coordinator, coordinator.expected_servers(), timeout_s)).value
     for each in members:
         if to in (str(each.server), each.address, expected.name_of(each.server)):
             return each
@@ -75,7 +78,7 @@ async def _with_owner(
     generation = 1 if before is None else before.generation + 1
     owner = Owner(server.server, server.address, generation)
     moved = Assignment({**current.value.owners, partition: owner})
-    members = await answered(coordinator.members(), timeout_s)
+    members = await answered(coordinator, coordinator.members(), timeout_s)
     candidates = {each.server: Candidate(each.address, True, each.preferred) for each in members}
     if assign(moved, candidates, total).owners[partition] != owner:
         raise BadOption(
