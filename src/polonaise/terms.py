@@ -51,6 +51,17 @@ class RequestId(NamedTuple):
     sequence: int
 
 
+class PeerClock(NamedTuple):
+    """A peer's wall clock, measured by a question and its answer."""
+
+    offset_us: int
+    """The peer's wall clock less this side's monotonic clock, in microseconds."""
+    within_us: int
+    """How far `offset_us` may be off: half of the time between question and answer."""
+    at_s: float
+    """When the answer came, in monotonic seconds."""
+
+
 class Transaction(NamedTuple):
     """One committed transaction as a consumer gets it.
 

@@ -19,7 +19,9 @@ from polonaise.errors import (
     WrongRole,
 )
 from polonaise.link.connection import ANY_CLUSTER, Connection, hello
+from polonaise.link.peerclock import ClockMeasuring
 from polonaise.simulator import ProcessFailed
+from polonaise.terms import PeerClock
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
     PROTOCOL_VERSION,
@@ -376,3 +378,35 @@ class Cancelling(list[Connection]):
     def append(self, connection: Connection) -> None:
         super().append(connection)
         self.attempt.cancel()
+
+
+# ------------------------------------------------------------------ clocks
+
+
+@simulated
+async def test_the_side_that_has_connected_measures_the_clock_of_the_other(rig: Rig) -> None:
+    connection = await rig.connect()
+    await wait_until(lambda: connection.clock.measured is not None)
+    first = connection.clock.measured
+    assert first is not None
+    assert 0 <= first.within_us < 1_000_000
+    await wait_until(lambda: connection.clock.measured != first, within_s=10.0)
+    again = connection.clock.measured
+    assert again is not None
+    assert abs(again.offset_us - first.offset_us) < 100_000, "the same clock, a moment later"
+    assert rig.server.only.clock.measured is None
+
+
+def test_an_answer_to_an_older_question_than_the_last_is_passed_over() -> None:
+    measuring = ClockMeasuring(2.0)
+    assert measuring.due(10.0)
+    assert not measuring.due(11.0)
+    assert measuring.due(12.0)
+    measuring.answered(5_000_000, 12.5)
+    assert measuring.measured is None, "this may be the answer to the first"
+    measuring.answered(7_000_000, 13.0)
+    assert measuring.measured == PeerClock(7_000_000 - 12_500_000, 500_000, 13.0)
+
+
+def test_nobody_is_asked_for_the_time_if_the_interval_is_nought() -> None:
+    assert not ClockMeasuring(0.0).due(1e9)

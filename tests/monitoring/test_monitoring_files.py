@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 FILES = ROOT / "deploy" / "monitoring"
 PAGE = ROOT / "docs" / "monitoring.md"
 FUNCTIONS = {
-    "absent_over_time", "and", "by", "clamp_min", "deriv", "histogram_quantile", "increase", "max", "max_over_time",
-    "or", "predict_linear", "rate", "sum", "time", "topk", "without",
+    "abs", "absent_over_time", "and", "by", "clamp_min", "deriv", "histogram_quantile", "increase", "max",
+    "max_over_time", "or", "predict_linear", "rate", "sum", "time", "topk", "without",
 }  # fmt: skip
 ELSEWHERE = {"up": {"job", "instance"}}
 """Metrics that Prometheus makes itself."""

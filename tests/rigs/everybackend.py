@@ -155,6 +155,9 @@ class MovedClock:
     def wall_us(self) -> int:
         return self._clock.wall_us()
 
+    def slept_s(self) -> float:
+        return self._clock.slept_s()
+
 
 def on_this_machine(scenario: Scenario, directory: Path) -> None:
     hosts: list[RealHost] = []

@@ -119,6 +119,10 @@ FOUND_BY = {
     "acknowledged-once": 17,
     "lane-not-woken": 58,
     "tasks-not-waited-for": 17,
+    "jumped-clock-believed": 34,
+    "clock-bound-not-checked": 34,
+    "session-starts-by-a-wrong-clock": 156,
+    "jump-seen-a-tick-late": 34,
 }
 """The first seed that finds each, when this was written: tried first, because most of the time it still does."""
 

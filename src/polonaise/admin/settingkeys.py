@@ -96,6 +96,14 @@ SERVER: Final = (
     _of_server("evidence", _FLAG, 0, 1, "Also store what each append was judged by: its mark and locks."),
     _of_server("preferred", _PARTITIONS, 0, 4095, "Partitions that it should own, as far as the balance allows."),
     _of_server("settle_s", _SECONDS, 0, 3600, "A server lives so long before it is given others' partitions."),
+    _of_server(
+        "clock_off_s_max", _SECONDS, 0.1, _DAY_S,
+        "A clock that is off by more starts no session, nor is it believed after a jump.",
+    ),
+    _of_server(
+        "clock_settle_s", _SECONDS, 1, _DAY_S,
+        "A clock that has jumped is believed after so long if no other one confirms it.",
+    ),
     _of_server("acknowledge_s_max", _SECONDS, 0.1, 600, "A replica that takes longer to sync is left out."),
     _of_server("inbox_s_max", _SECONDS, 0.1, 600, "The longest that an append waits to be ordered."),
     _of_server("request_s_max", _SECONDS, 0.1, 600, "The longest that a request or a mount waits."),

@@ -43,6 +43,9 @@ class Clock(Protocol):
     def wall_us(self) -> int:
         """Return microseconds since 1970, UTC. May jump either way: nothing that must be true may rest on it."""
 
+    def slept_s(self) -> float:
+        """Return for how many seconds the machine has slept, while `monotonic_s` stood still; 0 if that is unknown."""
+
 
 class File(Protocol):
     """An open file. Calls on one file may overlap; each is done when it returns.

@@ -27,18 +27,22 @@ from polonaise.errors import (
 from polonaise.host import Buffer, Host
 from polonaise.host.tlsfaults import refusal_in
 from polonaise.link.budget import Budget
+from polonaise.link.peerclock import ClockMeasuring
 from polonaise.link.vouching import ROLE_NAMES, certificate_refused, tls_met
 from polonaise.wire import codec
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import FRAME_BYTES_MAX, NO_PARTITION, Frame, Frames
 from polonaise.wire.messages import (
+    CLOCK_VERSION,
     PROTOCOL_VERSION,
     PROTOCOL_VERSION_MIN,
     ROLE_STORAGE,
+    AskTime,
     Hello,
     Ping,
     Pong,
     Refused,
+    TimeIs,
 )
 
 OWN_REQUESTS: Final = 0x8000_0000
@@ -65,6 +69,9 @@ class LinkSettings:
     """The interval of checks. A ping goes out when nothing was sent, or nothing was heard, for about this long."""
     silence_s_max: float = 5.0
     """A peer from which no byte comes for this long, although it is read, is taken for dead."""
+    clock_s: float = 2.0
+    """The side that has connected asks the other for its time this often, to know by how much their clocks differ; 0
+    for never."""
     hello_s_max: float = 5.0
     """The longest that a peer may take to say hello."""
     frame_s_max: float = 30.0
@@ -93,6 +100,7 @@ _OTHERS: Final = {
     )
 }
 """What a side tells a peer of another cluster, by its own role. Other roles tell a general text."""
+
 
 OnMessage = Callable[["Connection", Message, int, int], None]
 """Called with (connection, message, request number, partition) for each message but those of the connection itself.
@@ -184,6 +192,8 @@ class Connection(asyncio.Protocol):
         self._heard_s = 0.0
         self._sent_s = 0.0
         self._frame_began_s: float | None = None
+        self.clock = ClockMeasuring(0.0 if accepted else self._settings.clock_s)
+        """Measures the peer's clock, on the side that has connected."""
         self._greeted = asyncio.get_running_loop().create_future()
         self._greeted.add_done_callback(_retrieve)
         self.peer: Hello | None = None
@@ -520,6 +530,12 @@ class Connection(asyncio.Protocol):
             return
         if kind is Pong:
             return
+        if kind is AskTime:
+            self.send(TimeIs(self._host.clock.wall_us()))
+            return
+        if isinstance(message, TimeIs):
+            self.clock.answered(message.wall_us, self._host.clock.monotonic_s())
+            return
         if kind is Hello:
             raise ProtocolError("the peer said hello twice")
         # An answer that comes after its deadline finds no request here, and is delivered like any other message.
@@ -597,6 +613,8 @@ class Connection(asyncio.Protocol):
         # Only now, to a peer that belongs here: the hello has the cluster key in it.
         if self._accepted:
             self.send(mine)
+        else:
+            self._ask_time(self._host.clock.monotonic_s())
         # After this side's hello, which has to be the first message that the peer gets.
         if self._on_greeted:
             self._on_greeted(self)
@@ -644,9 +662,17 @@ class Connection(asyncio.Protocol):
         self._book(self.unsent_bytes)
         # The older of the two: when nothing was sent the peer needs a sign of life, and when nothing was heard this
         # side needs an answer. A little less than the interval, or a timer that is early would skip every other ping.
-        if self.peer is not None and now - min(self._sent_s, self._heard_s) >= settings.heartbeat_s * 0.9:
+        asked = self._ask_time(now)
+        if not asked and self.peer is not None and now - min(self._sent_s, self._heard_s) >= settings.heartbeat_s * 0.9:
             self.send(Ping())
         self._schedule_beat()
+
+    def _ask_time(self, now: float) -> bool:
+        """Ask the peer for its time if that is due and it tells it; return whether it was asked."""
+        if self.peer is None or self.peer.version_max < CLOCK_VERSION or not self.clock.due(now):
+            return False
+        self.send(AskTime())
+        return True
 
     def _makes_progress(self, now: float) -> bool:
         """Whether the peer reads what it is sent, or has not yet failed to for `unread_s_max`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from polonaise.server.expectedservers import missing_server
@@ -68,6 +69,9 @@ class Condition(NamedTuple):
     spare, or nothing required, and while there is no session."""
     stops_without: Sequence[str] = ()
     """The storage nodes each of which must not be lost: without it the partition would take no appends."""
+    clock: str = ""
+    """What is wrong with the clocks of the server and its storage nodes, or with the partition's commit times; empty if
+    nothing is."""
 
     @property
     def behind(self) -> dict[str, str]:
@@ -94,6 +98,8 @@ class Condition(NamedTuple):
                     lines.append(f"fragment damaged: {damage['what']}; not repaired: {damage['why'] or 'under way'}")
         if self.tls:
             lines.append(self.tls)
+        if self.clock:
+            lines.append(self.clock)
         return lines + _without_coordinator(self.coordinator)
 
 
@@ -111,11 +117,11 @@ def conditions_in(answer: Mapping[str, Any]) -> dict[PartitionId, Condition]:
 
 def server_troubles(health: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with a server itself, apart from its partitions, according to its health document."""
-    not_owning, tls = health.get("not_owning", ""), health.get("tls", "")
+    not_owning = health.get("not_owning", "")
     lines = [not_owning] if not_owning else _without_coordinator(health.get("coordinator", ""))
     lines += [health["namesake"]] if health.get("namesake") else []
     lines += [missing_server(name, address) for name, address in health.get("missing_servers", {}).items()]
-    return [*lines, tls] if tls else lines
+    return lines + [each for each in (health.get("tls"), health.get("clock", {}).get("trouble")) if each]
 
 
 def _without_coordinator(why: str) -> list[str]:
@@ -173,6 +179,7 @@ def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapp
         health["generation"], health.get("session"),
         [name for name in left_out if not answer["storage"][name]["connected"]], answer.get("tls", ""),
         _change_in(health), _lacking(answer, health), _no_spare(health), tuple(health.get("stops_without", ())),
+        _clock_in(answer, health),
     )  # fmt: skip
 
 
@@ -222,6 +229,22 @@ def _no_spare(health: Mapping[str, Any]) -> str:
 
 def _any_of(noun: str, names: Sequence[str]) -> str:
     return f"{noun} {names[0]}" if len(names) == 1 else f"any one of the {noun}s {', '.join(names)}"
+
+
+def _clock_in(answer: Mapping[str, Any], health: Mapping[str, Any]) -> str:
+    """Return what is wrong with clocks or a partition's commit times; empty if nothing is, or nothing is told of it."""
+    still_us = health.get("times_stand_still_until_us")
+    until = "" if still_us is None else stand_still(still_us)
+    return "; ".join(each for each in (answer.get("clock", {}).get("trouble"), until) if each)
+
+
+def stand_still(until_us: int) -> str:
+    """Return in words that the commit times of a partition stand still until this time, in microseconds UTC."""
+    until = datetime.fromtimestamp(until_us / 1e6, UTC).isoformat(sep=" ", timespec="seconds")
+    return (
+        f"commit times stand still at {until}, because a batch was committed by a clock that was ahead: later "
+        "transactions have the same time until then, so choose them by ids, not by time"
+    )
 
 
 def _change_in(health: Mapping[str, Any]) -> str:

@@ -41,3 +41,5 @@ class ServerMeasures(NamedTuple):
     """The report of the scrub of the fragment store; None without a store or a scrub."""
     copies: Mapping[str, Any]
     """The report of the copies to late replicas in the background: `CopyTurns.health`."""
+    clock: Mapping[str, Any]
+    """What is known of the clocks of the server and its storage nodes: `ServerClock.health`."""

@@ -45,6 +45,7 @@ from polonaise.server.protocol.ownerhealth import health_of
 from polonaise.server.protocol.ticks import Ticks
 from polonaise.server.requirements import Requirements
 from polonaise.server.servedpartition import ServedPartition
+from polonaise.server.serverclock import ServerClock
 from polonaise.server.servermembership import ServerMembership
 from polonaise.server.settings import ServerSettings
 from polonaise.server.sharedparts import SharedParts
@@ -105,6 +106,7 @@ class Server:
         """Where the storage nodes are reached; unset before `start`."""
         self._links = StorageLinks(self._link)
         self._storage_health = StorageHealth(host, self._links)
+        self._clock = ServerClock(host, self._settings, self._links)
         self._shared: SharedParts
         """What each partition is given; from `start` on."""
         self.partitions: dict[PartitionId, ServedPartition] = {}
@@ -164,7 +166,7 @@ class Server:
             self._history = self._open_history(self._description.key)
         self._shared = SharedParts(
             self._host, self._coordinator, self._settings, self._links, self._starts, self._copies, self._ticks,
-            self._history, self._latencies, self._requirements,
+            self._history, self._latencies, self._clock, self._requirements,
         )  # fmt: skip
         self.id = await self._coordinator.unique_id()
         self._cluster.server, self._cluster.partitions = self.id, self._description.partitions
@@ -296,12 +298,7 @@ class Server:
             try:
                 stretch = await self._membership.held(self._settings.coordinator_s_max)
                 current = await self._coordinator.assignment()
-                members = await self._coordinator.members()
-                # This server was taken for dead while it was paused or cut off. Unless it registers again, others take
-                # its partitions each time it takes them back.
-                if all(member.server != self.id for member in members):
-                    await self._membership.register_again()
-                    members.append(self._registration)
+                members = await self._members()
                 now_s = self._host.clock.monotonic_s()
                 names_new = max(current.value.owners, default=-1) >= self._description.total
                 if names_new or now_s - self._cluster.described_s >= _DESCRIPTION_S:
@@ -349,11 +346,29 @@ class Server:
                 await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
                 pause_s = min(2 * pause_s, self._settings.retry_s_max)
 
-    async def _step_aside(self) -> None:
-        """Leave the members, so that servers that can read the coordinator's values take over what this one owns.
+    async def _members(self) -> list[Registration]:
+        """Read the living servers, and register this one again if it is not among them.
 
-        As a member it would be given partitions that it does not learn of. Until another server takes its partitions
-        it goes on with them: if it is the only one, nobody else would. It registers again once it can read the values.
+        While its clock is off, and others are there, it leaves them instead: it could start no sessions.
+        """
+        members = await self._coordinator.members()
+        others = [member for member in members if member.server != self.id]
+        if others and self._clock.unfit_s > self._settings.clock_patience_s:
+            await self._step_aside()
+            return others
+        # This server was taken for dead while it was paused or cut off, or its clock is right again. Unless it
+        # registers again, others take its partitions each time it takes them back.
+        if len(others) == len(members):
+            await self._membership.register_again()
+            members.append(self._registration)
+        return members
+
+    async def _step_aside(self) -> None:
+        """Leave the members, so that servers that can do what this one can't take over what it owns.
+
+        It can't read the coordinator's values, and as a member would be given partitions that it does not learn of; or
+        its clock is off. Until another server takes its partitions it goes on with them: if it is the only one, nobody
+        else would. It registers again once it can do that again.
         """
         if self._membership.left:
             return
@@ -424,6 +439,7 @@ class Server:
         """Tell the partitions the time, for ever: those at rest a few at a time, in turns."""
         while True:
             await asyncio.sleep(_TICK_S)
+            self._clock.look()
             self._look_at_struggles()
             for partition in self._ticks.due(self.partitions):
                 self.partitions[partition].tick()
@@ -634,6 +650,7 @@ class Server:
             coordinator_trouble=self._coordinator_trouble,
             fragments_scrub=self._scrubbing.health() if self._scrubbing is not None else None,
             copies=self._copies.health(),
+            clock=self._clock.health(),
         )
 
     async def checked_health(self) -> dict[str, Any]:
@@ -647,7 +664,7 @@ class Server:
 
     def health(self) -> dict[str, Any]:
         """Return the health of this server, its partitions and its storage nodes, as a JSON-ready document."""
-        now_s = self._host.clock.monotonic_s()
+        now = self._clock.now()
         return {
             "server": self.id,
             "name": self._settings.name,
@@ -657,6 +674,7 @@ class Server:
             "not_owning": self.not_owning,
             "given_up": sorted(self.given_up),
             "tls": network_trouble(self._host.network),
+            "clock": self._clock.health(),
             "fragments": str(self._history or ""),
             "required": self._requirements.told,
             "topics_required": self._requirements.told_of_topics,
@@ -674,6 +692,6 @@ class Server:
                 for name, link in self._links.items()
             },
             "partitions": {
-                str(partition): health_of(served.owner, now_s) for partition, served in sorted(self.partitions.items())
+                str(partition): health_of(served.owner, now) for partition, served in sorted(self.partitions.items())
             },
         }

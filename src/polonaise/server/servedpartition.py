@@ -40,6 +40,7 @@ from polonaise.server.protocol.givingup import Struggle
 from polonaise.server.protocol.moment import Moment
 from polonaise.server.protocol.mounts import ClientMount
 from polonaise.server.protocol.owner import PartitionOwner
+from polonaise.server.protocol.ownerhealth import stand_still_until_us
 from polonaise.server.protocol.recovery import participants
 from polonaise.server.protocol.session import StartedSession
 from polonaise.server.protocol.tailcache import Committed
@@ -153,9 +154,13 @@ class ServedPartition:
         return Struggle(fails and self.owner.stopped is None, readiness.faults.total)
 
     @property
+    def times_stand_still(self) -> bool:
+        """Whether commit times stand still, because a batch was committed by a clock that was ahead."""
+        return stand_still_until_us(self.owner, self._now) is not None
+
+    @property
     def _now(self) -> Moment:
-        clock = self._host.clock
-        return Moment(clock.monotonic_s(), clock.wall_us())
+        return self._shared.clock.now()
 
     async def _keep_sessions(self) -> None:
         """Start one session after the other, until the ownership ends; after a failed attempt, try again.

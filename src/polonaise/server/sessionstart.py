@@ -156,6 +156,9 @@ class SessionStart:
         names = [name for name in recovery.participants(claimed.value) if name in clean]
         values = await self._registers(names, decided.closing)
         time_us = await self._commit_time_us(names, decided.closing)
+        # Last, as the clocks of all replicas that take part were measured by now: each was asked for its time before it
+        # was asked for anything else.
+        self._shared.clock.check()
         value = recovery.engage(claimed.value, clean, decided.closing)
         reset = headreset.pending(claimed.value)
         confirmed = headreset.is_confirmed_at(reset, decided)

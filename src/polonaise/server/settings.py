@@ -59,6 +59,15 @@ class ServerSettings(OwnerSettings):
     """The deadline of most of what a server asks the coordinator for in one go, such as a step of a session start,
     which is one or two requests; reads of the assignment and renewals have none. A fifth of it is the longest that a
     server waits for news of the assignment until it looks again."""
+    clock_off_s_max: float = 10.0
+    """The most seconds by which the clock of a server that starts sessions may be off from those of a majority of its
+    storage nodes, and by which it may jump without being confirmed. Clocks that are set by NTP differ far less."""
+    clock_settle_s: float = 300.0
+    """Seconds after which a clock that has jumped is believed though no other clock confirms it, as in an embedded log:
+    long enough for whoever set it wrong to set it right again."""
+    clock_patience_s: float = 5.0
+    """Seconds for which the clock has to be off from those of a majority of the storage nodes until the server gives
+    its partitions up, if there are other servers."""
     members_look_s: float = 1.0
     """The shortest time between two looks at the coordinator for changes of a partition's members, which operators ask
     for; 0 for none: such a change is then made when the session ends by itself."""

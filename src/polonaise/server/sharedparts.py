@@ -12,6 +12,7 @@ from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.copyturns import CopyTurns
 from polonaise.server.protocol.ticks import Ticks
 from polonaise.server.requirements import Requirements
+from polonaise.server.serverclock import ServerClock
 from polonaise.server.settings import ServerSettings
 from polonaise.server.startturns import StartTurns
 from polonaise.server.storagelinks import StorageLink
@@ -36,5 +37,7 @@ class SharedParts:
     """The fragments of the log; None if the server was told of none."""
     latencies: Histogram
     """Takes the time that each batch needs to be committed."""
+    clock: ServerClock
+    """Tells the time of commits, and whether a session may start by it."""
     requirements: Requirements
     """Says how many copies and zones commits need beside a quorum."""

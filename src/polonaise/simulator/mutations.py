@@ -17,6 +17,7 @@ from types import CodeType, ModuleType
 from typing import Any, Final
 
 from polonaise.simulator.mutation import Mutation
+from polonaise.simulator.mutations_clocks import CLOCK_MUTATIONS
 from polonaise.simulator.mutations_delivery import DELIVERY_MUTATIONS
 from polonaise.simulator.mutations_leases import LEASE_MUTATIONS
 from polonaise.simulator.mutations_ownership import OWNERSHIP_MUTATIONS
@@ -490,6 +491,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "ids.append(self.server)",
         "P6: clients have one id, and each takes the other's appends for its own",
     ),
+    **CLOCK_MUTATIONS,
     **DELIVERY_MUTATIONS,
     **LEASE_MUTATIONS,
     **OWNERSHIP_MUTATIONS,

@@ -110,6 +110,8 @@ class Try:
     rests_on: TransactionId | None = None
     """The id that a lock conflict named; None if there was no conflict, or a reset of the head has given the id up."""
     bodies: list[bytes] = field(default_factory=list)
+    asked_us: int = 0
+    """When the append was asked for, by the true time (`History.true_us`)."""
 
     def judged_by(self, place: int) -> tuple[TransactionId | None, list[tuple[int, int]]]:
         """Return the mark and the locks that the application gave to the transaction at this place in the try."""
@@ -176,6 +178,8 @@ class History:
         self.listing_count_max = 1
         """The most registers that a server puts into one page of a listing."""
         self.violations: list[Violation] = []
+        self.true_us: Callable[[], int] = lambda: 0
+        """Returns the true time, in microseconds UTC; 0 where nobody asks for it."""
         self.left_out: list[dict[TransactionId, str]] = [{} for _ in range(partitions)]
         """By partition: each id that a reader was not given, with that reader. Only own transactions may be missing."""
         self.told: list[TransactionId] = [-1] * partitions
@@ -224,6 +228,7 @@ class History:
             _BODY.pack(number, place, kind, 0) + rest + bytes([number & 255]) * filler
             for place, rest in enumerate(rests)
         ]
+        attempt.asked_us = self.true_us()
         self.tries.append(attempt)
         return attempt
 

@@ -30,6 +30,9 @@ class SimulatedClock:
         self._process.check_alive()
         return self._wall_us()
 
+    def slept_s(self) -> float:
+        return 0.0
+
 
 class SimulatedHost:
     """The ports of one process: `host.Host`."""

@@ -24,6 +24,7 @@ from polonaise.host import Host
 from polonaise.simulator import workload
 from polonaise.simulator.application import HEADER_FILTER, UNWANTED_HEADER, Application
 from polonaise.simulator.checkers import check, check_replicas
+from polonaise.simulator.clockfaults import ClockFaults
 from polonaise.simulator.cluster import Cluster, Knobs, Node
 from polonaise.simulator.configuration import Configuration, DiskConfiguration, NetworkConfiguration
 from polonaise.simulator.delivering import Delivering
@@ -218,6 +219,7 @@ class Schedule:
             self._add("requiring-operator", requirement)
         drawn = self.world.random(_DELIVERY_DRAW).random() < _DELIVERY_SHARE
         self._delivering = Delivering(self.cluster, self.history) if drawn else None
+        self._clocks = ClockFaults(self.cluster, self.history) if self.knobs.clocks else None
         self._leases: LeaseHolders | None = None
         if self.world.random("names of leases").random() < _LEASES_SHARE:
             self._leases = LeaseHolders(self.cluster, self.history)
@@ -251,9 +253,13 @@ class Schedule:
         ]
         if self._delivering is not None:
             self._delivering.start()
+        if self._clocks is not None:
+            stops.append(loop.create_task(self._clocks.run(), name="wrong clocks"))
         await self.nemesis.run(self._duration_s)
         for task in stops:
             task.cancel()
+        if self._clocks is not None:
+            self._clocks.heal()
         self._observer.stop_if_violated()
         # From here on only what this seed's network and disks do by chance goes wrong, which the time limits allow for:
         # what does not come within its time never comes.
@@ -411,6 +417,8 @@ class Schedule:
                 violations.extend(self._archiving.check(log))
             if self._delivering is not None:
                 violations.extend(self._delivering.check(log))
+            if self._clocks is not None:
+                violations.extend(self._clocks.check(log))
         violations.extend(check(logs, self.history))
         if violations:
             first, count_more = violations[0], len(violations) - 1

@@ -100,6 +100,11 @@ class Machine:
         self._drift_since = now
         self._drift = drift
 
+    def set_clock_right(self) -> None:
+        """Set the wall clock to the true time, and let it keep it."""
+        self._wall_offset_us = self._drift = 0.0
+        self._drift_since = self.world.loop.now
+
     def wall_us(self) -> int:
         now = self.world.loop.now
         drifted_us = (now - self._drift_since) * self._drift * 1e6
@@ -113,6 +118,11 @@ class World(Environment):
         super().__init__(seed, configuration)
         self.machines: dict[str, Machine] = {}
         self.network = SimulatedNetwork(self)
+
+    @property
+    def true_us(self) -> int:
+        """The true time, in microseconds UTC, which no machine knows."""
+        return _EPOCH_US + int((self.loop.now - START_S) * 1e6)
 
     def machine(self, name: str) -> Machine:
         """Return the machine of this name, which is made at its first use. Its addresses are `name:port`."""

@@ -26,7 +26,7 @@ from polonaise.wire.codec import (
     payload,
 )
 
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
 """The newest version of the protocol that this side speaks."""
 PROTOCOL_VERSION_MIN: Final = 1
 """The oldest version of the protocol that this side speaks."""
@@ -34,6 +34,8 @@ NAMES_VERSION: Final = 2
 """The version from which on a storage node says whether it has the name by which a server knows it."""
 EMPTYING_VERSION: Final = 3
 """The version from which on a storage node empties copies."""
+CLOCK_VERSION: Final = 5
+"""The version from which on a side tells its time."""
 DISCOVERY_VERSION: Final = 2
 """The version from which on a server takes clients that do not know its cluster, and tells them of it."""
 WHOLE: Final = -1
@@ -86,6 +88,19 @@ class Ping(Message):
 @message(4)
 class Pong(Message):
     """The answer to a `Ping`."""
+
+
+@message(5)
+class AskTime(Message):
+    """Asks what time it is, and is a sign of life like a `Ping`. The side that has connected asks now and then."""
+
+
+@message(6)
+class TimeIs(Message):
+    """The answer to `AskTime`, at once."""
+
+    wall_us: I64
+    """The wall clock of the side that answers, in microseconds UTC."""
 
 
 # ------------------------------------------------------------------ client → server and back

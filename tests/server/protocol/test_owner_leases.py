@@ -48,7 +48,7 @@ def test_a_lease_is_granted_once_a_barrier_that_was_sent_after_the_request_is_sy
     assert sent.batch is None, "nothing is appended"
     assert told(list(talk.effects_of(f"A B store {sent.number}"))) == [LeaseAnswer.HELD]
     assert talk.owner.committed == -1
-    assert health_of(talk.owner, talk.now.monotonic_s)["leases"] == 1
+    assert health_of(talk.owner, talk.now)["leases"] == 1
 
 
 def test_an_owner_that_its_replicas_obey_no_more_grants_nothing() -> None:

@@ -171,6 +171,30 @@ MISSING_SERVERS: Final = _gauge(
 COORDINATOR_ERRORS: Final = _counter(
     "server_coordinator_errors", "Failed attempts to read the assignment or partitions' members, or to renew the lease."
 )
+CLOCK_OFFSET: Final = _gauge(
+    "server_clock_offset_seconds",
+    "How far the clock of the storage node is ahead of the server's, below 0 if it is behind; no sample before it was "
+    "measured.",
+    STORAGE,
+)
+CLOCK_UNFIT: Final = _gauge(
+    "server_clock_unfit",
+    "1 if the server's clock is off from those of a majority of the storage nodes, so that it starts no session, else "
+    "0.",
+)
+CLOCK_NOT_BELIEVED: Final = _gauge(
+    "server_clock_not_believed_seconds",
+    "How far the server's clock is ahead of the time that commits get, because it has jumped or is off; 0 if it is "
+    "believed.",
+)
+CLOCK_JUMPS: Final = _counter(
+    "server_clock_jumps", "How often the server's clock has jumped by more than `clock_off_s_max`."
+)
+TIMES_STAND_STILL: Final = _gauge(
+    "server_times_stand_still_partitions",
+    "Partitions whose commit times stand still, because a batch was committed by a clock that was ahead; `/health` "
+    "says until when.",
+)
 FRAGMENT_ROUNDS: Final = _counter("server_fragment_scrub_rounds", "Rounds of the scrub of fragments that have ended.")
 FRAGMENTS_DONE: Final = _gauge(
     "server_fragment_scrub_done", "Fragments that the present round, or the last one, is done with."

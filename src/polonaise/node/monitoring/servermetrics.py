@@ -136,6 +136,12 @@ def _add_totals(samples: Samples, server: Server, totals: Mapping[str, int]) -> 
     if measures.cluster is not None:
         add(metrics.OWNED, len(server.partitions), measures.cluster.label)
         add(metrics.CLUSTER_PARTITIONS, measures.cluster.total, measures.cluster.label)
+    clock = measures.clock
+    for name, offset_s in clock["storage"].items():
+        add(metrics.CLOCK_OFFSET, offset_s, name)
+    add(metrics.CLOCK_UNFIT, int(clock["unfit"]))
+    add(metrics.CLOCK_NOT_BELIEVED, clock["not_believed_s"])
+    add(metrics.CLOCK_JUMPS, clock["jumps"])
     copies = measures.copies
     add(metrics.COPIED_BYTES, copies["bytes"])
     add(metrics.COPY_RATE, copies["bytes_per_s"])
@@ -157,6 +163,7 @@ class _Sums:
 
     def __init__(self) -> None:
         self._states: Counter[str] = Counter()
+        self._still = 0
         self._under_replicated = self._falling_behind = self._inbox = self._inbox_bytes = self._in_flight = 0
         self._mounts = self._mounts_behind = self._feed_lag = 0
         self._engaged: Counter[StorageId] = Counter()
@@ -167,6 +174,7 @@ class _Sums:
     def add(self, served: ServedPartition, seen: _SeenPartition) -> None:
         """Add the figures of a partition."""
         self._states[seen.state] += 1
+        self._still += served.times_stand_still
         self._under_replicated += bool(seen.late) or seen.lacks_copies
         self._falling_behind += len(served.owner.readiness.falling_behind)
         self._inbox += seen.waiting[0]
@@ -193,6 +201,7 @@ class _Sums:
         add = samples.add
         for state in STATES:
             add(metrics.PARTITIONS, self._states[state], state)
+        add(metrics.TIMES_STAND_STILL, self._still)
         add(metrics.UNDER_REPLICATED, self._under_replicated)
         add(metrics.INBOX, self._inbox)
         add(metrics.INBOX_BYTES, self._inbox_bytes)

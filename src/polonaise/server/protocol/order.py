@@ -159,7 +159,8 @@ class Order:
         self._evidence = evidence
         self._can_have = can_have
         self._last_crc = last_crc
-        self._commit_time_us = commit_time_us
+        self.commit_time_us = commit_time_us
+        """The commit time of the last batch, in microseconds UTC: no later one has an earlier one."""
         self._forming_since_s = 0.0
         self._forming = Columns()
         self._changes: list[Change] = []
@@ -200,13 +201,13 @@ class Order:
     def seal(self, wall_us: int) -> SealedBatch:
         """Make a batch of everything let in since the last one.
 
-        Its commit time is `wall_us` (microseconds UTC), or that of the batch before if the clock has gone back.
+        Its commit time is `wall_us` (microseconds UTC), or that of the batch before if that is later.
         """
         columns, self._forming = self._forming, Columns()
         changes, self._changes, self._changes_bytes = self._changes, [], 0
         count = len(columns)
         invariant(count > 0, "an empty batch is never stored")
-        self._commit_time_us = max(self._commit_time_us, wall_us)
+        self.commit_time_us = max(self.commit_time_us, wall_us)
         first = self.next_id - count
         raw = seal(
             columns,
@@ -214,7 +215,7 @@ class Order:
             first=first,
             session=self.session,
             generation=self.generation,
-            commit_time_us=self._commit_time_us,
+            commit_time_us=self.commit_time_us,
             previous_crc=self._last_crc,
             registers=registers.encode(changes),
             evidence=self._evidence,

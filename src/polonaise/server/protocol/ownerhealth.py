@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from polonaise.server.protocol.commit import losses_that_stop, zones_that_stop
+from polonaise.server.protocol.moment import Moment
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.recovery import ReplicaAnswer
 
+_STILL_US: Final = 1_000_000
+"""Commit times that stand still for less than this, in microseconds, are told to nobody: clocks differ by so much."""
 
-def health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
-    """Return the health of one partition at this monotonic time in seconds, as a JSON-ready document."""
+
+def health_of(owner: PartitionOwner, now: Moment) -> dict[str, Any]:
+    """Return the health of one partition at this moment, as a JSON-ready document."""
+    now_s, stand_still = now.monotonic_s, stand_still_until_us(owner, now)
     session, trouble, answers = owner.session, owner.readiness.trouble(now_s), owner.readiness.answers
     required = session.value.required if session else None
     members, engaged = (session.value.members, list(session.engaged)) if session else ((), [])
@@ -31,6 +36,7 @@ def health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
         "stops_without_zones": zones_that_stop(session.value.members, session.engaged, required, zone_of)
         if session
         else [],
+        **({"times_stand_still_until_us": stand_still} if stand_still is not None else {}),
         "late": owner.readiness.late,
         "mounts": len(owner.feeds.mounts),
         "leases": owner.leases.count(now_s),
@@ -38,6 +44,18 @@ def health_of(owner: PartitionOwner, now_s: float) -> dict[str, Any]:
         **({"held": {name: _held(answer) for name, answer in answers.items()}} if answers else {}),
         **owner.counts,
     }
+
+
+def stand_still_until_us(owner: PartitionOwner, now: Moment) -> int | None:
+    """Return until when commit times stand still, in microseconds UTC; None if they do not, and while it is unknown.
+
+    A batch was committed by a clock that was ahead, perhaps by an owner before this one. Times never decrease, so that
+    later batches have its time until the clock has reached it.
+    """
+    if owner.session is None:
+        return None
+    last_us = owner.session.order.commit_time_us
+    return last_us if last_us - now.wall_us > _STILL_US else None
 
 
 def _held(answer: ReplicaAnswer) -> dict[str, Any]:

@@ -1,0 +1,86 @@
+"""The clock of a server: it feeds the decision about commit times, and tells what is wrong with clocks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from polonaise.errors import PartitionNotReady
+from polonaise.host import Host
+from polonaise.server.protocol.commitclock import CommitClock
+from polonaise.server.protocol.moment import Moment
+from polonaise.server.settings import ServerSettings
+from polonaise.server.storagelinks import StorageLink
+from polonaise.terms import StorageId
+
+_log = logging.getLogger(__name__)
+
+
+class ServerClock:
+    """Brings a `CommitClock` what the clocks say: the machine's own, and those of storage nodes as links measure them.
+
+    To be looked at by `look` several times a second, so that a jump is told apart from time that passes.
+    """
+
+    def __init__(self, host: Host, settings: ServerSettings, links: Mapping[StorageId, StorageLink]) -> None:
+        self._clock = host.clock
+        self._settings = settings
+        self._links = links
+        self._commit = CommitClock(settings.clock_off_s_max, settings.clock_settle_s)
+        self._told = ""
+
+    def now(self) -> Moment:
+        """Return this moment, with the time that a commit gets now for its wall clock."""
+        clock = self._clock
+        now = Moment(clock.monotonic_s(), clock.wall_us())
+        return now if self._commit.follows(now) else self.look(now)
+
+    def look(self, now: Moment | None = None) -> Moment:
+        """Judge the clock anew, and log what is wrong with it, or is not any more; return this moment like `now`."""
+        if now is None:
+            now = Moment(self._clock.monotonic_s(), self._clock.wall_us())
+        self._commit.slept(self._clock.slept_s())
+        for name, link in self._links.items():
+            if link.session is not None and (measured := link.session.clock.measured) is not None:
+                self._commit.measured(name, measured)
+        time_us = self._commit.look(now)
+        self._tell()
+        return Moment(now.monotonic_s, time_us)
+
+    def _tell(self) -> None:
+        """Log what is wrong with clocks when it begins, changes or ends."""
+        trouble = self.trouble
+        kind = "".join(each for each in trouble if not each.isdigit())  # the figures change all the time
+        if kind != self._told:
+            self._told = kind
+            _log.warning("%s", trouble or "the clocks of this server and of its storage nodes agree again")
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the clock of this server, or of its storage nodes; empty if nothing is."""
+        return self._commit.trouble(self._clock.monotonic_s())
+
+    @property
+    def unfit_s(self) -> float:
+        """For how many seconds the clock has been off from a majority of the storage nodes; 0 if it is not."""
+        return self._clock.monotonic_s() - self._commit.unfit_since_s if self._commit.unfit else 0.0
+
+    def check(self) -> None:
+        """Raise `PartitionNotReady` if no session may start by this clock, as far as it was measured by now."""
+        self.look()
+        if self._commit.unfit:
+            raise PartitionNotReady(self.trouble)
+
+    def health(self) -> dict[str, Any]:
+        """Return what is known of clocks as a JSON-ready document: seconds, ahead of this server's clock above 0."""
+        skews = self._commit.skews_s(self._clock.monotonic_s())
+        return {
+            "trouble": self.trouble,
+            "unfit": self._commit.unfit,
+            "not_believed_s": round(self._commit.jumped_s, 3),
+            "bound_s": self._settings.clock_off_s_max,
+            "jumps": self._commit.jumps,
+            "last_jump_s": round(self._commit.last_jump_s, 3),
+            "storage": {name: round(skew, 3) for name, skew in sorted(skews.items())},
+        }

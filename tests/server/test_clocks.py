@@ -1,0 +1,107 @@
+"""Servers whose clocks are wrong: commits do not get their time, it is told, and others take over."""
+
+from __future__ import annotations
+
+import asyncio
+
+from polonaise.client.log import Log
+from polonaise.node.condition import conditions_in, server_troubles
+from polonaise.server.settings import ServerSettings
+from polonaise.simulator.cluster import Node
+from rigs.town import Town, in_a_town, in_an_application
+from rigs.waiting import wait_until
+
+DAY_S = 86_400.0
+NEAR_S = 3.0
+
+
+async def off_s(town: Town, log: Log, body: bytes) -> float:
+    """Append, and return by how much the commit time is off."""
+    receipt = log.append(body, 0)
+    assert await receipt
+    return ((await log.transaction(receipt.id, 0)).commit_time_us - town.world.true_us) / 1e6
+
+
+def owner(town: Town) -> Node:
+    """The server that has a session of partition 0."""
+    (found,) = [node for node in town.cluster.servers if town.cluster.owns(node)]
+    return found
+
+
+@in_an_application(servers=1)
+async def test_a_clock_that_jumps_while_its_owner_orders_is_told_and_stamps_nothing(town: Town, log: Log) -> None:
+    assert abs(await off_s(town, log, b"before")) < NEAR_S
+    machine = owner(town).machine
+    machine.jump_clock(DAY_S)
+    assert abs(await off_s(town, log, b"at once")) < NEAR_S
+    await asyncio.sleep(25.0)
+    assert abs(await off_s(town, log, b"later")) < NEAR_S, "no other server is there to take over"
+    health = town.server.health()
+    assert "the clock of this server is off" in health["clock"]["trouble"]
+    assert any("24.0 hours ahead of" in each for each in conditions_in(health)[0].troubles)
+    assert any("24.0 hours ahead of" in each for each in server_troubles(health))
+    machine.jump_clock(-DAY_S)
+    assert abs(await off_s(town, log, b"after")) < NEAR_S
+    await wait_until(lambda: not town.server.health()["clock"]["trouble"])
+    assert town.server.health()["clock"]["jumps"] == 1
+
+
+@in_an_application(servers=1)
+async def test_a_server_that_starts_with_a_wrong_clock_waits_and_says_why(town: Town, log: Log) -> None:
+    assert abs(await off_s(town, log, b"before")) < NEAR_S
+    node = owner(town)
+    node.machine.jump_clock(-10 * DAY_S)
+    node.crash()
+    await wait_until(lambda: node.running)
+    receipt = log.append(b"after", 0)
+    await wait_until(lambda: "10.0 days behind" in town.server.health()["partitions"].get("0", {}).get("waits_for", ""))
+    assert not receipt.done
+    node.machine.jump_clock(10 * DAY_S)
+    assert await receipt
+    assert abs(await off_s(town, log, b"more")) < NEAR_S
+
+
+@in_an_application(servers=2, server=ServerSettings(settle_s=0.5))
+async def test_a_server_whose_clock_is_off_gives_its_partitions_up_and_comes_back(town: Town, log: Log) -> None:
+    assert abs(await off_s(town, log, b"before")) < NEAR_S
+    node = owner(town)
+    node.machine.jump_clock(DAY_S)
+    await wait_until(lambda: not town.cluster.owns(node), within_s=60.0)
+    await wait_until(lambda: any(town.cluster.owns(each) for each in town.cluster.servers), within_s=60.0)
+    assert abs(await off_s(town, log, b"by the other")) < NEAR_S
+    assert node.restarts == 0
+    node.machine.jump_clock(-DAY_S)
+
+    async def members() -> int:
+        return len(await town.operator(lambda _, coordinator: coordinator.members()))
+
+    async with asyncio.timeout(60.0):
+        while await members() < 2:
+            await asyncio.sleep(0.5)
+    assert abs(await off_s(town, log, b"at last")) < NEAR_S
+
+
+@in_an_application(servers=1)
+async def test_a_storage_node_whose_clock_is_off_is_told_and_stops_nothing(town: Town, log: Log) -> None:
+    assert abs(await off_s(town, log, b"before")) < NEAR_S
+    town.cluster.storage[1].machine.jump_clock(-3 * DAY_S)
+    await wait_until(lambda: "3.0 days ahead of" in town.server.health()["clock"]["trouble"])
+    assert town.server.health()["clock"]["storage"][town.name(1)] < -2 * DAY_S
+    assert abs(await off_s(town, log, b"after")) < NEAR_S
+
+
+@in_a_town(servers=1, server=ServerSettings(clock_off_s_max=1e9))
+async def test_times_that_stand_still_are_told_with_the_moment_at_which_that_ends(town: Town) -> None:
+    """As in a log whose owner had a clock that was ahead, before that was noticed."""
+    machine = town.cluster.servers[0].machine
+    await town.append(b"before")
+    machine.jump_clock(3_600.0)
+    await town.append(b"ahead")
+    machine.jump_clock(-3_600.0)
+    await town.append(b"after")
+    health = town.server.health()
+    assert health["partitions"]["0"]["times_stand_still_until_us"] > town.world.true_us + 3_000_000_000
+    (trouble,) = conditions_in(health)[0].troubles
+    assert "commit times stand still at 2025-" in trouble
+    await asyncio.sleep(3_700.0)
+    assert conditions_in(town.server.health())[0].troubles == []
