@@ -21,8 +21,9 @@ A class without a `retry` of its own has `Retry.NEVER`.
 from __future__ import annotations
 
 import enum
+import pickle
 from copy import copy
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 
 class Retry(enum.Enum):
@@ -55,6 +56,43 @@ class PolonaiseError(Exception):
     def text(self) -> str:
         """The message without the code."""
         return super().__str__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what is pickled: the fault without what belongs to this process, such as a receipt, which is None.
+
+        So a fault leaves a process of a pool as what it is, and none that says "may be in the log" is lost on its way.
+        """
+        return _restored, (type(self), tuple(map(_sendable, self.args))), _sendable_parts(self.__dict__)
+
+    def __copy__(self) -> Self:
+        copied = _restored(type(self), self.args)
+        copied.__dict__.update(self.__dict__)
+        return copied
+
+
+def _sendable_parts(parts: dict[str, Any]) -> dict[str, Any]:
+    return {name: part if _is_sendable(part) else None for name, part in parts.items()}
+
+
+def _sendable(argument: Any) -> Any:
+    return argument if _is_sendable(argument) else str(argument)
+
+
+def _is_sendable(part: Any) -> bool:
+    if type(part) in (str, int, type(None)):
+        return True
+    try:
+        pickle.dumps(part)
+    except Exception:  # noqa: BLE001 - objects of any kind say so in any way
+        return False
+    return True
+
+
+def _restored(kind: type[E], args: tuple[Any, ...]) -> E:
+    """Return a fault with these arguments; not by its `__init__`, which may take others."""
+    made = kind.__new__(kind, *args)
+    made.args = args
+    return made
 
 
 E = TypeVar("E", bound=PolonaiseError)

@@ -222,7 +222,8 @@ def test_forked_is_a_fault_that_no_repetition_mends() -> None:
 @pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt()])
 def test_a_background_thread_that_code_of_the_application_ends_tells_all_who_wait(raised: BaseException) -> None:
     ended = background.Background("ended")
-    never = ended.begin(for_ever)
+    never: background.Call[None] = background.Call(ended)
+    ended.begin(never, for_ever)
 
     def exit_there() -> None:
         raise raised

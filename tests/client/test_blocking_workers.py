@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from polonaise import Transaction, testing
-from polonaise.blocking.background import Background
+from polonaise.blocking.background import Background, Call
 from polonaise.blocking.workergroup import HandlerThreads
 from polonaise.errors import BadOption, Closed
 from rigs.bankview import Bank, body, check_fold, transactions
@@ -137,12 +137,13 @@ def test_a_call_that_nobody_waits_for_any_more_ends_before_the_next_one_of_its_p
     threads = HandlerThreads(background, handled, "left")
     first, second, other = (tx._replace(data=b"%d" % tx.id) for tx in transactions(3))
     other = other._replace(partition=1)
-    left = background.begin(lambda: threads.handle(first))
+    left, next_one = Call[None](background), Call[None](background)
+    background.begin(left, lambda: threads.handle(first))
     block_until(lambda: handled.threads)
     left.give_up()
-    next_one = background.begin(lambda: threads.handle(second))
+    background.begin(next_one, lambda: threads.handle(second))
     background.call(lambda: threads.handle(other))
-    assert not next_one.waiting.done()
+    assert next_one in background.calls
     assert handled.bodies == {1: [b"2"]}, "the first call hangs, and the second one has to wait for it"
     gate.set()
     next_one.result()

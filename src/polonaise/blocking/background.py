@@ -1,4 +1,9 @@
-"""A background thread with an event loop, in which other threads run functions and coroutines."""
+"""A background thread with an event loop, in which other threads run functions and coroutines.
+
+An exception may break off a waiting thread anywhere: a handler of signals raises it in the main thread, between any two
+steps. So threads share no lock with each other or with the background thread. Each call has a queue of its own, from
+which only this call takes; what is broken off leaves nothing behind that others wait for.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,15 @@ import asyncio
 import atexit
 import logging
 import os
+import queue
 import threading
-from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, InvalidStateError
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from polonaise.client.waiting import forked_log, retrieve
 from polonaise.errors import Closed, WrongThread
+from polonaise.host.forks import keep_apart
 from polonaise.redaction import redacted
 
 T = TypeVar("T")
@@ -28,6 +34,47 @@ _CANCEL_S_MAX: Final = 1.0
 """Seconds for which the thread's last tasks may clean up behind themselves."""
 
 
+class Outcome(NamedTuple, Generic[T]):
+    """What a call comes to: a result, or an error."""
+
+    result: T | None
+    error: BaseException | None = None
+
+
+class Call(Generic[T]):
+    """The calling thread's handle on what it asked of the background thread."""
+
+    __slots__ = ("_background", "given_up", "inbox", "task")
+
+    def __init__(self, background: Background) -> None:
+        self._background = background
+        # By the name in its module: gevent may have put another one there.
+        self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        """What the background thread tells the calling one: last of all the `Outcome`. Any more are not looked at."""
+        self.task: asyncio.Task[T] | None = None
+        """The task of the awaitable; None before it has begun, and for a function that does not wait."""
+        self.given_up = False
+        """Whether the calling thread was broken off: what has not begun by then does not begin."""
+
+    def settle(self, outcome: Outcome[T]) -> None:
+        """Tell the calling thread what has become of the call."""
+        self._background.calls.discard(self)
+        self.inbox.put(outcome)
+
+    def result(self) -> T:
+        """Wait for the outcome; return the result or raise the error."""
+        outcome = self.inbox.get()
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.result  # type: ignore[no-any-return]
+
+    def give_up(self) -> None:
+        """Cancel the awaitable, without waiting for its end. For a thread that was broken off."""
+        self.given_up = True
+        self._background.calls.discard(self)
+        self._background.post(lambda: self.task.cancel() if self.task is not None else None)
+
+
 class Background:
     """A background thread with an event loop, until `close`.
 
@@ -39,17 +86,34 @@ class Background:
     def __init__(self, name: str) -> None:
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
-        self._guard = threading.Lock()
-        self._waiting: set[Future[Any]] = set()
+        keep_apart(self._loop)
+        self._loop.set_task_factory(self._new_task)  # type: ignore[arg-type]
+        self._tasks: set[asyncio.Task[Any]] = set()
+        """The tasks that have not ended. A forked child has them as well, and must never let go of them: it would run
+        their last steps, on connections that are the parent's."""
+        self.calls: set[Call[Any]] = set()
+        """The calls whose threads are to be told an outcome."""
         self._closed = False
+        self._ending: asyncio.Task[None] | None = None
+        """The task that ends the thread; None before `close`. Only the background thread looks at it."""
         self._ended_by: BaseException | None = None
         """What ended the thread before `close` did; None if nothing has."""
         self._failure: Exception | None = None
-        """The error that the function given to `close` raised; None if it raised none."""
+        """The error that the function given to `close` raised, for the first that waits for it; else None."""
         # A daemon, because a program that forgot to close must be able to exit.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-        atexit.register(self._at_exit)
+        try:
+            self._thread.start()
+            atexit.register(self._at_exit)
+        except BaseException:
+            self.post(self._loop.stop)
+            raise
+
+    def _new_task(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], **how: Any) -> asyncio.Task[T]:
+        task = asyncio.Task(work, loop=loop, **how)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -58,15 +122,16 @@ class Background:
         except BaseException as error:  # noqa: BLE001 - told to whoever uses the log
             # Such as an exit in a view: the thread ends, and all who wait for it have to learn that.
             self._ended_by = error
-            _log.error("%s has ended: code of the application raised %r in it", self._thread.name, error)
+            _log.error(
+                "%s has ended: code of the application raised %s in it", self._thread.name, redacted(repr(error))
+            )
         finally:
-            with self._guard:
-                self._closed = True
+            self._closed = True
             self._loop.run_until_complete(self._cancel_all())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
-            for waiting in list(self._waiting):
-                _settle(waiting, error=self._closed_error())
+            # Last: a call that was registered too late to be begun is found here, or finds that the loop is closed.
+            self._release_all()
 
     async def _cancel_all(self) -> None:
         """Cancel the tasks that the loop still runs, and mark their errors as seen.
@@ -81,14 +146,19 @@ class Background:
             for task in done:
                 retrieve(task)
 
+    def _release_all(self) -> None:
+        """Tell every thread that still waits that there is nothing to wait for."""
+        while self.calls:
+            with suppress(KeyError):  # it was settled just now
+                self.calls.pop().settle(Outcome(None, self._closed_error()))
+
     def _at_exit(self) -> None:
         """Stop the loop when a program ends without `close`.
 
         A loop that goes on while the interpreter is torn down would print errors.
         """
         if self._pid == os.getpid():
-            with self._guard:
-                self._closed = True
+            self._closed = True
             self.post(self._loop.stop)
             self._thread.join(_EXIT_S_MAX)
 
@@ -100,28 +170,36 @@ class Background:
     def call(self, make: Callable[[], Awaitable[T]]) -> T:
         """Call `make` in the background thread, await what it returns, and return the result.
 
-        If the wait is broken off, as by `KeyboardInterrupt`, the awaitable is cancelled. Raises what the awaitable
-        raises, `asyncio.CancelledError`, too; `WrongThread` if called in the background thread, which would wait for
-        itself; `Forked` in a child process; and `Closed` once `close` was called.
+        If the wait is broken off, as by `KeyboardInterrupt`, the awaitable is cancelled, or not begun. Raises what the
+        awaitable raises, `asyncio.CancelledError`, too; `WrongThread` if called in the background thread, which would
+        wait for itself; `Forked` in a child process; and `Closed` once `close` was called.
         """
-        return self.begin(make).result()
+        call: Call[T] = Call(self)
+        try:
+            self.begin(call, make)
+            return call.result()
+        except BaseException:
+            call.give_up()
+            raise
 
-    def begin(self, make: Callable[[], Awaitable[T]]) -> Call[T]:
-        """Begin what `call` does, without waiting; return the call, whose `result` waits. Raises as `call`."""
+    def begin(self, call: Call[T], make: Callable[[], Awaitable[T]]) -> None:
+        """Begin what `call` does, without waiting, with a new call, whose `result` waits. Raises as `call`.
+
+        Whoever calls it gives the call up in the end, unless it has its result.
+        """
         if self.is_current:
             raise WrongThread(
                 "a method that waits was called in the background thread, for which it would wait: views (but for "
                 "`apply` and `apply_many` of a SqlView), submitted contexts, partitioners and `wants` run there; call "
                 "it in another thread"
             )
-        call: Call[T] = Call(self)
 
         def start() -> None:
-            call.task = self._loop.create_task(_awaited(make))
-            call.task.add_done_callback(lambda done: self._hand_over(done, call.waiting))
+            if not call.given_up:
+                call.task = self._loop.create_task(_awaited(make))
+                call.task.add_done_callback(lambda done: self._hand_over(done, call))
 
-        self._ask(call.waiting, start)
-        return call
+        self._ask(call, start)
 
     def now(self, do: Callable[[], T]) -> T:
         """Run a function that does not wait in the background thread, and return its result.
@@ -131,19 +209,24 @@ class Background:
         """
         if self.is_current:
             return do()
-
-        waiting: Future[T] = Future()
+        call: Call[T] = Call(self)
 
         def start() -> None:
+            if call.given_up:
+                return
             try:
                 result = do()
             except Exception as error:  # noqa: BLE001 - handed to the thread that asked
-                _settle(waiting, error=error)
+                call.settle(Outcome(None, error))
             else:
-                _settle(waiting, result)
+                call.settle(Outcome(result))
 
-        self._ask(waiting, start)
-        return waiting.result()
+        try:
+            self._ask(call, start)
+            return call.result()
+        except BaseException:
+            call.give_up()
+            raise
 
     def post(self, do: Callable[[], object]) -> None:
         """Run a function in the background thread without waiting for it.
@@ -155,17 +238,20 @@ class Background:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(do)
 
-    def _ask(self, waiting: Future[Any], start: Callable[[], None]) -> None:
-        """Have the background thread run `start`, and register the future that the calling thread waits for."""
+    def _ask(self, call: Call[Any], start: Callable[[], None]) -> None:
+        """Have the background thread run `start`, and register the call whose outcome the calling thread waits for."""
         if self._pid != os.getpid():
             raise forked_log()
-        with self._guard:
-            if self._closed:
-                raise self._closed_error()
-            self._waiting.add(waiting)
-            waiting.add_done_callback(self._waiting.discard)
-            # Under the guard: `close` ends the loop after whatever was asked before it.
+        # In this order: `close` closes first and then releases all calls, so it releases this one, or this one is
+        # refused here.
+        self.calls.add(call)
+        if self._closed:
+            self.calls.discard(call)
+            raise self._closed_error()
+        try:
             self._loop.call_soon_threadsafe(start)
+        except RuntimeError:  # the loop is closed
+            raise self._closed_error() from None
 
     def _closed_error(self) -> Closed:
         """Return the error for a call of a log that this process has closed, or whose thread has ended."""
@@ -175,40 +261,47 @@ class Background:
         what = f"the background thread of this log was ended by code of the application, which raised {error}"
         return Closed(f"{what}: connect a new one")
 
-    def _hand_over(self, task: asyncio.Task[T], waiting: Future[T]) -> None:
+    def _hand_over(self, task: asyncio.Task[T], call: Call[T]) -> None:
         """Give the task's result or error to the thread that waits for it."""
         if task.cancelled():
             # By `close`, or else by itself: what the application's code awaited was cancelled.
-            _settle(waiting, error=self._closed_error() if self._closed else asyncio.CancelledError())
+            call.settle(Outcome(None, self._closed_error() if self._closed else asyncio.CancelledError()))
         elif (error := task.exception()) is not None:
-            _settle(waiting, error=error)
+            call.settle(Outcome(None, error))
         else:
-            _settle(waiting, task.result())
+            call.settle(Outcome(task.result()))
 
     def close(self, last: Callable[[], Awaitable[None]]) -> None:
         """Await what `last` returns in the background thread, and end the thread. A second call only waits.
 
         Waits for at most `CLOSE_S_MAX` seconds: a thread that application code does not let go is left behind. Raises
         what `last` raises, once the thread has ended, and `WrongThread` in the background thread. Does nothing in a
-        child process.
+        child process. A call that is broken off closes all the same, or the next call does.
         """
         if self._pid != os.getpid():
             return
         if self.is_current:
             raise WrongThread("the background thread can't wait for its own end: close the log from another thread")
-        with self._guard:
-            first, self._closed = not self._closed, True
-        if first:
-            atexit.unregister(self._at_exit)
-            self.post(lambda: self._loop.create_task(self._end(last)))
-        self._thread.join(CLOSE_S_MAX)
+        first, self._closed = not self._closed, True
+        ended: Call[None] = Call(self)
+        self.calls.add(ended)  # whose outcome says that the thread releases all that wait, which is the last it does
+        self.post(lambda: self._begin_end(last))
+        if self._thread.is_alive():
+            with suppress(queue.Empty):
+                ended.inbox.get(timeout=CLOSE_S_MAX)
+                self._thread.join(_EXIT_S_MAX)  # which takes no time by now
+        atexit.unregister(self._at_exit)
         if self._thread.is_alive() and first:
             _log.error("%s does not end: application code holds it up; it is left behind", self._thread.name)
         # After the end of the thread, which has handed over all results that it could by then.
-        for waiting in list(self._waiting):
-            _settle(waiting, error=self._closed_error())
-        if first and self._failure is not None:
-            raise self._failure
+        self._release_all()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _begin_end(self, last: Callable[[], Awaitable[None]]) -> None:
+        if self._ending is None:
+            self._ending = self._loop.create_task(self._end(last))
 
     async def _end(self, last: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -219,40 +312,6 @@ class Background:
             self._loop.stop()
 
 
-class Call(Generic[T]):
-    """The calling thread's handle on an awaitable that runs in the background thread."""
-
-    def __init__(self, background: Background) -> None:
-        self._background = background
-        self.waiting: Future[T] = Future()
-        self.task: asyncio.Task[T] | None = None
-
-    def result(self) -> T:
-        """Wait for the awaitable; return its result or raise its error.
-
-        If the wait is broken off, as by `KeyboardInterrupt`, the awaitable is cancelled.
-        """
-        try:
-            return self.waiting.result()
-        except BaseException:
-            if not self.waiting.done():
-                self.give_up()
-            raise
-
-    def give_up(self) -> None:
-        """Cancel the awaitable, without waiting for its end."""
-        self._background.post(lambda: self.task.cancel() if self.task is not None else None)
-
-
 async def _awaited(make: Callable[[], Awaitable[T]]) -> T:
     """Call `make` within the task, so that what it raises at once is the task's error, too."""
     return await make()
-
-
-def _settle(waiting: Future[T], result: T | None = None, *, error: BaseException | None = None) -> None:
-    """Settle a future, unless `close` has done so before."""
-    with suppress(InvalidStateError):
-        if error is not None:
-            waiting.set_exception(error)
-        else:
-            waiting.set_result(result)  # type: ignore[arg-type]

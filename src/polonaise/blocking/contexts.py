@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from polonaise.blocking.background import Background
+from polonaise.blocking.background import Background, Call
 from polonaise.client.protocol.arguments import wrong
 from polonaise.errors import BadOption
 
@@ -49,22 +48,23 @@ def run_here(background: Background, context: PlainContext, run: Callable[[Any],
     early, as by `KeyboardInterrupt`, `run` is cancelled.
     """
     check_plain(context, "context", "run(context, *args)")
-    requests: SimpleQueue[_ContextRequest | None] = SimpleQueue()
+    call: Call[T] = Call(background)
 
     async def request_run(*arguments: Any) -> Any:
         result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        requests.put(_ContextRequest(arguments, result))
+        call.inbox.put(_ContextRequest(arguments, result))
         return await result
 
-    call = background.begin(lambda: run(request_run))
-    call.waiting.add_done_callback(lambda _: requests.put(None))  # ends the loop below
     try:
-        while (request := requests.get()) is not None:
-            background.post(_settling(request.result, *_ran(context, request.arguments)))
+        background.begin(call, lambda: run(request_run))
+        while isinstance(told := call.inbox.get(), _ContextRequest):
+            background.post(_settling(told.result, *_ran(context, told.arguments)))
+        if told.error is not None:
+            raise told.error
+        return told.result  # type: ignore[no-any-return]
     except BaseException:
         call.give_up()
         raise
-    return call.result()
 
 
 def _ran(context: PlainContext, arguments: tuple[Any, ...]) -> tuple[Any, Exception | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -32,7 +31,7 @@ class _Taken(NamedTuple, Generic[T]):
 
     number: int
     """Numbers the takes of one reading, from 1."""
-    items: deque[T]
+    items: list[T]
 
 
 class Reading(Generic[T]):
@@ -50,7 +49,9 @@ class Reading(Generic[T]):
 
     def __init__(self, background: Background, source: Callable[[], ResumableReader[T]], size: Callable[[T], int]):
         self._background = background
-        self._taken: _Taken[T] = _Taken(0, deque())
+        self._taken: _Taken[T] = _Taken(0, [])
+        self._next = 0
+        """Which of the items that were taken is returned next."""
         self._pump = background.now(lambda: _Pump(source(), size))
         self._closed = False
 
@@ -58,20 +59,25 @@ class Reading(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        if not self._taken.items:
+        if self._next >= len(self._taken.items):
             if self._closed:
                 raise StopIteration
             number = self._taken.number
-            self._taken = self._background.call(lambda: self._pump.take(number))
-            if not self._taken.items:
+            taken = self._background.call(lambda: self._pump.take(number))
+            if not taken.items:
                 self.close()
                 raise StopIteration
-        return self._taken.items.popleft()
+            self._taken, self._next = taken, 0
+        item = self._taken.items[self._next]
+        # Counted last, and by nothing that is called: an exception of a handler of signals comes where something is
+        # called, and no item would be passed over.
+        self._next += 1
+        return item
 
     def close(self) -> None:
         """Stop reading, without waiting for what is under way."""
         self._closed = True
-        self._taken.items.clear()
+        self._taken = _Taken(self._taken.number, [])
         self._background.post(self._pump.stop)
 
     def __enter__(self) -> Self:
@@ -91,9 +97,9 @@ class _Pump(Generic[T]):
 
     def __init__(self, source: ResumableReader[T], size: Callable[[T], int]) -> None:
         self._size = size
-        self._ready: deque[T] = deque()
+        self._ready: list[T] = []
         self._ready_bytes = 0
-        self._handed: _Taken[T] = _Taken(0, deque())
+        self._handed: _Taken[T] = _Taken(0, [])
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
         self._error: Exception | None = None
@@ -144,7 +150,7 @@ class _Pump(Generic[T]):
             error, self._error = self._error, None
             raise error
         self._handed = _Taken(number + 1, self._ready)
-        self._ready, self._ready_bytes = deque(), 0
+        self._ready, self._ready_bytes = [], 0
         self._room.set()
         return self._handed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from polonaise.blocking.background import Background
 from polonaise.client import receipt as asynchronous
@@ -140,6 +140,9 @@ class Receipt:
         """The error that `result` raises; None while pending, and once committed and proved."""
         error = self._receipt.error
         return None if error is None else with_receipt(self._background, error)
+
+    def __reduce__(self) -> NoReturn:
+        self._receipt.__reduce__()
 
     def __repr__(self) -> str:
         return repr(self._receipt)

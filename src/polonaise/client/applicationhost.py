@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 from collections.abc import Callable
 
+from polonaise.client.waiting import ended_here
+from polonaise.errors import Closed
 from polonaise.host.real import RealHost
 from polonaise.host.tls import TlsIdentity
 
@@ -17,9 +21,35 @@ class ApplicationHost(RealHost):
     def __init__(self, tls: TlsIdentity | None = None) -> None:
         super().__init__(disk_threads=1, tls=tls)
         self.on_fail: Callable[[BaseException], None] | None = None
+        self._closed = False
+        self._pid = os.getpid()
 
     def fail(self, error: BaseException) -> None:
         """Log the error and call `on_fail`, which ends the client; leave the process alone."""
         _log.critical("this client stops: %s", error, exc_info=error)
         if self.on_fail is not None:
             self.on_fail(error)
+
+    def close(self) -> None:
+        """End the disk's threads, as `RealHost.close`. What is cancelled from now on ends nothing."""
+        self._closed = True
+        super().close()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        """Stop what runs here if the task died of an error, or was cancelled by somebody else.
+
+        An application may cancel all tasks of its loop. Nobody would do this one's work any more.
+        """
+        super()._done(task)
+        if (
+            task.cancelled()
+            and self._pid == os.getpid()
+            and not self._closed
+            and not ended_here(task)
+            and self.on_fail is not None
+        ):
+            what = f"the application has cancelled {task.get_name()!r}, a task of the library's"
+            error = Closed(f"{what} (as by cancelling all tasks of its event loop), so this has stopped: open it anew")
+            on_fail, self.on_fail = self.on_fail, None  # the others are cancelled in the same moment
+            _log.warning("%s", error)
+            on_fail(error)

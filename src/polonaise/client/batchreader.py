@@ -13,7 +13,7 @@ from polonaise.client.protocol.ahead import Ahead
 from polonaise.client.protocol.continuity import Continuity
 from polonaise.client.requests import Requests
 from polonaise.client.settings import ClientSettings
-from polonaise.client.waiting import retrieve
+from polonaise.client.waiting import result_of, retrieve
 from polonaise.errors import DataDamaged, DeadlineExceeded, PolonaiseError, ProtocolError, fresh
 from polonaise.log.batch import Batch, split
 from polonaise.terms import PartitionId, Transaction, TransactionId
@@ -130,7 +130,7 @@ class BatchReader:
         if self._done:
             return  # closed meanwhile
         try:
-            answer = request.answer.result()
+            answer = result_of(request.answer)
         except BaseException:
             self._cancel_requests()  # the next call begins anew from here
             raise

@@ -20,10 +20,11 @@ from polonaise.client.requests import Requests
 from polonaise.client.routes import Routes
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View, close_view, takes_own, tell_log
-from polonaise.client.waiting import check_loop, own_loop
+from polonaise.client.waiting import check_loop, end, is_inherited, own_loop
 from polonaise.coordination.topics import log_key_of, where_of
 from polonaise.errors import BadOption, Closed, PolonaiseError, UnknownPartition, fresh
 from polonaise.host import Host
+from polonaise.redaction import redacted
 from polonaise.terms import ClientId, PartitionId
 from polonaise.topics import ClusterTopics
 
@@ -155,6 +156,8 @@ class Connected:
         if self._closed:
             return
         self._closed = True
+        if self.client_id and is_inherited(self._loop):
+            return  # in a forked child, which ends: all that there is to be closed is its parent's
         error = Closed("this client was closed: connect a new one")
         # First of all: what waits is told why it ends, before the tasks that would have served it are cancelled.
         for partition in self._partitions.values():
@@ -164,7 +167,7 @@ class Connected:
             await asyncio.wait(submitted, timeout=0)  # one turn of the loop: they end with that reason, uncancelled
         ending: list[asyncio.Task[Any]] = [*self._tasks, *self._lease_keepers, *submitted]
         for task in ending:
-            task.cancel()
+            end(task)
         if self.client_id:
             self._links.close()
         if ending:
@@ -179,10 +182,15 @@ class Connected:
         Called for a mistake of this library's own, and when this process can host its embedded log no more, such as
         after the nodes that it hosted have stopped themselves.
         """
-        fault = error if isinstance(error, PolonaiseError) else PolonaiseError(f"the client failed: {error!r}")
-        self._fault = self._fault or fault
+        if self._closed or self._fault is not None:
+            return
+        fault = error if isinstance(error, PolonaiseError) else PolonaiseError(f"the client failed: {redacted(error)}")
+        self._fault = fault
         for partition in self._partitions.values():
-            partition.mounting.stop(self._fault)
+            partition.mounting.stop(fault)
+        if self.client_id:  # else it has not begun with anything
+            self._routes.stop(fault)
+            self._links.close()
 
     @property
     def failure(self) -> PolonaiseError | None:

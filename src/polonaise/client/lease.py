@@ -8,7 +8,7 @@ from typing import Final, Self
 from polonaise.client.protocol.arguments import checked_seconds, encoded, wrong
 from polonaise.client.protocol.groupleases import GROUP_LEASES
 from polonaise.client.requests import Requests
-from polonaise.client.waiting import check_loop, own_loop, wake
+from polonaise.client.waiting import check_loop, end, own_loop, wake
 from polonaise.coordination.lease import Tenure
 from polonaise.errors import BadOption, Closed, DeadlineExceeded, Overloaded, PolonaiseError, Retry
 from polonaise.host import Host
@@ -126,7 +126,7 @@ class Lease:
                     if self._tenure.holds(self._now_s()):
                         self._keeper = self._host.spawn(self._keep(), f"client: keep lease {self.name}")
                         self._tasks.add(self._keeper)
-                        self._keeper.add_done_callback(self._tasks.discard)
+                        self._keeper.add_done_callback(self._kept)
                         return
                 obstacle[:] = [self._meaning(answered)]
                 if answered.answer is LeaseAnswer.OTHER_DURATION:
@@ -160,7 +160,7 @@ class Lease:
         left_s = self._tenure.until_s - self._now_s()
         keeper = self._keeper
         self._end("it was released")
-        keeper.cancel()
+        end(keeper)
         # The one that renews first: a renewal behind the release would take the lease again.
         await asyncio.wait([keeper])
         if left_s > 0:
@@ -222,6 +222,11 @@ class Lease:
             self.partition, self.holder, self.duration_s, [asked], None, timeout_s
         )
         return answered[0]
+
+    def _kept(self, keeper: asyncio.Task[None]) -> None:
+        self._tasks.discard(keeper)
+        if keeper is self._keeper:
+            self._end("nobody renews it any more: its task was cancelled before it began")
 
     def _end(self, why: str) -> None:
         """Stop to count as the holder."""

@@ -34,7 +34,7 @@ from polonaise.client.receipt import Receipt
 from polonaise.client.running import Context, Running, Submission
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View
-from polonaise.client.waiting import check_loop, deadline_in, retrieve
+from polonaise.client.waiting import check_loop, deadline_in, result_of, retrieve
 from polonaise.client.workergroup import WorkerGroup, checked_group
 from polonaise.client.workerprogress import Handler, WorkedView
 from polonaise.errors import DeadlineExceeded, Overloaded, PolonaiseError
@@ -490,7 +490,10 @@ class Log(ReadableLog):
         named = list(partitions)
         tasks = [asyncio.ensure_future(self.high_water_mark(partition, timeout=timeout)) for partition in named]
         try:
-            marks = await asyncio.gather(*tasks)
+            if tasks:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            failed = [task for task in tasks if task.done() and (task.cancelled() or task.exception() is not None)]
+            marks = [result_of(task) for task in (failed or tasks)]
         finally:
             _give_up(tasks)
         return dict(zip(named, marks, strict=True))
@@ -516,7 +519,7 @@ class Log(ReadableLog):
         }
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            marks = {tasks[task]: task.result() for task in done}
+            marks = {tasks[task]: result_of(task) for task in done}
         finally:
             _give_up(tasks)
         return {partition: mark for partition, mark in marks.items() if mark > above[partition]}

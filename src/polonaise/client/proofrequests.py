@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from polonaise.client.waiting import fail_all, wake
+from polonaise.client.waiting import end, fail_all, wake
 from polonaise.errors import BeyondLog, PolonaiseError, fresh
 from polonaise.host import Host
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
@@ -110,4 +110,4 @@ class _Kind:
         """Give up the request that is under way, if there is one."""
         task, self.task = self.task, None
         if task is not None:
-            task.cancel()
+            end(task)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Generator
-from typing import Any
+from typing import Any, NoReturn
 
 from polonaise.client.condition import PartitionCondition
 from polonaise.client.protocol import outcomes
@@ -131,6 +131,9 @@ class Receipt(Pending):
             self.watchers = [watcher for watcher in _each(self.watchers) if not watcher.done()]
             self.watchers.append(future)
         return future
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a receipt belongs to the process that appended: send another one its id")
 
     def __repr__(self) -> str:
         fate = f"committed as {self.id}" if self.id >= 0 else self.failure.reason.name if self.failure else "pending"

@@ -57,6 +57,8 @@ class Routes:
         """Why the last attempt to read the assignment failed; empty if it succeeded."""
         self._told_s: dict[str, float] = {}
         """When each kind of such a failure was logged last, by its code in brackets."""
+        self._stopped: PolonaiseError | None = None
+        """Why the assignment is watched no more, though the client is not closed; None while it is."""
         self.listeners: dict[Callable[[Assignment], None], None] = {}
         """The functions that are called with every newer assignment. A dict for its order: listeners come and go."""
 
@@ -67,6 +69,12 @@ class Routes:
         if self._topic is not None:
             tasks.append(self._host.spawn(self._follow_topic(self._topic), "client: watch the topic"))
         return tasks
+
+    def stop(self, error: PolonaiseError) -> None:
+        """End all waits for an owner with this error, now and from now on: the client has failed."""
+        self._stopped = error
+        changed, self._changed = self._changed, asyncio.get_running_loop().create_future()
+        changed.set_result(None)
 
     def id_of(self, partition: PartitionId) -> PartitionId:
         """Return the id of a partition in the cluster, by which servers know it. Raises `UnknownPartition`."""
@@ -92,6 +100,8 @@ class Routes:
     async def owner(self, partition: PartitionId) -> Owner:
         """Return the owner of a partition; wait, without a deadline of its own, while it has none."""
         while True:
+            if self._stopped is not None:
+                raise fresh(self._stopped)
             owner = self.known(partition)
             if owner is not None:
                 return owner
@@ -102,6 +112,8 @@ class Routes:
 
         Raises `NotOwner` if a later owner than this one is known already.
         """
+        if self._stopped is not None:
+            raise fresh(self._stopped)
         known = self.known(partition)
         if known is not None and known.generation > owner.generation:
             raise NotOwner(f"partition {partition} has moved from {owner.address} to {known.address}")

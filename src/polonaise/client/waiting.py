@@ -8,10 +8,11 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, NamedTuple, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from polonaise.client.protocol.arguments import checked_seconds
-from polonaise.errors import Forked, PolonaiseError, WrongEventLoop, fresh
+from polonaise.errors import ConnectionLost, Forked, PolonaiseError, WrongEventLoop, fresh
+from polonaise.host.forks import keep_apart
 from polonaise.terms import TransactionId
 
 T = TypeVar("T")
@@ -37,7 +38,13 @@ def own_loop() -> asyncio.AbstractEventLoop:
     """Return the running event loop, for a client to use; remember that the loop runs in this process."""
     loop = asyncio.get_running_loop()
     _processes[loop] = os.getpid()
+    keep_apart(loop)
     return loop
+
+
+def is_inherited(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether a client's loop is one of the parent process: this process is a forked child."""
+    return _processes.get(loop, os.getpid()) != os.getpid()
 
 
 def check_loop(loop: asyncio.AbstractEventLoop) -> None:
@@ -50,7 +57,7 @@ def check_loop(loop: asyncio.AbstractEventLoop) -> None:
     except RuntimeError:
         running = None
     if running is not loop:
-        if _processes.get(loop, os.getpid()) != os.getpid():
+        if is_inherited(loop):
             raise forked_log()
         raise WrongEventLoop(
             "a client belongs to the event loop, and the thread, that it was connected in: call it there "
@@ -122,6 +129,31 @@ def retrieve(future: asyncio.Future[Any]) -> None:
     """Mark a future's failure as retrieved, which avoids "exception was never retrieved" when nobody awaits it."""
     if not future.cancelled():
         future.exception()
+
+
+_ended: Final[WeakSet[asyncio.Task[Any]]] = WeakSet()
+"""The tasks that the library has cancelled itself."""
+
+
+def end(task: asyncio.Task[Any]) -> None:
+    """Cancel one of the client's own tasks. Cancelled by anything else, it ends the client (`ApplicationHost`)."""
+    _ended.add(task)
+    task.cancel()
+
+
+def ended_here(task: asyncio.Task[Any]) -> bool:
+    """Return whether `end` was called for the task."""
+    return task in _ended
+
+
+def result_of(task: asyncio.Future[T]) -> T:
+    """Return the result of a task of the library's that has ended, or raise its error.
+
+    Raises `ConnectionLost` if somebody else has cancelled it: that is no cancellation of the caller.
+    """
+    if task.cancelled():
+        raise ConnectionLost("the application has cancelled a request, as by cancelling all tasks of its event loop")
+    return task.result()
 
 
 class Applying(NamedTuple):

@@ -22,7 +22,7 @@ from polonaise.client.protocol.groupleases import (
 from polonaise.client.protocol.sharing import next_move
 from polonaise.client.readable import ReadableLog
 from polonaise.client.view import close_view, tell_log
-from polonaise.client.waiting import check_loop, own_loop
+from polonaise.client.waiting import check_loop, end, own_loop
 from polonaise.client.workerpartition import PartitionWork
 from polonaise.client.workerprogress import Handler, HandlerProgress, Progress, ViewProgress, WorkedView
 from polonaise.coordination.lease import Tenure
@@ -124,8 +124,13 @@ class WorkerGroup:
         ]
         for task in self._tasks:
             self._client._lease_keepers.add(task)  # so that they end with the client
-            task.add_done_callback(self._client._lease_keepers.discard)
+            task.add_done_callback(self._task_ended)
         return self
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._client._lease_keepers.discard(task)
+        if not self._over.done():  # both go on until then
+            self._over.set_result(Closed(f"{task.get_name()!r} has ended: this worker can work no more"))
 
     async def __aexit__(self, *_: object) -> None:
         await self.leave()
@@ -153,7 +158,7 @@ class WorkerGroup:
         ending = [work.task for work in self._work.values() if work.task is not None]
         ending += [task for task in self._tasks if task is not asyncio.current_task()]
         for task in ending:
-            task.cancel()
+            end(task)
         if not self._over.done():
             self._over.set_result(error)
         names, now_s = [name for name, tenure in self._tenures.items() if tenure.holds(self._now_s())], self._now_s()

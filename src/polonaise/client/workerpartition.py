@@ -11,6 +11,7 @@ from polonaise.applicationcode import OrdinaryErrors
 from polonaise.client.batchreader import BatchReader
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.readable import ReadableLog
+from polonaise.client.waiting import end
 from polonaise.client.workerprogress import Progress
 from polonaise.errors import DeadlineExceeded, InvariantViolated, PolonaiseError, WorkerFenced
 from polonaise.log.batch import Batch
@@ -83,12 +84,12 @@ class PartitionWork:
             return
         self._stopping = True
         if self._may_be_woken and self.task is not None:
-            self.task.cancel()
+            end(self.task)
 
     def give_up(self) -> None:
         """End the work at once: the lease is lost."""
         if self.task is not None:
-            self.task.cancel()
+            end(self.task)
 
     @property
     def lag(self) -> int | None:

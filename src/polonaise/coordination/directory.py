@@ -128,6 +128,8 @@ class _Request:
     def resolve(self, outcome: _Outcome) -> None:
         """Give the caller the outcome."""
         result, error = outcome
+        if self.outcome.done():
+            return  # it was given up
         if error is None:
             self.outcome.set_result(result)
         else:
@@ -247,23 +249,33 @@ class ValueDirectory:
     async def _serve(self, lock: str) -> None:
         """Serve the requests that wait for this lock until none is left; those that run together take it once."""
         requests = self._requests[lock]
-        while requests:
-            try:
-                taken = await self._take(lock)
-            except PolonaiseError as error:
-                for request in requests:
-                    request.resolve((None, fresh(error)))
-                requests.clear()
-                continue
-            together = self._next_together(requests)
-            if taken is None:
-                continue
-            outcomes = await self._outcomes(lock, together)
-            # Resolved after the release: callers that go on at once must not find the lock still held.
-            taken.release()
-            for request, outcome in zip(together, outcomes, strict=True):
-                request.resolve(outcome)
-        self._serving.discard(lock)
+        together: list[_Request] = []
+        try:
+            while requests:
+                try:
+                    taken = await self._take(lock)
+                except PolonaiseError as error:
+                    for request in requests:
+                        request.resolve((None, fresh(error)))
+                    requests.clear()
+                    continue
+                together = self._next_together(requests)
+                if taken is None:
+                    continue
+                outcomes = await self._outcomes(lock, together)
+                # Resolved after the release: callers that go on at once must not find the lock still held.
+                taken.release()
+                for request, outcome in zip(together, outcomes, strict=True):
+                    request.resolve(outcome)
+        except asyncio.CancelledError:
+            # By the application that this loop belongs to, and nobody else would tell them. The lock goes with the
+            # host: a thread may still be writing.
+            for request in (*together, *requests):
+                request.resolve((None, CoordinatorUnavailable("the task that should have asked was cancelled")))
+            requests.clear()
+            raise
+        finally:
+            self._serving.discard(lock)
 
     async def _outcomes(self, lock: str, together: Sequence[_Request]) -> Sequence[_Outcome]:
         """Do the work of these requests together, and return their outcomes in the same order."""

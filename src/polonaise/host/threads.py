@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from polonaise.errors import Closed
@@ -81,7 +81,8 @@ class DiskThreads:
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
         self._threads: list[threading.Thread] = []
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        # By the name in its module: gevent may have put another one there.
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._unfinished = 0
         self._closed = False
 
@@ -128,7 +129,7 @@ class DiskThreads:
         behind, and an error is logged.
         """
         self._closed = True
-        with contextlib.suppress(Empty):
+        with contextlib.suppress(queue.Empty):
             while drop:
                 self._jobs.get_nowait()
         for _ in self._threads:
@@ -153,7 +154,7 @@ class DiskThreads:
             done.set_exception(error)
 
 
-def _work(jobs: SimpleQueue[_Job | None], settle: Callable[[asyncio.Future[Any], _Outcome], None]) -> None:
+def _work(jobs: queue.SimpleQueue[_Job | None], settle: Callable[[asyncio.Future[Any], _Outcome], None]) -> None:
     """Run jobs, in one thread, until told to end."""
     while (job := jobs.get()) is not None:
         outcome = _outcome(job.call)

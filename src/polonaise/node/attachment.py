@@ -52,7 +52,7 @@ async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator
     Raises `BadOption`, `NotInitialized`, the faults of the directory, and `HostFailed`.
     """
     address = parse_embedded(address_text)
-    host = ApplicationHost()
+    pid, host = os.getpid(), ApplicationHost()
     host.network = EmbeddedSockets(address.directory, host)
     election: elections.HostElection | None = None
     coordinator = coordinator_of(host, address.directory)
@@ -81,11 +81,12 @@ async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator
             _Whereabouts(address.directory, election),
         )
     finally:
-        await coordinator.close()
-        if election is not None:
-            # In a thread: it waits for the nodes, and the application's loop must not stand still for that.
-            await asyncio.to_thread(elections.leave, election)
-        host.close()
+        if os.getpid() == pid:  # in a forked child, which ends, all that there is to be closed is its parent's
+            await coordinator.close()
+            if election is not None:
+                # In a thread: it waits for the nodes, and the application's loop must not stand still for that.
+                await asyncio.to_thread(elections.leave, election)
+            host.close()
 
 
 async def _described(

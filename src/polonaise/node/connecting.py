@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -212,15 +213,18 @@ def _with_reading_hint(error: PolonaiseError, address: str) -> PolonaiseError:
 async def _cluster(address: str, settings: ClientSettings, tls: TlsFiles | None) -> AsyncIterator[LogLocation]:
     """Yield the location of the cluster with this address, of servers or of its coordinator; close it at the end."""
     identity = tls_identity(CLIENT, tls)
-    host = ApplicationHost(identity)
+    pid, host = os.getpid(), ApplicationHost(identity)
+    discovery: Discovery | None = None
     try:
         discovery = _discovery_at(host, address, settings, identity)
-        try:
-            yield LogLocation(host, discovery, settings)
-        finally:
-            await discovery.close()
+        yield LogLocation(host, discovery, settings)
     finally:
-        host.close()
+        if os.getpid() == pid:  # in a forked child, which ends, they are its parent's
+            try:
+                if discovery is not None:
+                    await discovery.close()
+            finally:
+                host.close()
 
 
 def _discovery_at(host: Host, address: str, settings: ClientSettings, tls: TlsIdentity | None) -> Discovery:

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from polonaise.host.filelimits import check_room, too_many_open
 from polonaise.host.files import identity, try_lock
 from polonaise.host.real import loop_factory, stop_at_mistakes
 from polonaise.node.embedded import EmbeddedAddress, EmbeddedHost, NodesStopped, host_log, lock_path
+from polonaise.redaction import redacted
 
 _log = logging.getLogger(__name__)
 
@@ -112,6 +114,11 @@ class HostElection:
                     self._host_with(path)
                 except PolonaiseError as error:
                     self._failed(error, passes=self.settled.done() and error.retry is Retry.AGAIN)
+                except Exception as error:  # noqa: BLE001 - told to whoever waits
+                    # Whatever it is: a thread that ended without a word would leave all waiting that `settled` ends.
+                    _log.critical("hosting the log in %s has failed", self._address.directory, exc_info=error)
+                    failed = HostFailed(f"this process can't host the log: {type(error).__name__}: {redacted(error)}")
+                    self._failed(failed, passes=False)
                 finally:
                     lock.release()  # only now: until the nodes have ended, another host would meet their files
             # With jitter, so that processes do not all try, or fail, at the same time.
@@ -266,8 +273,14 @@ def take(address: EmbeddedAddress) -> HostElection:
     """Take part in the election at an existing directory until `leave`.
 
     All callers in this process share one `HostElection` for each directory, until it fails or the last one leaves it.
-    Raises `NotFound` if the directory can't be found.
+    Raises `NotFound` if the directory can't be found, and `HostFailed` where threads are none.
     """
+    if (library := _patched_by()) is not None:
+        raise HostFailed(
+            f"{library} has patched the threads of this process, and the nodes of an embedded log need a thread of "
+            "their own: open it with ?host=no here while another process hosts it, or run a cluster and open its "
+            "address, or let the threads be as they are (monkey.patch_all(thread=False))"
+        )
     # By device and inode: two paths may lead to the same directory, and a process must not wait for its own lock.
     try:
         status = os.stat(address.directory)
@@ -284,6 +297,16 @@ def take(address: EmbeddedAddress) -> HostElection:
             election._thread.start()
         election._users += 1
         return election
+
+
+def _patched_by() -> str | None:
+    """Return the name of the library that has put something else in the place of threads; None if none has."""
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    if gevent is not None and gevent.is_module_patched("threading"):
+        return "gevent"
+    if eventlet is not None and eventlet.is_monkey_patched("thread"):
+        return "eventlet"
+    return None
 
 
 def leave(election: HostElection) -> None:

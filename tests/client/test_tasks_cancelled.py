@@ -1,0 +1,101 @@
+"""A program cancels all tasks of its event loop, the client's own among them: the client says so, and no wait hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polonaise
+from polonaise import PolonaiseError
+from polonaise.errors import AppendUnknown, Closed
+from rigs.waiting import time_passes
+
+
+async def _cancel_all_others() -> None:
+    """Cancel all tasks but this one and those that asked to be spared, as the recipes for the end of a service do."""
+    others = {task for task in asyncio.all_tasks() if not task.get_name().startswith(("spared", "test"))}
+    others -= {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.wait(others, timeout=5)
+    await time_passes(0.01)
+
+
+async def _next(log: polonaise.Log) -> object:
+    async for tx in log.read(0, after=0, follow=True):
+        return tx
+    return None
+
+
+async def test_a_client_whose_tasks_somebody_else_cancels_has_failed_and_every_wait_ends(tmp_path: Path) -> None:
+    async with polonaise.connect(f"embedded:{tmp_path}/log", wait=20) as log:
+        await log.append(b"first", partition=0)
+        lease = log.lease("of a name")
+        await lease.acquire()
+        group = log.group("workers", handler=_handle)
+        await group.__aenter__()
+        waits: dict[str, Awaitable[Any]] = {
+            "wait_applied": log.wait_applied(99, 0),
+            "read": _next(log),
+            "wait_committed": log.wait_committed({0: 99}, timeout=30),
+            "group": group.ended(),
+            "lease": lease.lost(),
+        }
+        tasks = {what: asyncio.ensure_future(wait) for what, wait in waits.items()}
+        for what, task in tasks.items():
+            task.set_name(f"spared: {what}")
+        await time_passes(0.1)
+        await _cancel_all_others()
+        assert isinstance(log.failure, Closed)
+        assert "the application has cancelled" in str(log.failure)
+        _, pending = await asyncio.wait(tasks.values(), timeout=5)
+        assert not pending, "waits that do not end"
+        for what in ("wait_applied", "read", "wait_committed", "group"):
+            assert isinstance(tasks[what].exception() or tasks[what].result(), PolonaiseError), what
+        for use in (lambda: log.append(b"x", partition=0), lambda: log.read(0)):
+            with pytest.raises(Closed, match="the application has cancelled"):
+                use()
+        for ask in (log.ready(0), log.flush(0), log.high_water_mark(0), log.register(b"key", 0)):
+            with pytest.raises(PolonaiseError):
+                await asyncio.wait_for(ask, 5)
+
+
+async def test_an_append_of_the_moment_in_which_the_tasks_are_cancelled_is_settled(tmp_path: Path) -> None:
+    async with polonaise.connect(f"embedded:{tmp_path}/log", wait=20) as log:
+        await log.append(b"first", partition=0)
+        told: list[object] = []
+
+        async def work() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                try:
+                    told.append(await asyncio.wait_for(log.append(b"last words", partition=0).wait(None), 5))
+                except PolonaiseError as error:
+                    told.append(error)
+
+        task = asyncio.create_task(work(), name="work")
+        await time_passes(0.05)
+        await _cancel_all_others()
+        assert task.done()
+        assert told == [None] or isinstance(told[0], AppendUnknown | Closed)
+
+
+async def _handle(tx: object) -> None: ...
+
+
+async def test_what_the_client_ends_by_itself_is_no_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "polonaise.client"):
+        async with polonaise.connect(f"embedded:{tmp_path}/log", wait=20) as log:
+            async with log.lease("of a name"), log.group("workers", handler=_handle):
+                await log.append(b"first", partition=0)
+                await time_passes(0.1)
+            await log.append(b"x", partition=0, copies=1)
+            assert log.failure is None
+    assert log.failure is None
+    assert not caplog.records
