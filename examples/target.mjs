@@ -14,7 +14,9 @@ for (const line of whole.split('\n').filter(Boolean).map(each => JSON.parse(each
   else if (line.entries.length) last.set(line.partition, BigInt(line.entries.at(-1).id));
 const out = fs.openSync(file, 'a');
 fs.ftruncateSync(out, Buffer.byteLength(whole));
-const keep = step => { fs.writeSync(out, JSON.stringify(step) + '\n'); fs.fsyncSync(out); };
+// Some readers take U+0085, U+2028 and U+2029 for the end of a line, and JSON.stringify leaves them as they are.
+const escaped = text => text.replace(/[\u0085\u2028\u2029]/g, end => '\\u' + end.charCodeAt(0).toString(16).padStart(4, '0'));
+const keep = step => { fs.writeSync(out, escaped(JSON.stringify(step)) + '\n'); fs.fsyncSync(out); };
 
 // Protocol Buffers: varints and what has a length are all that the contract uses.
 function varint(number) {

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from decimal import Decimal
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -103,6 +104,37 @@ async def test_what_a_line_says_is_for_the_application_to_choose(
     async with opened(path, **options) as target:
         await (await stream(target)).take(DeliveryBatch(2, -1, [RoutedEntry(7, payload)]))
     assert path.read_text() == line + "\n"
+
+
+async def test_a_line_is_one_for_every_reader(path: Path) -> None:
+    texts = ["one\u2028two", "\u2029", "\x85", "\x0b\x0c\x1c\x1d\x1e\r\n", "\ud800\u2028 half a pair", "grün"]
+    async with opened(path, decode=lambda payload: {texts[int(payload)]: texts[int(payload)]}) as target:
+        session = await stream(target)
+        await session.take(batch(-1, *map(str, range(len(texts)))))
+    text = path.read_bytes().decode()
+    assert len(text.splitlines()) == len(texts)
+    assert [json.loads(line)["payload"] for line in text.splitlines()] == [{each: each} for each in texts]
+    assert "grün" in text
+
+
+def decoded(payload: bytes) -> object:
+    """What the documentation shows."""
+    return json.loads(payload, parse_float=Decimal, object_pairs_hook=unique)
+
+
+def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+async def test_numbers_keep_their_digits_and_a_key_that_is_there_twice_is_refused(path: Path) -> None:
+    bodies = ['{"a": [1234567890123456.78, {"b": 0.10}], "1": "0.10", "c": 1E+400, "d": null}', '{"id": 1, "id": 2}']
+    async with opened(path, decode=decoded) as target:
+        session = await stream(target)
+        told = await session.take(batch(-1, *bodies))
+    assert (told.last, "a key is there twice" in told.refusal) == (0, True)
+    assert path.read_text() == f'{{"partition": 0, "id": 0, "payload": {bodies[0]}}}\n'
 
 
 async def test_a_stream_is_accepted_only_above_the_one_before(path: Path) -> None:

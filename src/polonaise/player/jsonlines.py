@@ -10,6 +10,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from polonaise.applicationcode import OrdinaryErrors
@@ -30,6 +31,8 @@ _STEP_BYTES_MAX: Final = 8 * 2**20
 """The bytes of batches that are applied in one step, unless the first is larger."""
 _CLOSE_S_MAX: Final = 10.0
 """How many seconds `close` waits for a disk that does not answer."""
+_LINE_ENDS: Final = {ord(each): f"\\u{ord(each):04x}" for each in "\x85\u2028\u2029"}
+"""Characters that some readers take for the end of a line, and their escapes. In JSON they stand within texts only."""
 _REASON_CHARACTERS_MAX: Final = 500
 """The most characters of an error that the player is told."""
 
@@ -53,7 +56,7 @@ class JsonLinesTarget:
     - `decode`: makes of a payload what becomes `payload` in its line, such as `json.loads` or `bytes.decode`. Without
       it, the payload is written in Base64, which takes any bytes.
     - `line_of`: makes the whole line, in place of `decode`: a function of the partition and the entry that returns what
-      JSON can say.
+      JSON can say. A `Decimal` is a number with all its digits, in both.
     - `disk`: where the files are; None for the file system of this machine.
 
     `decode` and `line_of` run in a thread and may run again for the same entry. An exception, or a value that JSON has
@@ -302,10 +305,44 @@ def _usual_line(decode: Callable[[bytes], Any] | None) -> LineOf:
 def _json_line(value: Any) -> bytes:
     """Return the value in one line of JSON. Raises what `json.dumps` does for what JSON can't say, such as NaN."""
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        line = _dumped(value, ensure_ascii=False).translate(_LINE_ENDS).encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON can only write as an escape
-        text = json.dumps(value, allow_nan=False).encode()
-    return text + b"\n"
+        line = _dumped(value, ensure_ascii=True).encode()
+    return line + b"\n"
+
+
+class _DecimalMet(Exception):
+    """The value has a decimal, which Python's encoder could only write as a float."""
+
+
+def _dumped(value: Any, *, ensure_ascii: bool) -> str:
+    """Return the value in JSON; a decimal keeps all its digits."""
+
+    def other(given: Any) -> Any:
+        if isinstance(given, Decimal):
+            raise _DecimalMet
+        raise TypeError(f"Object of type {type(given).__name__} is not JSON serializable")
+
+    def written(given: Any) -> str:
+        return json.dumps(given, ensure_ascii=ensure_ascii, allow_nan=False, default=other)
+
+    def exact(given: Any) -> str:
+        match given:
+            case Decimal():
+                if not given.is_finite():
+                    raise ValueError(f"Out of range decimal values are not JSON compliant: {given}")
+                return str(given)
+            case dict():
+                return "{" + ", ".join(written({key: 0})[1:-2] + exact(each) for key, each in given.items()) + "}"
+            case list() | tuple():
+                return "[" + ", ".join(map(exact, given)) + "]"
+            case _:
+                return written(given)
+
+    try:
+        return written(value)
+    except _DecimalMet:
+        return exact(value)
 
 
 def _told(error: BaseException) -> BaseException:

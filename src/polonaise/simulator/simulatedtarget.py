@@ -42,6 +42,8 @@ class TargetTrouble:
         self.hang_s = 0.0
         self.put_back = 0
         """How often the target's disk was put back to an earlier state beneath its processes."""
+        self.made_anew = 0
+        """How often a process has removed the target's file: others have to open it again."""
         self.stubborn = False
         """Whether a batch that hangs goes on when it is cancelled."""
 
@@ -88,6 +90,7 @@ class SimulatedTarget:
         self._memory = TargetMemory()
         """What this process knows to be on the disk; the other process of the target may have gone on since."""
         self._put_back = trouble.put_back
+        self._made_anew = trouble.made_anew
         self._steps: set[asyncio.Task[None]] = set()
 
     async def accept(self, offered: Fence, source: DeliverySource) -> Acceptance:
@@ -171,12 +174,33 @@ class SimulatedTarget:
             self._memory.take(decode(raw), end)
         return answer
 
+    async def _give_up(self, file: File) -> None:
+        """Let go of the file, and of its name if it holds nothing, after a sync of the directory that has failed.
+
+        Such a name may be lost with the power, whatever succeeds later. One that holds something was durable before.
+        """
+        empty = not await file.size()
+        await file.close()
+        if empty:
+            await self._host.disk.remove(MEMORY_FILE)
+            self._trouble.made_anew += 1
+
     async def _caught_up(self) -> File:
         """Read what is new in the file, make it durable, and cut off what was broken off."""
         file = self._file
+        if file is not None and self._made_anew != self._trouble.made_anew:
+            await file.close()
+            file = self._file = None
+            self._memory = TargetMemory()
+        self._made_anew = self._trouble.made_anew
         if file is None:
-            file = self._file = await self._host.disk.open(MEMORY_FILE, create=True)
-            await self._host.disk.sync_directory("")
+            file = await self._host.disk.open(MEMORY_FILE, create=True)
+            try:
+                await self._host.disk.sync_directory("")
+            except PolonaiseError:
+                await self._give_up(file)
+                raise
+            self._file = file
         if self._put_back != self._trouble.put_back:
             self._put_back, self._memory = self._trouble.put_back, TargetMemory()
         start, size = self._memory.length, await file.size()

@@ -6,11 +6,13 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.decisions import changed_module
 from polonaise.coordination.lease import Tenure
 from polonaise.server.protocol import leasetable
 from polonaise.server.protocol.leasetable import AskedLeases, LeaseTable, ReleasedLeases
@@ -167,50 +169,67 @@ def test_a_renewal_that_came_late_gives_its_holder_no_right_to_begin_anew() -> N
 
 @dataclass
 class Holder:
-    """A client that wants the lease: what it believes, by its own clock."""
+    """A client that wants the lease: what it believes, by its own clock.
+
+    As `client.lease` does, it waits for the answer to one question at a time, and drops that of one that it has given
+    up, or that it asked before it released the lease. What it asked may still reach the owner.
+    """
 
     number: int
     tenure: Tenure
     held: bool = False
+    asked: int = 0
+    """The number of the question whose answer it waits for."""
 
     def holds(self, now_s: float) -> bool:
         self.held = self.held and self.tenure.holds(now_s)
         return self.held
 
 
-def course(source: random.Random, begin: Callable[[LeaseTable, float], None]) -> str:
+class Asked(NamedTuple):
+    """A question on its way to an owner, or its answer on the way back: that the lease is held."""
+
+    holder: Holder
+    renews: bool
+    sent_s: float
+    number: int
+
+
+def course(source: random.Random, begin: Callable[[LeaseTable, float], None], of: type[LeaseTable] = LeaseTable) -> str:
     """A course of requests that are slow, of owners that change, and of a clock: who held it beside another one.
 
     What is answered is proved: no owner answers, once its successor has begun, what was asked since. A table begins as
-    `begin` says.
+    `begin` says, and is one `of` this class.
     """
     duration_s, now_s = 5.0, 100.0
-    table = LeaseTable()
+    table = of()
     begin(table, now_s)
     holders = [Holder(number, Tenure()) for number in (A, B, 3)]
-    requests: list[tuple[Holder, bool, float]] = []
-    answered: list[tuple[Holder, bool, float]] = []
+    requests: list[Asked] = []
+    answered: list[Asked] = []
     for _ in range(120):
         now_s += source.choice((0.0, 0.1, 0.5, 2.0, 6.0))
         holder = source.choice(holders)
         what = source.randrange(8)
         if what < 3:
-            requests.append((holder, holder.holds(now_s), now_s))
+            holder.asked += 1
+            requests.append(Asked(holder, holder.holds(now_s), now_s, holder.asked))
         elif what < 5 and requests:
             asked = requests.pop(source.randrange(len(requests)))
-            if answers(hold(table, asked[0].number, now_s, renews=asked[1])) == [LeaseAnswer.HELD]:
+            if answers(hold(table, asked.holder.number, now_s, renews=asked.renews)) == [LeaseAnswer.HELD]:
                 answered.append(asked)
         elif what < 7 and answered:
-            who, renews, sent_s = answered.pop(source.randrange(len(answered)))
-            if renews and not who.holds(now_s):
+            who, renews, sent_s, number = answered.pop(source.randrange(len(answered)))
+            if number != who.asked or (renews and not who.holds(now_s)):
                 continue
             who.tenure.renewed(sent_s, duration_s)
             who.held = who.tenure.holds(now_s)
         elif what == 7 and source.random() < 0.5:
-            table = LeaseTable()
+            table = of()
             begin(table, now_s)
         elif what == 7 and holder.holds(now_s):
             holder.held = False
+            holder.asked += 1
             release(table, holder.number, now_s)
         having = [each.number for each in holders if each.holds(now_s)]
         if len(having) > 1:
@@ -229,6 +248,41 @@ def test_nor_in_many_more_courses() -> None:
 
 def test_an_owner_that_grants_at_once_is_caught() -> None:
     assert any(course(random.Random(seed), lambda table, now_s: table.begin(-inf)) for seed in range(200))
+
+
+def late_renewal(of: type[LeaseTable]) -> list[LeaseAnswer]:
+    """What is answered to a renewal that arrives when another one holds the lease, to that one's own renewal after it,
+    and to the late one who asks anew."""
+    table = of()
+    table.begin(-inf)
+    hold(table, A, 100.0)
+    assert answers(hold(table, B, 105.0)) == [LeaseAnswer.HELD]
+    asked = [(A, 106.0, True), (B, 107.0, True), (A, 108.0, False)]
+    return [answer for who, at_s, renews in asked for answer in answers(hold(table, who, at_s, renews=renews))]
+
+
+LATE_RENEWAL = [LeaseAnswer.TAKEN, LeaseAnswer.HELD, LeaseAnswer.TAKEN]
+
+
+def test_a_renewal_that_comes_late_takes_the_lease_from_nobody() -> None:
+    assert late_renewal(LeaseTable) == LATE_RENEWAL
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("granted.holder != holder:", "granted.holder != holder and not asked.renews:"),
+        ("        if early_s > 0 and not asked.renews:", "        if early_s > 99 and not asked.renews:"),
+        ("granted.until_s <= now_s:\n            self._drop", "granted.until_s <= now_s + 2:\n            self._drop"),
+    ],
+    ids=["a late renewal takes the lease from its holder", "a new owner grants at once", "a lease runs out too early"],
+)
+def test_an_owner_that_grants_what_another_one_has_is_caught(old: str, new: str) -> None:
+    changed = vars(changed_module(leasetable, old, new))
+    changed |= {each.__name__: each for each in (AskedLeases, ReleasedLeases)}  # those that this test asks with
+    broken = changed["LeaseTable"]
+    in_courses = any(course(random.Random(seed), broken.begin, broken) for seed in range(500))
+    assert in_courses or late_renewal(broken) != LATE_RENEWAL
 
 
 def test_why_a_renewal_counts_only_while_the_lease_is_held() -> None:
