@@ -29,7 +29,8 @@ def test_a_cluster_is_shown_and_deleted_once_its_key_is_given(shell: Shell, dire
     assert (said.status, said.output) == (
         0,
         f"cluster {KEY.hex()}: 2 partitions, on storage nodes a, b, c\n"
-        "the cluster was deleted; the directories of its storage nodes may be erased\n",
+        "the cluster was deleted. The directories of its storage nodes hold the log, perhaps its only copy; a new "
+        "cluster of these nodes needs new directories\n",
     )
     shell.refuses("cluster", "delete", "--confirm", KEY.hex(), *where, code="not_initialized", naming="no cluster in")
 

@@ -33,7 +33,7 @@ def cluster(partitions: list[PartitionStatus], error: CoordinatorUnavailable | N
     description = ClusterDescription(bytes(16), len(partitions), tuple(NAMES))
     servers = [ServerStatus(1, "s:1", True, len(partitions)), ServerStatus(2, "t:1", True, 0, "[connection_lost] gone")]
     storage = [StorageStatus(name, f"{name}:1", "", "/d", 7, 2**30, 2**40) for name in NAMES]
-    return ClusterStatus("zookeeper://z:1/bank", error, description, servers, storage, partitions, 0.1)
+    return ClusterStatus("zookeeper://z:1/bank", error, description, servers, storage, partitions, {}, 0.1)
 
 
 def text_of(parts: list[object], width: int = 200) -> list[str]:

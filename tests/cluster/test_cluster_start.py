@@ -246,7 +246,7 @@ def test_directories_of_another_cluster_are_told_of_once() -> None:
     said = str(WrongClusterKey("the directory of this storage node belongs to another cluster"))
     storage = [StorageStatus(name, f"{name}:1", said, not_connected={1: said}) for name in ("a", "b")]
     partitions = [PartitionStatus(number, None, None, f"waits: {said}") for number in range(3)]
-    seen = ClusterStatus("file:c", None, None, [], storage, partitions, 0.1)
+    seen = ClusterStatus("file:c", None, None, [], storage, partitions, {}, 0.1)
     missing = _missing(seen)
     assert missing.count("another cluster") == missing.count("[wrong_cluster_key]") == 1
     assert "directories of a, b belong to another cluster" in missing

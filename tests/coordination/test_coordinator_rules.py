@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
@@ -27,6 +28,11 @@ class Scripted:
         self.now_s = 0.0
         self.held: list[asyncio.Future[None]] | None = None
         """While it is a list, answers to reads wait there until they are let go."""
+
+    has_servers = False
+
+    async def servers(self, timeout_s: float) -> Mapping[str, str]:
+        return {}
 
     def place(self, key: str) -> str:
         return f"the place of {key}"

@@ -37,7 +37,7 @@ from polonaise.host import Host
 from polonaise.node.condition import Condition, condition_of, conditions_in, server_troubles, storage_troubles
 from polonaise.redaction import redacted
 from polonaise.server.coordinatortrouble import with_trouble
-from polonaise.server.expectedservers import missing_server
+from polonaise.server.expectedservers import coordinator_server_trouble, missing_server
 from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
 
@@ -234,6 +234,8 @@ class ClusterStatus:
     servers: list[ServerStatus]
     storage: list[StorageStatus]
     partitions: list[PartitionStatus]
+    coordinator_servers: Mapping[str, str]
+    """Why each server that the coordinator consists of does not serve, by its address; empty for one that does."""
     took_s: float
     """The seconds that it took to ask the coordinator and all nodes."""
 
@@ -246,18 +248,23 @@ class ClusterStatus:
         if self.description is None or not isinstance(self.coordinator_error, CoordinatorUnavailable | None):
             return Wellness.FAILED
         each = [status.wellness for group in (self.servers, self.storage, self.partitions) for status in group]
-        return max(*each, Wellness.WELL if self.coordinator_error is None else Wellness.DEGRADED)
+        return max(*each, Wellness.DEGRADED if self.coordinator_error or self.coordinator_troubles else Wellness.WELL)
 
     @property
     def troubles(self) -> list[str]:
-        """Everything that is wrong with partitions, servers and storage nodes, line by line; empty if nothing is."""
+        """Everything that is wrong with the cluster's parts, line by line; empty if nothing is."""
         groups = (self.partitions, self.servers, self.storage)
-        return [trouble for group in groups for each in group for trouble in each.troubles]
+        return self.coordinator_troubles + [trouble for group in groups for each in group for trouble in each.troubles]
 
     @property
     def coordinator_trouble(self) -> str:
         """Why the coordinator could not be read, as text; empty if it was."""
         return "" if self.coordinator_error is None else str(self.coordinator_error)
+
+    @property
+    def coordinator_troubles(self) -> list[str]:
+        """A line for each server that the coordinator consists of and that does not serve; empty if all do."""
+        return [coordinator_server_trouble(address, why) for address, why in self.coordinator_servers.items() if why]
 
     @property
     def states(self) -> dict[str, int]:
@@ -288,7 +295,11 @@ class ClusterStatus:
             "cluster": None if description is None else description.key.hex(),
             "required": self.required,
             "topics_required": self.topics_required,
-            "coordinator": {"address": redacted(self.coordinator), "trouble": self.coordinator_trouble},
+            "coordinator": {
+                "address": redacted(self.coordinator),
+                "trouble": self.coordinator_trouble,
+                "servers": dict(self.coordinator_servers),
+            },
             "servers": [each.document() for each in self.servers],
             "storage": [each.document() for each in self.storage],
             "partitions": [each.document() for each in self.partitions],
@@ -345,12 +356,14 @@ class ClusterObserver:
         cluster, and `BadOption` if its address is that of something else.
         """
         began_s = self._host.clock.monotonic_s()
-        error = await self._read_coordinator()
+        error, ensemble = await asyncio.gather(self._read_coordinator(), self._coordinator.servers(self._timeout_s))
         if error is not None:
             await self._ask_servers_instead()
         description = self._description
         if description is None:
-            return ClusterStatus(self._address, error, None, [], [], [], self._host.clock.monotonic_s() - began_s)
+            return ClusterStatus(
+                self._address, error, None, [], [], [], ensemble, self._host.clock.monotonic_s() - began_s
+            )
         last = self._last
         addresses = last.addresses
         asked_servers = [self._ask_server(server, address) for server, address in sorted(addresses.items())]
@@ -379,6 +392,7 @@ class ClusterObserver:
                 for (name, address), answer in zip(description.nodes.items(), storage, strict=True)
             ],
             [self._partition_status(partition, answers) for partition in range(description.total)],
+            ensemble,
             self._host.clock.monotonic_s() - began_s,
         )
 
@@ -501,11 +515,11 @@ def _is_known(answer: Mapping[str, Any]) -> bool:
 
 
 def _told_by(answer: Told, expected: ExpectedServers) -> Sequence[str]:
-    """Return what a server tells of itself, without the servers that it misses: each has a row of its own."""
+    """Return what a server tells of itself, without the servers that it misses: status tells of each itself."""
     if not isinstance(answer, dict):
         return ()
     missing = {name: at for name, at in answer.get("missing_servers", {}).items() if name not in expected.servers}
-    return server_troubles({**answer, "missing_servers": missing})
+    return server_troubles({**answer, "missing_servers": missing, "coordinator_servers": []})
 
 
 def _storage_status(

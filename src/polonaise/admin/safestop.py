@@ -17,7 +17,7 @@ class StopVerdict(NamedTuple):
     node: str
     """The node's name; of a server without one, its id."""
     kind: str
-    """`server` or `storage node`."""
+    """`server`, `storage node` or `ZooKeeper server`."""
     stops: list[str]
     """What stops, or may stop because its state is not known, line by line; empty if nothing does."""
 
@@ -44,6 +44,11 @@ def safe_to_stop(status: ClusterStatus, name: str | None) -> list[StopVerdict]:
         for each in status.servers
         if name in (None, each.name, each.address, str(each.server))
     ]
+    verdicts += [
+        StopVerdict(address, "ZooKeeper server", _without_coordinator_server(status, address))
+        for address in status.coordinator_servers
+        if name in (None, address)
+    ]
     if not verdicts:
         known = [each.name for each in status.storage] + [each.name or str(each.server) for each in status.servers]
         raise BadOption(f"the cluster has no node {redacted(name)!r}; its nodes are {', '.join(known)}")
@@ -69,6 +74,18 @@ def _without_server(status: ClusterStatus, server: ServerStatus) -> list[str]:
         return []
     owned = [each.partition for each in status.partitions if each.owner and each.owner.server == server.server]
     return [f"{_named(owned)}: no other server is there to take over"] if owned else []
+
+
+def _without_coordinator_server(status: ClusterStatus, address: str) -> list[str]:
+    """Return what stops without this server of the coordinator: all of it, unless a majority is left."""
+    servers = status.coordinator_servers
+    left = [other for other, why in servers.items() if other != address and not why]
+    if 2 * len(left) > len(servers):
+        return []
+    return [
+        f"{len(left)} of {len(servers)} ZooKeeper servers would be left, which is no majority: all partitions stop "
+        "once the leases of the servers run out"
+    ]
 
 
 def _named(partitions: Iterable[PartitionId]) -> str:

@@ -34,6 +34,7 @@ def screen_of(status: ClusterStatus, rows_max: int | None = ROWS_MAX) -> list[Ta
         f"cluster{key}: {_VERDICTS[status.wellness]}",
         f"coordinator {redacted(status.coordinator)}: {status.coordinator_trouble or 'reachable'}",
     ]
+    parts += status.coordinator_troubles
     if status.description is None:
         return parts
     if status.coordinator_error is not None:

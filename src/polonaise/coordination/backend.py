@@ -30,8 +30,17 @@ class Backend(Protocol):
     `str()` of a backend names it, in messages.
     """
 
+    has_servers: bool
+    """Whether the store consists of servers that can fail one by one, of which `servers` tells."""
+
     def place(self, key: str) -> str:
         """Return where this entry is kept, in words that an operator finds it by."""
+
+    async def servers(self, timeout_s: float) -> Mapping[str, str]:
+        """Return why each server that the store consists of does not serve, by its address; empty for one that does.
+
+        Each has `timeout_s` seconds to answer. Never raises what is wrong with one.
+        """
 
     async def create(self, entries: Mapping[str, Entry]) -> bool:
         """Make a cluster of all these entries, the description among them; return False when one exists.

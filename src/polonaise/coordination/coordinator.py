@@ -136,6 +136,18 @@ class Coordinator:
         """Return the coordinator's address, for messages: without secrets that it may have."""
         return redacted(str(self._backend))
 
+    @property
+    def has_servers(self) -> bool:
+        """Whether the coordinator consists of servers that can fail one by one, of which `servers` tells."""
+        return self._backend.has_servers
+
+    async def servers(self, timeout_s: float) -> Mapping[str, str]:
+        """Return why each server that the coordinator consists of does not serve, by its address; empty if it does.
+
+        Each has `timeout_s` seconds to answer. None for a coordinator in a directory.
+        """
+        return await self._backend.servers(timeout_s)
+
     # -------------------------------------------------------------- the cluster
 
     async def initialize(self, description: ClusterDescription, beginning: Beginning | None = None) -> None:

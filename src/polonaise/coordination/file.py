@@ -124,6 +124,12 @@ class FileBackend:
         """Return the path of the entry's file."""
         return self._values.path(key)
 
+    has_servers = False
+
+    async def servers(self, timeout_s: float) -> Mapping[str, str]:
+        """Return nothing: a directory consists of no servers."""
+        return {}
+
     # -------------------------------------------------------------- values
 
     async def create(self, entries: Mapping[str, Entry]) -> bool:

@@ -38,6 +38,7 @@ from kazoo.exceptions import (
 from polonaise.coordination.backend import Entry, damaged, missing, unsupported
 from polonaise.coordination.lease import LEASE_S
 from polonaise.coordination.values import DESCRIPTION, is_key
+from polonaise.coordination.zookeeperensemble import ensemble_troubles
 from polonaise.coordination.zookeepersession import ZooKeeperSession
 from polonaise.errors import (
     Closed,
@@ -98,9 +99,15 @@ class ZooKeeperBackend:
     def __str__(self) -> str:
         return f"zookeeper://{self._hosts}{self._root}"
 
+    has_servers = True
+
     def place(self, key: str) -> str:
         """Return the address of the entry's node."""
         return f"{self}/{key}"
+
+    async def servers(self, timeout_s: float) -> Mapping[str, str]:
+        """Return why each server of the ensemble does not serve, by its address; empty for one that does."""
+        return await ensemble_troubles(self._hosts, self._tls, timeout_s)
 
     # -------------------------------------------------------------- values
 

@@ -1,10 +1,10 @@
-"""The watch for servers that the cluster is to have and that are not there, so that health tells of each of them."""
+"""The watch for servers, of the cluster and of its coordinator, that are to be there and are not: health names each."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from polonaise.coordination import Coordinator
@@ -16,6 +16,8 @@ from polonaise.terms import ServerId
 _log = logging.getLogger(__name__)
 _LOOK_S: Final = 5.0
 """Seconds between two looks."""
+_SERVER_S: Final = 2.0
+"""Seconds that each server of the coordinator has to answer."""
 _ANSWER_S: Final = 5.0
 """Seconds that the coordinator has to answer one look."""
 
@@ -31,11 +33,15 @@ class ExpectedServersWatch:
         """The addresses, by name, of the servers that were not registered at the last look."""
         self.trouble = ""
         """What is wrong with the name of this server; empty if nothing is."""
+        self.coordinator_servers: Mapping[str, str] = {}
+        """Why each server of the coordinator did not serve at the last look, by its address; empty for one that did."""
 
     async def run(self, server: ServerId, address: str) -> None:
         """Look for ever. A coordinator that does not answer is told of elsewhere: what was seen last stands."""
-        noted = False
+        noted = not self._name
         while True:
+            if self._coordinator.has_servers:
+                self.coordinator_servers = await self._coordinator.servers(_SERVER_S)
             try:
                 async with answered_within(_ANSWER_S, self._coordinator):
                     if not noted:
@@ -60,6 +66,15 @@ class ExpectedServersWatch:
             if other and namesake is not None
             else ""
         )
+
+    def coordinator_troubles(self) -> list[str]:
+        """Return a line for each server of the coordinator that did not serve at the last look."""
+        return [coordinator_server_trouble(address, why) for address, why in self.coordinator_servers.items() if why]
+
+
+def coordinator_server_trouble(address: str, why: str) -> str:
+    """Return what operators are told of a server of the coordinator that does not serve."""
+    return f"ZooKeeper server {address} {why}"
 
 
 def missing_server(name: str, address: str) -> str:

@@ -196,7 +196,7 @@ class Server:
             self._host.spawn(self._membership.watch(), "tenure"),
             self._host.spawn(self._requirements.follow(members.hurry, self._follow_requirement), "requirement"),
         ]
-        if self._settings.name:
+        if self._settings.name or self._coordinator.has_servers:
             self._tasks.append(self._host.spawn(self._expected.run(self.id, self.address), "expected servers"))
         if self._settings.members_look_s:
             self._tasks.append(self._host.spawn(members.run(), "members"))
@@ -647,6 +647,7 @@ class Server:
             storage_connected={name: link.session is not None for name, link in self._links.items()},
             coordinator_errors=self._trouble.errors,
             missing_servers=len(self._expected.missing),
+            coordinator_servers={name: not why for name, why in self._expected.coordinator_servers.items()},
             coordinator_trouble=self._coordinator_trouble,
             fragments_scrub=self._scrubbing.health() if self._scrubbing is not None else None,
             copies=self._copies.health(),
@@ -670,6 +671,7 @@ class Server:
             "name": self._settings.name,
             "missing_servers": self._expected.missing,
             "namesake": self._expected.trouble,
+            "coordinator_servers": self._expected.coordinator_troubles(),
             "coordinator": self._coordinator_trouble,
             "not_owning": self.not_owning,
             "given_up": sorted(self.given_up),

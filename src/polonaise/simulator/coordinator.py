@@ -242,6 +242,12 @@ class SimulatedBackend:
     def place(self, key: str) -> str:
         return _place(key)
 
+    has_servers = False
+
+    async def servers(self, timeout_s: float) -> Mapping[str, str]:
+        """Return nothing: the simulated store consists of no servers."""
+        return {}
+
     @property
     def holds_s(self) -> float:
         """A name holds for a lease, or for a session if that is shorter; without either, while its process lives."""

@@ -10,6 +10,7 @@ CLIENT: Final = "client"
 STORAGE: Final = "storage"
 TARGET: Final = "target"
 GROUP: Final = "group"
+COORDINATOR_SERVER: Final = "coordinator_server"
 
 
 class MetricKind(enum.Enum):
@@ -167,6 +168,11 @@ COORDINATOR_TROUBLE: Final = _gauge(
 MISSING_SERVERS: Final = _gauge(
     "server_missing_servers",
     "Servers that the cluster is to have, until `polonaise server remove`, and that are not registered.",
+)
+COORDINATOR_SERVER_UP: Final = _gauge(
+    "server_coordinator_server_up",
+    "1 if a server of the coordinator, which is a ZooKeeper ensemble, served at the last look, else 0.",
+    COORDINATOR_SERVER,
 )
 COORDINATOR_ERRORS: Final = _counter(
     "server_coordinator_errors", "Failed attempts to read the assignment or partitions' members, or to renew the lease."

@@ -132,6 +132,8 @@ def _add_totals(samples: Samples, server: Server, totals: Mapping[str, int]) -> 
         add(metrics.CONNECTED, int(connected), name)
     add(metrics.COORDINATOR_TROUBLE, int(bool(measures.coordinator_trouble)))
     add(metrics.MISSING_SERVERS, measures.missing_servers)
+    for address, serves in measures.coordinator_servers.items():
+        add(metrics.COORDINATOR_SERVER_UP, int(serves), address)
     add(metrics.COORDINATOR_ERRORS, measures.coordinator_errors)
     if measures.cluster is not None:
         add(metrics.OWNED, len(server.partitions), measures.cluster.label)

@@ -1,0 +1,68 @@
+"""Asks each server of a ZooKeeper ensemble whether it serves: a session only tells of the one that it found."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Final
+
+from polonaise.errors import CertificateUnusable
+from polonaise.host.address import HostPort, parse_address
+from polonaise.host.tls import TlsFiles, TlsIdentity
+
+_WORD: Final = b"srvr"
+"""The four-letter word that ZooKeeper answers by default, also over TLS: it says whether the server serves."""
+_SERVES: Final = "Mode: "
+_NOT_SERVING: Final = "not currently serving"
+_ANSWER_BYTES_MAX: Final = 65_536
+
+
+async def ensemble_troubles(hosts: str, tls: TlsFiles | None, timeout_s: float) -> dict[str, str]:
+    """Return why each server of an ensemble does not serve, by its address; an empty text for one that does.
+
+    `hosts` are addresses, joined by commas. Each server has `timeout_s` seconds to answer, all at the same time.
+    """
+    addresses = [address.strip() for address in hosts.split(",")]
+    asked = [_trouble_of(address, tls, timeout_s) for address in addresses]
+    return dict(zip(addresses, await asyncio.gather(*asked), strict=True))
+
+
+async def _trouble_of(address: str, tls: TlsFiles | None, timeout_s: float) -> str:
+    parsed = parse_address(address)
+    assert isinstance(parsed, HostPort)
+    try:
+        async with asyncio.timeout(timeout_s):
+            answer = await _answer(parsed, None if tls is None else _dialling(tls))
+    except CertificateUnusable as error:
+        return f"can't be asked: {error}"
+    except TimeoutError:
+        return f"did not answer within {timeout_s:g} s: it hangs, or is cut off"
+    except ssl.SSLError as error:
+        return f"TLS failed: {error.reason or error}"
+    except OSError as error:
+        return f"can't be reached: {error.strerror or error}"
+    if _SERVES in answer:
+        return ""
+    if _NOT_SERVING in answer:
+        return "does not serve: it has not joined a majority of the ensemble"
+    # One that may not tell, by its `4lw.commands.whitelist`, has answered all the same.
+    return "" if answer else "closed the connection without an answer"
+
+
+def _dialling(tls: TlsFiles) -> ssl.SSLContext:
+    context = TlsIdentity(tls).dialling()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2  # ZooKeeper speaks 1.3 only if it is told to
+    return context
+
+
+async def _answer(address: HostPort, context: ssl.SSLContext | None) -> str:
+    name = None if context is None else address.host
+    reader, writer = await asyncio.open_connection(address.host, address.port, ssl=context, server_hostname=name)
+    try:
+        writer.write(_WORD)
+        received = b""
+        while len(received) < _ANSWER_BYTES_MAX and (part := await reader.read(4096)):
+            received += part
+        return received.decode(errors="replace")
+    finally:
+        writer.close()

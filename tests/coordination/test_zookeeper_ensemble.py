@@ -1,0 +1,60 @@
+"""Each server of an ensemble is asked by itself: one that is gone, hangs or serves nobody is told of by its address."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from polonaise.coordination.zookeeperensemble import ensemble_troubles
+
+SERVES = b"Zookeeper version: 3.9\nMode: follower\nNode count: 5\n"
+
+
+@asynccontextmanager
+async def server_that_says(answer: bytes | None) -> AsyncIterator[str]:
+    """A server that answers this and closes the connection; None: it accepts, and never says a word."""
+    end = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readexactly(4) == b"srvr"
+        if answer is None:
+            await end.wait()
+        else:
+            writer.write(answer)
+        writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = listening.sockets[0].getsockname()
+    try:
+        yield f"{host}:{port}"
+    finally:
+        end.set()
+        listening.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (SERVES, ""),
+        (b"srvr is not executed because it is not in the whitelist.\n", ""),
+        (b"This ZooKeeper instance is not currently serving requests\n", "has not joined a majority"),
+        (b"", "without an answer"),
+        (None, "did not answer within 0.3 s"),
+    ],
+    ids=["serves", "may not tell", "no majority", "closes", "hangs"],
+)
+async def test_a_server_is_told_of_by_what_it_answers(answer: bytes | None, told: str) -> None:
+    async with server_that_says(answer) as address, server_that_says(SERVES) as well:
+        troubles = await ensemble_troubles(f"{address},{well}", None, 0.3)
+        assert list(troubles) == [address, well]
+        assert troubles[well] == ""
+        assert (told in troubles[address]) if told else not troubles[address]
+
+
+async def test_a_server_that_is_gone_is_told_of() -> None:
+    async with server_that_says(SERVES) as address:
+        pass
+    assert "can't be reached" in (await ensemble_troubles(address, None, 5.0))[address]
