@@ -99,8 +99,9 @@ async def test_the_head_of_an_answer_comes_without_its_body(tmp_path: Path) -> N
 
 async def test_http_stays_plain_while_the_nodes_have_tls(tmp_path: Path) -> None:
     """A supervisor's probes and most scrapers have no certificate of the cluster's CA."""
-    identity = TlsIdentity(Authority(tmp_path / "tls").node())
-    async with observed_cluster(tmp_path, storage=1, tls=identity) as cluster:
+    authority = Authority(tmp_path / "tls")
+    identity, operator = TlsIdentity(authority.node()), TlsIdentity(authority.client())
+    async with observed_cluster(tmp_path, storage=1, tls=identity, operator=operator) as cluster:
         await until_ready(cluster.server.http)
         for node in (cluster.server, *cluster.storage):
             assert (await http_get(node.http, "/live")).document == {"live": True}

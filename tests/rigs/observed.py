@@ -92,7 +92,13 @@ async def make(coordinator: str, nodes: Mapping[str, str], partitions: int, tls:
 
 @contextlib.asynccontextmanager
 async def observed_cluster(
-    directory: Path, *, storage: int = 3, partitions: int = 1, tls: TlsIdentity | None = None, **settings: Any
+    directory: Path,
+    *,
+    storage: int = 3,
+    partitions: int = 1,
+    tls: TlsIdentity | None = None,
+    operator: TlsIdentity | None = None,
+    **settings: Any,
 ) -> AsyncIterator[ObservedCluster]:
     """Run a cluster in a directory."""
     runs: list[ObservedRun] = []
@@ -101,7 +107,7 @@ async def observed_cluster(
             runs.append(await started_storage(directory / f"storage-{number}", tls))
         nodes = {run.address: run.address for run in runs}
         coordinator = f"file:{directory / 'coordinator'}"
-        await make(coordinator, nodes, partitions, tls)
+        await make(coordinator, nodes, partitions, operator)
         how = ServerSettings(**settings)
         server = await started(
             lambda host, ready, http: run_server(host, coordinator, nodes, partitions, how, ready, http=http, tls=tls),

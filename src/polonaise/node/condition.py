@@ -118,11 +118,12 @@ def conditions_in(answer: Mapping[str, Any]) -> dict[PartitionId, Condition]:
 def server_troubles(health: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with a server itself, apart from its partitions, according to its health document."""
     not_owning = health.get("not_owning", "")
-    lines = [not_owning] if not_owning else _without_coordinator(health.get("coordinator", ""))
+    lines: list[str] = [not_owning] if not_owning else _without_coordinator(health.get("coordinator", ""))
     lines += health.get("coordinator_servers", ())
     lines += [health["namesake"]] if health.get("namesake") else []
     lines += [missing_server(name, address) for name, address in health.get("missing_servers", {}).items()]
-    return lines + [each for each in (health.get("tls"), health.get("clock", {}).get("trouble")) if each]
+    lines += [each for each in (health.get("tls"), health.get("clock", {}).get("trouble")) if each]
+    return lines
 
 
 def _without_coordinator(why: str) -> list[str]:
