@@ -349,9 +349,7 @@ async def test_a_database_that_goes_away_is_no_refusal(postgresql_url: str) -> N
         with engine.connect() as db:
             db.execute(text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid != pg_backend_pid()"))
         engine.dispose()
-        with pytest.raises(ViewUnavailable):
-            await session.take(batch(0, "b"))
-        assert (await session.take(batch(0, "b"))).last == 1
+        assert (await session.take(batch(0, "b"))).last == 1, "on another connection, at once"
     assert kept(postgresql_url) == [(0, "a"), (0, "b")]
 
 

@@ -19,11 +19,13 @@ from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.redaction import redacted, redacted_trace
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.columns import short_text, transactional_table
-from polonaise.views.database import Database, WriterConnection
-from polonaise.views.databaseerrors import first_line, trouble_in
+from polonaise.views.database import Database
+from polonaise.views.databaseerrors import Trouble, first_line, trouble_in
 from polonaise.views.fitness import check_tables, create_tables
 from polonaise.views.marks import Marks
+from polonaise.views.portions import Portion
 from polonaise.views.worker import Worker, end_all
+from polonaise.views.writerconnection import WriterConnection
 
 T = TypeVar("T")
 
@@ -92,6 +94,7 @@ class SqlDeliveryTarget:
         self._worker_count = 1 if self._database.has_one_writer else max(1, workers_max)
         self._close_s_max = close_s_max
         self._workers: dict[int, Worker] = {}
+        self._portions: dict[PartitionId, Portion] = {}
         self._is_closed = False
         self._refused: dict[PartitionId, tuple[TransactionId, str]] = {}
         """By partition, the entry that was refused last, and why."""
@@ -128,18 +131,39 @@ class SqlDeliveryTarget:
 
     async def apply(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
         """Apply a batch; see `DeliveryTarget`. Raises what `accept` does: the next stream prepares the tables anew."""
-        applied = await self._do(batch.partition, self._apply, batch, judge)
+        applied = await self._apply_all(batch, judge)
         if not applied.refusal or len(batch.entries) == 1:
             return applied
-        # One of them can't be applied, and nothing is applied so far: find out which one it is.
-        previous = batch.previous
+        # One of them can't be applied, and it and what follows is not applied so far: find out which one it is.
+        previous = applied.last
         for entry in batch.entries:
-            single = DeliveryBatch(batch.partition, previous, [entry])
-            applied = await self._do(batch.partition, self._apply, single, judge)
-            if applied.refusal or applied.verdict is not Verdict.APPLY:
-                break
-            previous = entry.id
+            if entry.id > previous:
+                applied = await self._apply_all(DeliveryBatch(batch.partition, previous, [entry]), judge)
+                if applied.refusal or applied.verdict is not Verdict.APPLY:
+                    break
+                previous = entry.id
         return applied
+
+    async def _apply_all(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
+        """Apply the batch in one SQL transaction, or in several if the database takes less of it at a time."""
+        portion = self._portions.setdefault(batch.partition, Portion())
+        while True:
+            partition, previous = batch.partition, batch.previous
+
+            def work(writer: WriterConnection, some: Sequence[RoutedEntry]) -> AppliedBatch:
+                return self._apply(writer, DeliveryBatch(partition, previous, list(some)), judge)  # noqa: B023
+
+            try:
+                applied = await self._worker_of(partition).do_some(batch.entries, portion, work)
+            except DBAPIError as error:
+                if trouble_in(error) is not Trouble.DRIVEN:
+                    raise
+                # Tried alone, and several times: it is the entry that the database can't take.
+                return self._refusal(DeliveryBatch(partition, previous, batch.entries[:1]), error)
+            left = [entry for entry in batch.entries if entry.id > applied.last]
+            if applied.refusal or applied.verdict is not Verdict.APPLY or not left:
+                return applied
+            batch = DeliveryBatch(partition, applied.last, left)
 
     async def close(self) -> None:
         """End the threads and close the connections, after what is being applied is done. Nothing is applied after."""
@@ -152,14 +176,16 @@ class SqlDeliveryTarget:
 
     async def _do(self, partition: PartitionId, work: Callable[..., T], *args: Any) -> T:
         """Run the work in the thread of the partition; threads may serve several partitions."""
+        return await self._worker_of(partition).do(work, *args)
+
+    def _worker_of(self, partition: PartitionId) -> Worker:
         self._database.check_process()
         if self._is_closed:
             raise Closed("the target was closed")
         number = partition % self._worker_count
-        worker = self._workers.get(number)
-        if worker is None:
-            worker = self._workers[number] = Worker(self._database, f"polonaise-delivery-{number}")
-        return await worker.do(work, *args)
+        if number not in self._workers:
+            self._workers[number] = Worker(self._database, f"polonaise-delivery-{number}")
+        return self._workers[number]
 
     # ------------------------------------------------------------------ SQL transactions
 
@@ -204,7 +230,7 @@ class SqlDeliveryTarget:
         refusal: Exception | None = None
         is_applied = False
         try:
-            with writer.transaction() as db:
+            with writer.transaction(guarded=True) as db:
                 kept, last, is_first = self._memory(db, partition)
                 verdict = judge(kept, last, batch)
                 if verdict is not Verdict.APPLY:
@@ -228,13 +254,17 @@ class SqlDeliveryTarget:
             late = isinstance(error, BadOption) or (is_applied and isinstance(error, DBAPIError))
             if trouble_in(error) is not None or not (error is refusal or late):
                 raise
-            reason = f"{type(error).__name__}: {redacted(first_line(error))}"
-            if len(batch.entries) == 1 and self._refused.get(partition) != (batch.last, reason):
-                # Once: the same entry comes again and again.
-                self._refused[partition] = batch.last, reason
-                what = "entry %d of partition %d can't be applied:\n%s"
-                _log.warning(what, batch.last, partition, redacted_trace(error))
-            return AppliedBatch(Verdict.APPLY, batch.previous, NO_FENCE, reason[:_REASON_CHARACTERS_MAX])
+            return self._refusal(batch, error)
+
+    def _refusal(self, batch: DeliveryBatch, error: Exception) -> AppliedBatch:
+        """Return the answer for a batch that can't be applied, and log it if it is of one entry."""
+        partition, reason = batch.partition, f"{type(error).__name__}: {redacted(first_line(error))}"
+        if len(batch.entries) == 1 and self._refused.get(partition) != (batch.last, reason):
+            # Once: the same entry comes again and again.
+            self._refused[partition] = batch.last, reason
+            what = "entry %d of partition %d can't be applied:\n%s"
+            _log.warning(what, batch.last, partition, redacted_trace(error))
+        return AppliedBatch(Verdict.APPLY, batch.previous, NO_FENCE, reason[:_REASON_CHARACTERS_MAX])
 
     def _memory(self, db: Connection, partition: PartitionId) -> tuple[Fence, TransactionId, bool]:
         """Return the fence, the last id of the partition, and whether that has no row yet."""

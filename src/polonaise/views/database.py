@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, cast
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
@@ -19,6 +19,7 @@ from polonaise.errors import BadOption, Forked, NotFound, ViewUnavailable, ViewU
 from polonaise.redaction import redacted
 from polonaise.views.databaseerrors import translated, trouble_in
 from polonaise.views.dialects import SQLITE, engine_of, set_up, unchain
+from polonaise.views.writerconnection import WriterConnection, begin_sqlite, note_errors
 
 _SQLITE_HEADER: Final = b"SQLite format 3\0"
 """The first bytes of every SQLite database file that is not empty."""
@@ -52,6 +53,7 @@ class Database:
         self._utc = utc
         self._owned = not isinstance(engine, Engine)
         self.engine = engine_of(engine, utc=utc)
+        note_errors(self.engine)
         self._isolation_level = isolation_level
         self._busy_ms = max(0, int(1000 * busy_s))
         self._pid: int | None = None
@@ -116,7 +118,7 @@ class Database:
             if isinstance(error, self.engine.dialect.loaded_dbapi.Error):
                 raise ViewUnavailable(f"can't set {redacted(self.engine.url)} up: {redacted(error)}") from error
             raise
-        return WriterConnection(db, self.kind == SQLITE)
+        return WriterConnection(db)
 
     def _set_up_sqlite(self, db: Connection) -> None:
         """Set SQLite up: readers never wait for the writer, writers wait up to `busy_s` seconds for each other.
@@ -146,7 +148,7 @@ class Database:
         with translated(), self._connected() as db:
             if self.kind == SQLITE:
                 db.begin()
-                _begin_sqlite(db, "BEGIN")
+                begin_sqlite(db, "BEGIN")
             else:
                 if not self._owned and not db.info.get(_UNCHAINED):
                     unchain(db.dialect, db.connection.dbapi_connection)
@@ -171,122 +173,6 @@ class Database:
         if self._owned and not self.is_parents:
             self.engine.dispose()
             self._pid = None  # the next connections may be opened by a child
-
-
-class WriterConnection:
-    """A connection to write with, for one thread. Its SQL transactions are begun and ended by this class alone."""
-
-    def __init__(self, db: Connection, is_sqlite: bool) -> None:
-        self.db = db
-        self._ours = True
-        self._meddled = False
-        event.listen(db, "commit", self._check_end)
-        event.listen(db, "rollback", self._check_end)
-        self._sqlite = _driver(db) if is_sqlite else None
-        if self._sqlite is not None:
-            # SQLAlchemy sees only what goes through its own methods. SQLite itself knows of every other way, and of
-            # statements that roll back on their own (INSERT OR ROLLBACK, a trigger's RAISE): what came after one would
-            # be committed without the mark.
-            self._sqlite.set_authorizer(self._authorize)
-            event.listen(db, "before_cursor_execute", self._check_open)
-
-    @property
-    def usable(self) -> bool:
-        """Whether the connection can still be used."""
-        return not (self.db.closed or self.db.invalidated)
-
-    @contextlib.contextmanager
-    def transaction(self, *, synced: bool = False) -> Iterator[Connection]:
-        """Yield the connection in a transaction: committed at the end, rolled back when something is raised.
-
-        The code within may do all but end the transaction: the mark and what it stands for are committed together.
-        With `synced` the commit survives a loss of power on SQLite, too, where others may not. Raises `BadOption` if
-        that code ends it, as far as the driver can tell.
-        """
-        db = self.db
-        if self._sqlite is not None and synced:
-            self._sqlite.execute("PRAGMA synchronous = FULL")
-            try:
-                with self.transaction():
-                    yield db
-            finally:
-                self._sqlite.execute("PRAGMA synchronous = NORMAL")
-            return
-        transaction = db.begin()
-        try:
-            if self._sqlite is not None:
-                _begin_sqlite(db, "BEGIN IMMEDIATE")
-            self._ours = False
-            try:
-                yield db
-                self._check_still_open()
-            finally:
-                self._ours = True
-            transaction.commit()
-        except BaseException:
-            if self._meddled:
-                # SQLAlchemy may believe a transaction to be over that is not: only closing rolls it back for sure.
-                self.close()
-            with contextlib.suppress(SQLAlchemyError):
-                # A connection that can't even roll back is lost; the database rolls back by itself.
-                db.rollback()
-            if self._sqlite is not None and self.usable and self._sqlite.in_transaction:
-                # A COMMIT that fails leaves it open, and SQLAlchemy takes it for ended.
-                self._sqlite.rollback()
-            raise
-
-    def _check_end(self, _: Connection) -> None:
-        """Raise `BadOption` when the application ends the transaction through SQLAlchemy."""
-        if not self._ours:
-            self._meddled = True
-            raise BadOption(_MAY_NOT_END)
-
-    def _check_open(self, *_: object) -> None:
-        """Raise `BadOption` before a statement on SQLite if the transaction has ended."""
-        if not self._ours:
-            self._check_still_open()
-
-    def _check_still_open(self) -> None:
-        """Raise `BadOption` if the application has ended the transaction, as far as the driver can tell."""
-        if self._sqlite is not None:
-            is_open = self._sqlite.in_transaction
-        else:  # psycopg knows the state of the transaction; MariaDB's drivers do not tell it
-            driver = self.db.connection.dbapi_connection
-            status = getattr(getattr(driver, "info", None), "transaction_status", None)
-            is_open = status is None or status.name != "IDLE"
-        if not is_open:
-            self._meddled = True
-            raise BadOption(f"{_MAY_NOT_END}; OR ROLLBACK and RAISE(ROLLBACK) end it as well, but ABORT does not")
-
-    def _authorize(self, action: int, *_: str | None) -> int:
-        """Deny the application's own BEGIN, COMMIT and ROLLBACK on SQLite."""
-        return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION and not self._ours else sqlite3.SQLITE_OK
-
-    def close(self) -> None:
-        """Close the connection, which rolls back what is open."""
-        with contextlib.suppress(SQLAlchemyError):
-            self.db.close()
-        if self._sqlite is not None:
-            # SQLAlchemy may not have closed the driver's connection, which would then hold its lock until the garbage
-            # is collected.
-            with contextlib.suppress(sqlite3.Error):
-                self._sqlite.set_authorizer(None)
-                self._sqlite.close()
-
-
-_MAY_NOT_END: Final = (
-    "`apply` may not end its SQL transaction, which is committed together with the high-water mark: "
-    "remove commit() and rollback(); begin_nested() is allowed"
-)
-
-
-def _begin_sqlite(db: Connection, how: str) -> None:
-    """Begin a transaction with the statement `how`, unless the application's handler of `begin` events has begun one.
-
-    Python's driver would begin one only before the first change, so earlier reads would not belong to it.
-    """
-    if not _driver(db).in_transaction:
-        db.exec_driver_sql(how)
 
 
 def _driver(db: Connection) -> sqlite3.Connection:

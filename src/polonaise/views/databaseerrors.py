@@ -1,4 +1,7 @@
-"""Tell database errors that may pass by themselves from all others: by their codes, never by the words of a message."""
+"""Tell database errors that may pass by themselves from all others: by their codes, never by the words of a message.
+
+One table for each database, by the codes that its driver gives. `docs/databases.md` says what follows from them.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import enum
 import sqlite3
 from collections.abc import Iterator
+from typing import Any, Final
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
@@ -14,36 +18,108 @@ from polonaise.redaction import redacted
 
 
 class Trouble(enum.Enum):
-    """A failure of a SQL transaction that is not the application's fault."""
+    """A failure of a SQL transaction that is not, or not for sure, the fault of what was to be done in it."""
 
-    CONFLICT = "conflict"
-    """Two transactions stood in each other's way, and the database ended this one: try it again after a short pause."""
-    UNAVAILABLE = "unavailable"
+    PASSING = "passing"
+    """Others stood in the way, and the database ended this transaction: try it again after a short pause."""
+    AWAY = "away"
     """The database is away, starting, full or not writable: try again after a while."""
+    DRIVEN = "driven"
+    """The connection was lost, or a limit of size, time or memory was reached: the database may be away, or have been
+    driven to it by what was sent. Less at a time may do."""
 
 
-_CONFLICT_STATES = frozenset({"40001", "40P01", "55P03"})
-"""SQLSTATEs of conflicts: serialization failure, deadlock, lock not available (`lock_timeout`)."""
-_UNAVAILABLE_CLASSES = ("08", "53", "57P", "58")
-"""Beginnings of SQLSTATEs: connection, insufficient resources, operator intervention (not 57014, a cancelled query),
-system error."""
-_UNAVAILABLE_STATES = frozenset({"25006"})
-"""SQLSTATEs of a read-only database, such as a standby until it is promoted."""
+_POSTGRESQL: Final[dict[str, Trouble]] = {
+    "40001": Trouble.PASSING,  # serialization failure
+    "40P01": Trouble.PASSING,  # deadlock
+    "40003": Trouble.PASSING,  # whether a statement was completed is unknown
+    "55P03": Trouble.PASSING,  # lock not available (`lock_timeout`)
+    "55006": Trouble.PASSING,  # object in use
+    "26000": Trouble.PASSING,  # a prepared statement that is not there, or there already: behind a pooler
+    "42P05": Trouble.PASSING,
+    "57014": Trouble.DRIVEN,  # canceled (`statement_timeout`)
+    "25P03": Trouble.DRIVEN,  # `idle_in_transaction_session_timeout`
+    "25P04": Trouble.DRIVEN,  # `transaction_timeout`
+    "53200": Trouble.DRIVEN,  # out of memory, that of locks included
+    "57P01": Trouble.DRIVEN,  # the connection was ended by an administrator
+    "57P02": Trouble.DRIVEN,  # another connection crashed: perhaps by what this one sent
+    "57P05": Trouble.DRIVEN,  # `idle_session_timeout`
+    "25006": Trouble.AWAY,  # read-only, such as a standby until it is promoted
+    "XX001": Trouble.AWAY,  # damaged data, and a damaged index
+    "XX002": Trouble.AWAY,
+}
+_POSTGRESQL_CLASSES: Final = {
+    "08": Trouble.DRIVEN,  # connection, and all that a pooler says
+    "53": Trouble.AWAY,  # insufficient resources
+    "57P": Trouble.AWAY,  # operator intervention
+    "58": Trouble.AWAY,  # system error
+}
+"""What the beginning of a SQLSTATE means, if the whole of it is not in the table."""
+_FAILED_BEFORE: Final = "25P02"
+"""The SQLSTATE of each statement in a transaction after an error."""
+_STALE_PLAN: Final = "RevalidateCachedQuery"
+"""The function of PostgreSQL whose error means that a table was altered after a statement was prepared."""
 
-_CONFLICT_NUMBERS = frozenset({1213, 1205, 1020})
-"""MariaDB's numbers of conflicts: deadlock, lock wait timeout, record has changed since last read (snapshot
-isolation)."""
-_UNAVAILABLE_NUMBERS = frozenset({3, 1021, 1026, 1040, 1053, 1114, 1203, 1290, 1792, 1836, 1927})
-"""MariaDB's numbers of errors that pass by themselves or are an operator's to mend.
+_MARIADB: Final[dict[int, Trouble]] = {
+    **dict.fromkeys(
+        # deadlock, lock wait timeout, record has changed since last read (snapshot isolation), table was altered,
+        # global read lock, has to be prepared again, too many transactions, lock was aborted, lock is not available at
+        # once, deadlock of user-level locks, rolled back by the group of servers
+        (1213, 1205, 1020, 1412, 1223, 1615, 1637, 1689, 3572, 3058, 3101),
+        Trouble.PASSING,
+    ),
+    **dict.fromkeys(
+        # cannot write, disk full, error writing, too many connections, server not ready (Galera), shutting down, table
+        # full, error during commit, too many connections of this user, limit of this user, read-only (three ways),
+        # binary log can't be written; damaged tables and indexes
+        (3, 1021, 1026, 1040, 1047, 1053, 1114, 1180, 1203, 1226, 1290, 1792, 1836, 1598, 1034, 1194, 1712),
+        Trouble.AWAY,
+    ),
+    **dict.fromkeys(
+        # packet too large, six errors of the network, error of the storage engine, out of memory (three ways), table
+        # of locks is full, cache of a transaction is full, query was interrupted, connection was killed,
+        # `max_statement_time`, `max_execution_time`, too large for the group of servers, idle for too long
+        (
+            1153,
+            1156,
+            1157,
+            1158,
+            1159,
+            1160,
+            1161,
+            1030,
+            1037,
+            1038,
+            1041,
+            1206,
+            1197,
+            1317,
+            1927,
+            1969,
+            3024,
+            3100,
+            4031,
+        ),
+        Trouble.DRIVEN,
+    ),
+    **dict.fromkeys((2002, 2003, 2005), Trouble.AWAY),  # the driver's own: nobody answers at this address
+}
+_MARIADB_LOST: Final = range(2000, 2100)
+"""Numbers of the driver's own: it has lost its connection."""
 
-Cannot write, disk full, error writing, too many connections, shutting down, table full, too many connections of this
-user, read-only (three ways), connection was killed.
-"""
-
-_CONFLICT_RESULTS = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
-_UNAVAILABLE_RESULTS = frozenset(
-    {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_NOMEM}
-)
+_SQLITE: Final[dict[int, Trouble]] = {
+    **dict.fromkeys(
+        (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_SCHEMA, sqlite3.SQLITE_PROTOCOL), Trouble.PASSING
+    ),
+    **dict.fromkeys(
+        (
+            sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY,
+            sqlite3.SQLITE_PERM, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB,
+        ),
+        Trouble.AWAY,
+    ),
+    **dict.fromkeys((sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT), Trouble.DRIVEN),
+}  # fmt: skip
 
 
 def trouble_in(error: BaseException) -> Trouble | None:
@@ -82,33 +158,38 @@ def first_line(error: BaseException) -> str:
     return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
 
 
+def has_failed_before(error: DBAPIError) -> bool:
+    """Tell whether the database only says that the transaction has failed on an earlier error."""
+    return getattr(error.orig, "sqlstate", None) == _FAILED_BEFORE
+
+
 def _trouble_of(error: DBAPIError) -> Trouble | None:
     """Return the `Trouble` that a lost connection or the database's error code means; None for any other error."""
-    if error.connection_invalidated:
-        return Trouble.UNAVAILABLE
     original = error.orig
     if isinstance(original, sqlite3.Error):
         return _trouble_of_sqlite(original)
-    state = getattr(original, "sqlstate", None)
-    if isinstance(state, str):
-        unavailable = state.startswith(_UNAVAILABLE_CLASSES) or state in _UNAVAILABLE_STATES
-        return _chosen(state in _CONFLICT_STATES, unavailable)
+    # MariaDB's numbers say more than its SQLSTATEs, of which newer drivers bring one, too.
     number = original.args[0] if original is not None and original.args else None
-    if isinstance(number, int):
-        # Numbers from 2000 on are the driver's own: it has lost, or never had, its connection.
-        return _chosen(number in _CONFLICT_NUMBERS, number in _UNAVAILABLE_NUMBERS or 2000 <= number < 2100)
-    return None
+    trouble = _trouble_of_mariadb(number) if isinstance(number, int) else _trouble_of_postgresql(original)
+    return Trouble.DRIVEN if trouble is None and error.connection_invalidated else trouble
+
+
+def _trouble_of_mariadb(number: int) -> Trouble | None:
+    return _MARIADB.get(number, Trouble.DRIVEN if number in _MARIADB_LOST else None)
+
+
+def _trouble_of_postgresql(original: Any) -> Trouble | None:
+    state = getattr(original, "sqlstate", None)
+    if not isinstance(state, str):
+        return None
+    if getattr(getattr(original, "diag", None), "source_function", None) == _STALE_PLAN:
+        return Trouble.PASSING
+    classes = (trouble for beginning, trouble in _POSTGRESQL_CLASSES.items() if state.startswith(beginning))
+    return _POSTGRESQL.get(state, next(classes, None))
 
 
 def _trouble_of_sqlite(error: sqlite3.Error) -> Trouble | None:
     """Return the `Trouble` that SQLite's result code means; None for any other error."""
     # The low byte is the result; higher ones refine it (SQLITE_BUSY_SNAPSHOT and so on). The driver's own errors have
     # no code.
-    result = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return _chosen(result in _CONFLICT_RESULTS, result in _UNAVAILABLE_RESULTS)
-
-
-def _chosen(conflict: bool, unavailable: bool) -> Trouble | None:
-    if conflict:
-        return Trouble.CONFLICT
-    return Trouble.UNAVAILABLE if unavailable else None
+    return _SQLITE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)

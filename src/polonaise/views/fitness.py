@@ -14,9 +14,9 @@ from sqlalchemy.engine.interfaces import ReflectedColumn
 from sqlalchemy.exc import DBAPIError
 
 from polonaise.errors import ViewUnfit
-from polonaise.views.database import WriterConnection
 from polonaise.views.databaseerrors import Trouble, trouble_in
 from polonaise.views.dialects import MARIADB, POSTGRESQL
+from polonaise.views.writerconnection import WriterConnection
 
 _CREATE_TRIES: Final = 5
 """How often it is tried to create missing tables before the error is raised.
@@ -34,7 +34,7 @@ def create_tables(writer: WriterConnection, tables: Sequence[Table]) -> None:
                     metadata.create_all(db)
             return
         except DBAPIError as error:
-            if not tries_left or trouble_in(error) is Trouble.UNAVAILABLE:
+            if not tries_left or trouble_in(error) in (Trouble.AWAY, Trouble.DRIVEN):
                 raise
 
 

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from polonaise.errors import ViewUnavailable
-from polonaise.views.database import Database, WriterConnection
+from polonaise.views.database import Database
 from polonaise.views.databaseerrors import Trouble, first_line, trouble_in
+from polonaise.views.portions import Next, Portion
+from polonaise.views.writerconnection import WriterConnection
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 _TRIES: Final = 12
 """How often a transaction that conflicts with others is tried before the database counts as not available."""
 _PAUSE_S_MIN: Final = 0.002
 _PAUSE_S_MAX: Final = 0.25
+
+
+class DrivenAway(ViewUnavailable):
+    """The connection was lost, or a limit of the database was reached, while something was done.
+
+    To its receiver a database that is not available; whoever has sent a run tries less of it.
+    """
 
 
 class RetryingWriter:
@@ -36,24 +46,51 @@ class RetryingWriter:
         """
         pause_s = _PAUSE_S_MIN
         for left in reversed(range(_TRIES)):
+            connection: WriterConnection | None = None
             try:
-                return work(self._usable_connection())
+                connection = self._usable_connection()
+                return work(connection)
             except Exception as error:
                 trouble = trouble_in(error)
                 if trouble is None:
                     raise
-                if trouble is Trouble.UNAVAILABLE:
-                    self.close()
-                    if isinstance(error, ViewUnavailable):  # no connection could be had: it says all of it
-                        raise
-                    raise ViewUnavailable(f"the database is not available: {first_line(error)}") from error
                 last = error
+                if trouble is not Trouble.PASSING:
+                    is_stale = connection is not None and not connection.fresh and not connection.usable
+                    self.close()
+                    if connection is None:  # none could be had: the error says all of it
+                        raise
+                    if trouble is Trouble.AWAY:
+                        raise ViewUnavailable(f"the database is not available: {first_line(error)}") from error
+                    if not (is_stale and left):  # else it may have been closed while it was idle: try another at once
+                        raise DrivenAway(f"the database is not available: {first_line(error)}") from error
+                    continue
             if left:
                 self._pause(random.uniform(pause_s / 2, pause_s))
                 pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
         raise ViewUnavailable(
             f"other transactions stood in the way {_TRIES} times in a row, try again: {first_line(last)}"
         ) from last
+
+    def do_some(self, run: Sequence[S], portion: Portion, work: Callable[[WriterConnection, Sequence[S]], T]) -> T:
+        """Return the result of `work` for the beginning of `run`: as much of it as the database takes at a time.
+
+        `work` is done in one SQL transaction. Raises what `do` does, and the database's own error when one alone has
+        driven it away several times in a row.
+        """
+        while True:
+            some = run[: portion.most]
+            try:
+                done = self.do(lambda connection: work(connection, some))  # noqa: B023 - called at once
+            except DrivenAway as error:
+                following = portion.driven_away(len(some))
+                if following is Next.NAMED and error.__cause__ is not None:
+                    raise error.__cause__ from None
+                if following is not Next.SMALLER:
+                    raise
+            else:
+                portion.taken(len(some))
+                return done
 
     def _usable_connection(self) -> WriterConnection:
         """Return the connection, opened again if it was lost."""

@@ -18,13 +18,15 @@ from sqlalchemy.exc import IntegrityError
 from polonaise.client.protocol.oncekeys import OnceRecord
 from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit, WorkerFenced
 from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
-from polonaise.views.database import Database, WriterConnection
+from polonaise.views.database import Database
 from polonaise.views.databaseerrors import translated
 from polonaise.views.fences import Fences
 from polonaise.views.fitness import check_tables, create_tables
 from polonaise.views.marks import Marks
 from polonaise.views.oncetable import OnceKept
+from polonaise.views.portions import Portion
 from polonaise.views.worker import Worker, end_all
+from polonaise.views.writerconnection import WriterConnection
 
 T = TypeVar("T")
 
@@ -103,6 +105,7 @@ class SqlView:
         self._readers_max = readers_max
         self._close_s_max = close_s_max
         self._workers: dict[int, Worker] = {}
+        self._portions: dict[PartitionId, Portion] = {}
         self._readers: ThreadPoolExecutor | None = None
         self._preparing = threading.Lock()
         self._prepared = False
@@ -246,8 +249,11 @@ class SqlView:
         return await self._do(partition, self._read_mark, partition)
 
     async def apply_run(self, run: Sequence[Transaction]) -> TransactionId:
-        """Apply a run of one partition in one SQL transaction, unless another process has. Return the mark reached."""
-        return await self._do(run[0].partition, self._apply, run)
+        """Apply a run of one partition in one SQL transaction, unless another process has. Return the mark reached.
+
+        That is within the run if the database takes less than all of it at a time.
+        """
+        return await self._apply_some(run, None)
 
     async def take_over(self, partition: PartitionId) -> tuple[TransactionId, int]:
         """Fence the workers that had the partition before. Return the mark, and the epoch to apply under."""
@@ -258,7 +264,7 @@ class SqlView:
 
         Raises `WorkerFenced`, with nothing changed, if another worker has taken the partition over.
         """
-        return await self._do(run[0].partition, self._apply, run, epoch)
+        return await self._apply_some(run, epoch)
 
     async def close(self) -> None:
         """End the threads and close the connections, after what is being applied is done. The view can be used again.
@@ -278,13 +284,24 @@ class SqlView:
 
     async def _do(self, partition: PartitionId, work: Callable[..., T], *args: Any) -> T:
         """Run the work in the thread of the partition; threads may serve several partitions."""
+        return await self._checking_again(self._worker_of(partition).do(work, *args))
+
+    async def _apply_some(self, run: Sequence[Transaction], epoch: int | None) -> TransactionId:
+        partition = run[0].partition
+        portion = self._portions.setdefault(partition, Portion())
+        work = self._worker_of(partition).do_some(run, portion, lambda writer, some: self._apply(writer, some, epoch))
+        return await self._checking_again(work)
+
+    def _worker_of(self, partition: PartitionId) -> Worker:
         self._database.check_process()
-        worker_number = partition % self._worker_count
-        worker = self._workers.get(worker_number)
-        if worker is None:
-            worker = self._workers[worker_number] = Worker(self._database, f"polonaise-view-{worker_number}")
+        number = partition % self._worker_count
+        if number not in self._workers:
+            self._workers[number] = Worker(self._database, f"polonaise-view-{number}")
+        return self._workers[number]
+
+    async def _checking_again(self, work: Awaitable[T]) -> T:
         try:
-            return await worker.do(work, *args)
+            return await work
         except (ViewUnavailable, ViewUnfit):
             # The database that comes back may be another one: check its tables again.
             self._prepared = self._fences_prepared = False
@@ -319,10 +336,10 @@ class SqlView:
                     self._fences.add(db, partition)
             self._read_mark(writer, partition)
 
-    def _apply(self, writer: WriterConnection, run: Sequence[Transaction], epoch: int | None = None) -> TransactionId:
+    def _apply(self, writer: WriterConnection, run: Sequence[Transaction], epoch: int | None) -> TransactionId:
         """Apply the run and move the mark in one SQL transaction; return the mark reached."""
         partition, before, after = run[0].partition, run[0].id - 1, run[-1].id
-        with writer.transaction() as db:
+        with writer.transaction(guarded=True) as db:
             if epoch is not None and not self._fences.hold(db, partition, epoch):
                 raise WorkerFenced(
                     f"partition {partition} was taken over from this worker, which had epoch {epoch}: it goes on there"

@@ -38,13 +38,14 @@ from polonaise.errors import BadOption, ViewFailed, ViewUnfit
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
 from polonaise.views.columns import LONG_BINARY, LONG_TEXT, POSTGRESQL_BYTES, TIMESTAMP, short_text, transactional_table
-from polonaise.views.database import Database, WriterConnection, check_file
+from polonaise.views.database import Database, check_file
 from polonaise.views.databaseerrors import first_line
 from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE
 from polonaise.views.fitness import check_key_texts, check_tables, create_tables
 from polonaise.views.letters import DeadLetters
 from polonaise.views.marks import DefinitionKept, Marks
 from polonaise.views.retrying import RetryingWriter
+from polonaise.views.writerconnection import WriterConnection
 
 T = TypeVar("T")
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Concatenate, ParamSpec, TypeVar
 
 from polonaise.applicationcode import OrdinaryErrors
 from polonaise.errors import Closed
-from polonaise.views.database import Database, WriterConnection
+from polonaise.views.database import Database
+from polonaise.views.portions import Portion
 from polonaise.views.retrying import RetryingWriter
+from polonaise.views.writerconnection import WriterConnection
 
+S = TypeVar("S")
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -31,9 +34,18 @@ class Worker:
     async def do(self, work: Callable[Concatenate[WriterConnection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of `work(writer, …)`, run in the worker's thread as `RetryingWriter.do` runs it."""
 
+        return await self._run(lambda: self._writer.do(lambda connection: work(connection, *args, **kwargs)))
+
+    async def do_some(
+        self, run: Sequence[S], portion: Portion, work: Callable[[WriterConnection, Sequence[S]], T]
+    ) -> T:
+        """Return the result of `work` for the beginning of `run`, as `RetryingWriter.do_some` does it."""
+        return await self._run(lambda: self._writer.do_some(run, portion, work))
+
+    async def _run(self, work: Callable[[], T]) -> T:
         def carry_out() -> T:
             with OrdinaryErrors("the code that applies"):
-                return self._writer.do(lambda connection: work(connection, *args, **kwargs))
+                return work()
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, carry_out)
 

@@ -1,0 +1,263 @@
+"""A connection to write with: whole SQL transactions, which nobody ends but this module, and none unnoticed."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from typing import Any, Final, cast
+from weakref import WeakSet
+
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from polonaise.errors import BadOption
+from polonaise.views.databaseerrors import has_failed_before, trouble_in
+from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE
+
+_WRITER: Final = "polonaise_writer"
+"""The execution option by which an engine's error finds the `WriterConnection` that it happened on."""
+_WHOLE: Final = "polonaise_whole"
+"""The savepoint that is there as long as the transaction that began with it."""
+
+_COMMENTS: Final = r"^(?:\s|/\*.*?\*/|--[^\n]*\n)*"
+_ENDS: Final = re.compile(
+    _COMMENTS + r"(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:WORK\s+|TRANSACTION\s+)?TO\b)|PREPARE\s+TRANSACTION)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Statements that end a transaction in PostgreSQL."""
+_ENDS_MARIADB: Final = re.compile(
+    _COMMENTS + r"(?:COMMIT|ROLLBACK(?!\s+(?:WORK\s+)?TO\b)|BEGIN|START|XA|SET\s[^;]*\bautocommit|LOCK|UNLOCK|ALTER|"
+    r"CREATE(?!\s+(?:OR\s+REPLACE\s+)?TEMPORARY\b)|DROP(?!\s+TEMPORARY\b)|RENAME|TRUNCATE|GRANT|REVOKE|ANALYZE|"
+    r"OPTIMIZE|REPAIR|CHECK|CACHE|FLUSH|RESET|INSTALL|UNINSTALL)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Statements that end a transaction in MariaDB: those that change tables, users or the server commit it unasked."""
+
+_MAY_NOT_END: Final = (
+    "`apply` may not end its SQL transaction, which is committed together with the high-water mark: "
+    "remove commit() and rollback(); begin_nested() is allowed"
+)
+_MAY_NOT_COMMIT: Final = (
+    f"{_MAY_NOT_END}. MariaDB commits it, too, on a statement that changes tables, users or the server"
+)
+_HAS_ENDED: Final = (
+    f"{_MAY_NOT_END}; OR ROLLBACK and RAISE(ROLLBACK) end it as well, but ABORT does not; so may an error that was "
+    "caught outside of begin_nested()"
+)
+
+_NOTING: Final[WeakSet[Engine]] = WeakSet()
+"""The engines whose errors are noted."""
+
+
+class WriterConnection:
+    """A connection to write with, for one thread. Its SQL transactions are begun and ended by this class alone."""
+
+    def __init__(self, db: Connection) -> None:
+        self.db = db
+        self.fresh = True
+        """Whether no transaction was committed on it yet: one that has waited for long may have been closed."""
+        self._ours = True
+        self._meddled = False
+        self._swallowed: DBAPIError | None = None
+        """The error of this transaction that `apply` may have caught."""
+        db.execution_options(**{_WRITER: self})
+        event.listen(db, "commit", self._check_end)
+        event.listen(db, "rollback", self._check_end)
+        driver = db.connection.dbapi_connection
+        self._driver: Any = driver
+        self._sqlite = cast(sqlite3.Connection, driver) if db.dialect.name == SQLITE else None
+        if self._sqlite is not None:
+            # SQLAlchemy sees only what goes through its own methods. SQLite itself knows of every other way, and of
+            # statements that roll back on their own (INSERT OR ROLLBACK, a trigger's RAISE): what came after one would
+            # be committed without the mark.
+            self._sqlite.set_authorizer(self._authorize)
+            event.listen(db, "before_cursor_execute", self._check_open)
+        else:
+            self._watch(driver)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the connection can still be used."""
+        return not (self.db.closed or self.db.invalidated)
+
+    @contextlib.contextmanager
+    def transaction(self, *, guarded: bool = False, synced: bool = False) -> Iterator[Connection]:
+        """Yield the connection in a transaction: committed at the end, rolled back when something is raised.
+
+        The code within may do all but end the transaction: the mark and what it stands for are committed together.
+        With `guarded`, for the application's code, one that has ended meanwhile is not committed: raises `BadOption` if
+        that code ended it, and the database's error if that code caught one with which the database ended it.
+
+        With `synced` the commit survives a loss of power on SQLite, too, where others may not.
+        """
+        if self._sqlite is not None and synced:
+            self._sqlite.execute("PRAGMA synchronous = FULL")
+            try:
+                with self.transaction(guarded=guarded):
+                    yield self.db
+            finally:
+                self._sqlite.execute("PRAGMA synchronous = NORMAL")
+            return
+        db, transaction = self.db, self.db.begin()
+        self._swallowed = None
+        try:
+            if self._sqlite is not None:
+                begin_sqlite(db, "BEGIN IMMEDIATE")
+            if guarded:
+                # Looking at MariaDB's tables sets it, and leaves it so: errors would not be noted.
+                db.execution_options(skip_user_error_events=False)
+                db.exec_driver_sql(f"SAVEPOINT {_WHOLE}")
+            self._ours = not guarded
+            try:
+                yield db
+                self._check_still_open()
+            finally:
+                self._ours = True
+            if guarded:
+                self._check_whole()
+            transaction.commit()
+            self.fresh = False
+        except BaseException as error:
+            reason = self._reason(error) if guarded else None
+            self._roll_back()
+            if reason is not None:
+                raise reason from error
+            raise
+
+    def _roll_back(self) -> None:
+        if self._meddled:
+            # SQLAlchemy may believe a transaction to be over that is not: only closing rolls it back for sure.
+            self.close()
+        with contextlib.suppress(SQLAlchemyError):
+            # A connection that can't even roll back is lost; the database rolls back by itself.
+            self.db.rollback()
+        if self._sqlite is not None and self.usable and self._sqlite.in_transaction:
+            # A COMMIT that fails leaves it open, and SQLAlchemy takes it for ended.
+            self._sqlite.rollback()
+
+    # ------------------------------------------------------------------ ends that are noticed
+
+    def _check_whole(self) -> None:
+        """Raise unless the transaction is the one that began with the savepoint, and can be committed."""
+        try:
+            self.db.exec_driver_sql(f"RELEASE SAVEPOINT {_WHOLE}")
+        except DBAPIError as error:
+            if trouble_in(error) is not None:
+                raise
+            if self._swallowed is not None and self._swallowed is not error:
+                raise self._swallowed from error
+            self._meddled = True
+            raise BadOption(_HAS_ENDED) from error
+
+    def _reason(self, error: BaseException) -> DBAPIError | None:
+        """Return the error with which the database has ended the transaction, if `error` only followed from it."""
+        caught = self._swallowed
+        if caught is None or caught is error or trouble_in(caught) is None or trouble_in(error) is not None:
+            return None
+        if not isinstance(error, Exception) or self._meddled:
+            return None
+        try:
+            self.db.exec_driver_sql(f"RELEASE SAVEPOINT {_WHOLE}")
+        except SQLAlchemyError:
+            return caught
+        return None  # `apply` had caught it, and the transaction was whole: this error is another matter
+
+    def note(self, error: DBAPIError) -> None:
+        """Keep the database's error, which the application's code may catch."""
+        if self._ours or has_failed_before(error):
+            return
+        if self._swallowed is None or trouble_in(error) is not None or trouble_in(self._swallowed) is None:
+            self._swallowed = error
+
+    def _check_end(self, _: Connection) -> None:
+        """Raise `BadOption` when the application ends the transaction through SQLAlchemy."""
+        if not self._ours:
+            self._meddled = True
+            raise BadOption(_MAY_NOT_END)
+
+    def _check_open(self, *_: object) -> None:
+        """Raise `BadOption` before a statement on SQLite if the transaction has ended."""
+        if not self._ours:
+            self._check_still_open()
+
+    def _check_still_open(self) -> None:
+        """Raise `BadOption` if the application has ended the transaction, as far as is known without asking."""
+        self._meddled = self._meddled or (self._sqlite is not None and not self._sqlite.in_transaction)
+        if self._meddled:
+            raise BadOption(_HAS_ENDED)
+
+    # ------------------------------------------------------------------ ends that are refused
+
+    def _authorize(self, action: int, *_: str | None) -> int:
+        """Deny the application's own BEGIN, COMMIT and ROLLBACK on SQLite."""
+        return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION and not self._ours else sqlite3.SQLITE_OK
+
+    def _watch(self, driver: Any) -> None:
+        """Refuse the application's own ends of a transaction before they reach the server, also past SQLAlchemy."""
+        for name in ("commit", "rollback", "begin", "autocommit"):
+            method = getattr(driver, name, None)
+            if callable(method):
+                setattr(driver, name, self._refusing(method, lambda *_: True, _MAY_NOT_END))
+        if self.db.dialect.name in MARIADB:
+            # Each statement goes through this method of the driver's, whoever sends it.
+            driver.query = self._refusing(driver.query, _ends_on_mariadb, _MAY_NOT_COMMIT)
+        elif self.db.dialect.name == POSTGRESQL:
+            event.listen(self.db, "before_cursor_execute", self._check_statement)
+
+    def _refusing(self, method: Callable[..., Any], refused: Callable[..., bool], why: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            # Meddled with, the transaction is lost already: SQLAlchemy rolls it back while it closes the connection.
+            if not (self._ours or self._meddled) and refused(*args):
+                raise BadOption(why)
+            return method(*args, **kwargs)
+
+        return call
+
+    def _check_statement(self, _db: Connection, _cursor: object, statement: str, *_: object) -> None:
+        if not self._ours and _ENDS.match(statement):
+            raise BadOption(_MAY_NOT_END)
+
+    def close(self) -> None:
+        """Close the connection, which rolls back what is open."""
+        self._ours = True
+        with contextlib.suppress(SQLAlchemyError):
+            self.db.close()
+        # SQLAlchemy may not have closed the driver's connection, which would then hold its locks until the garbage is
+        # collected.
+        with contextlib.suppress(Exception):
+            if self._sqlite is not None:
+                self._sqlite.set_authorizer(None)
+            self._driver.close()
+
+
+def note_errors(engine: Engine) -> None:
+    """Have the errors of an engine noted by the `WriterConnection` that they happen on."""
+    # SQLAlchemy's own `contains` goes by ids, which an engine may have from one that is gone.
+    if engine not in _NOTING:
+        _NOTING.add(engine)
+        event.listen(engine, "handle_error", _note)
+
+
+def _note(context: ExceptionContext) -> None:
+    if context.connection is None or not isinstance(context.sqlalchemy_exception, DBAPIError):
+        return
+    writer = context.connection.get_execution_options().get(_WRITER)
+    if writer is not None:
+        writer.note(context.sqlalchemy_exception)
+
+
+def _ends_on_mariadb(statement: str | bytes, *_: object) -> bool:
+    text = statement if isinstance(statement, str) else bytes(statement[:1000]).decode(errors="replace")
+    return _ENDS_MARIADB.match(text) is not None
+
+
+def begin_sqlite(db: Connection, how: str) -> None:
+    """Begin a transaction with the statement `how`, unless the application's handler of `begin` events has begun one.
+
+    Python's driver would begin one only before the first change, so earlier reads would not belong to it.
+    """
+    if not cast(sqlite3.Connection, db.connection.dbapi_connection).in_transaction:
+        db.exec_driver_sql(how)

@@ -1,0 +1,224 @@
+"""A SQL transaction that ends under the feet of `apply` commits nothing, and what ended it is told or tried again."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, select, text
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from polonaise.errors import BadOption
+from polonaise.player.deliverytarget import AppliedBatch
+from polonaise.player.protocol.entries import RoutedEntry
+from polonaise.player.sqldelivery import SqlDeliveryTarget
+from polonaise.terms import Transaction
+from polonaise.views.sql import SqlView
+from rigs.bankview import Bank, accounts, check_fold, journal, open_accounts, transactions
+from rigs.databases import engine_at
+from rigs.deliverycalls import batch_of, stream
+
+
+@contextlib.contextmanager
+def deadlock_with(url: str) -> Iterator[Callable[[Connection], None]]:
+    """Yield a function that makes its transaction the victim of a deadlock, once."""
+    holding, asked = threading.Event(), threading.Event()
+    left = [1]
+
+    def other() -> None:
+        with engine_at(url) as engine, engine.begin() as db:
+            if "postgresql" in url:
+                db.execute(text("SET LOCAL deadlock_timeout = '10s'"))  # so that the other one looks first
+            # Many changes: MariaDB ends the transaction with fewer.
+            many = [{"partition": 99, "id": number, "account": 1, "amount": 0} for number in range(50)]
+            db.execute(journal.insert(), many)
+            lock(db, 1)
+            holding.set()
+            assert asked.wait(20)
+            lock(db, 0)
+            db.rollback()
+
+    def lock(db: Connection, account: int) -> None:
+        db.execute(accounts.update().where(accounts.c.account == account).values(balance=accounts.c.balance + 0))
+
+    def fall(db: Connection) -> None:
+        if left.pop() if left else None:
+            lock(db, 0)
+            assert holding.wait(20)
+            asked.set()
+            lock(db, 1)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        yield fall
+    finally:
+        asked.set()
+        thread.join(20)
+
+
+async def test_a_deadlock_that_apply_caught_is_tried_again(server_url: str) -> None:
+    open_accounts(server_url)
+    with deadlock_with(server_url) as fall:
+
+        class Notes(Bank):
+            caught = 0
+
+            def apply(self, tx: Transaction, db: Connection) -> None:
+                try:
+                    fall(db)
+                except DBAPIError:  # "keep a note and go on", as applications do
+                    self.caught += 1
+                with contextlib.suppress(DBAPIError):
+                    super().apply(tx, db)
+
+        view = Notes(server_url)
+        try:
+            await view.high_water_mark(0)
+            assert await view.apply_run(transactions(2)) == 1
+        finally:
+            await view.close()
+    assert view.caught == 1
+    check_fold(server_url, {0: 2})
+
+
+async def test_what_follows_from_a_deadlock_that_apply_caught_is_not_told_instead_of_it(server_url: str) -> None:
+    open_accounts(server_url)
+    with deadlock_with(server_url) as fall:
+
+        class Wrong(Bank):
+            def apply(self, tx: Transaction, db: Connection) -> None:
+                try:
+                    fall(db)
+                except DBAPIError:
+                    raise ValueError("can't apply this") from None
+                super().apply(tx, db)
+
+        view = Wrong(server_url)
+        try:
+            await view.high_water_mark(0)
+            assert await view.apply_run(transactions(2)) == 1
+        finally:
+            await view.close()
+    check_fold(server_url, {0: 2})
+
+
+async def test_an_error_that_apply_caught_in_postgresql_is_raised_at_the_end(postgresql_url: str) -> None:
+    """PostgreSQL has failed the transaction by then, and answers COMMIT by rolling it back, without an error."""
+
+    class Doubles(Bank):
+        def apply(self, tx: Transaction, db: Connection) -> None:
+            super().apply(tx, db)
+            with contextlib.suppress(IntegrityError):
+                super().apply(tx, db)
+
+    view = Doubles(postgresql_url)
+    try:
+        await view.high_water_mark(0)
+        with pytest.raises(IntegrityError, match="duplicate key"):
+            await view.apply_run(transactions(1))
+        assert await view.high_water_mark(0) == -1
+    finally:
+        await view.close()
+    check_fold(postgresql_url, {0: 0})
+
+
+STATEMENTS = ["COMMIT", "rollback", " /* well */ commit work"]
+ON_MARIADB = [
+    "CREATE TABLE more (id INT)",
+    "TRUNCATE journal",
+    "SET autocommit = 1",
+    "START TRANSACTION",
+    "drop table if exists x",
+]
+
+
+def through_sqlalchemy(db: Connection, statement: str) -> None:
+    db.exec_driver_sql(statement)
+
+
+def with_a_cursor(db: Connection, statement: str) -> None:
+    with contextlib.closing(db.connection.cursor()) as cursor:
+        cursor.execute(statement)
+
+
+def by_the_driver(db: Connection, statement: str) -> None:
+    driver: Any = db.connection.dbapi_connection
+    getattr(driver, "rollback" if "rollback" in statement else "commit")()
+
+
+@pytest.mark.parametrize("how", [through_sqlalchemy, with_a_cursor, by_the_driver])
+@pytest.mark.parametrize("statement", [*STATEMENTS, *ON_MARIADB])
+async def test_nobody_else_ends_the_transaction_unnoticed(
+    server_url: str, how: Callable[[Connection, str], None], statement: str
+) -> None:
+    if statement in ON_MARIADB and ("postgresql" in server_url or how is by_the_driver):
+        pytest.skip("ends no transaction there")
+
+    class Sly(Bank):
+        def apply(self, tx: Transaction, db: Connection) -> None:
+            super().apply(tx, db)
+            how(db, statement)
+            super().apply(tx._replace(id=tx.id + 1_000), db)
+
+    open_accounts(server_url)
+    view = Sly(server_url)
+    try:
+        with pytest.raises(BadOption, match="may not end its SQL transaction"):
+            await view.apply_run(transactions(1))
+    finally:
+        await view.close()
+    with engine_at(server_url) as engine, engine.connect() as db:
+        ids = db.execute(select(journal.c.id)).scalars().all()
+    if how is with_a_cursor and "postgresql" in server_url and "rollback" not in statement:
+        assert ids == [0], "what was committed past all that could refuse it is told, and nothing follows it"
+    else:
+        assert ids == []
+
+
+class Lines(SqlDeliveryTarget):
+    metadata = MetaData()
+    lines = Table("lines", metadata, Column("id", Integer, primary_key=True, autoincrement=False))
+    fall: Callable[[Connection], None]
+
+    def apply_entry(self, partition: int, entry: RoutedEntry, db: Connection) -> None:
+        with contextlib.suppress(DBAPIError):
+            type(self).fall(db)
+        with contextlib.suppress(DBAPIError):
+            db.execute(self.lines.insert(), {"id": entry.id})
+
+
+async def test_a_target_tries_again_what_a_deadlock_ended(server_url: str) -> None:
+    open_accounts(server_url)
+    target = Lines(server_url)
+    with deadlock_with(server_url) as fall:
+        Lines.fall = staticmethod(fall)
+        session = await stream(target)
+        applied: AppliedBatch = await session.take(batch_of(-1, ("a", "b"), 0))
+        await target.close()
+    assert (applied.last, applied.refusal) == (1, "")
+    with engine_at(server_url) as engine, engine.connect() as db:
+        assert db.execute(select(Lines.lines.c.id)).scalars().all() == [0, 1]
+
+
+async def test_a_worker_of_a_group_tries_again_what_a_deadlock_ended(server_url: str) -> None:
+    open_accounts(server_url)
+    with deadlock_with(server_url) as fall:
+
+        class Notes(Bank):
+            def apply(self, tx: Transaction, db: Connection) -> None:
+                with contextlib.suppress(DBAPIError):
+                    fall(db)
+                with contextlib.suppress(DBAPIError):
+                    super().apply(tx, db)
+
+        view: SqlView = Notes(server_url)
+        try:
+            _, epoch = await view.take_over(0)
+            assert await view.apply_run_under(epoch, transactions(2)) == 1
+        finally:
+            await view.close()
+    check_fold(server_url, {0: 2})
