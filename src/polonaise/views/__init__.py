@@ -6,6 +6,7 @@
   each connection; `databaseerrors.py`: which of their errors may pass.
 - `columns.py`: types and tables that hold the same values, in the same order, whatever the database defaults are.
 - `fitness.py`: refuses tables to which nothing can be applied exactly once.
+- `writerconnection.py`: SQL transactions that nobody else ends; `portions.py`: how much a database takes at a time.
 - `worker.py`: the threads in which a `SqlView` applies; `retrying.py`: the connection that tries a transaction again.
 - `oncetable.py`: the keys of `log.once`; `tables.py` and `letters.py`: tables whose rows a pipeline makes.
 

@@ -108,10 +108,10 @@ class Database:
             db.rollback()
         except sqlite3.Error as error:  # from the driver itself, past SQLAlchemy, which translates none of these
             db.close()
-            if trouble_in(error) is not None:
-                raise ViewUnavailable(f"can't connect to {redacted(self.engine.url)}: {error}") from error
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NO_DATABASE:
                 raise ViewUnfit(f"{_no_database(self.engine.url.database)} ({error})") from error
+            if trouble_in(error) is not None:
+                raise ViewUnavailable(f"can't connect to {redacted(self.engine.url)}: {error}") from error
             raise
         except BaseException as error:
             db.close()
