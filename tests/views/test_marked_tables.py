@@ -300,3 +300,51 @@ def test_sum_is_exact_beyond_what_a_float_holds(sqlite_url: str, opened: Callabl
     with create_engine(sqlite_url).connect() as db:
         assert db.execute(text("SELECT balance FROM balances")).scalar_one() == 2**60 + 2
         db.engine.dispose()
+
+
+SUMS = Shape(
+    "sums",
+    (Field("account", "string"), Field("wei", "bigint"), Field("rate", "double")),
+    ("account",),
+    {"wei": "sum", "rate": "sum"},
+)
+BIG = 4 * 10**18 + 1
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [({"wei": BIG}, "wei would be 8000000000000000002 .* beyond bigint"), ({"rate": 1e308}, "rate would be 1.*308.*")],
+)
+def test_a_sum_that_does_not_fit_is_refused_by_key_and_column_and_the_table_stays_as_it_was(
+    url: str, given: dict[str, float], why: str
+) -> None:
+    """SQLite would make a floating-point number, or infinity, of it."""
+    other = {"account": "other", "wei": 1, "rate": 0.5}
+
+    def chunks() -> list[list[dict[str, Any]]]:
+        many = [{**other, "account": f"{number}"} for number in range(100)]
+        return [[other, *many[:50], {"account": "a", "wei": 1, "rate": 1.0, **given}, *many[50:]]]
+
+    with contextlib.closing(MarkedTable(url, SUMS, LOG, "sums")) as table:
+        table.prepare()
+        assert table.merge(chunks, {}, {0: 0})
+        if "wei" in given:
+            assert table.merge(chunks, {0: 0}, {0: 1})
+        marks, rows = table.marks(), found(url, SUMS)
+        with pytest.raises(ViewFailed, match=rf"table sums refuses the row with account 'a': {why}"):
+            table.merge(chunks, marks, {0: 9})
+        assert (table.marks(), found(url, SUMS)) == (marks, rows)
+        assert table.merge(lambda: [[{"account": "a", "wei": -BIG, "rate": -1e308}]], marks, {0: 9})
+
+
+def test_keys_of_several_texts_and_of_binaries_are_made_and_told_apart(url: str) -> None:
+    names = [f"part_{number}" for number in range(6)]
+    fields = [Field("id", "bigint"), *(Field(name, "binary" if name == "part_5" else "string") for name in names)]
+    shape = Shape("keys", (*fields, Field("n", "bigint")), ("id", *names), {"n": "sum"})
+    row = {"id": 1, **dict.fromkeys(names, "x"), "part_5": b"x", "n": 1}
+    others = [row, {**row, "part_4": "x "}, {**row, "part_5": b"x "}, {**row, "part_5": b"x\0"}, {**row, "part_0": ""}]
+    with contextlib.closing(MarkedTable(url, shape, LOG, "keys")) as table:
+        table.prepare()
+        for mark in (0, 1):
+            assert table.merge(lambda: [others], {0: 0} if mark else {}, {0: mark})
+    assert [each[-1] for each in found(url, shape)] == [2] * len(others)

@@ -1,42 +1,69 @@
-"""The dead-letter table: transactions whose bodies a view could not decode, beside the view's own table."""
+"""The tables beside a view's table of what is not in it: bodies that do not decode, and rows that it can't hold."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, Connection, Integer, inspect
+from sqlalchemy import BigInteger, Column, Connection, Integer, Table, inspect
 
 from polonaise.views.columns import LONG_BINARY, LONG_TEXT, TIMESTAMP, transactional_table
 
 LETTERS: Final = "_undecodable"
-"""What the name of a dead-letter table adds to the name of the view's table."""
+REFUSED: Final = "_refused"
+"""`LETTERS`, `REFUSED`: what the names of a dead-letter table and of a table of refused rows add to that of the table
+beside which they are."""
 
 
-class DeadLetters:
-    """The dead-letter table of a view's table: bodies that could not be decoded into rows of that table.
+class LeftOut:
+    """A table of what is not in the view's table.
 
-    The dead-letter table is made by the first write that may bring letters, even if it brings none.
+    It is made by the first write that may bring something for it, even if it brings nothing.
     """
 
-    def __init__(self, table: str) -> None:
-        self.table = transactional_table(
-            f"{table}{LETTERS}",
-            Column("partition", Integer, primary_key=True, autoincrement=False),
-            Column("transaction_id", BigInteger, primary_key=True, autoincrement=False),
-            Column("timestamp", TIMESTAMP, nullable=False),
-            Column("header", Integer, nullable=False),
-            Column("reason", LONG_TEXT, nullable=False),
-            Column("data", LONG_BINARY, nullable=False),
-        )
+    def __init__(self, table: Table) -> None:
+        self.table = table
 
     def clear(self, db: Connection) -> None:
-        """Delete all letters, if the table exists."""
+        """Delete all rows, if the table exists."""
         if inspect(db).has_table(self.table.name):
             db.execute(self.table.delete())
 
     def add(self, db: Connection, chunks: Iterable[Sequence[Mapping[str, Any]]]) -> None:
-        """Add the letters, some rows at a time."""
+        """Add rows, some at a time."""
         for chunk in chunks:
             if chunk:
                 db.execute(self.table.insert(), chunk)
+
+
+class DeadLetters(LeftOut):
+    """The dead-letter table of a view's table: bodies that could not be decoded into rows of that table."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            transactional_table(
+                f"{table}{LETTERS}",
+                Column("partition", Integer, primary_key=True, autoincrement=False),
+                Column("transaction_id", BigInteger, primary_key=True, autoincrement=False),
+                Column("timestamp", TIMESTAMP, nullable=False),
+                Column("header", Integer, nullable=False),
+                Column("reason", LONG_TEXT, nullable=False),
+                Column("data", LONG_BINARY, nullable=False),
+            )
+        )
+
+
+class RefusedRows(LeftOut):
+    """The table of rows that the view's table can't hold, as JSON, each with the column that is to blame, and why."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            transactional_table(
+                f"{table}{REFUSED}",
+                Column("partition", Integer),
+                Column("transaction_id", BigInteger),
+                Column("column_name", LONG_TEXT, nullable=False),
+                Column("reason", LONG_TEXT, nullable=False),
+                Column("row_json", LONG_TEXT, nullable=False),
+            )
+        )

@@ -19,15 +19,18 @@ from sqlalchemy import (
     Double,
     Engine,
     Integer,
+    LargeBinary,
     Numeric,
     String,
     Table,
+    and_,
     case,
     cast,
     func,
     inspect,
     or_,
     select,
+    text,
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import URL
@@ -42,8 +45,9 @@ from polonaise.views.database import Database, check_file
 from polonaise.views.databaseerrors import first_line
 from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE
 from polonaise.views.fitness import check_key_texts, check_tables, create_tables
-from polonaise.views.letters import DeadLetters
+from polonaise.views.letters import DeadLetters, RefusedRows
 from polonaise.views.marks import DefinitionKept, Marks
+from polonaise.views.refusals import RowsRefused, raise_for_row, write_rows
 from polonaise.views.retrying import RetryingWriter
 from polonaise.views.writerconnection import WriterConnection
 
@@ -57,7 +61,12 @@ Chunks: TypeAlias = Callable[[], Iterable[list[dict[str, Any]]]]
 
 _BUSY_S: Final = 5.0
 _KEY_CHARACTERS: Final = 255
-"""The longest text in a key on MariaDB, in characters: its indexes need a bound."""
+_MARIADB_KEY_BYTES: Final = 3_072
+_POSTGRESQL_KEY_BYTES: Final = 2_600
+"""The most bytes in a key of MariaDB's indexes, of which it counts four for each letter, and in one of PostgreSQL's,
+which takes about a hundred more."""
+_FIXED_BYTES: Final = 24
+"""The most bytes that a column of a key needs that is neither text nor binary."""
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 _PLAIN_TYPES: Final[Mapping[str, Callable[[], TypeEngine[Any]]]] = {
     "boolean": Boolean,
@@ -119,6 +128,7 @@ class MarkedTable:
         self._definition = definition
         self._kept = DefinitionKept(f"{shape.name}_definition")
         self._letters = DeadLetters(shape.name)
+        self._refused = RefusedRows(shape.name)
         self._writer = RetryingWriter(self._database, time.sleep)
         self._merging: Any = _upsert(self._table, shape, self._database.kind) if shape.key else self._table.insert()
 
@@ -154,28 +164,53 @@ class MarkedTable:
         """
         return self._tried("reading its marks", lambda db: _marks_in(db, self._marks, self._cluster))
 
-    def merge(self, chunks: Chunks, before: MarkMap, after: MarkMap, letters: Chunks | None = None) -> bool:
+    def merge(
+        self,
+        chunks: Chunks,
+        before: MarkMap,
+        after: MarkMap,
+        letters: Chunks | None = None,
+        refused: Chunks | None = None,
+    ) -> bool:
         """Add rows, or merge them by key, and move the marks from `before` to `after`.
 
         Returns False, with no row and no mark changed, if the mark of a partition in `after` is not at `before`, or if
-        the table's rows were made by another definition. `letters` go to the dead-letter table.
+        the table's rows were made by another definition. `letters` go to the dead-letter table, and `refused` to
+        that of rows that this table can't hold. Raises `ViewFailed` for a row that the database refuses, by its key.
         """
-        return self._commit(chunks, before, after, letters, replaces=False)
+        return self._commit(chunks, before, after, letters, refused, replaces=False)
 
-    def replace(self, chunks: Chunks, before: MarkMap, after: MarkMap, letters: Chunks | None = None) -> bool:
+    def replace(
+        self,
+        chunks: Chunks,
+        before: MarkMap,
+        after: MarkMap,
+        letters: Chunks | None = None,
+        refused: Chunks | None = None,
+    ) -> bool:
         """Replace all rows, and move the marks to `after`; partitions that are not in `after` begin anew.
 
         Returns False, with no row and no mark changed, if the marks are not at `before`. `letters` replace those in the
-        dead-letter table.
+        dead-letter table, and `refused` those in that of refused rows. Raises as `merge`.
         """
-        return self._commit(chunks, before, {**dict.fromkeys(before, -1), **after}, letters, replaces=True)
+        after = {**dict.fromkeys(before, -1), **after}
+        return self._commit(chunks, before, after, letters, refused, replaces=True)
 
     def _commit(
-        self, chunks: Chunks, before: MarkMap, after: MarkMap, letters: Chunks | None, *, replaces: bool
+        self,
+        chunks: Chunks,
+        before: MarkMap,
+        after: MarkMap,
+        letters: Chunks | None,
+        refused: Chunks | None,
+        *,
+        replaces: bool,
     ) -> bool:
         """Write rows and marks in one SQL transaction; see `merge` and `replace` for when it returns False."""
         if letters is not None:
             self._made("making its dead-letter table", [self._letters.table])
+        if refused is not None:
+            self._made("making its table of refused rows", [self._refused.table])
         for partition in sorted(set(after) - set(before)):
             # If another process is quicker, the transaction below finds out whether it has moved the marks, too.
             with contextlib.suppress(_Moved):
@@ -189,20 +224,30 @@ class MarkedTable:
             if replaces:
                 db.execute(self._table.delete())
                 self._letters.clear(db)
+                self._refused.clear(db)
                 self._kept.replace(db, self._definition)
             elif not self._kept.agrees(db, self._definition, new=max(before.values(), default=-1) < 0):
                 raise _Moved
             for chunk in chunks():
                 self._check_keys(chunk)
                 if chunk:
-                    db.execute(self._table.insert() if replaces else self._merging, chunk)
+                    write_rows(db, statement, chunk)
             self._letters.add(db, letters() if letters is not None else ())
+            self._refused.add(db, refused() if refused is not None else ())
             return True
 
+        statement = self._table.insert() if replaces else self._merging
+        sums = [name for name, how in self._shape.merge.items() if how == "sum"]
         try:
             return self._tried("writing rows and marks", commit)
         except _Moved:
             return False
+        except RowsRefused as error:
+            rows = error  # the name of an exception ends with its clause
+            return self._tried(
+                "writing rows and marks",
+                lambda db: raise_for_row(db, self._table, statement, sums, rows, emptied=replaces),
+            )
 
     def _begin(self, partition: PartitionId, db: Connection) -> None:
         """Write the partition's first mark, -1. Raises `_Moved` if another process has written one."""
@@ -317,12 +362,37 @@ def _marks_in(db: Connection, marks: Marks, cluster: str) -> dict[PartitionId, T
 # ------------------------------------------------------------------ as SQL
 
 
+class KeyRoom(NamedTuple):
+    """How long the texts and binaries of a key may be; None for no limit."""
+
+    characters: int | None = None
+    """Letters of each text."""
+    bytes: int | None = None
+    """Bytes of each binary."""
+    total_bytes: int | None = None
+    """Bytes of all texts and binaries together."""
+
+
+def key_room(shape: Shape, kind: str) -> KeyRoom:
+    """Return how long the texts and binaries of the table's key may be in this kind of database."""
+    types = [field.type for field in shape.fields if field.name in shape.key]
+    long = sum(each in ("string", "binary") for each in types)
+    fixed = _FIXED_BYTES * (len(types) - long)
+    if not long:
+        return KeyRoom()
+    if kind in MARIADB:
+        each = (_MARIADB_KEY_BYTES - fixed) // long
+        return KeyRoom(min(_KEY_CHARACTERS, each // 4), min(4 * _KEY_CHARACTERS, each))
+    return KeyRoom(total_bytes=_POSTGRESQL_KEY_BYTES - fixed) if kind == POSTGRESQL else KeyRoom()
+
+
 def _table(shape: Shape, kind: str) -> Table:
     """Return the table of this shape, for this kind of database."""
+    room = key_room(shape, kind)
     columns = [
         Column(
             field.name,
-            _type(field, field.name in shape.key, kind),
+            _type(field, room if field.name in shape.key else None, kind),
             primary_key=field.name in shape.key,
             nullable=field.name not in shape.key,
             autoincrement=False,
@@ -332,8 +402,11 @@ def _table(shape: Shape, kind: str) -> Table:
     return transactional_table(shape.name, *columns)
 
 
-def _type(field: Field, in_key: bool, kind: str) -> TypeEngine[Any]:
-    """Return the SQL type of the field. Raises `BadOption` where the database has none for it."""
+def _type(field: Field, room: KeyRoom | None, kind: str) -> TypeEngine[Any]:
+    """Return the SQL type of the field; `room` is that of its key, if it is in one.
+
+    Raises `BadOption` where the database has none for it.
+    """
     decimal = _DECIMAL.fullmatch(field.type)
     if decimal is not None:
         if kind == SQLITE:
@@ -342,8 +415,10 @@ def _type(field: Field, in_key: bool, kind: str) -> TypeEngine[Any]:
                 "of the smallest unit, or take another database"
             )
         return Numeric(int(decimal[1]), int(decimal[2]))
-    if field.type == "string" and in_key:
-        return short_text(_KEY_CHARACTERS) if kind in MARIADB else LONG_TEXT
+    if room is not None and room.characters is not None and field.type == "string":
+        return short_text(room.characters)
+    if room is not None and room.bytes is not None and field.type == "binary":
+        return LargeBinary().with_variant(mysql.VARBINARY(room.bytes), *MARIADB)
     if field.type not in _PLAIN_TYPES:
         raise BadOption(
             f"column {field.name} is {field.type}, which SQL has no type for: convert it to "
@@ -369,11 +444,27 @@ def _upsert(table: Table, shape: Shape, kind: str) -> Any:
 def _merged(old: Any, new: Any, how: Merge, kind: str) -> Any:
     """Return the SQL expression that merges two values. Null is no value: the other one stays."""
     if how == "sum":
-        return func.coalesce(old + new, old, new)
+        total = func.coalesce(old + new, old, new)
+        return case((_turned_to_float(old, new), func.abs(text(_SMALLEST))), else_=total) if kind == SQLITE else total
     better = (
         _by_bytes(new, kind) < _by_bytes(old, kind) if how == "min" else _by_bytes(new, kind) > _by_bytes(old, kind)
     )
     return case((or_(old.is_(None), better), new), else_=old)
+
+
+_SMALLEST: Final = "-9223372036854775808"
+"""SQLite's smallest integer. Its absolute value is what SQLite refuses to compute: "integer overflow"."""
+
+
+def _turned_to_float(old: Any, new: Any) -> Any:
+    """Return whether SQLite makes a floating-point number of a sum of integers, or infinity of one of finite numbers.
+
+    Other databases refuse such a sum, and so must this one.
+    """
+    if isinstance(old.type, Integer):
+        return func.typeof(old + new) == "real"
+    infinity = text("9e999")
+    return and_(func.abs(old + new) == infinity, func.abs(old) < infinity, func.abs(new) < infinity)
 
 
 def _by_bytes(value: Any, kind: str) -> Any:

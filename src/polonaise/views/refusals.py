@@ -1,0 +1,114 @@
+"""Finds the row that a database refuses among many, and says which key and column it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Final, NoReturn
+
+from sqlalchemy import BigInteger, Connection, Numeric, Table, select
+from sqlalchemy.exc import DBAPIError
+
+from polonaise.errors import ViewFailed
+from polonaise.views.databaseerrors import first_line, trouble_in
+
+BEYOND: Final = (
+    "leave such rows out, or have the query count in a larger unit, or in decimal(38,0); the table stays as it was"
+)
+
+
+class RowsRefused(Exception):
+    """Some of these rows were refused, for a reason that lies in them. Its cause is the database's error."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__()
+        self.rows = rows
+
+
+def write_rows(db: Connection, statement: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows by one statement. Raises `RowsRefused` unless the error may pass, or the connection is lost."""
+    try:
+        db.execute(statement, list(rows))
+    except DBAPIError as error:
+        if trouble_in(error) is not None:
+            raise
+        raise RowsRefused(rows) from error
+
+
+def raise_for_row(
+    db: Connection, table: Table, statement: Any, sums: Sequence[str], refused: RowsRefused, *, emptied: bool
+) -> NoReturn:
+    """Raise `ViewFailed` for the first of these rows that the database refuses. The transaction has to be rolled back.
+
+    `sums` names the columns that are added to those of the row with the same key. With `emptied` the rows are to go
+    into the empty table.
+    """
+    if emptied:
+        db.execute(table.delete())
+    row, error = _first_refused(db, statement, refused.rows)
+    said = str(refused.__cause__) if error is None else first_line(error)
+    if row is None:
+        raise ViewFailed(f"table {table.name}: writing rows and marks fails: {said}")
+    which = ", ".join(f"{name} {_shown(row[name])}" for name in _naming(table, row))
+    beyond = None if emptied else _sum_beyond(db, table, row, sums)
+    why = said if beyond is None else f"{beyond}: {BEYOND}"
+    raise ViewFailed(f"table {table.name} refuses the row with {which}: {why}")
+
+
+def _first_refused(
+    db: Connection, statement: Any, rows: Sequence[Mapping[str, Any]]
+) -> tuple[Mapping[str, Any] | None, DBAPIError | None]:
+    """Return the first row that is refused by itself, and the error; None for both if all are taken now."""
+    error = _error_of(db, statement, rows)
+    while error is not None and len(rows) > 1:
+        half = rows[: len(rows) // 2]
+        of_half = _error_of(db, statement, half)
+        rows = rows[len(rows) // 2 :] if of_half is None else half
+        error = of_half or _error_of(db, statement, rows) or error
+    return (None, None) if error is None else (rows[0], error)
+
+
+def _error_of(db: Connection, statement: Any, rows: Sequence[Mapping[str, Any]]) -> DBAPIError | None:
+    attempt = db.begin_nested()
+    try:
+        db.execute(statement, list(rows))
+    except DBAPIError as error:
+        if trouble_in(error) is not None:
+            raise
+        return error
+    finally:
+        attempt.rollback()
+    return None
+
+
+def _naming(table: Table, row: Mapping[str, Any]) -> list[str]:
+    """Return the columns that say which row it is: the key, or else the transaction, or else the first column."""
+    key = [column.name for column in table.primary_key]
+    return key or [name for name in ("partition", "transaction_id") if name in row] or list(row)[:1]
+
+
+def _sum_beyond(db: Connection, table: Table, row: Mapping[str, Any], sums: Sequence[str]) -> str | None:
+    """Describe the sum that does not fit its column; None if all do, as far as is known here."""
+    same_key = [column == row[column.name] for column in table.primary_key]
+    held = db.execute(select(table).where(*same_key)).mappings().first() if same_key else None
+    if held is None:
+        return None
+    for name in sums:
+        old, new, kind = held[name], row[name], table.c[name].type
+        if old is None or new is None:
+            continue
+        total = Decimal(old) + Decimal(new) if isinstance(kind, Numeric) else old + new
+        if isinstance(kind, BigInteger) and not (isinstance(old, int) and -(2**63) <= total < 2**63):
+            return f"{name} would be {old} + {new}, which is beyond bigint"
+        if isinstance(kind, Numeric) and kind.asdecimal:
+            digits = (kind.precision or 38) - (kind.scale or 0)
+            if abs(total) >= 10**digits:
+                return f"{name} would be {old} + {new}, which is beyond decimal({kind.precision},{kind.scale})"
+        if isinstance(total, float) and abs(total) == float("inf"):
+            return f"{name} would be {old} + {new}, which is beyond double"
+    return None
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}…"
