@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, date, datetime
 
 import pytest
-from pyspark.sql import Row
-from pyspark.sql.types import IntegerType, StructField, StructType, TimestampNTZType, TimestampType
 
-from polonaise.pipelines.sqltarget import _chunks
+from polonaise.pipelines.moments import moment_of, with_times
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -26,22 +23,29 @@ def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     time.tzset()
 
 
-class Rows:
-    """A DataFrame, as far as it is read here: Spark hands on moments without a zone, as they are where Python is."""
+@pytest.mark.parametrize(
+    ("microseconds", "moment"),
+    [
+        (round(NOON.timestamp()) * 1_000_000 + 1, NOON.replace(microsecond=1)),
+        (-62_135_596_800_000_000, datetime(1, 1, 1, tzinfo=UTC)),
+        (253_402_300_799_999_999, datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)),
+        (1_793_511_000_000_000, datetime(2026, 11, 1, 5, 30, tzinfo=UTC)),  # 01:30 in New York, for the first time
+        (1_793_514_600_000_000, datetime(2026, 11, 1, 6, 30, tzinfo=UTC)),
+        (None, None),
+    ],
+)
+def test_a_moment_is_the_same_in_every_zone_and_year(zone: str, microseconds: int | None, moment: datetime) -> None:
+    assert moment_of(microseconds) == moment
 
-    schema = StructType(
-        [StructField("at", TimestampType()), StructField("local", TimestampNTZType()), StructField("n", IntegerType())]
-    )
 
-    def toLocalIterator(self, prefetchPartitions: bool) -> Iterator[Row]:  # noqa: N802, N803 - Spark's names
-        moment = TimestampType().fromInternal(round(NOON.timestamp() * 1_000_000))
-        yield Row(at=moment, local=NOON.replace(tzinfo=None), n=1)
-        yield Row(at=None, local=None, n=2)
-
-
-def test_a_moment_gets_its_zone_and_what_has_none_stays_without(zone: str) -> None:
-    rows: Any = Rows()
-    ((first, second),) = _chunks(rows)
-    assert (first["at"], first["at"].tzinfo) == (NOON, UTC)
-    assert first["local"] == NOON.replace(tzinfo=None)
-    assert second == {"at": None, "local": None, "n": 2}
+def test_what_python_does_not_have_is_told_as_spark_tells_it() -> None:
+    made = {"at": moment_of, "local": datetime.fromisoformat, "day": date.fromisoformat}
+    row = {"at": 1, "local": "0001-01-01 00:00:00", "day": "9999-12-31", "n": 7}
+    assert with_times(row, made) == {
+        "at": datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=UTC),
+        "local": datetime(1, 1, 1),  # noqa: DTZ001 - without a zone
+        "day": date(9999, 12, 31),
+        "n": 7,
+    }
+    far = {"at": 2**62, "local": "+10000-01-01 00:00:00", "day": None}
+    assert with_times(far, made) == far

@@ -14,6 +14,8 @@ from polonaise.cli.pipeline import Conf, Json, Master, Output, ReportFile, run_o
 from polonaise.errors import BadOption
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from polonaise.pipelines.declarations import Declared
     from polonaise.pipelines.progress import JobProgress
     from polonaise.pipelines.source import Until as End
@@ -33,7 +35,9 @@ Fragments = Annotated[
 OnUndecodable = Annotated[
     str | None,
     typer.Option(
-        metavar="HOW", help="For bodies that do not decode: fail, skip or table. Default: as the view declares."
+        metavar="HOW",
+        help="For bodies that do not decode, and rows that a database can't hold: fail, skip or table. Default: as the "
+        "view declares.",
     ),
 ]
 TABLE: Final = "parquet:DIRECTORY, delta:DIRECTORY, or a database's URL as SQLAlchemy writes it."
@@ -124,23 +128,33 @@ def until_of(until: list[str] | None, until_time: str | None) -> End:
 def _say_commit(commit: Commit, as_json: bool) -> None:
     if as_json:
         marks = {str(partition): id for partition, id in sorted(commit.after.items())}
-        undecodable = commit.undecodable.fields()
-        say_json({"transactions": commit.transactions, "high_water_marks": marks, "undecodable": undecodable}, now=True)
+        letters = commit.undecodable
+        left_out = {"undecodable": letters.fields(), "refused": letters.refused.fields()}
+        say_json({"transactions": commit.transactions, "high_water_marks": marks, **left_out}, now=True)
     else:
         reached = ", ".join(f"{partition}={id}" for partition, id in sorted(commit.after.items()))
         say(f"{counted(commit.transactions, 'transaction')}, up to {reached}", now=True)
         say_undecodable(commit.undecodable, "left out", now=True)
 
 
-def say_undecodable(letters: Letters, where: str, *, now: bool = False) -> None:
-    """Print how many bodies did not decode, if any, and the first of them."""
-    if letters.count:
-        bodies = "1 body does" if letters.count == 1 else f"{letters.count:,} bodies do"
-        say(f"{bodies} not decode, {where}:", now=now)
-        for each in letters.named:
+def say_undecodable(letters: Letters, where: str, *, now: bool = False, refused: str | None = None) -> None:
+    """Print how many bodies did not decode, and how many rows the table can't hold, if any, and the first of them.
+
+    `where` and `refused` say where these are now; for `refused`, None stands for the same.
+    """
+    bodies = "1 body does" if letters.count == 1 else f"{letters.count:,} bodies do"
+    _say_each(f"{bodies} not decode, {where}", letters.count, letters.named, now)
+    rows = "1 row does" if letters.refused.count == 1 else f"{letters.refused.count:,} rows do"
+    _say_each(f"{rows} not fit into the table, {refused or where}", letters.refused.count, letters.refused.named, now)
+
+
+def _say_each(what: str, count: int, named: Sequence[object], now: bool) -> None:
+    if count:
+        say(f"{what}:", now=now)
+        for each in named:
             say(f"  {printable(str(each))}", now=now)
-        if letters.count > len(letters.named):
-            say(f"  … and {letters.count - len(letters.named):,} more", now=now)
+        if count > len(named):
+            say(f"  … and {count - len(named):,} more", now=now)
 
 
 def _show(report: ViewReport) -> None:
@@ -149,4 +163,5 @@ def _show(report: ViewReport) -> None:
     print_table(
         ["partition", "up to date with"], [[f"{value:,}" for value in each] for each in sorted(report.marks.items())]
     )
-    say_undecodable(report.undecodable, "left out" if report.letters is None else f"kept in {report.letters}")
+    where = "left out" if report.letters is None else f"kept in {report.letters}"
+    say_undecodable(report.undecodable, where, refused=None if report.refused is None else f"kept in {report.refused}")

@@ -39,7 +39,8 @@ class AuditReport:
     """Number of committed transactions above `marks`: the table need not have them yet."""
     found: Comparison
     undecodable: Letters = NO_LETTERS
-    """The undecodable bodies up to `marks`. They were left out of the comparison."""
+    """The undecodable bodies up to `marks`, and the rows that the table can't hold. They were left out of the
+    comparison."""
 
     @property
     def well(self) -> bool:
@@ -60,6 +61,7 @@ class AuditReport:
             "differences": {"total": sum(comparison.totals.values()), **comparison.totals},
             "named": [each.fields() for each in comparison.differences],
             "undecodable": self.undecodable.fields(),
+            "refused": self.undecodable.refused.fields(),
         }
 
 

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from pyspark import cloudpickle
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
+from pyspark.sql.types import DecimalType, FractionalType, IntegralType
 
 from polonaise.errors import BadOption
 from polonaise.redaction import redacted
@@ -39,6 +40,7 @@ from polonaise.spark.options import RANGE_OPTIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructField
 
 Merge: TypeAlias = Literal["sum", "min", "max"]
 """The ways to merge two values of one key. The result is the same in any order, and however the log is divided, but for
@@ -47,7 +49,8 @@ the last digits of a sum of floating-point numbers."""
 Query: TypeAlias = "str | Callable[[DataFrame], DataFrame]"
 """SQL in which `{log}` stands for the log, or a function from the log's rows to the view's."""
 
-_MERGES: Final[Mapping[str, Callable[[str], Column]]] = {"sum": F.sum, "min": F.min, "max": F.max}
+_MERGES: Final[Mapping[str, Callable[[str], Column]]] = {"min": F.min, "max": F.max}
+_WAYS: Final = ("sum", *_MERGES)
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,8 @@ class TableView:
         if self.merge and not self.key:
             raise BadOption(f"view {self.name}: merge without a key: add key=[…], the columns that tell rows apart")
         for column, how in self.merge.items():
-            if how not in _MERGES:
-                raise BadOption(f"view {self.name}: merge of {column} is {how!r}: write one of {', '.join(_MERGES)}")
+            if how not in _WAYS:
+                raise BadOption(f"view {self.name}: merge of {column} is {how!r}: write one of {', '.join(_WAYS)}")
             if column in self.key:
                 raise BadOption(f"view {self.name}: {column} is in the key, so it can't be merged")
         not_its_own = {name.lower() for name in self.read} & _OPTIONS_OF_JOBS
@@ -100,13 +103,21 @@ class TableView:
                 f"view {self.name}: read has the option {min(not_its_own)}, which the job sets: leave it out"
             )
 
-    def rows(self, spark: SparkSession, log: DataFrame) -> DataFrame:
-        """Return the rows that the view's query makes of these rows of the log.
+    def rows(
+        self, spark: SparkSession, log: DataFrame, kept: Callable[[DataFrame], DataFrame] | None = None
+    ) -> DataFrame:
+        """Return the rows that the view's query makes of these rows of the log, and of them those that `kept` returns.
 
         With a key, rows of the same key are merged into one, unless the view is `whole`: its query has to do that.
+        Computing a sum that does not fit its column raises `ViewFailed`, which names the key.
 
         Raises `BadOption` for a query that Spark refuses, or whose columns do not fit the key and `merge`.
         """
+        frame = self.queried(spark, log)
+        return self._merged(frame if kept is None else kept(frame))
+
+    def queried(self, spark: SparkSession, log: DataFrame) -> DataFrame:
+        """Return the rows of the view's query, before those of the same key are merged. Raises as `rows`."""
         try:
             frame = spark.sql(self.query, log=log) if isinstance(self.query, str) else self.query(log)
         except (AnalysisException, ParseException) as error:
@@ -114,22 +125,55 @@ class TableView:
         if not hasattr(frame, "columns"):
             raise BadOption(f"the query of view {self.name} returns {type(frame).__name__} and not a DataFrame")
         self._check_columns(frame.columns)
-        return self._merged(frame)
+        return frame
 
     def merged(self, parts: Sequence[DataFrame]) -> DataFrame:
         """Merge several results of `rows` into one, with the columns and types of the first."""
         union = reduce(lambda one, other: one.unionByName(other), parts)
         # Sums are wider than what they add up: the table keeps its types however often it is merged.
         schema = parts[0].schema
-        return self._merged(union).select([F.col(each.name).cast(each.dataType) for each in schema])
+        merged = self._merged(union)
+        return merged.select([self._narrowed(merged.schema[each.name], each) for each in schema])
+
+    def _narrowed(self, merged: StructField, wanted: StructField) -> Column:
+        """Cast a merged column to the table's type. Raises `ViewFailed`, in Spark, for a sum that does not fit it."""
+        value, fitting = F.col(wanted.name), F.col(wanted.name).try_cast(wanted.dataType)
+        if merged.dataType == wanted.dataType:
+            return value
+        error = self._beyond(wanted.name, wanted.dataType.simpleString()).cast(wanted.dataType)
+        return F.when(value.isNotNull() & fitting.isNull(), error).otherwise(fitting).alias(wanted.name)
 
     def _merged(self, frame: DataFrame) -> DataFrame:
         if not self.key or self.whole:
             return frame
         if not self.merge:
             return frame.distinct()
-        merged = [_MERGES[how](column).alias(column) for column, how in self.merge.items()]
+        merged = [
+            (self._sum(frame.schema[column]) if how == "sum" else _MERGES[how](column)).alias(column)
+            for column, how in self.merge.items()
+        ]
         return frame.groupBy(*self.key).agg(*merged).select(frame.columns)
+
+    def _sum(self, field: StructField) -> Column:
+        """Add up a column, whatever Spark's settings say of sums that do not fit: wrapped, null, or without a name."""
+        kind = field.dataType
+        if isinstance(kind, FractionalType) and not isinstance(kind, DecimalType):
+            total, largest = F.sum(field.name), F.max(F.abs(field.name))
+            error = self._beyond(field.name, "double").cast("double")
+            return F.when((F.abs(total) == _INFINITE) & (largest < _INFINITE), error).otherwise(total)
+        if isinstance(kind, IntegralType | DecimalType):
+            total = F.try_sum(field.name)
+            wide = (
+                "bigint" if isinstance(kind, IntegralType) else f"decimal({min(38, kind.precision + 10)},{kind.scale})"
+            )
+            error = self._beyond(field.name, wide).cast(wide)
+            return F.when(total.isNull() & (F.count(field.name) > 0), error).otherwise(total)
+        return F.sum(field.name)
+
+    def _beyond(self, column: str, kind: str) -> Column:
+        key = F.to_json(F.struct(*map(F.col, self.key)), {"ignoreNullFields": "false"})
+        said = F.concat(F.lit(f"the sum of {column} for "), key, F.lit(f" is beyond {kind}: {_BEYOND}"))
+        return raised(self.name, said)
 
     def _check_columns(self, columns: Sequence[str]) -> None:
         if len(set(columns)) < len(columns):
@@ -147,6 +191,13 @@ class TableView:
             )
 
 
+def raised(view: str, text: Column) -> Column:
+    """Return a column that raises `ViewFailed` with this text where it is computed; see `sparkerrors`."""
+    return F.raise_error(F.concat(F.lit(f"polonaise.errors.ViewFailed: [view_failed] view {view}: "), text))
+
+
+_INFINITE: Final = float("inf")
+_BEYOND: Final = "leave such rows out, or have the query count in a larger unit, or in decimal(38,0)"
 _OPTIONS_OF_JOBS: Final = (RANGE_OPTIONS - {"partitions"}) | {"cluster", "kafkacolumns"}
 
 

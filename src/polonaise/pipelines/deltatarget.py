@@ -94,7 +94,14 @@ class DeltaTarget(DirectoryTarget):
             self._marks_of(table)  # raises for a table of another log or view, which comes first
             check_same(f"the table in {self._directory}", self._kept_in(table), self._definition)
 
-    def merge(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
+    def merge(
+        self,
+        rows: DataFrame,
+        before: Marks,
+        after: Marks,
+        letters: DataFrame | None = None,
+        refused: DataFrame | None = None,
+    ) -> bool:
         table = self._table()
         if table is not None and not is_same(self._kept_in(table), self._definition):
             return False
@@ -103,7 +110,14 @@ class DeltaTarget(DirectoryTarget):
         merged = self._view.merged([self._rows_of(table), rows])
         return self._commit(table, merged, before, after, "overwrite", letters)
 
-    def replace(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
+    def replace(
+        self,
+        rows: DataFrame,
+        before: Marks,
+        after: Marks,
+        letters: DataFrame | None = None,
+        refused: DataFrame | None = None,
+    ) -> bool:
         # Partitions that the new rows do not have are at their beginning now, not where the rows before were.
         marks = {**dict.fromkeys(before, -1), **after}
         return self._commit(self._table(), rows, before, marks, "overwrite", letters, replaces=True)

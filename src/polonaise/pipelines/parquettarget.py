@@ -79,10 +79,24 @@ class ParquetTarget(DirectoryTarget):
             self._marks_of(version)  # raises for a table of another log or view, which comes first
             check_same(f"the table in {self._directory}", kept_in(_metadata(version)), self._definition)
 
-    def merge(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
+    def merge(
+        self,
+        rows: DataFrame,
+        before: Marks,
+        after: Marks,
+        letters: DataFrame | None = None,
+        refused: DataFrame | None = None,
+    ) -> bool:
         return self._commit(rows, before, after, letters, replaces=False)
 
-    def replace(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
+    def replace(
+        self,
+        rows: DataFrame,
+        before: Marks,
+        after: Marks,
+        letters: DataFrame | None = None,
+        refused: DataFrame | None = None,
+    ) -> bool:
         return self._commit(rows, before, after, letters, replaces=True)
 
     def letters(self) -> str:

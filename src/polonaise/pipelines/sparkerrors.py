@@ -12,8 +12,11 @@ from pyspark.errors import PySparkException
 
 from polonaise.errors import PolonaiseError, SparkFailed, error_of
 
-_OURS: Final = re.compile(r"^polonaise\.errors\.\w+: \[(\w+)\] (.*)$", re.MULTILINE)
-"""The last line of a task's traceback that ends with a `PolonaiseError`; its groups are code and text."""
+_OURS: Final = re.compile(
+    r"(?:^|\[USER_RAISED_EXCEPTION\] )polonaise\.errors\.\w+: \[(\w+)\] (.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE
+)
+"""The last line of a task's traceback that ends with a `PolonaiseError`, or one that a column raises; its groups are
+code and text."""
 _JAVAS: Final = re.compile(r"^: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
 """The message of a Java exception, after the line that names the call."""
 _JAVA_ENDED: Final = "JAVA_GATEWAY_EXITED"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -17,20 +17,24 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import TimestampType
+from sqlalchemy.engine import make_url
 
 from polonaise.errors import ViewUnfit
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import Definition, check_same, kept_in, other_shape
 from polonaise.pipelines.keptframes import kept_on_disk
+from polonaise.pipelines.moments import moment_of, with_numbers
 from polonaise.pipelines.source import Marks
+from polonaise.pipelines.sqllimits import limits_of
+from polonaise.pipelines.targetlimits import Limit
 from polonaise.pipelines.targets import TableState, Target
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
-from polonaise.views.letters import LETTERS
-from polonaise.views.tables import Chunks, Field, MarkedTable, Shape, snapshot
+from polonaise.views.letters import LETTERS, REFUSED
+from polonaise.views.tables import Chunks, Field, MarkedTable, Shape, key_room, snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _ROWS: Final = 5_000
 """Rows that one statement writes, at most."""
@@ -52,10 +56,22 @@ class SqlTarget(Target):
         self._url = url
         self._marks_table = marks_table or f"{view.name}_marks"
         self._table: MarkedTable | None = None
+        self._is_others = marks_table is not None
+        """Whether an application keeps the table: what it can hold is not known here."""
+
+    def limits(self, schema: StructType) -> Sequence[Limit]:
+        if self._is_others:
+            return ()
+        kind = make_url(self._url).get_backend_name()
+        sums = [name for name, how in self._view.merge.items() if how == "sum"]
+        return limits_of(kind, schema, self._view.key, sums, key_room(self._shape(schema), kind))
+
+    def _shape(self, schema: StructType) -> Shape:
+        return Shape(self._view.name, _fields(schema), tuple(self._view.key), self._view.merge)
 
     def _opened(self) -> MarkedTable:
         if self._table is None:
-            shape = Shape(self._view.name, self._fields(), tuple(self._view.key), self._view.merge)
+            shape = self._shape(self._schema)
             definition = json.dumps(self._definition.fields())
             self._table = MarkedTable(self._url, shape, self._cluster, definition, marks_table=self._marks_table)
             # Before `prepare`, which makes and checks tables: its error would say to alter them.
@@ -76,9 +92,6 @@ class SqlTarget(Target):
                 f"{name}_definition and run this again, which makes them anew from the log, or choose another database"
             )
 
-    def _fields(self) -> tuple[Field, ...]:
-        return tuple(Field(each.name, each.dataType.simpleString()) for each in self._schema.fields)
-
     def marks(self) -> dict[PartitionId, TransactionId]:
         return self._opened().marks()
 
@@ -92,16 +105,37 @@ class SqlTarget(Target):
         if kept is not None or has_rows:
             check_same(f"table {self._view.name}", kept, self._definition)
 
-    def merge(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
+    def merge(
+        self,
+        rows: DataFrame,
+        before: Marks,
+        after: Marks,
+        letters: DataFrame | None = None,
+        refused: DataFrame | None = None,
+    ) -> bool:
         with _computed(rows) as computed:
-            return self._opened().merge(lambda: _chunks(computed), before, after, _letters(letters))
+            return self._opened().merge(
+                partial(_chunks, computed), before, after, _chunks_of(letters), _chunks_of(refused)
+            )
 
-    def replace(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
+    def replace(
+        self,
+        rows: DataFrame,
+        before: Marks,
+        after: Marks,
+        letters: DataFrame | None = None,
+        refused: DataFrame | None = None,
+    ) -> bool:
         with _computed(rows) as computed:
-            return self._opened().replace(lambda: _chunks(computed), before, after, _letters(letters))
+            return self._opened().replace(
+                partial(_chunks, computed), before, after, _chunks_of(letters), _chunks_of(refused)
+            )
 
     def letters(self) -> str:
         return f"{self._view.name}{LETTERS}"
+
+    def refused(self) -> str | None:
+        return f"{self._view.name}{REFUSED}"
 
     @contextmanager
     def state(self, *, with_marks: bool = True) -> Iterator[TableState]:
@@ -110,7 +144,7 @@ class SqlTarget(Target):
         try:
             reading = snapshot(
                 self._url,
-                self._fields(),
+                _fields(self._schema),
                 self._view.name,
                 marks_table=self._marks_table if with_marks else None,
                 cluster=self._cluster,
@@ -129,6 +163,10 @@ class SqlTarget(Target):
             self._table.close()
 
 
+def _fields(schema: StructType) -> tuple[Field, ...]:
+    return tuple(Field(each.name, each.dataType.simpleString()) for each in schema.fields)
+
+
 @contextmanager
 def _computed(rows: DataFrame) -> Iterator[DataFrame]:
     """Compute the rows before the SQL transaction begins, and only once, also if the transaction is tried again."""
@@ -137,18 +175,18 @@ def _computed(rows: DataFrame) -> Iterator[DataFrame]:
         yield computed
 
 
-def _letters(letters: DataFrame | None) -> Chunks | None:
-    return None if letters is None else partial(_chunks, letters)
+def _chunks_of(rows: DataFrame | None) -> Chunks | None:
+    return None if rows is None else partial(_chunks, rows)
 
 
 def _chunks(rows: DataFrame) -> Iterator[list[dict[str, Any]]]:
-    """Yield rows in chunks of `_ROWS`, their times in UTC: Spark gives these without a zone, in this process's own."""
-    times = [each.name for each in rows.schema.fields if isinstance(each.dataType, TimestampType)]
-    remaining = iter(rows.toLocalIterator(prefetchPartitions=True))
+    """Yield rows in chunks of `_ROWS`, their times in UTC."""
+    numbered, times = with_numbers(rows)
+    remaining = iter(numbered.toLocalIterator(prefetchPartitions=True))
     while chunk := [row.asDict() for row in islice(remaining, _ROWS)]:
         for name in times:
             for row in chunk:
-                row[name] = None if row[name] is None else row[name].astimezone(UTC)
+                row[name] = moment_of(row[name])
         yield chunk
 
 

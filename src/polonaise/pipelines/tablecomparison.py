@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import Row
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
-from pyspark.sql.types import DecimalType, FractionalType, IntegralType, NumericType, TimestampType
+from pyspark.sql.types import DecimalType, FractionalType, IntegralType, NumericType
 
 from polonaise.errors import ViewUnfit
 from polonaise.pipelines.formatting import quoted
 from polonaise.pipelines.keptframes import kept_on_disk
+from polonaise.pipelines.moments import for_python, with_times
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -109,7 +110,8 @@ def compare(table: DataFrame, expected: DataFrame, key: Sequence[str], named_max
         with kept_on_disk(differing) as differences:
             totals = {row["kind"]: row["count"] for row in differences.groupBy("kind").count().collect()}
             first = differences.orderBy(*(F.coalesce(f"e_{name}", f"t_{name}") for name in keys)).limit(named_max)
-            named = tuple(_difference(row.asDict(), keys, expected.schema) for row in first.collect())
+            told, times = for_python(first)
+            named = tuple(_difference(with_times(row.asDict(), times), keys) for row in told.collect())
         summed = [
             each.name for each in expected.schema if each.name not in key and isinstance(each.dataType, NumericType)
         ]
@@ -172,8 +174,7 @@ def _floats(kind: DataType) -> bool:
     return isinstance(kind, FractionalType) and not isinstance(kind, DecimalType)
 
 
-def _difference(row: Mapping[str, Any], keys: Sequence[str], schema: StructType) -> RowDifference:
-    row = {name: _in_utc(value, schema, name) for name, value in row.items()}
+def _difference(row: Mapping[str, Any], keys: Sequence[str]) -> RowDifference:
     side = "t" if row["rows_e"] is None else "e"
     kind = str(row["kind"])
     differing = {name: (row[f"t_{name}"], row[f"e_{name}"]) for name in row["differing"]}
@@ -184,17 +185,6 @@ def _difference(row: Mapping[str, Any], keys: Sequence[str], schema: StructType)
         row["rows_e"] or 0,
         differing if kind == DIFFERENT else {},
     )
-
-
-def _in_utc(value: Any, schema: StructType, name: str) -> Any:
-    """Return the value of a column of timestamps in UTC, and any other value as it is.
-
-    Spark gives timestamps without a zone, in the local time of this process.
-    """
-    column = name[2:]
-    if isinstance(value, datetime) and column in schema.names and isinstance(schema[column].dataType, TimestampType):
-        return value.astimezone(UTC)
-    return value
 
 
 def _totals(frame: DataFrame, names: Sequence[str]) -> tuple[int, dict[str, Any]]:

@@ -39,6 +39,11 @@ def open_target(
     return SqlTarget(spark, text, view, cluster, marks_table)
 
 
+def has_limits(text: str) -> bool:
+    """Whether the table at this address can't hold all rows that Spark has: one in a database."""
+    return not text.startswith((_PARQUET, _DELTA))
+
+
 def check_target(text: str, *, there: bool) -> None:
     """Check an address that `open_target` will get, as far as that is possible without a session.
 

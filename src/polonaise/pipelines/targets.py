@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,6 +19,7 @@ from polonaise.errors import BadOption, DiskFailed, ViewUnfit
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import Definition, definition_of
 from polonaise.pipelines.source import Marks
+from polonaise.pipelines.targetlimits import Limit
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
 
@@ -71,6 +72,13 @@ class Target(ABC):
         self.expect(schema)
         self._definition = definition_of(self._view, schema)
 
+    def limits(self, schema: StructType) -> Sequence[Limit]:
+        """Return what the table can't hold of rows with these columns. Needs no other call before it.
+
+        Files hold all that Spark has.
+        """
+        return ()
+
     @abstractmethod
     def marks(self) -> dict[PartitionId, TransactionId]:
         """Return the table's marks; empty for a new table. Raises `ViewUnfit` for the table of another log or view."""
@@ -80,19 +88,41 @@ class Target(ABC):
         """Raise `ViewUnfit` if the table was made by another definition of the view, or does not say by which."""
 
     @abstractmethod
-    def merge(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
+    def merge(
+        self,
+        rows: DataFrame,
+        before: Marks,
+        after: Marks,
+        letters: DataFrame | None = None,
+        refused: DataFrame | None = None,
+    ) -> bool:
         """Add rows, or with a key merge them with the table's; move the marks to those in `after`.
 
-        `letters` are rows to add to the dead-letter table.
+        `letters` are rows to add to the dead-letter table, and `refused`, which only a table with limits gets, to that
+        of refused rows.
         """
 
     @abstractmethod
-    def replace(self, rows: DataFrame, before: Marks, after: Marks, letters: DataFrame | None = None) -> bool:
-        """Replace all rows and letters by these, and set the marks to `after`; partitions not in it begin anew."""
+    def replace(
+        self,
+        rows: DataFrame,
+        before: Marks,
+        after: Marks,
+        letters: DataFrame | None = None,
+        refused: DataFrame | None = None,
+    ) -> bool:
+        """Replace all rows, letters and refused rows by these, and set the marks to `after`.
+
+        Partitions that are not in `after` begin anew.
+        """
 
     @abstractmethod
     def letters(self) -> str:
         """Return the location of the dead-letter table, for people to read."""
+
+    def refused(self) -> str | None:
+        """Return the location of the table of refused rows, for people to read; None for a table without limits."""
+        return None
 
     @abstractmethod
     def state(self, *, with_marks: bool = True) -> AbstractContextManager[TableState]:

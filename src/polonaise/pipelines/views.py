@@ -18,7 +18,7 @@ from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.source import EVERYTHING, Marks, Until, open_source
 from polonaise.pipelines.sparkerrors import translating
-from polonaise.pipelines.targetaddress import open_target
+from polonaise.pipelines.targetaddress import has_limits, open_target
 from polonaise.pipelines.targets import Target
 from polonaise.pipelines.viewsource import NO_LETTERS, Letters, UndecodablePolicy, ViewSource, policy_of
 from polonaise.redaction import redacted
@@ -44,7 +44,7 @@ class Commit(NamedTuple):
     after: dict[PartitionId, TransactionId]
     """The last id of the range in each partition to which it adds something; of a rebuild, in each that is read."""
     undecodable: Letters = NO_LETTERS
-    """The undecodable bodies of this range."""
+    """The undecodable bodies of this range, and the rows that the table can't hold."""
 
     @property
     def transactions(self) -> int:
@@ -67,10 +67,13 @@ class ViewReport:
     transactions: int
     """Number of ids in the ranges of these commits: transactions with any header, and the library's own ones, too."""
     undecodable: Letters = NO_LETTERS
-    """The undecodable bodies in the ranges of these commits. They are not in the table."""
+    """The undecodable bodies in the ranges of these commits, and the rows that the table can't hold. Neither are in it.
+    """
     letters: str | None = None
     """Location of the dead-letter table, which need not exist before there is an undecodable body; None unless the
     policy is TABLE."""
+    refused: str | None = None
+    """Location of the table of refused rows, likewise; None also for a table that can hold all rows."""
     well: ClassVar = True
 
     def fields(self) -> dict[str, Any]:
@@ -82,6 +85,7 @@ class ViewReport:
             "commits": self.commits,
             "transactions": self.transactions,
             "undecodable": {**self.undecodable.fields(), "table": self.letters},
+            "refused": {**self.undecodable.refused.fields(), "table": self.refused},
         }
 
 
@@ -121,7 +125,7 @@ def rebuild(
             target.prepare(rows.schema)
             # Still open during the commit, which writes these letters in one step with the rows.
             with source.letters({}, upto) as letters:
-                if target.replace(rows, target.marks(), upto, letters.kept):
+                if target.replace(rows, target.marks(), upto, letters.kept, letters.refused.kept):
                     progress.done(1)
                     commit = Commit({}, upto, letters.and_then(NO_LETTERS))
                     return _report(view, table, "rebuilt", target, source, [commit])
@@ -194,13 +198,13 @@ def opened(
     marks_table: str | None = None,
 ) -> Iterator[tuple[ViewSource, Target]]:
     """Yield the log as the view's source, and the view's table; see `rebuild` and `open_target` for the arguments."""
-    policy = policy_of(view, on_undecodable)
+    policy = policy_of(view, on_undecodable, has_limits=has_limits(table))
     with (
         translating(),
         open_source(address, fragments) as source,
         closing(open_target(spark, table, view, source.cluster, marks_table=marks_table)) as target,
     ):
-        yield ViewSource(spark, source, view, policy), target
+        yield ViewSource(spark, source, view, policy, target.limits if has_limits(table) else None), target
 
 
 def _report(
@@ -215,6 +219,7 @@ def _report(
         sum(commit.transactions for commit in commits),
         reduce(Letters.and_then, (commit.undecodable for commit in commits), NO_LETTERS),
         target.letters() if source.policy is UndecodablePolicy.TABLE else None,
+        target.refused() if source.policy is UndecodablePolicy.TABLE else None,
     )
 
 
@@ -245,7 +250,8 @@ def _commits(
         if not after:
             return
         with source.letters(before, after) as letters:
-            done = target.merge(source.rows(before, after), before, after, letters.kept)
+            rows = source.rows(before, after)
+            done = target.merge(rows, before, after, letters.kept, letters.refused.kept)
         if done:
             begun = {partition: before.get(partition, NO_TRANSACTION) for partition in after}
             yield Commit(begun, after, letters.and_then(NO_LETTERS))

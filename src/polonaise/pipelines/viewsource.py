@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -17,6 +17,7 @@ from polonaise.fragments.protocol.coverage import Span
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.keptframes import kept_on_disk
 from polonaise.pipelines.source import EVERYTHING, LogSource, Marks, Until
+from polonaise.pipelines.targetlimits import NONE_REFUSED, Limit, NotHeld, RefusedRow, refused_rows, without_refused
 from polonaise.spark import query
 from polonaise.spark.options import FRAGMENTS, microseconds, range_options, read_options
 from polonaise.spark.queryhistory import QueryHistory
@@ -25,6 +26,7 @@ from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 NAMED_MAX: Final = 20
 """Number of undecodable bodies that a report names, at most. A dead-letter table has all of them."""
@@ -77,10 +79,13 @@ class Letters:
     kept: DataFrame | None = None
     """All undecodable bodies as rows of a dead-letter table. None if there are none, if they are not kept, and in what
     `and_then` returns."""
+    refused: NotHeld = NONE_REFUSED
+    """The rows of this part that the view's table can't hold."""
 
     def and_then(self, more: Letters) -> Letters:
         """Add the undecodable bodies of a later part of the log. `kept` of the result is None."""
-        return Letters(self.count + more.count, (*self.named, *more.named)[:NAMED_MAX])
+        named = (*self.named, *more.named)[:NAMED_MAX]
+        return Letters(self.count + more.count, named, refused=self.refused.and_then(more.refused, NAMED_MAX))
 
     def fields(self) -> dict[str, Any]:
         return {"count": self.count, "named": [each._asdict() for each in self.named]}
@@ -89,15 +94,18 @@ class Letters:
 NO_LETTERS: Final = Letters()
 
 
-def policy_of(view: TableView, given: str | None = None) -> UndecodablePolicy:
-    """Return the policy given for this run (`given`), or else the view's, or else FAIL. Raises `BadOption`."""
+def policy_of(view: TableView, given: str | None = None, *, has_limits: bool = False) -> UndecodablePolicy:
+    """Return the policy given for this run (`given`), or else the view's, or else FAIL. Raises `BadOption`.
+
+    Where the table `has_limits`, the policy is for the rows that it can't hold, too.
+    """
     options = {name.lower(): value for name, value in view.read.items()}
     declared = str(options[_OPTION.lower()]).strip().lower() if _OPTION.lower() in options else None
     if declared is not None and _OLDER in options:
         raise BadOption(f"view {view.name}: read has both {_OPTION} and failOnDecodeError: keep {_OPTION} only")
     in_rows = declared in _IN_ROWS or str(options.get(_OLDER, "true")).strip().lower() == "false"
     policy = policy_named(given or ("fail" if in_rows else declared) or "fail")
-    if policy is UndecodablePolicy.FAIL:
+    if policy is UndecodablePolicy.FAIL or has_limits:
         return policy
     if in_rows:
         raise BadOption(
@@ -122,8 +130,20 @@ def policy_named(word: str) -> UndecodablePolicy:
 class ViewSource:
     """The part of one log that one view reads."""
 
-    def __init__(self, spark: SparkSession, source: LogSource, view: TableView, policy: UndecodablePolicy) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        source: LogSource,
+        view: TableView,
+        policy: UndecodablePolicy,
+        limits: Callable[[StructType], Sequence[Limit]] | None = None,
+    ) -> None:
+        """Take the `policy`, and a function that says what the view's table can't hold of rows with these columns.
+
+        Without that function the table can hold all rows.
+        """
         self._spark = spark
+        self._limits = limits
         self._source = source
         self._view = view
         self.policy = policy
@@ -135,6 +155,10 @@ class ViewSource:
             if name.lower() not in jobs and (name.lower() != _OPTION.lower() or str(value).strip().lower() in _IN_ROWS)
         }
         self._read = {**own, **source.options}
+        given = {name.lower(): str(value).strip().lower() for name, value in self._read.items()}
+        in_rows = given.get(_OPTION.lower()) in _IN_ROWS or given.get(_OLDER) == "false"
+        self._may_lack_bodies = policy is not UndecodablePolicy.FAIL and "decoder" in given and not in_rows
+        """Whether undecodable bodies are left out of what the query sees."""
 
     def marks(self, until: Until = EVERYTHING) -> dict[PartitionId, TransactionId]:
         """Return the last id to read of each partition that the view's query reads, as `until` says; -1 for none.
@@ -182,26 +206,52 @@ class ViewSource:
             history.wait_beyond({partition: id + 1 for partition, id in marks.items()}, _WAIT_S)
 
     def rows(self, after: Marks, upto: Marks) -> DataFrame:
-        """Return the view's rows of the transactions above `after` and up to `upto`."""
-        how = {} if self.policy is UndecodablePolicy.FAIL else {_OPTION: "skip"}
-        return self._view.rows(self._spark, self._frame(how, after, upto))
+        """Return the view's rows of the transactions above `after` and up to `upto`.
+
+        A row that the table can't hold is not among them; with the policy FAIL computing it raises `ViewFailed`.
+        """
+        return self._view.rows(self._spark, self._seen(after, upto), self._fitting)
+
+    def _seen(self, after: Marks, upto: Marks) -> DataFrame:
+        """Return what the view's query sees of the transactions above `after` and up to `upto`."""
+        return self._frame({_OPTION: "skip"} if self._may_lack_bodies else {}, after, upto)
+
+    def _fitting(self, frame: DataFrame) -> DataFrame:
+        limits = () if self._limits is None else self._limits(frame.schema)
+        skips = self.policy is not UndecodablePolicy.FAIL
+        return without_refused(frame, self._view, limits, skips=skips) if limits else frame
 
     @contextmanager
     def letters(self, after: Marks, upto: Marks) -> Iterator[Letters]:
-        """Find the undecodable bodies of the transactions above `after` and up to `upto`.
+        """Find what the table lacks of the transactions above `after` and up to `upto`: bodies and rows.
 
         They are kept on disk until the `with` statement ends, because finding them means decoding all bodies. With the
         policy FAIL none are looked for.
         """
-        if self.policy is UndecodablePolicy.FAIL:
-            yield NO_LETTERS
-            return
-        undecodable = self._frame({_OPTION: "only"}, after, upto).withColumn("reason", F.col(REASON))
-        with kept_on_disk(undecodable.select(*LETTER_COLUMNS)) as rows:
-            count = rows.count()
-            first = rows.orderBy("partition", "transaction_id").select(*UndecodableBody._fields).limit(NAMED_MAX)
-            named = [UndecodableBody(*row) for row in first.collect()] if count else []
-            yield Letters(count, named, rows if count and self.policy is UndecodablePolicy.TABLE else None)
+        with ExitStack() as kept:
+            letters = NO_LETTERS
+            if self._may_lack_bodies:
+                undecodable = self._frame({_OPTION: "only"}, after, upto).withColumn("reason", F.col(REASON))
+                letters = self._letters_in(kept.enter_context(kept_on_disk(undecodable.select(*LETTER_COLUMNS))))
+            if self.policy is not UndecodablePolicy.FAIL and self._limits is not None:
+                queried = self._view.queried(self._spark, self._seen(after, upto))
+                if limits := self._limits(queried.schema):
+                    rows = kept.enter_context(kept_on_disk(refused_rows(queried, self._view, limits)))
+                    letters = replace(letters, refused=self._refused_in(rows))
+            yield letters
+
+    def _letters_in(self, rows: DataFrame) -> Letters:
+        count = rows.count()
+        first = rows.orderBy("partition", "transaction_id").select(*UndecodableBody._fields).limit(NAMED_MAX)
+        named = [UndecodableBody(*row) for row in first.collect()] if count else []
+        return Letters(count, named, rows if count and self.policy is UndecodablePolicy.TABLE else None)
+
+    def _refused_in(self, rows: DataFrame) -> NotHeld:
+        count = rows.count()
+        columns = ("partition", "transaction_id", "column_name", "reason", "shown")
+        first = rows.orderBy("partition", "transaction_id", "shown").select(*columns).limit(NAMED_MAX)
+        named = [RefusedRow(*row) for row in first.collect()] if count else []
+        return NotHeld(count, named, rows.drop("shown") if count and self.policy is UndecodablePolicy.TABLE else None)
 
     def _frame(self, how: Mapping[str, str], after: Marks, upto: Marks) -> DataFrame:
         """Return the transactions above `after` and up to `upto`, of the partitions of `upto`."""

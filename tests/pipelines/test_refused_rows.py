@@ -1,0 +1,175 @@
+"""Rows that a table can't hold: each has a name, the run fails on it or goes on without it, and the audit agrees."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import text
+
+import polonaise.blocking
+from polonaise.blocking.log import Log
+from polonaise.errors import ViewFailed
+from polonaise.pipelines.audit import audit_table
+from polonaise.pipelines.declarations import TableView
+from polonaise.pipelines.views import rebuild, update
+from rigs.databases import engine_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+
+READ = {"decoder": "json", "decoderSchema": "key string, name string, at timestamp, amount bigint, rate double"}
+things = TableView(
+    "things",
+    "SELECT coalesce(key, if(amount = 0, NULL, 'none')) AS key, name, at, amount, rate FROM {log}",
+    key=["key"],
+    merge={"name": "max", "at": "max", "amount": "sum", "rate": "sum"},
+    read=READ,
+)
+summed = TableView(
+    "summed",
+    "SELECT key, max(name) AS name, sum(amount) AS amount FROM {log} WHERE key IS NOT NULL GROUP BY key",
+    key=["key"],
+    merge={"name": "max", "amount": "sum"},
+    read=READ,
+)
+listed = TableView("listed", "SELECT partition, transaction_id, name FROM {log}", read=READ)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with polonaise.blocking.connect(f"embedded:{tmp_path / 'log'}") as log:
+        yield log
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An address in each kind of database, with defaults of their own."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'views.db'}"
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture
+def in_new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def append(log: Log, *bodies: dict[str, Any]) -> None:
+    for body in bodies:
+        log.append(json.dumps(body).encode()).result(timeout=30)
+
+
+def rows(table: str, sql: str) -> list[tuple[Any, ...]]:
+    with engine_at(table) as engine, engine.connect() as db:
+        return [tuple(row) for row in db.execute(text(sql))]
+
+
+GOOD: list[dict[str, Any]] = [
+    {"key": "a", "name": "x", "at": "0001-01-01T00:00:00Z", "amount": 1, "rate": 0.5},
+    {"key": "a ", "name": "😀", "at": "9999-12-31T23:59:59.999999Z", "amount": 2},
+    {"key": "A", "name": "", "at": "1582-10-10T00:00:00Z", "amount": 3, "rate": -0.0},
+    {"key": "", "name": "é", "amount": 4},
+]
+NUL = {"key": "n", "name": "a\0b", "amount": 5}
+LONG = {"key": "".join(chr(0x4E00 + n * 7919 % 20_000) for n in range(1_000)), "amount": 6}
+NO_KEY = {"amount": 0}
+
+
+@pytest.mark.usefixtures("in_new_york")
+def test_what_a_table_can_not_hold_is_named_left_out_kept_and_agreed_upon(
+    spark: SparkSession, log: Log, address: str, table: str
+) -> None:
+    append(log, *GOOD)
+    update(spark, address, things, table)
+    append(log, NO_KEY)
+    kind = table.partition(":")[0].partition("+")[0]
+    wrong = [NO_KEY, *([NUL] if kind == "postgresql" else []), *([] if kind == "sqlite" else [LONG])]
+    with pytest.raises(ViewFailed, match=r'can\'t hold row \{"key":null\}: key is null, .*onUndecodable=table'):
+        update(spark, address, things, table)
+    append(log, {"key": "a", "amount": 7}, *wrong[1:])
+    report = update(spark, address, things, table, on_undecodable="table")
+    refused = report.undecodable.refused
+    assert (refused.count, report.refused) == (len(wrong), "things_refused")
+    assert {each.column for each in refused.named} <= {"key", "name"}
+    assert report.fields()["refused"]["count"] == len(wrong)
+    kept = rows(table, "SELECT column_name, row_json FROM things_refused")
+    assert len(kept) == len(wrong)
+    assert sorted(json.loads(row)["amount"] for _, row in kept) == sorted(row["amount"] for row in wrong)
+    expected = {row["key"]: row["amount"] + 7 * (row["key"] == "a") for row in GOOD}
+    assert (
+        dict(rows(table, "SELECT key, amount FROM things".replace("key", "`key`" if kind == "mariadb" else "key")))
+        == expected
+    )
+    audit = audit_table(spark, address, things, table, on_undecodable="skip")
+    assert (audit.well, audit.undecodable.refused.count) == (True, len(wrong))
+    assert rebuild(spark, address, things, table, on_undecodable="skip").undecodable.refused.count == len(wrong)
+    assert rows(table, "SELECT count(*) FROM things_refused") == [(0,)]
+    assert audit_table(spark, address, things, table, on_undecodable="skip").well
+
+
+@pytest.mark.parametrize("table", ["postgresql"], indirect=True)
+def test_a_row_that_many_transactions_made_is_not_left_out_with_them(
+    spark: SparkSession, log: Log, address: str, table: str
+) -> None:
+    """Its transactions would be missing in it or not by how the log is divided into commits. A key can be left out."""
+    append(log, {"key": "n\0", "amount": 1}, {"key": "n", "amount": 2})
+    assert update(spark, address, summed, table, on_undecodable="skip").undecodable.refused.count == 1
+    append(log, NUL)
+    with pytest.raises(ViewFailed, match=r'row \{"key":"n"\}: name has a NUL.* one row of many transactions'):
+        update(spark, address, summed, table, on_undecodable="skip")
+    assert rows(table, "SELECT key, amount FROM summed") == [("n", 2)]
+
+
+@pytest.mark.parametrize("table", ["postgresql"], indirect=True)
+def test_a_row_is_named_by_its_transaction_where_the_view_has_it(
+    spark: SparkSession, log: Log, address: str, table: str
+) -> None:
+    append(log, GOOD[0], NUL)
+    with pytest.raises(ViewFailed, match=r"can't hold transaction 1 of partition 0, row .*: name has a NUL"):
+        update(spark, address, listed, table)
+    report = update(spark, address, listed, table, on_undecodable="skip")
+    assert [each[:3] for each in report.undecodable.refused.named] == [(0, 1, "name")]
+
+
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_a_sum_that_does_not_fit_files_is_refused_by_key_and_column_too(
+    spark: SparkSession, log: Log, address: str, tmp_path: Path, ansi: str
+) -> None:
+    """Whatever Spark's settings make of such a sum: an error without a name, or another number."""
+    table, before = f"parquet:{tmp_path / 'table'}", spark.conf.get("spark.sql.ansi.enabled")
+    append(log, *({"key": "k", "amount": 4 * 10**18 + 1} for _ in range(2)))
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        update(spark, address, things, table)
+        append(log, {"key": "k", "amount": 4 * 10**18})
+        with pytest.raises(ViewFailed, match=r'the sum of amount for \{"key":"k"\} is beyond bigint'):
+            update(spark, address, things, table)
+        assert [row.amount for row in spark.read.parquet(f"{tmp_path}/table/current").collect()] == [8 * 10**18 + 2]
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", before)
+
+
+def test_what_is_held_is_read_as_it_was(spark: SparkSession, log: Log, address: str, tmp_path: Path) -> None:
+    """Of years that the local calendar would move out of what Python has; differences of them are named, too."""
+    append(log, *GOOD)
+    for table in (f"parquet:{tmp_path / 'table'}", f"sqlite:///{tmp_path / 'views.db'}"):
+        update(spark, address, things, table)
+        assert audit_table(spark, address, things, table).well
+    with engine_at(table) as engine, engine.begin() as db:
+        db.execute(text("UPDATE things SET at = '0002-01-01 00:00:00.000000' WHERE key = 'a'"))
+    (found,) = audit_table(spark, address, things, table).found.differences
+    assert found.values == {"at": (datetime(2, 1, 1, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC))}
+    assert os.environ.get("TZ") is None or found.kind == "different"
