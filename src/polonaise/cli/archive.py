@@ -328,7 +328,8 @@ def restore(
 ) -> None:
     """Make a log again from its fragments, byte for byte. Prints how far each partition was restored.
 
-    A batch that goes beyond --until is left out as a whole. The directory holds no log until this has ended; if it is
+    A batch that goes beyond --until is left out as a whole. --until-time is refused where commit times stand still,
+    because a clock was ahead. The directory holds no log until this has ended; if it is
     killed on the way, run it again. An embedded log is opened as embedded:DIRECTORY; with --nodes, the directories are
     those of `polonaise storage run` and the coordinator is file:DIRECTORY/coordinator.
     """

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from itertools import takewhile
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from polonaise.client.protocol.ahead import Ahead
 from polonaise.client.protocol.continuity import Continuity
@@ -18,6 +20,10 @@ from polonaise.errors import DataDamaged, DeadlineExceeded, PolonaiseError, Prot
 from polonaise.log.batch import Batch, split
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.wire.messages import WHOLE, Batches, Read
+
+_log = logging.getLogger(__name__)
+_FUTURE_US: Final = 10_000_000
+"""A commit time is told to be of the future if it is later than now by this many microseconds: clocks may differ."""
 
 
 class _PartRequest(NamedTuple):
@@ -164,6 +170,8 @@ class BatchReader:
         """Move on past the batches of an answer, and learn from their size how large the next parts may be."""
         ids, size = batches[-1].last + 1 - self._first, sum(batch.length for batch in batches)
         self._first = batches[-1].last + 1
+        if self._since_us:
+            self._tell_future(batches[0])
         self._since_us = 0
         self._fruitless_s = None
         if self._ahead is not None:
@@ -171,6 +179,22 @@ class BatchReader:
             self._request_rest_of(request)
         elif self._end_known and self._end is not None:
             self._ahead = Ahead(self._first, self._end, self._settings.read_bytes, ids, size)
+
+    def _tell_future(self, batch: Batch) -> None:
+        """Warn, in the log of this process, if a reading by time begins with a batch that is of the future.
+
+        Commit times stand still there, because a batch was committed by a clock that was ahead: what is read, and what
+        is left out, has been chosen by times that are not those of the commits.
+        """
+        if batch.commit_time_us > self._requests.clock.wall_us() + _FUTURE_US:
+            until = datetime.fromtimestamp(batch.commit_time_us / 1e6, UTC).isoformat(sep=" ", timespec="seconds")
+            _log.warning(
+                "partition %d: commit times stand still at %s, which is in the future, from id %d on or earlier: a "
+                "clock was ahead there (or this machine's is behind). Choose transactions of this partition by ids",
+                self._partition,
+                until,
+                batch.first,
+            )
 
     def _request_rest_of(self, request: _PartRequest) -> None:
         """Request what an answer left out of its part, before all else; drop the parts in which no batch can begin."""

@@ -52,6 +52,7 @@ class Requests:
 
     def __init__(self, host: Host, routes: Routes, links: Links, settings: ClientSettings) -> None:
         self._host = host
+        self.clock = host.clock
         self._routes = routes
         self._links = links
         self._settings = settings
