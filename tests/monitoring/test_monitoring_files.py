@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 FILES = ROOT / "deploy" / "monitoring"
 PAGE = ROOT / "docs" / "monitoring.md"
 FUNCTIONS = {
-    "abs", "absent_over_time", "and", "by", "clamp_min", "deriv", "histogram_quantile", "increase", "max",
+    "abs", "absent_over_time", "and", "by", "changes", "clamp_min", "deriv", "histogram_quantile", "increase", "max",
     "max_over_time", "or", "predict_linear", "rate", "sum", "time", "topk", "without",
 }  # fmt: skip
 ELSEWHERE = {"up": {"job", "instance"}}

@@ -184,6 +184,12 @@ def network_trouble(network: Network) -> str:
     return str(getattr(network, "trouble", ""))
 
 
+def certificate_expires_s(network: Network) -> float | None:
+    """Return when this side's certificate expires, in seconds since 1970; None on a network without TLS."""
+    expires_s: float | None = getattr(network, "expires_s", None)
+    return expires_s
+
+
 def plain_network(network: Network) -> Network:
     """Return the network without TLS, for peers such as probes that have no certificate; itself if it has no TLS."""
     plain: Network = getattr(network, "plain", network)

@@ -236,8 +236,8 @@ class TlsIdentity:
 
 
 def _day(seconds: float) -> str:
-    """Return a time as a day in UTC."""
-    return "no day" if seconds == float("inf") else time.strftime("%Y-%m-%d", time.gmtime(seconds))
+    """Return a time as a day and an hour in UTC."""
+    return "no day" if seconds == float("inf") else time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 
 def tls_identity(role: str, files: TlsFiles | None = None) -> TlsIdentity | None:

@@ -56,6 +56,12 @@ class TlsNetwork(RealNetwork):
         return self._identity.warning()
 
     @property
+    def expires_s(self) -> float:
+        """When the certificate in use expires, in seconds since 1970."""
+        self._identity.accepting()  # reads files that have changed
+        return self._identity.own.expires_s
+
+    @property
     def plain(self) -> Network:
         """The same network without TLS. See `plain_network`."""
         return RealNetwork()

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from polonaise.errors import BadOption, PolonaiseError
 from polonaise.histogram import Histogram
-from polonaise.host import Clock, DiskSpace, Host
+from polonaise.host import Clock, DiskSpace, Host, Network, certificate_expires_s, network_trouble
 from polonaise.node.condition import HealthStatus, conditions_in, health_status_of, server_troubles, storage_troubles
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.detail import Detail, detail_in
@@ -159,8 +159,18 @@ class ObservedStorage:
 class HttpFace:
     """Answers the requests of operators about one node."""
 
-    def __init__(self, node: ObservedNode, clock: Clock, text: TextOf, loop_delays: Histogram, version: str) -> None:
+    def __init__(
+        self,
+        node: ObservedNode,
+        clock: Clock,
+        text: TextOf,
+        loop_delays: Histogram,
+        version: str,
+        network: Network | None = None,
+    ) -> None:
+        """`network` is the node's, whose certificate may expire."""
         self._node = node
+        self._network = network
         self._clock = clock
         self._text = text
         self._loop_delays = loop_delays
@@ -193,8 +203,15 @@ class HttpFace:
         """Return why the node is not ready, by a verdict at most `_VERDICT_S` old; empty if it is ready."""
         now_s = self._clock.monotonic_s()
         if self._judged_s is None or now_s - self._judged_s >= _VERDICT_S:
-            self._reason, self._judged_s = self._node.not_ready(), now_s
+            self._reason, self._judged_s = self._expired() or self._node.not_ready(), now_s
         return self._reason
+
+    def _expired(self) -> str:
+        """Return that the certificate has expired, with which nobody connects to the node; empty if it has not."""
+        expires_s = None if self._network is None else certificate_expires_s(self._network)
+        if self._network is None or expires_s is None or expires_s > self._clock.wall_us() / 1e6:
+            return ""
+        return network_trouble(self._network) or "the certificate has expired"
 
     async def _metrics(self, asked: HttpRequest) -> HttpAnswer:
         try:
@@ -214,6 +231,9 @@ class HttpFace:
         role, name = self._node.labels()
         samples.add(metrics.NODE_INFO, 1, role, self._version, name)
         samples.add(metrics.NODE_READY, int(not self._not_ready()))
+        expires_s = None if self._network is None else certificate_expires_s(self._network)
+        if expires_s is not None:
+            samples.add(metrics.NODE_CERTIFICATE_EXPIRES, expires_s)
         samples.add(metrics.NODE_TASKS, len(asyncio.all_tasks()))
         samples.add_histogram(metrics.NODE_LOOP_DELAY, self._loop_delays)
 

@@ -60,6 +60,10 @@ NODE_LOOP_DELAY: Final = _histogram(
     "How late a timer of the node's event loop went off, measured once a second: how long the loop was busy or "
     "stopped.",
 )
+NODE_CERTIFICATE_EXPIRES: Final = _gauge(
+    "node_certificate_expires_timestamp_seconds",
+    "When the node's certificate expires, in seconds since 1970; no sample without TLS.",
+)
 NODE_TASKS: Final = _gauge("node_tasks", "Tasks of the node's event loop.")
 
 # ---------------------------------------------------------------------- a server as a whole

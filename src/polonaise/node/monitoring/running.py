@@ -25,7 +25,9 @@ async def serving_http(host: Host, address: str, node: ObservedNode) -> AsyncIte
     Raises `AddressInUse`, `BadOption` or `TooManyOpenFiles` if the address can't be listened at.
     """
     delays = Histogram()
-    listener = HttpListener(host, HttpFace(node, host.clock, Exposition().text, delays, version("polonaise")).answer)
+    listener = HttpListener(
+        host, HttpFace(node, host.clock, Exposition().text, delays, version("polonaise"), host.network).answer
+    )
     listens_at = await listener.open(address)
     watch = host.spawn(_watch_loop(host, delays), "event loop's delay")
     try:
