@@ -10,7 +10,7 @@ longest time between two commits of one partition from then on until all is well
 the log is read: it holds each acknowledged append once, in order, and nothing else but perhaps the last append of a
 partition, whose answer was not waited for.
 
-With `--write` the table replaces the one in docs/performance.md.
+With `--write` the tables replace those in docs/performance.md: one for nodes, and one for ZooKeeper's servers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import uvloop
 import polonaise
 from document import arguments, command, table, write_figures
 from polonaise.admin.cluster import ClusterObserver, Wellness, observer_of
-from polonaise.admin.localplan import FILE, LocalPlan, Wanted
+from polonaise.admin.localplan import FILE, ZOOKEEPER, LocalPlan, Wanted
 from polonaise.admin.zookeeper import ZooKeeperEnsemble, ZooKeeperPlace, ZooKeeperServer
 from polonaise.coordination.lease import LEASE_S
 from polonaise.host.address import HostPort
@@ -362,10 +362,10 @@ def body_of(number: int) -> bytes:
     return (b"%d" % number).ljust(100)
 
 
-def page(waits: dict[str, list[float]], rounds: int, where: str) -> list[str]:
+def page(waits: dict[str, list[float]], rounds: int, where: str, only: str) -> list[str]:
     what = {scenario.name: scenario.what for scenario in SCENARIOS}
     return [
-        f"{command('failover.py', rounds=rounds)}; {rounds} rounds each, nodes on {where}.",
+        f"{command('failover.py', only=only, rounds=rounds)}; {rounds} rounds each, nodes on {where}.",
         "",
         *table(
             ["what happens", "median ms", "worst ms"],
@@ -392,10 +392,16 @@ def main() -> None:
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         waits = runner.run(measure(Path(scratch), scenarios, options.rounds, hosts))
-    lines = page(waits, options.rounds, "this machine" if impossible else "hosts of their own")
-    print("\n".join(lines))
-    if options.write:
-        write_figures("failover.py", lines)
+    where = "this machine" if impossible else "hosts of their own"
+    zookeeper = {name: each for name, each in waits.items() if name.startswith(ZOOKEEPER)}
+    nodes = {name: each for name, each in waits.items() if name not in zookeeper}
+    for figures, name in ((nodes, "failover.py"), (zookeeper, "failover.py, ZooKeeper")):
+        if not figures:
+            continue
+        lines = page(figures, options.rounds, where, options.only)
+        print("\n".join(lines))
+        if options.write:
+            write_figures(name, lines)
 
 
 if __name__ == "__main__":

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import ssl
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from polonaise.admin.zookeeper import ZooKeeperEnded, ZooKeeperEnsemble
+from polonaise.admin.zookeeper import ZooKeeperEnded, ZooKeeperEnsemble, _Pause
 from polonaise.errors import CertificateUnusable, DirectoryInUse
-from polonaise.host.tls import TlsFiles
+from polonaise.host.address import HostPort
+from polonaise.host.tls import TlsFiles, TlsIdentity
 from rigs.localcluster import processes_in
 from rigs.programs import start_polonaise
-from rigs.tls import Authority
+from rigs.tls import Authority, replace
 from rigs.waiting import block_until
 
 pytestmark = pytest.mark.slow
@@ -62,6 +65,65 @@ def test_a_server_that_ends_by_itself_ends_the_command_which_tells_why(tmp_path:
         for pid in running_in(tmp_path):
             os.kill(pid, signal.SIGKILL)
         assert command.wait(30) == 1
+
+
+def test_a_server_of_an_ensemble_that_ends_by_itself_is_started_again_and_that_is_told(tmp_path: Path) -> None:
+    with ZooKeeperEnsemble(tmp_path, servers=3, tick_ms=500) as ensemble:
+        ensemble.start(60.0)
+        victim = ensemble.servers[1]
+        for pid in running_in(tmp_path / "zookeeper-2"):
+            os.kill(pid, signal.SIGKILL)
+        told: list[str] = []
+
+        def is_back() -> bool:
+            told.extend(ensemble.tend())
+            return len(told) > 1 and victim.is_serving()
+
+        block_until(is_back, "the server serves again")
+        assert "ZooKeeper server 2 ended" in told[0]
+        assert told[0].endswith("it is started again in 0.5 s")
+        assert told[1:] == ["ZooKeeper server 2 was started again"]
+        assert all(server.is_serving() for server in ensemble.servers)
+
+
+def test_the_pause_before_a_server_is_started_again_doubles_while_it_ends_soon() -> None:
+    pause, now_s, pauses = _Pause(), 1000.0, []
+    for _ in range(8):
+        pauses.append(pause.ended(now_s))
+        assert pause.until_s == now_s + pauses[-1]
+        now_s += 40
+        pause.started(now_s)
+    assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert pause.ended(now_s + 60) == 0.5
+
+
+def test_replaced_tls_files_are_taken_without_a_restart_once_key_and_certificate_fit(tmp_path: Path) -> None:
+    ours = Authority(tmp_path / "ours")
+    files, other = ours.node("zookeeper"), ours.node("other")
+    with ZooKeeperEnsemble(tmp_path / "zookeeper", tick_ms=500, tls=files) as ensemble:
+        ensemble.start(60.0)
+        server = ensemble.servers[0]
+        before = shown_by(server.address, files)
+        assert ensemble.tend() == []
+        replace(files.certificate, other.certificate)
+        [told] = ensemble.tend()
+        assert "can't be used, those before are still in use" in told
+        assert ensemble.tend() == []
+        replace(files.key, other.key)
+        assert ensemble.tend() == ["the TLS files were replaced: the servers of ZooKeeper use them for new connections"]
+        block_until(lambda: shown_by(server.address, files) != before, "the server shows its new certificate")
+        assert server.is_serving()
+
+
+def shown_by(address: HostPort, files: TlsFiles) -> bytes | None:
+    """Return the certificate that a server shows."""
+    context = TlsIdentity(files).dialling()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    with (
+        socket.create_connection((address.host, address.port), 10.0) as plain,
+        context.wrap_socket(plain, server_hostname=address.host) as made,
+    ):
+        return made.getpeercert(binary_form=True)
 
 
 def test_a_server_that_does_not_come_up_tells_what_it_printed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +17,8 @@ from polonaise.host.certificates import CLIENT
 from polonaise.host.real import RealClock, RealHost
 from polonaise.host.tls import TlsFiles, TlsIdentity
 from polonaise.node.addresses import coordinator_at
-from rigs.tls import Authority
-from rigs.zookeeper import SESSION_S, ensemble
+from rigs.tls import Authority, replace
+from rigs.zookeeper import SESSION_S, ensemble, new_root
 
 DESCRIPTION = ClusterDescription(bytes(range(16)), 3, ("a:1", "b:1", "c:1"))
 
@@ -35,8 +36,8 @@ def encrypted(ours: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 async def round_trip(hosts: str, tls: TlsFiles | None) -> None:
-    """Make a cluster, and read it."""
-    coordinator = Coordinator(ZooKeeperBackend(hosts, "/bank", session_s=SESSION_S, tls=tls), RealClock())
+    """Make a cluster in a new place, and read it."""
+    coordinator = Coordinator(ZooKeeperBackend(hosts, new_root(), session_s=SESSION_S, tls=tls), RealClock())
     try:
         await coordinator.initialize(DESCRIPTION)
         assert await coordinator.describe() == DESCRIPTION
@@ -85,6 +86,39 @@ async def test_a_zookeeper_on_another_host_is_not_believed(ours: Authority, tmp_
         named.start(60.0)
         port = named.servers[0].address.port
         await refused(f"127.0.0.1:{port}", ours.node("visitor"), "is not for this host")
+
+
+@pytest.mark.slow
+async def test_the_ca_is_replaced_as_documented_and_zookeeper_answers_at_each_step(tmp_path: Path) -> None:
+    before, after = Authority(tmp_path / "before"), Authority(tmp_path / "after")
+    nodes, users = [ca.node("zookeeper") for ca in (before, after)], [ca.node("user") for ca in (before, after)]
+    old_ca, new_ca = Path(nodes[0].ca).read_bytes(), Path(nodes[1].ca).read_bytes()
+    both = tmp_path / "both.pem"
+    both.write_bytes(old_ca + new_ca)
+    node, user = own_copy(nodes[0], tmp_path / "its"), own_copy(users[0], tmp_path / "ours-own")
+    with ZooKeeperEnsemble(tmp_path / "zookeeper", tick_ms=500, tls=node) as made:
+        made.start(60.0)
+        await round_trip(made.hosts, user)
+        for files in (node, user):
+            replace(files.ca, str(both))
+        await round_trip(made.hosts, user)
+        for files, new in ((node, nodes[1]), (user, users[1])):
+            replace(files.certificate, new.certificate)
+            replace(files.key, new.key)
+        assert made.tend() == ["the TLS files were replaced: the servers of ZooKeeper use them for new connections"]
+        await round_trip(made.hosts, user)
+        for files in (node, user):
+            replace(files.ca, nodes[1].ca)
+        await round_trip(made.hosts, user)
+        await refused(made.hosts, users[0], "is not of a CA that this process trusts")
+
+
+def own_copy(files: TlsFiles, directory: Path) -> TlsFiles:
+    """Return copies of these files, which a test replaces."""
+    directory.mkdir()
+    return TlsFiles(
+        *(shutil.copy(path, directory / Path(path).name) for path in (files.ca, files.certificate, files.key))
+    )
 
 
 async def test_the_address_says_when_zookeeper_has_no_tls(ours: Authority) -> None:

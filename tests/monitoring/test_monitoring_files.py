@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 FILES = ROOT / "deploy" / "monitoring"
 PAGE = ROOT / "docs" / "monitoring.md"
 FUNCTIONS = {
-    "abs", "absent_over_time", "and", "by", "changes", "clamp_min", "deriv", "histogram_quantile", "increase", "max",
-    "max_over_time", "or", "predict_linear", "rate", "sum", "time", "topk", "without",
+    "abs", "absent_over_time", "and", "by", "changes", "clamp_min", "deriv", "histogram_quantile", "increase",
+    "max", "max_over_time", "min", "or", "predict_linear", "rate", "sum", "time", "topk", "without",
 }  # fmt: skip
 ELSEWHERE = {"up": {"job", "instance"}}
 """Metrics that Prometheus makes itself."""
@@ -199,3 +199,14 @@ def test_names_end_as_prometheus_has_it() -> None:
         assert metric.name.endswith("_seconds") or metric.kind is not MetricKind.HISTOGRAM
         assert metric.meaning.endswith(".")
     assert len({metric.name for metric in METRICS}) == len(METRICS)
+
+
+def test_an_outage_of_the_whole_coordinator_pages_within_half_a_minute() -> None:
+    groups = yaml.safe_load((FILES / "alerts.yml").read_text())["groups"]
+    [(group, rule)] = [(g, r) for g in groups for r in g["rules"] if r["alert"] == "PolonaiseCoordinatorAway"]
+    scraped = yaml.safe_load((FILES / "prometheus.yml").read_text())["scrape_configs"][0]
+    assert scraped["job_name"] == "polonaise-servers"
+    # The gauge is 1 a second or two after the last answer; then a scrape, the wait, and two evaluations at the latest.
+    parts = [scraped["scrape_interval"], rule["for"], group["interval"], group["interval"]]
+    assert 2 + sum(int(part.removesuffix("s")) for part in parts) <= 30
+    assert rule["labels"] == {"severity": "critical"}

@@ -11,6 +11,7 @@ import hashlib
 import ipaddress
 import os
 import re
+import secrets
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -176,7 +177,9 @@ def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriva
         _check_authority(ca, key, at, key_at)
         return ca, key
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = _named("Polonaise development CA")
+    # No two CAs of one name: of those, Java's trust store of PEM files keeps the last one only, and while a CA is
+    # replaced ZooKeeper would refuse everybody with a certificate of the other.
+    subject = _named(f"Polonaise development CA {secrets.token_hex(4)}")
     public = key.public_key()
     now = datetime.now(UTC)
     made = (

@@ -17,11 +17,13 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from polonaise.errors import AddressInUse, BadOption, CertificateUnusable, ExtraMissing, PolonaiseError
+from polonaise.admin.zookeepertls import changes_of, check_key, tls_lines, write_store
+from polonaise.errors import AddressInUse, BadOption, ExtraMissing, PolonaiseError
 from polonaise.host.address import HostPort, parse_address
 from polonaise.host.files import RealLock, try_lock, with_own_errors
 from polonaise.host.tls import TlsFiles, TlsIdentity
@@ -39,6 +41,11 @@ _JARS: Final = (
 _HEAP: Final = "256m"
 _PAUSE_S: Final = 0.05
 _STOP_S: Final = 10.0
+_AGAIN_S_MIN: Final = 0.5
+_AGAIN_S_MAX: Final = 30.0
+"""The first and the longest pause, in seconds, before a server is started again that has ended by itself."""
+_RAN_S: Final = 60.0
+"""A server that ran for so long, in seconds, is started again after the first pause."""
 _LOG_END: Final = 2_000
 """Characters of a server's log that are told when it did not start, or ended by itself."""
 _WATCHED: Final = """\
@@ -251,7 +258,13 @@ class ZooKeeperEnsemble:
         self._lines = [
             f"tickTime={tick_ms}",
             "initLimit=10",
+            # A leader that falls silent is replaced after so many ticks: the leases of Polonaise's servers, of 5 s, are
+            # to outlast that (decision 49).
             "syncLimit=2",
+            # A server that still takes a lost one for the leader would wait for `initLimit` until it looks again.
+            "connectToLearnerMasterLimit=2",
+            "cnxTimeout=2000",  # of a connection for an election: no host that is cut off delays one for longer
+            "electionPortBindRetry=0",  # for ever: a server that is started again may find its port taken for a moment
             "maxClientCnxns=0",
             "admin.enableServer=false",
             "4lw.commands.whitelist=srvr",
@@ -262,9 +275,13 @@ class ZooKeeperEnsemble:
         self._tls = tls
         identity = None if tls is None else TlsIdentity(tls)
         if tls is not None:
-            _check_key(tls.key)
-            self._lines += _tls_lines(tls, self._store, among_servers=servers > 1)
+            check_key(tls.key)
+            self._lines += tls_lines(tls, self._store, among_servers=servers > 1)
         self._lock: RealLock | None = None
+        self._pauses: dict[int, _Pause] = {}
+        self._seen_files: object = None
+        """What told that the TLS files that are in use were changed last."""
+        self._refused_files = ""
         java = os.path.join(find_java().home, "bin", "java")
         _class_path(with_tls=tls is not None)  # raises, by name, if the extra is missing
         self._is_elsewhere = bool(places)
@@ -302,7 +319,8 @@ class ZooKeeperEnsemble:
         # ZooKeeper itself locks nothing: two servers in one directory would destroy each other's files.
         self._lock = try_lock(str(self._directory / "lock"))
         if self._tls is not None:
-            with_own_errors(str(self._store), partial(_write_store, self._store, self._tls))
+            self._seen_files = changes_of(self._tls)
+            with_own_errors(str(self._store), partial(write_store, self._store, self._tls))
         for server in self.servers:
             with_own_errors(str(self._directory), partial(server.configure, self._lines))
             server.start()
@@ -315,6 +333,42 @@ class ZooKeeperEnsemble:
         for server in self.servers:
             if not server.running:
                 raise server.ended("ended")
+
+    def tend(self) -> list[str]:
+        """Start servers again that have ended by themselves, and hand replaced TLS files to all.
+
+        To be called again and again after `start`. Returns what an operator is to be told. Between two starts of a
+        server there is a pause, which doubles as long as it ends soon. Raises `ZooKeeperEnded` if the only server has
+        ended: whoever started this process sees that.
+        """
+        if len(self.servers) == 1:
+            self.check()
+        now_s, told = time.monotonic(), []
+        for server in self.servers:
+            pause = self._pauses.setdefault(server.number, _Pause())
+            if not server.running and server.pid is not None:
+                server.kill()  # what watches over it is left
+                told.append(f"{server.ended('ended').text}; it is started again in {pause.ended(now_s):g} s")
+            elif not server.running and now_s >= pause.until_s:
+                server.start()
+                pause.started(now_s)
+                told.append(f"ZooKeeper server {server.number} was started again")
+        return [*told, *self._take_tls_files()]
+
+    def _take_tls_files(self) -> list[str]:
+        """Write the file of key and certificate again if one of them was replaced; return what is to be told."""
+        if self._tls is None or (changed := changes_of(self._tls)) == self._seen_files:
+            return []
+        try:
+            TlsIdentity(self._tls)  # raises, as while the certificate is new and the key is not
+            check_key(self._tls.key)
+            with_own_errors(str(self._store), partial(write_store, self._store, self._tls))
+        except PolonaiseError as error:
+            text = f"the TLS files were replaced and can't be used, those before are still in use: {error}"
+            told, self._refused_files = ([] if self._refused_files == text else [text]), text
+            return told
+        self._seen_files, self._refused_files = changed, ""
+        return ["the TLS files were replaced: the servers of ZooKeeper use them for new connections"]
 
     def stop(self) -> None:
         """Stop all servers."""
@@ -354,29 +408,25 @@ def check_installed() -> None:
     _class_path()
 
 
-def _tls_lines(tls: TlsFiles, store: Path, *, among_servers: bool) -> list[str]:
-    """Return the lines of a configuration that make servers take TLS only, with certificates of this CA."""
-    lines = ["serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory", "ssl.clientAuth=need"]
-    for part in ("ssl", "ssl.quorum") if among_servers else ("ssl",):
-        for kind, path in (("keyStore", store), ("trustStore", Path(tls.ca))):
-            lines += [f"{part}.{kind}.location={path}", f"{part}.{kind}.type=PEM"]
-    return [*lines, "sslQuorum=true"] if among_servers else lines
+class _Pause:
+    """The pause before a server is started again that has ended by itself."""
 
+    def __init__(self) -> None:
+        self._next_s = _AGAIN_S_MIN
+        self._started_s = -inf
+        self.until_s = -inf
+        """When it may be started; monotonic."""
 
-def _check_key(path: str) -> None:
-    """Raise `CertificateUnusable` for a key that OpenSSL reads and ZooKeeper's Java does not."""
-    if b"-----BEGIN PRIVATE KEY-----" not in with_own_errors(path, Path(path).read_bytes):
-        raise CertificateUnusable(
-            f"the key {path!r} is not in PKCS#8, and ZooKeeper reads no other: give the one that `openssl pkcs8 -topk8 "
-            "-nocrypt` makes of it"
-        )
+    def started(self, now_s: float) -> None:
+        self._started_s = now_s
 
-
-def _write_store(path: Path, tls: TlsFiles) -> None:
-    """Write key and certificate into one file, for the user of this process only."""
-    path.unlink(missing_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(Path(tls.key).read_bytes() + b"\n" + Path(tls.certificate).read_bytes())
+    def ended(self, now_s: float) -> float:
+        """Take note that it has ended, and return the pause in seconds: twice the last one, if it did not run long."""
+        if now_s - self._started_s >= _RAN_S:
+            self._next_s = _AGAIN_S_MIN
+        pause_s, self._next_s = self._next_s, min(2 * self._next_s, _AGAIN_S_MAX)
+        self.until_s = now_s + pause_s
+        return pause_s
 
 
 def _class_path(*, with_tls: bool = False) -> list[str]:

@@ -33,8 +33,9 @@ def zookeeper_run(
 ) -> None:
     """Run ZooKeeper on this machine until it is interrupted: one server, or an ensemble. For development and tests.
 
-    Needs PySpark, whose jars it runs, and Java. With TLS files it takes TLS only. In production, use an ensemble with a
-    machine for each server.
+    Needs PySpark, whose jars it runs, and Java. With TLS files it takes TLS only. A server of an ensemble that ends by
+    itself is started again, after a pause that grows; one that is alone ends the command. In production, use an
+    ensemble with a machine for each server.
     """
     from polonaise.admin.zookeeper import ZooKeeperEnsemble
     from polonaise.host.tls import files_in
@@ -48,4 +49,5 @@ def zookeeper_run(
         servers.start()
         say_ready(servers.hosts)
         while not stopped.wait(_LOOK_S):
-            servers.check()
+            for line in servers.tend():
+                typer.echo(line, err=True)
