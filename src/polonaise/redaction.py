@@ -19,49 +19,83 @@ _TEXT_CHARACTERS_MAX: Final = 2_000
 """The most characters of an application's text that are told: several times what any message shows."""
 
 _SECRET_NAMES: Final = "pass|pwd|secret|token|key|cred|sig|auth|private|sas"
-_NAMED: Final = re.compile(
-    rf"(?i)((?:^|[?&;,\s'\"({{/:])[\w.\-%]*(?:{_SECRET_NAMES})[\w.\-%]*=)('[^']*'|\"[^\"]*\"|[^&;\s'\")}},]*)"
+_SECRET_NAME: Final = re.compile(rf"(?i){_SECRET_NAMES}")
+_NAME: Final = re.compile(r"(?:^|[?&;,\s'\"({/:])([\w.\-%]+)=")
+_VALUE: Final = re.compile(r"'[^']*'|\"[^\"]*\"|[^&;\s'\")},]*")
+"""A parameter, and its value: `password=…` in a query, a JDBC address or a DSN of words."""
+_UP_TO_AT: Final = re.compile(r"(?<!\S)\S*@")
+"""A word up to its last at sign."""
+_PASSWORD: Final = re.compile(
+    r"(?P<scheme>(?<![\w+.\-])[\w+.\-]+:/{1,3}|//)?(?<![^\s:/@'\"])(?P<user>[^\s:/@'\"]*):(?!/)\S+@"
 )
-"""A parameter whose name suggests a secret: `password=…` in a query, a JDBC address or a DSN of words."""
-_PASSWORD: Final = re.compile(r"(?P<scheme>\b[\w+.\-]+:/{1,3}|//)?(?P<user>[^\s:/@'\"]*):(?!/)\S+@")
 """`user:password@`, up to the last at sign: an unquoted at sign within a password would leave its second half visible.
 """
-_SPACED: Final = re.compile(r"(?P<scheme>\b[\w+.\-]+://)(?P<user>[^\s:/@'\"]*):[^@\n]{1,200}@")
+_SPACED: Final = re.compile(r"(?P<scheme>(?<![\w+.\-])[\w+.\-]+://)(?P<user>[^\s:/@'\"]*):[^@\n]{1,200}@")
 """`user:password@` with blanks in it, only where a scheme shows that an address begins."""
 _TOKEN: Final = re.compile(r"(?i)\b(?P<scheme>https?://)[^\s:/@'\"]+@")
 """A user without a password in an http or https address, where the user may be itself the token."""
-_QUOTED: Final = re.compile(r"(?i)[^\s?&=;'\"]*(?:%3a%2f%2f|%40|%3d)[^\s&;'\"]*")
+_QUOTED: Final = re.compile(r"(?i)(?<![^\s?&=;'\"])[^\s?&=;'\"]*(?:%3a%2f%2f|%40|%3d)[^\s&;'\"]*")
 """A percent-encoded address within an address, or text that resembles one and holds no secret.
 
 Often only its delimiters are encoded: in `fragments=s3://bucket?aws_secret_access_key%3D…` the equals sign is.
 """
+_QUOTED_TIMES_MAX: Final = 8
+"""How often an address may be percent-encoded, one within the other; what is so more often is hidden whole."""
 
 
-def redacted(text: object) -> str:
-    """Return the text without the secrets of the addresses in it. Bytes are decoded first."""
+def redacted(text: object, characters_max: int | None = None) -> str:
+    """Return the text without the secrets of the addresses in it, cut to `characters_max`. Bytes are decoded first.
+
+    A text is never cut before: half a secret is not seen to be one. Takes time in proportion to the text's length.
+    """
     shown = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
-    shown = _QUOTED.sub(lambda match: _within(match[0]), shown)
-    for pattern in (_PASSWORD, _SPACED):
-        shown = pattern.sub(lambda match: f"{match['scheme'] or ''}{match['user']}:{HIDDEN}@", shown)
+    return _redacted(shown, 0)[:characters_max]
+
+
+def _redacted(shown: str, depth: int) -> str:
+    # Each pattern begins where a word or a run of letters does, so that no letter is looked at from many beginnings.
+    shown = _QUOTED.sub(lambda match: _within(match[0], depth), shown)
+    shown = _UP_TO_AT.sub(lambda word: _PASSWORD.sub(_without_password, word[0]), shown)
+    shown = _SPACED.sub(_without_password, shown)
     shown = _TOKEN.sub(lambda match: f"{match['scheme']}{HIDDEN}@", shown)
-    return _NAMED.sub(lambda match: match[1] + HIDDEN, shown)
+    return _without_named(shown)
 
 
-def _within(quoted: str) -> str:
+def _without_password(match: re.Match[str]) -> str:
+    return f"{match['scheme'] or ''}{match['user']}:{HIDDEN}@"
+
+
+def _without_named(text: str) -> str:
+    """Return the text without the values of parameters whose names suggest a secret."""
+    parts, at = [], 0
+    while (name := _NAME.search(text, at)) is not None:
+        parts.append(text[at : name.end()])
+        at = name.end()
+        if _SECRET_NAME.search(name[1]):
+            parts.append(HIDDEN)
+            value = _VALUE.match(text, at)
+            at = value.end() if value is not None else at
+    return "".join((*parts, text[at:]))
+
+
+def _within(quoted: str, depth: int) -> str:
     """Return the percent-encoded text redacted, or as it was when it holds no secret."""
+    if depth == _QUOTED_TIMES_MAX:
+        return HIDDEN
     unquoted = unquote(quoted)
-    shown = redacted(unquoted)
+    shown = _redacted(unquoted, depth + 1)
     return quoted if shown == unquoted else quote(shown, safe=HIDDEN + "/:" if "/" in quoted else HIDDEN)
 
 
-def redacted_text(given: object, text_of: Callable[[object], str] = str) -> str:
-    """Return the text of an object of the application's own, redacted, and cut if it is very long.
+def redacted_text(
+    given: object, text_of: Callable[[object], str] = str, characters_max: int = _TEXT_CHARACTERS_MAX
+) -> str:
+    """Return the text of an object of the application's own, redacted, and then cut if it is long.
 
-    An object without a text is told by its type. Cut before it is redacted, because that takes long for a long text;
-    whoever tells less of it cuts it once more, so that no secret is cut where it would not be seen any more.
+    An object without a text is told by its type.
     """
     try:
-        return redacted(text_of(given)[:_TEXT_CHARACTERS_MAX])
+        return redacted(text_of(given), characters_max)
     except Exception:  # noqa: BLE001 - the application's objects say how they look
         return f"{type(given).__name__} without a text"
 

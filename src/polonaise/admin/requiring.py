@@ -121,7 +121,7 @@ def check_zone(zone: str) -> None:
     """Raise `BadOption` unless this may be the name of a zone, or is empty, which stands for none."""
     if len(zone) > _ZONE_MAX or not all(each.isalnum() or each in "-_." for each in zone):
         raise BadOption(
-            f"invalid zone {redacted(zone[:_ZONE_MAX])!r}: letters, digits, '-', '_' and '.', {_ZONE_MAX} at most"
+            f"invalid zone {redacted(zone, _ZONE_MAX)!r}: letters, digits, '-', '_' and '.', {_ZONE_MAX} at most"
         )
 
 

@@ -199,6 +199,11 @@ def lock_path(directory: str) -> str:
     return posixpath.join(directory, HOST_LOCK)
 
 
+def sockets_directory(directory: str) -> str:
+    """Return the directory of the sockets that the nodes listen at."""
+    return posixpath.join(directory, _SOCKETS)
+
+
 def coordinator_of(host: Host, directory: str) -> Coordinator:
     """Return the coordinator of the embedded log in this directory. Nobody takes over from a host that lives."""
     return coordinator_in(host, posixpath.join(directory, COORDINATOR), alone=True)

@@ -24,7 +24,14 @@ from polonaise.host import Identity
 from polonaise.host.filelimits import check_room, too_many_open
 from polonaise.host.files import identity, try_lock
 from polonaise.host.real import loop_factory, stop_at_mistakes
-from polonaise.node.embedded import EmbeddedAddress, EmbeddedHost, NodesStopped, host_log, lock_path
+from polonaise.node.embedded import (
+    EmbeddedAddress,
+    EmbeddedHost,
+    NodesStopped,
+    host_log,
+    lock_path,
+    sockets_directory,
+)
 from polonaise.redaction import redacted
 
 _log = logging.getLogger(__name__)
@@ -65,6 +72,8 @@ class HostElection:
         self._pause_s = WATCH_S
         self._lock_file: Identity | None = None
         """The identity of the lock file that this process locked last; None before the first."""
+        self._sockets: frozenset[str] = frozenset()
+        """The names of the sockets of the nodes that serve in this process; empty before they do."""
         self._users = 0
         self.listeners: list[Callable[[PolonaiseError], None]] = []
         """The functions that are called, in the election's thread, with the error that ends this process's part in the
@@ -174,17 +183,22 @@ class HostElection:
         Raises their fault. If they stopped themselves, that is in `host.failure`.
         """
         loop = asyncio.get_running_loop()
+        self._sockets = frozenset()
         stop_at_mistakes(loop, host)
         nodes = asyncio.ensure_future(host_log(host, self._address, self._started))
         with self._guard:
             self._cancel = lambda: _cancel_in(loop, nodes)
         if self._stopping.is_set():  # set before `_cancel` was, so that `_close` could not call it
             nodes.cancel()
-        watch = host.spawn(self._watch_place(host), f"presence of {self._address.directory}")
+        watches = (
+            host.spawn(self._watch_place(host), f"presence of {self._address.directory}"),
+            host.spawn(self._watch_sockets(host, nodes), f"sockets of {self._address.directory}"),
+        )
         try:
             await asyncio.wait([nodes])
         finally:
-            watch.cancel()
+            for watch in watches:
+                watch.cancel()
             with self._guard:
                 self._cancel = None
         error = None if nodes.cancelled() else nodes.exception()
@@ -211,9 +225,33 @@ class HostElection:
             "put back what belongs there"
         )
 
+    async def _watch_sockets(self, host: EmbeddedHost, nodes: asyncio.Future[None]) -> None:
+        """End the nodes once one of their sockets is gone: no other process can reach them, and none can take over.
+
+        This process then hosts again, with new sockets, unless another one gets the lock first. Cleaners of old files
+        remove sockets, which never get a newer time.
+        """
+        while not self._stopping.is_set():
+            names: set[str] = set()
+            with contextlib.suppress(NotFound):  # the directory is gone, and all that was in it
+                names = set(await host.disk.list(sockets_directory(self._address.directory)))
+            gone = self._sockets - names
+            if gone and not self._stopping.is_set() and not nodes.done():
+                where = sockets_directory(self._address.directory)
+                _log.error(
+                    "%s in %s was removed while the log ran: its nodes start again, with new sockets. Keep cleaners of "
+                    "old files away from the directory",
+                    ", ".join(sorted(gone)),
+                    where,
+                )
+                nodes.cancel()
+                return
+            await asyncio.sleep(_PRESENCE_S)
+
     def _started(self) -> None:
         """Take note that the nodes serve."""
         _log.info("this process (%d) hosts the log in %s", os.getpid(), self._address.directory)
+        self._sockets = frozenset(os.listdir(sockets_directory(self._address.directory)))
         self._pause_s = WATCH_S
         self.trouble = None
         self._settle()

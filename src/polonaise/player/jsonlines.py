@@ -254,7 +254,7 @@ class JsonLinesTarget:
                         line = self._line_of(batch.partition, entry)
                     lines.append(_json_line(line))
                 except Exception as error:  # noqa: BLE001 - the player is told
-                    said = redacted(str(error).strip().partition("\n")[0])
+                    said = redacted(str(error).strip().partition("\n")[0], _REASON_CHARACTERS_MAX)
                     reason = f"{type(error).__name__}: {said}"[:_REASON_CHARACTERS_MAX]
                     return _EncodedBatch(b"".join(lines), last, reason)
             last = entry.id
