@@ -166,6 +166,9 @@ class PartitionValue(CoordinatorValue):
     versions that know of no resets."""
     required: Requirement | None = None
     """The requirement that the last engaged session acts by; None, and not written, where there never was one."""
+    outdated: SessionId = NO_SESSION
+    """A session that a replica knew of although this value had not given it out: the coordinator was put back to an
+    older state, and no session starts on this value. NO_SESSION, and not written, while nobody has found that."""
 
     @classmethod
     def initial(cls, members: tuple[StorageId, ...]) -> PartitionValue:
@@ -177,6 +180,8 @@ class PartitionValue(CoordinatorValue):
         more: dict[str, Any] = {}
         if self.required is not None:
             more["required"] = self.required.fields
+        if self.outdated != NO_SESSION:
+            more["outdated"] = self.outdated
         resets = [
             [r.to, r.source, r.known, r.asked_us, r.session, r.certain, *([r.begun] if r.begun != NO_SESSION else [])]
             for r in self.resets
@@ -204,6 +209,7 @@ class PartitionValue(CoordinatorValue):
                 for to, source, known, asked_us, session, certain, *begun in fields.get("resets", ())
             ),
             required=Requirement.of(fields["required"]) if "required" in fields else None,
+            outdated=int(fields.get("outdated", NO_SESSION)),
         )
 
 

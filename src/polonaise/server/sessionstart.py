@@ -8,6 +8,7 @@ it returns a `StartedSession`, or raises.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -122,6 +123,8 @@ class SessionStart:
         self._answers: dict[StorageId, ReplicaAnswer] = {}
         self._connections: dict[StorageId, Connection] = {}
         self._fenced: Fenced | None = None
+        self._outdated: SessionId = NO_SESSION
+        """A session that was given out twice; NO_SESSION while none is known."""
         self._answered = asyncio.Event()
 
     async def run(self) -> StartedSession:
@@ -141,6 +144,10 @@ class SessionStart:
             decided = await self._fence_and_decide(claimed.value)
         except Fenced as error:
             await self._check_coordinator(error)
+            raise
+        except ConsistencyLost:
+            if self._outdated != NO_SESSION:
+                await self._mark_outdated(self._outdated)
             raise
         # Before any replica is cut, and while the partition can still stop without having given out an id twice. Once
         # is enough: later sessions rest on what this owner has seen committed.
@@ -181,6 +188,11 @@ class SessionStart:
         """
         async with answered_within(self._settings.coordinator_s_max, self._coordinator):
             current = await self._coordinator.partition(self._partition)
+            if current.value.outdated != NO_SESSION:
+                raise ConsistencyLost(
+                    f"partition {self._partition}: session {current.value.outdated} was given out before, and the "
+                    f"coordinator's value is of an older state. {recovery.RESTORE_LATEST}"
+                )
             claimed = recovery.claim(current.value, self._generation)
             if claimed is None:
                 raise NotOwner(
@@ -203,11 +215,24 @@ class SessionStart:
         async with answered_within(self._settings.coordinator_s_max, self._coordinator):
             current = await self._coordinator.partition(self._partition)
         if current.value.session == self._session:
+            await self._mark_outdated(self._session)
             raise ConsistencyLost(
                 f"partition {self._partition}: a replica knows of a later session than the coordinator's "
-                f"{self._session} ({fenced.text}): the coordinator was restored from an older state, and would give "
-                "out session numbers a second time: restore its latest state, then start the servers again"
+                f"{self._session} ({fenced.text}): the coordinator was restored from an older state. "
+                f"{recovery.RESTORE_LATEST}"
             )
+
+    async def _mark_outdated(self, session: SessionId) -> None:
+        """Write into the value of this attempt that it is of an older state, unless the coordinator gives no answer.
+
+        Each attempt raises the session number, and after enough of them the number alone would look right.
+        """
+        with contextlib.suppress(CoordinatorUnavailable):
+            async with answered_within(self._settings.coordinator_s_max):
+                current = await self._coordinator.partition(self._partition)
+                if current.value.session == self._session:
+                    marked = replace(current.value, outdated=session)
+                    await self._coordinator.set_partition(self._partition, marked, current.version)
 
     # ------------------------------------------------------------------ 2-4 fence, doubt, decide
 
@@ -270,6 +295,7 @@ class SessionStart:
         if isinstance(outcome, Withheld):
             raise PartitionNotReady(outcome.why)
         if isinstance(outcome, Contradiction):
+            self._outdated = outcome.outdated
             raise ConsistencyLost(f"partition {self._partition}: {outcome.what}")
         return outcome
 

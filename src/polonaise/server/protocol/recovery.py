@@ -103,6 +103,15 @@ class Contradiction:
 
     what: str
     """Text for operators: which facts exclude each other."""
+    outdated: SessionId = NO_SESSION
+    """A session that proves the coordinator to be of an older state; NO_SESSION for another contradiction."""
+
+
+RESTORE_LATEST: Final = (
+    "It would give out session numbers a second time: restore its latest state, or make its values again from the storage "
+    "nodes (polonaise cluster recover), then start the servers again"
+)
+"""What to do about a coordinator of an older state, for messages."""
 
 
 class Known(NamedTuple):
@@ -154,12 +163,15 @@ def decide(
     they are a quorum of the members. With fewer than that in doubt, at least one that can be believed holds the id. So
     the highest id that a believed replica holds is no smaller than any committed id.
     """
-    # A replica joins only sessions that the coordinator gave out. A larger number means that the coordinator itself
-    # was put back to an older state, and then its engagements can't be believed either.
+    # A replica joins only sessions that the coordinator gave out, and nobody has joined this one before its end is
+    # decided. Such a number, or a larger one, means that the coordinator itself was put back to an older state, and
+    # then its engagements can't be believed either.
     for name, answer in answers.items():
-        if answer.joined > value.session:
+        if answer.joined >= value.session:
             return Contradiction(
-                f"{name} took part in session {answer.joined}; the coordinator has given out none after {value.session}"
+                f"{name} took part in session {answer.joined}, which was given out before: the coordinator, which has "
+                f"just given out session {value.session}, was restored from an older state. {RESTORE_LATEST}",
+                outdated=answer.joined,
             )
     # Only replicas engaged in the last session can hold what it committed. A late replica's tail may be of a session
     # that was decided without it: it may receive copies, and decides nothing.
