@@ -794,6 +794,12 @@ class CoordinatorLost(CoordinatorDamaged):
     code = "coordinator_lost"
 
 
+class RecoveryUnsafe(PolonaiseError):
+    """A coordinator's values can't be made again safely: the message names each reason. Nothing was changed."""
+
+    code = "recovery_unsafe"
+
+
 class CoordinatorNewer(CoordinatorDamaged, UnsupportedFormat):
     """A value that the coordinator keeps was written by a newer version of Polonaise, and this one can't read it.
 

@@ -172,7 +172,12 @@ async def test_servers_that_are_gone_are_waited_for_as_long_as_is_said() -> None
 def accepting(host: MemoryHost, address: str, said: Hello, peers: tuple[int, ...] = (ROLE_CLIENT,)) -> None:
     def accept() -> Connection:
         return Connection(
-            host, hello=said, peer_roles=peers, on_message=lambda *_: None, accepted=True, tells_strangers=True
+            host,
+            hello=said,
+            peer_roles=peers,
+            on_message=lambda *_: None,
+            accepted=True,
+            tells_strangers=peers,
         )
 
     host.wires.listening[address] = accept

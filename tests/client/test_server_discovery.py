@@ -386,7 +386,7 @@ class Answering:
             self.connections.append(
                 Connection(
                     self.host, hello=said, peer_roles=(ROLE_CLIENT,), on_message=answer, accepted=True,
-                    tells_strangers=True,
+                    tells_strangers=(ROLE_CLIENT,),
                 )
             )  # fmt: skip
             return self.connections[-1]

@@ -9,15 +9,19 @@ from pathlib import Path
 import pytest
 
 import polonaise
+from polonaise.admin.coordinatorbackup import Recovered, backup, read_backup, recover, write_backup
 from polonaise.coordination.file import coordinator_in
+from polonaise.coordination.rebuilding import Noted
 from polonaise.coordination.values import ClusterDescription, Registration
-from polonaise.errors import CoordinatorLost, NotInitialized, PolonaiseError
+from polonaise.errors import AlreadyInitialized, CoordinatorDamaged, CoordinatorLost, NotInitialized, PolonaiseError
 from polonaise.host.real import RealHost
 from polonaise.node.addresses import coordinator_at
 from polonaise.node.local import LocalCluster, StartFailed
 from polonaise.node.processes import create_cluster, run_server
 from polonaise.server.settings import ServerSettings
-from rigs.observed import observed_cluster, started_storage
+from polonaise.storage.clusternote import NOTE_FILE, decode_note
+from rigs.observed import ObservedCluster, observed_cluster, started, started_storage
+from rigs.waiting import PATIENCE_S, wait_until
 
 
 async def refusal(coordinator: str, nodes: dict[str, str]) -> PolonaiseError:
@@ -103,3 +107,64 @@ async def test_a_registered_server_of_an_earlier_cluster_hinders_nobody(tmp_path
         await stray.close()
     finally:
         host.close()
+
+
+async def recovered(cluster: ObservedCluster, known: Noted | None = None) -> Recovered:
+    """Make the coordinator's values again, from one storage node and those that it tells of, or from a backup."""
+    host = RealHost()
+    opened = coordinator_at(host, cluster.coordinator)
+    try:
+        nodes = {} if known else {"one": cluster.storage[0].address}
+        return await recover(host, opened, known, nodes, 3.0)
+    finally:
+        await opened.close()
+        host.close()
+
+
+@pytest.mark.parametrize("with_backup", [False, True])
+async def test_a_lost_coordinators_values_are_made_again_and_the_log_goes_on(tmp_path: Path, with_backup: bool) -> None:
+    async with observed_cluster(tmp_path, notes_s=0.05) as cluster:
+        async with polonaise.connect(cluster.coordinator) as log:
+            await log.append(b"one payment", partition=0)
+            key = log.cluster_key
+        known = await backed_up(cluster.coordinator, tmp_path / "backup") if with_backup else None
+        await until_noted(tmp_path)
+        await cluster.server.stop()
+        (tmp_path / "coordinator").rename(tmp_path / "lost")
+        made = await recovered(cluster, known)
+        assert made.description.key == key
+        assert not made.silent
+        server = await started(
+            lambda host, ready, http: run_server(host, cluster.coordinator, {}, 1, ServerSettings(), ready, http=http)
+        )
+        try:
+            async with polonaise.connect(cluster.coordinator) as log, asyncio.timeout(PATIENCE_S):
+                assert (await log.append(b"another", partition=0)).id == 1
+                assert [tx.data async for tx in log.read(0)] == [b"one payment", b"another"]
+            assert isinstance(await _refused(recovered(cluster)), AlreadyInitialized)
+        finally:
+            await server.stop()
+
+
+async def backed_up(address: str, path: Path) -> Noted:
+    host = RealHost()
+    opened = coordinator_at(host, address)
+    try:
+        write_backup(path, await backup(opened))
+    finally:
+        await opened.close()
+        host.close()
+    raw = path.read_bytes()
+    path.write_bytes(raw.replace(b'"description"', b'"descripti0n"'))
+    with pytest.raises(CoordinatorDamaged, match="no backup"):
+        read_backup(path)
+    path.write_bytes(raw)
+    return read_backup(path)
+
+
+async def until_noted(directory: Path) -> None:
+    def noted() -> bool:
+        notes = [decode_note(path.read_bytes()) for path in directory.glob(f"storage-*/{NOTE_FILE}")]
+        return len(notes) == 3 and all(note["partitions"] and note["unique_id"] for note in notes)
+
+    await wait_until(noted, "every storage node has noted the values")

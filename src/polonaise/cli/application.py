@@ -12,6 +12,7 @@ from typer import Option
 from polonaise.cli import creation as creation
 from polonaise.cli import deletion as deletion
 from polonaise.cli import pipeline_archive, pipeline_audit, pipeline_report, pipeline_views
+from polonaise.cli import recovery as recovery
 from polonaise.cli import requirement as requirement
 from polonaise.cli.archive import archive
 from polonaise.cli.bench import bench

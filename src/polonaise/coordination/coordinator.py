@@ -54,12 +54,12 @@ def first_entries(description: ClusterDescription, beginning: Beginning | None =
     beginning = beginning or Beginning()
     initial = PartitionValue.initial(description.storage)
     values: dict[str, tuple[int, bytes]] = {
-        partition_key(partition): (0, beginning.partitions.get(partition, initial).encode())
+        partition_key(partition): (beginning.version, beginning.partitions.get(partition, initial).encode())
         for partition in range(description.total)
     }
-    values[ASSIGNMENT] = 0, beginning.assignment.encode()
+    values[ASSIGNMENT] = beginning.version, beginning.assignment.encode()
     values[UNIQUE_ID] = beginning.unique_id, b"{}"
-    values[DESCRIPTION] = 0, description.encode()
+    values[DESCRIPTION] = beginning.version, description.encode()
     return {key: Entry(description.key, *value) for key, value in values.items()}
 
 
@@ -327,6 +327,17 @@ class Coordinator:
         For messages: a deadline may be over before the backend says by itself why it gives no answer.
         """
         return self._backend.trouble
+
+    async def unique_ids_given(self) -> int:
+        """Return the number up to which unique ids were given out."""
+        await self._cluster()
+        floor = self._seen(UNIQUE_ID)
+        entry = await self._backend.read(UNIQUE_ID)
+        if entry is None:
+            raise await self._missing(UNIQUE_ID)
+        self._check(UNIQUE_ID, entry, floor)
+        self._remember(UNIQUE_ID, entry, None)
+        return entry.version
 
     async def close(self) -> None:
         """End this process's registrations, and its use of the backend; later calls raise `Closed`.

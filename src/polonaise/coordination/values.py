@@ -455,6 +455,8 @@ class Beginning:
     assignment: Assignment = field(default_factory=Assignment)
     unique_id: int = 0
     """The number up to which unique ids count as given out."""
+    version: int = 0
+    """The first version of all other values."""
 
 
 @dataclass(frozen=True, slots=True)

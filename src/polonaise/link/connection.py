@@ -137,15 +137,15 @@ class Connection(asyncio.Protocol):
         on_greeted: Callable[[Connection], None] | None = None,
         settings: LinkSettings | None = None,
         accepted: bool = False,
-        tells_strangers: bool = False,
+        tells_strangers: Collection[int] = (),
         budget: Budget | None = None,
     ) -> None:
         """Prepare a connection, which the network then calls as an `asyncio.Protocol`.
 
         `hello` is what this side says, and `peer_roles` are the roles that the peer may have. `on_greeted` is called
-        when the peer's hello was checked. `accepted` is True on the side that was connected to. With `tells_strangers`
-        it takes a peer that does not know its cluster yet, and tells it the cluster key. With a `budget` the memory
-        that is held for this peer is booked there.
+        when the peer's hello was checked. `accepted` is True on the side that was connected to. In a role among
+        `tells_strangers` it takes a peer that does not know its cluster yet, and tells it the cluster key. With a
+        `budget` the memory that is held for this peer is booked there.
         """
         self._host = host
         self._hello = hello
@@ -155,7 +155,7 @@ class Connection(asyncio.Protocol):
         self._on_greeted = on_greeted
         self._settings = settings or LinkSettings()
         self._accepted = accepted
-        self._takes_any = tells_strangers or not accepted
+        self._tells_strangers = tells_strangers
         self._budget = budget
         self._frames = Frames()
         self._held: deque[Frame] = deque()
@@ -626,7 +626,11 @@ class Connection(asyncio.Protocol):
         strangers.
         """
         mine = self._hello.cluster_key
-        return key == mine or mine == ANY_CLUSTER or (key == ANY_CLUSTER and self._takes_any)
+        return (
+            key == mine
+            or mine == ANY_CLUSTER
+            or (key == ANY_CLUSTER and (not self._accepted or self.peer_role in self._tells_strangers))
+        )
 
     # ------------------------------------------------------------------ heartbeats
 

@@ -294,6 +294,21 @@ class ControlFile:
         names = await self._host.disk.list(self.directory)
         return sorted(int(name) for name in names if name.isdecimal())
 
+    async def told_of(self, partition: PartitionId) -> list[int] | None:
+        """Return fence, joined session and confirmed mark of a partition, and 1 if it may have lost something, else 0.
+
+        None if nothing can be read of it.
+        """
+        raw = await self._file.read(offset_of(partition), PARTITION_BYTES)
+        try:
+            promised = newest_promises(raw, partition, f"{self.directory}/{CONTROL_FILE}")
+        except ControlFileDamaged:
+            return None
+        if promised is None:
+            return None
+        promises = promised[0].promises
+        return [promises.fence, promises.joined, promises.confirmed, int(promises.may_have_lost)]
+
     async def load(self, partition: PartitionId) -> ControlSlot | None:
         """Return what this node promised for the partition; None when the partition was never created here.
 

@@ -53,6 +53,7 @@ from polonaise.server.startturns import StartTurns
 from polonaise.server.storageaddresses import StorageAddresses
 from polonaise.server.storagehealth import StorageHealth
 from polonaise.server.storagelinks import StorageLink, StorageLinks
+from polonaise.server.valuenotes import ValueNotes
 from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import NO_PARTITION
@@ -198,6 +199,11 @@ class Server:
         ]
         if self._settings.name or self._coordinator.has_servers:
             self._tasks.append(self._host.spawn(self._expected.run(self.id, self.address), "expected servers"))
+        if self._settings.notes_s:
+            notes = ValueNotes(
+                self._host, self._coordinator, self._settings, self._cluster, self._links, self.partitions
+            )
+            self._tasks.append(self._host.spawn(notes.run(), "notes of the coordinator's values"))
         if self._settings.members_look_s:
             self._tasks.append(self._host.spawn(members.run(), "members"))
         if self._history is not None and self._settings.scrub_bytes_per_s:
@@ -486,7 +492,7 @@ class Server:
             on_greeted=self._on_greeted,
             settings=self._settings.link,
             accepted=True,
-            tells_strangers=True,
+            tells_strangers=(ROLE_CLIENT,),
             budget=self._budget,
         )
 

@@ -81,6 +81,8 @@ class ServerSettings(OwnerSettings):
     """The most unique ids a second that clients are given by this server, on average: each is a write at the
     coordinator, and anybody who reaches the port may ask. Of clients that come at once, as when a service starts, the
     first get two seconds' worth, others wait, and too many are refused."""
+    notes_s: float = 1.0
+    """The interval at which storage nodes are told what they do not know yet of the coordinator's values; 0: never."""
     retry_s_min: float = 0.05
     """The first pause before a failed connection, session start or coordinator request is tried again; each failure
     doubles it, except for the bulk connection to a storage node. Each pause is then made up to half longer or

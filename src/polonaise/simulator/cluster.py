@@ -177,6 +177,7 @@ def _server(source: random.Random, link: LinkSettings) -> ServerSettings:
     choice, uniform = source.choice, source.uniform
     lock_entries, window = choice((16, 256, 4_096)), choice((1, 2, 4))
     return ServerSettings(
+        notes_s=0,  # what storage nodes note is read by operators only
         link=link,
         clock_off_s_max=1e12,  # only where clocks are judged
         members_look_s=0.0,  # only where members change: a look draws from the coordinator's randomness

@@ -31,6 +31,7 @@ from polonaise.log.control import ControlFile
 from polonaise.log.openfiles import OpenFiles
 from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segmentreader import SegmentCache
+from polonaise.storage.clusternote import Note, merged, read_note, write_note
 from polonaise.storage.measures import StorageMeasures
 from polonaise.storage.namefile import check_name, read_name, write_name
 from polonaise.storage.partitionreplica import PartitionReplica, ReplicaRead
@@ -56,9 +57,13 @@ from polonaise.wire.messages import (
     Identify,
     Join,
     LastSessionInfo,
+    NotedAre,
+    NoteValues,
     Store,
+    TellNoted,
     Trim,
     Truncate,
+    ValuesNoted,
 )
 
 _log = logging.getLogger(__name__)
@@ -94,6 +99,11 @@ class StorageNode:
         self._connections: dict[Connection, _StorageRequests] = {}
         self._operators: set[Connection] = set()
         """The connections that may ask for the node's health, and for nothing else."""
+        self._strangers_told: set[Connection] = set()
+        """The connections that did not name the cluster, and may ask for what the node has noted, and for nothing else.
+        """
+        self._note: Note = {}
+        self._noting = asyncio.Lock()
         self._budget = Budget(settings.connections_bytes_max)
         self._strangers = Strangers(host.clock, settings.directory)
         self._serving = False
@@ -215,6 +225,7 @@ class StorageNode:
         control = await ControlFile.open(self._host, self._settings.directory, cluster_key)
         try:
             self._known.update(await control.partitions())
+            self._note = await read_note(self._host.disk, self._settings.directory)
             self.name = await self._opened_name()
         except BaseException:  # when cancelled, too: nobody else would close the file and free the lock
             await control.close()
@@ -257,6 +268,7 @@ class StorageNode:
             on_greeted=self._on_greeted,
             settings=self._settings.link,
             accepted=True,
+            tells_strangers=(ROLE_SERVER,),
             budget=self._budget,
         )
         self._connections[connection] = _StorageRequests(self._settings.reads_max)
@@ -275,6 +287,8 @@ class StorageNode:
             if key == ANY_CLUSTER:
                 raise ProtocolError("a new storage node needs a server that names its cluster")
             self._cluster_key = key
+        elif key == ANY_CLUSTER:
+            self._strangers_told.add(connection)
         elif key != self._cluster_key:
             # It connected while this node had no cluster yet, and a server of another cluster was faster.
             connection.turn_away(WrongClusterKey("this storage node belongs to another cluster: check the address"))
@@ -282,6 +296,7 @@ class StorageNode:
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
         """Tell all replicas that a connection is gone: that ends their part in the sessions that they joined on it."""
         self._operators.discard(connection)
+        self._strangers_told.discard(connection)
         if isinstance(error, WrongClusterKey) and connection.peer_role == ROLE_SERVER:
             self._strangers.refused(connection.peer_name, connection.peer_address)
         if self._connections.pop(connection, None) is not None:
@@ -294,6 +309,8 @@ class StorageNode:
         """Bring a server's message to its replica's queue, or answer it, or an operator's, beside the queue."""
         if self._operators and connection in self._operators and not isinstance(message, Health):
             raise ProtocolError(f"an operator may ask for health only, and sent {type(message).__name__}")
+        if self._strangers_told and connection in self._strangers_told and not isinstance(message, TellNoted):
+            raise ProtocolError(f"a server that names no cluster may ask for notes only: {type(message).__name__}")
         if isinstance(message, _QUEUED):
             self._replica(partition, isinstance(message, LastSessionInfo)).take(connection, message, request)
         elif isinstance(message, ReplicaRead):
@@ -302,6 +319,10 @@ class StorageNode:
         elif isinstance(message, Identify):
             check_name(message.name)
             self._answer(connection, partial(self._answer_name, connection, message.name, request))
+        elif isinstance(message, NoteValues):
+            self._answer(connection, partial(self._take_note, connection, message.document, request))
+        elif isinstance(message, TellNoted):
+            self._answer(connection, partial(self._tell_noted, connection, request))
         elif isinstance(message, Health):
             connection.send(HealthIs(json.dumps(self.health()).encode()), request=request, partition=partition)
         else:
@@ -333,6 +354,35 @@ class StorageNode:
                 await write_name(self._host.disk, self._settings.directory, name)
                 self.name = name
                 _log.info("%s is the directory of storage node %s from now on", self._settings.directory, name)
+
+    async def _take_note(self, connection: Connection, document: bytes, request: int) -> None:
+        """Keep what a server tells of the coordinator's values, durably."""
+        try:
+            async with self._noting:
+                self._check_serving()
+                await self._opened_control()
+                self._note = merged(self._note, json.loads(document))
+                await write_note(self._host.disk, self._settings.directory, self._note)
+            connection.send(ValuesNoted(), request=request)
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            connection.refuse(ProtocolError(f"invalid values: {error}"), request=request)
+        except PolonaiseError as error:
+            connection.refuse(error, request=request)
+
+    async def _tell_noted(self, connection: Connection, request: int) -> None:
+        """Tell an operator what is noted here, and what each copy has promised."""
+        try:
+            self._check_serving()
+            control = await self._opened_control()
+            told = {
+                "cluster": control.cluster_key.hex(),
+                "name": self.name,
+                "note": self._note,
+                "promises": {str(partition): await control.told_of(partition) for partition in sorted(self._known)},
+            }
+            connection.send(NotedAre(json.dumps(told).encode()), request=request)
+        except PolonaiseError as error:
+            connection.refuse(error, request=request)
 
     def _check_named(self, name: StorageId) -> None:
         """Raise `WrongStorageNode` if this node has, or was given, another name than this one."""

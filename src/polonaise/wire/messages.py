@@ -36,6 +36,8 @@ EMPTYING_VERSION: Final = 3
 """The version from which on a storage node empties copies."""
 CLOCK_VERSION: Final = 5
 """The version from which on a side tells its time."""
+NOTES_VERSION: Final = 5
+"""The version from which on a storage node notes the coordinator's values."""
 DISCOVERY_VERSION: Final = 2
 """The version from which on a server takes clients that do not know its cluster, and tells them of it."""
 WHOLE: Final = -1
@@ -639,3 +641,33 @@ class Identified(Message):
     """The answer to `Identify`: the node has that name."""
 
     name: Text
+
+
+@message(93)
+class NoteValues(Message):
+    """Tells a storage node some of the coordinator's values, in JSON, to keep in case the coordinator loses them.
+
+    Sent to nodes that speak protocol version 5 or later. Answered with `ValuesNoted`, once that is durable.
+    """
+
+    document: Blob
+
+
+@message(94)
+class ValuesNoted(Message):
+    """The answer to `NoteValues`."""
+
+
+@message(95)
+class TellNoted(Message):
+    """Asks a storage node for the values that it has noted, and for what its copies have promised.
+
+    Sent by an operator's command in the role of a server, which need not know the cluster. Answered with `NotedAre`.
+    """
+
+
+@message(96)
+class NotedAre(Message):
+    """The answer to `TellNoted`: a JSON document."""
+
+    document: Blob

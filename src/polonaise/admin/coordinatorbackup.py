@@ -1,0 +1,161 @@
+"""Back a coordinator's values up to a file, and make them again after the coordinator has lost them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from polonaise.admin.asking import connected, values_in
+from polonaise.checksum import crc32
+from polonaise.coordination import Coordinator
+from polonaise.coordination.rebuilding import NodeAnswer, Noted, Promised, newest_description, rebuilt
+from polonaise.coordination.values import ClusterDescription
+from polonaise.errors import (
+    AlreadyInitialized,
+    CoordinatorDamaged,
+    NotInitialized,
+    PolonaiseError,
+    ProtocolError,
+    RecoveryUnsafe,
+    UnsupportedFormat,
+    UnsupportedVersion,
+)
+from polonaise.host import Host
+from polonaise.host.files import with_own_errors
+from polonaise.link.connection import ANY_CLUSTER
+from polonaise.terms import StorageId
+from polonaise.wire.messages import NOTES_VERSION, ROLE_SERVER, ROLE_STORAGE, NotedAre, TellNoted
+
+_MAGIC: Final = "polonaise-coordinator-backup"
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What `recover` has made."""
+
+    description: ClusterDescription
+    silent: Mapping[StorageId, str]
+    """The storage nodes that did not answer, with the reason: they were not needed."""
+
+
+async def backup(coordinator: Coordinator) -> Noted:
+    """Return the coordinator's values as they are now. They hold no secrets."""
+    described = await coordinator.description()
+    partitions = await values_in(coordinator, range(described.value.total))
+    return Noted(described.value, described.version, await coordinator.unique_ids_given(), partitions)
+
+
+def write_backup(path: Path, noted: Noted) -> None:
+    """Write a backup: beside its place, durably, then renamed. Raises faults of the disk."""
+    document = json.dumps(noted.document(), sort_keys=True).encode()
+    raw = f"{_MAGIC} {_FORMAT} {crc32(document):08x}\n".encode() + document + b"\n"
+
+    def write() -> None:
+        import os
+
+        beside = path.with_name(f"{path.name}.new")
+        with beside.open("wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+
+    with_own_errors(str(path), write)
+
+
+def read_backup(path: Path) -> Noted:
+    """Return the values in a backup. Raises `CoordinatorDamaged`, `UnsupportedFormat`, and faults of the disk."""
+    raw = with_own_errors(str(path), path.read_bytes)
+    head, _, document = raw.partition(b"\n")
+    words = head.decode("ascii", "replace").split(" ")
+    if words[0] == _MAGIC and len(words) > 1 and words[1] != str(_FORMAT):
+        raise UnsupportedFormat(f"{path} is of format {words[1][:20]}; this version of Polonaise reads {_FORMAT}")
+    document = document.removesuffix(b"\n")
+    if words[0] != _MAGIC or len(words) != 3 or words[2] != f"{crc32(document):08x}":
+        raise CoordinatorDamaged(f"{path} is no backup of a coordinator, or damaged: take another one")
+    try:
+        return Noted.of(json.loads(document))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise CoordinatorDamaged(f"{path} is no valid backup of a coordinator: {error}") from error
+
+
+async def recover(
+    host: Host,
+    coordinator: Coordinator,
+    known: Noted | None,
+    nodes: Mapping[StorageId, str],
+    timeout_s: float,
+) -> Recovered:
+    """Make the values of a coordinator that has lost them again, from a backup and what the storage nodes tell.
+
+    `nodes` are storage nodes that are asked first; the description that they or the backup know names the others. Stop
+    the servers before. Raises `AlreadyInitialized`, and `RecoveryUnsafe` with every reason; nothing was changed then.
+    """
+    try:
+        await coordinator.describe()
+    except NotInitialized:
+        pass
+    else:
+        raise AlreadyInitialized(f"{coordinator} holds a cluster: there is nothing to recover")
+    answers: dict[StorageId, NodeAnswer] = {}
+    silent: dict[StorageId, str] = {}
+    to_ask = dict(nodes) if known is None or known.description is None else {**known.description.nodes, **nodes}
+    if not to_ask:
+        raise RecoveryUnsafe("no storage node is known: name some with --storage, or give a backup's file")
+    # Once more with those that the first ones tell of.
+    for _ in range(2):
+        await _ask_all(host, to_ask, answers, silent, timeout_s)
+        try:
+            _, description = newest_description([*(a.noted for a in answers.values()), *([known] if known else [])])
+        except RecoveryUnsafe as error:
+            told = "; ".join(f"{name}: {why}" for name, why in silent.items())
+            raise RecoveryUnsafe(f"{error.text}{'. ' + told if told else ''}") from None
+        to_ask = {name: address for name, address in description.nodes.items() if name not in answers}
+    try:
+        description, beginning = rebuilt(known, answers)
+    except RecoveryUnsafe as error:
+        told = "; ".join(f"{name}: {why}" for name, why in silent.items() if name not in answers)
+        raise RecoveryUnsafe(f"{error.text}{'. ' + told if told else ''}") from None
+    await coordinator.initialize(description, beginning)
+    return Recovered(description, {name: why for name, why in silent.items() if name not in answers})
+
+
+async def _ask_all(
+    host: Host,
+    nodes: Mapping[StorageId, str],
+    answers: dict[StorageId, NodeAnswer],
+    silent: dict[StorageId, str],
+    timeout_s: float,
+) -> None:
+    async def ask(given: StorageId, address: str) -> None:
+        try:
+            name, answer = await _ask(host, address, timeout_s)
+            answers[name or given] = answer
+        except PolonaiseError as error:
+            silent[given] = str(error)
+
+    await asyncio.gather(*(ask(name, address) for name, address in nodes.items()))
+
+
+async def _ask(host: Host, address: str, timeout_s: float) -> tuple[StorageId | None, NodeAnswer]:
+    """Return what the storage node at this address tells, with the name that it has."""
+    # In the role of a server, as for whatever tells of a cluster's inside: with TLS that takes a server's certificate.
+    async with connected(host, address, ROLE_STORAGE, ROLE_SERVER, ANY_CLUSTER, timeout_s) as connection:
+        assert connection.peer is not None
+        if connection.peer.version_max < NOTES_VERSION:
+            raise UnsupportedVersion("the storage node is too old to tell: upgrade it, then repeat the command")
+        told = await connection.request(TellNoted(), deadline_s=timeout_s)
+        if not isinstance(told, NotedAre):
+            raise ProtocolError(f"it answered with {type(told).__name__}")
+        document = json.loads(told.document)
+        promised = {
+            int(partition): None if each is None else Promised(each[0], each[1], bool(each[3]))
+            for partition, each in document["promises"].items()
+        }
+        noted = Noted.of(document["note"])
+        return document["name"], NodeAnswer(bytes.fromhex(document["cluster"]), noted, promised)

@@ -1,0 +1,198 @@
+"""Make a cluster's values again from what storage nodes have noted and promised, or say why that would be unsafe.
+
+Invariants, each of which a session's start rests on:
+
+- A session number that was given out is not given out again: the new ones lie above every fence that answers.
+- A copy that may hold what the last session committed counts as engaged in it: either a value names the copies that
+  were engaged, and no copy has joined a later session, or every storage node answers, and the copies themselves tell.
+- A unique id that was given out is not given out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from polonaise.coordination.values import (
+    Assignment,
+    Beginning,
+    ClusterDescription,
+    Engagement,
+    Owner,
+    PartitionValue,
+)
+from polonaise.errors import RecoveryUnsafe
+from polonaise.terms import NO_SESSION, PartitionId, ServerId, SessionId, StorageId
+
+SESSIONS_APART: Final = 1_000_000
+"""How far above the highest session that is seen the next one lies: a node that is away may know of later ones."""
+GENERATIONS_APART: Final = 1_000_000
+UNIQUE_IDS_APART: Final = 1 << 20
+"""More unique ids than can be given out between two looks of a server at how many there were."""
+VERSIONS_APART: Final = 1 << 32
+"""How far the values' versions lie above that of the description, so that a process that has read the lost values sees
+these as later ones."""
+UNIQUE_ID_MAX: Final = 2**31 - 1
+_NOBODY: Final[ServerId] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """What one copy has promised, by its control file."""
+
+    fence: SessionId
+    joined: SessionId
+    may_have_lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """The values that one backup or one storage node knows of."""
+
+    description: ClusterDescription | None = None
+    version: int = -1
+    unique_id: int = 0
+    partitions: Mapping[PartitionId, PartitionValue] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, note: Mapping[str, Any]) -> Noted:
+        """Return the values in a note. Raises `CoordinatorDamaged` for one that does not read."""
+        version, text = note.get("description") or (-1, "")
+        return cls(
+            ClusterDescription.decode(text.encode()) if text else None,
+            int(version),
+            int(note.get("unique_id", 0)),
+            {int(p): PartitionValue.decode(value.encode()) for p, value in note.get("partitions", {}).items()},
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return the values as `of` reads them."""
+        described = None if self.description is None else [self.version, self.description.encode().decode()]
+        partitions = {str(p): value.encode().decode() for p, value in self.partitions.items()}
+        return {"description": described, "unique_id": self.unique_id, "partitions": partitions}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAnswer:
+    """What one storage node has answered: its cluster, its notes, and what each of its copies has promised."""
+
+    cluster_key: bytes
+    noted: Noted
+    promised: Mapping[PartitionId, Promised | None]
+    """By partition of which it has files; None where nothing can be read of the promises."""
+
+
+def newest_description(sources: Sequence[Noted]) -> tuple[int, ClusterDescription]:
+    """Return the newest description with its version. Raises `RecoveryUnsafe` without any."""
+    known = [(each.version, each.description) for each in sources if each.description is not None]
+    if not known:
+        raise RecoveryUnsafe(
+            "no storage node that answers has noted the cluster's description, and no backup is given: name more "
+            "storage nodes, or a file that `polonaise cluster backup` has written. Nothing was changed"
+        )
+    return max(known, key=lambda each: each[0])
+
+
+def rebuilt(backup: Noted | None, answers: Mapping[StorageId, NodeAnswer]) -> tuple[ClusterDescription, Beginning]:
+    """Return the cluster's values, made again. Raises `RecoveryUnsafe`, which names every reason."""
+    sources = [each.noted for each in answers.values()] + ([] if backup is None else [backup])
+    version, description = newest_description(sources)
+    reasons = [
+        f"storage node {name} belongs to another cluster"
+        for name, answer in answers.items()
+        if answer.cluster_key != description.key
+    ]
+    values: dict[PartitionId, PartitionValue] = {}
+    for partition in range(description.total):
+        known = [each.partitions[partition] for each in sources if partition in each.partitions]
+        base = max(known, key=lambda value: (_engaged(value), value.session), default=None)
+        found = _rebuild(partition, description, base, answers)
+        if isinstance(found, str):
+            reasons.append(f"partition {partition}: {found}")
+        else:
+            values[partition] = found
+    if reasons:
+        shown = "; ".join(reasons[:5]) + (f"; and {len(reasons) - 5} more" if len(reasons) > 5 else "")
+        raise RecoveryUnsafe(f"the coordinator's values can't be made again safely: {shown}. Nothing was changed")
+    owners = {
+        partition: Owner(_NOBODY, "unix:recovered", value.generation)
+        for partition, value in values.items()
+        if value.generation
+    }
+    unique_id = max((each.unique_id for each in sources), default=0)
+    unique_id = min(unique_id + UNIQUE_IDS_APART, (unique_id + UNIQUE_ID_MAX) // 2)
+    return description, Beginning(values, Assignment(owners), unique_id, version + VERSIONS_APART)
+
+
+def _rebuild(
+    partition: PartitionId,
+    description: ClusterDescription,
+    base: PartitionValue | None,
+    answers: Mapping[StorageId, NodeAnswer],
+) -> PartitionValue | str:
+    """Return a partition's value, or why it can't be told."""
+    promised = {name: each.promised[partition] for name, each in answers.items() if partition in each.promised}
+    if unreadable := sorted(name for name, promises in promised.items() if promises is None):
+        return f"the promises of the copy on {', '.join(unreadable)} are damaged"
+    copies = {name: promises for name, promises in promised.items() if promises is not None}
+    silent = [name for name in description.storage if name not in answers]
+    joined = max((each.joined for each in copies.values()), default=NO_SESSION)
+    highest = max((each.fence for each in copies.values()), default=NO_SESSION)
+    if base is None:
+        if joined != NO_SESSION or silent:
+            return f"nobody has noted who holds its copies ({_missing(silent) or 'take a backup that is newer'})"
+        members = tuple(description.storage[(partition + n) % len(description.storage)] for n in range(
+            description.replication_factor
+        ))  # fmt: skip
+        return replace(PartitionValue.initial(members), session=max(highest, NO_SESSION))
+    members = base.members
+    away = [name for name in {*members, *(base.next or ())} if name not in answers]
+    session = max(highest, joined, base.session) + SESSIONS_APART
+    raised = replace(base, session=session, generation=base.generation + GENERATIONS_APART, outdated=NO_SESSION)
+    for group in (members, base.next or members):
+        if len([name for name in group if name in away]) >= _quorum(group):
+            return f"not enough storage nodes answered: {_missing(sorted(away))}"
+    if joined <= _engaged(base):
+        return raised  # nobody has joined a session after the one whose copies the value names
+    return _told_by_copies(raised, base, copies, silent)
+
+
+def _told_by_copies(
+    raised: PartitionValue, base: PartitionValue, copies: Mapping[StorageId, Promised], silent: Sequence[StorageId]
+) -> PartitionValue | str:
+    """Return the value for a partition of which a later session than the known value's has begun, or may have.
+
+    Which copies were engaged in it only they tell: those of a quorum that have joined the latest one.
+    """
+    members = base.members
+    if silent:
+        return f"a later session than is noted has begun, so every storage node has to answer: {_missing(silent)}"
+    if base.next is not None:
+        return "its members were being changed when its value was noted: take a newer backup"
+    joined = {name: each.joined for name, each in copies.items() if each.joined != NO_SESSION}
+    if others := sorted(n for n, each in joined.items() if each > _engaged(base) and n not in members):
+        return f"its members have changed since its value was noted: {', '.join(others)} has a copy by now"
+    for name in members:
+        held = copies.get(name)
+        before = base.engagements.get(name)
+        if held is None or held.joined == NO_SESSION or (before is not None and held.joined < before.session):
+            return f"the copy on {name} is empty, or older than it was: give it the directory that it had"
+        if held.may_have_lost:
+            return f"the copy on {name} may have lost something: see `polonaise segment verify` on its directory"
+    latest = sorted((joined[name] for name in members), reverse=True)[_quorum(members) - 1]
+    engaged = {name: Engagement(joined[name]) for name in members if joined[name] >= latest}
+    return replace(raised, engagements=engaged)
+
+
+def _engaged(value: PartitionValue) -> SessionId:
+    """Return the last session whose engagement the value has."""
+    return max((each.session for each in value.engagements.values()), default=NO_SESSION)
+
+
+def _quorum(members: Sequence[StorageId]) -> int:
+    return len(members) // 2 + 1
+
+
+def _missing(names: Sequence[StorageId]) -> str:
+    return f"no answer from {', '.join(names)}" if names else ""

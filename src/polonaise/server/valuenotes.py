@@ -1,0 +1,105 @@
+"""Tell storage nodes the coordinator's values, which they note in case the coordinator loses them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from polonaise.coordination import Coordinator
+from polonaise.errors import PolonaiseError
+from polonaise.host import Host
+from polonaise.link.connection import Connection
+from polonaise.server.clusteranswers import ClusterAnswers
+from polonaise.server.coordinatortrouble import answered_within
+from polonaise.server.protocol.recovery import participants
+from polonaise.server.servedpartition import ServedPartition
+from polonaise.server.settings import ServerSettings
+from polonaise.server.storagelinks import StorageLinks
+from polonaise.terms import PartitionId, StorageId
+from polonaise.wire.messages import NOTES_VERSION, NoteValues
+
+_log = logging.getLogger(__name__)
+
+_IDS_S: Final = 60.0
+"""Seconds between two looks at how many unique ids were given out."""
+
+
+class ValueNotes:
+    """Tells each storage node that is connected what it has not been told on its connection yet.
+
+    The description and the unique ids go to all; a partition's value, as its session began, to those with a copy of it.
+    Nothing waits for a note: no session and no append rests on one.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        coordinator: Coordinator,
+        settings: ServerSettings,
+        cluster: ClusterAnswers,
+        links: StorageLinks,
+        partitions: Mapping[PartitionId, ServedPartition],
+    ) -> None:
+        self._host = host
+        self._coordinator = coordinator
+        self._settings = settings
+        self._cluster = cluster
+        self._links = links
+        self._partitions = partitions
+        self._unique_id = 0
+        self._looked_s = float("-inf")
+        self._told: dict[StorageId, tuple[Connection, dict[str, Any]]] = {}
+
+    async def run(self) -> None:
+        """Tell what has changed, every `notes_s` seconds, for ever. Never raises a fault."""
+        while True:
+            await asyncio.sleep(self._settings.notes_s)
+            try:
+                await self._look_at_ids()
+            except PolonaiseError as error:
+                _log.debug("unique ids can't be read: %s", error)
+            for name in list(self._links):
+                try:
+                    await self._tell(name)
+                except PolonaiseError as error:
+                    _log.debug("storage node %s notes nothing: %s", name, error)
+
+    async def _look_at_ids(self) -> None:
+        now_s = self._host.clock.monotonic_s()
+        if now_s - self._looked_s >= _IDS_S:
+            self._looked_s = now_s
+            async with answered_within(self._settings.coordinator_s_max):
+                self._unique_id = await self._coordinator.unique_ids_given()
+
+    async def _tell(self, name: StorageId) -> None:
+        connection = self._links[name].bulk
+        if connection is None or connection.peer is None or connection.peer.version_max < NOTES_VERSION:
+            return
+        now = self._known(name)
+        before, told = self._told.get(name, (None, {}))
+        told = told if before is connection else {}
+        news = {key: value for key, value in now.items() if told.get(key) != value}
+        if not news:
+            return
+        document: dict[str, Any] = {key: value for key, value in news.items() if not key.isdecimal()}
+        document["partitions"] = {key: value for key, value in news.items() if key.isdecimal()}
+        asked = NoteValues(json.dumps(document).encode())
+        await connection.request(asked, deadline_s=self._settings.replica_s_max)
+        self._told[name] = connection, now
+
+    def _known(self, name: StorageId) -> dict[str, Any]:
+        """Return what this storage node is to know: the cluster's values, and those of its partitions, by number."""
+        assert self._cluster.described is not None
+        described = self._cluster.described
+        known: dict[str, Any] = {
+            "description": [described.version, described.value.encode().decode()],
+            "unique_id": self._unique_id,
+        }
+        for partition, served in self._partitions.items():
+            session = served.owner.session
+            if session is not None and name in participants(session.value):
+                known[str(partition)] = session.value.encode().decode()
+        return known

@@ -1,0 +1,90 @@
+"""Which values of a lost coordinator can be made again from what storage nodes tell, and which refusals protect the log."""
+
+from __future__ import annotations
+
+import pytest
+
+from polonaise.coordination.rebuilding import NodeAnswer, Noted, Promised, rebuilt
+from polonaise.coordination.values import ClusterDescription, Engagement, PartitionValue
+from polonaise.errors import RecoveryUnsafe
+
+KEY = b"k" * 16
+ABC = ("a", "b", "c")
+DESCRIPTION = ClusterDescription(KEY, 1, ABC)
+
+
+def value(session: int, *engaged: str) -> PartitionValue:
+    return PartitionValue(3, session, ABC, engagements={name: Engagement(session) for name in engaged or ABC})
+
+
+def told(noted: PartitionValue | None, fence: int, joined: int, *, lost: bool = False, key: bytes = KEY) -> NodeAnswer:
+    partitions = {} if noted is None else {0: noted}
+    return NodeAnswer(key, Noted(DESCRIPTION, 7, 41, partitions), {0: Promised(fence, joined, lost)})
+
+
+def refused(backup: Noted | None, **answers: NodeAnswer) -> str:
+    with pytest.raises(RecoveryUnsafe) as error:
+        rebuilt(backup, answers)
+    return str(error.value)
+
+
+def test_sessions_generations_versions_and_ids_rise_above_all_that_is_seen() -> None:
+    answers = {"a": told(value(5), 9, 5), "b": told(value(5), 6, 5), "c": told(None, 6, 5)}
+    description, beginning = rebuilt(None, answers)
+    assert description == DESCRIPTION
+    made = beginning.partitions[0]
+    assert made.session > 9
+    assert made.generation > 3
+    assert made.members == ABC
+    assert made.engagements == value(5).engagements, "the value names who was engaged"
+    assert beginning.unique_id > 41
+    assert beginning.version > 7
+
+
+def test_a_minority_may_be_silent_if_the_value_of_the_last_session_is_noted() -> None:
+    _, beginning = rebuilt(None, {"a": told(value(5), 5, 5), "b": told(value(5), 5, 5)})
+    assert set(beginning.partitions[0].engagements) == {*ABC}
+    assert "no answer from b, c" in refused(None, a=told(value(5), 5, 5))
+
+
+def test_of_a_later_session_than_is_noted_the_copies_tell_if_all_answer() -> None:
+    answers = {"a": told(value(5), 8, 8), "b": told(value(5), 8, 8), "c": told(value(5), 5, 5)}
+    _, beginning = rebuilt(None, answers)
+    assert beginning.partitions[0].engagements == {"a": Engagement(8), "b": Engagement(8)}
+    assert "every storage node has to answer: no answer from c" in refused(None, a=answers["a"], b=answers["b"])
+
+
+def test_a_session_that_only_a_minority_joined_was_never_engaged() -> None:
+    answers = {"a": told(value(5), 8, 8), "b": told(value(5), 5, 5), "c": told(value(5), 5, 5)}
+    _, beginning = rebuilt(None, answers)
+    assert beginning.partitions[0].engagements == {"a": Engagement(8), "b": Engagement(5), "c": Engagement(5)}
+
+
+@pytest.mark.parametrize(
+    ("third", "why"),
+    [
+        (told(None, 8, -1), "is empty, or older"),
+        (told(None, 8, 2), "is empty, or older"),
+        (told(None, 8, 8, lost=True), "may have lost something"),
+        (told(None, 8, 8, key=b"o" * 16), "belongs to another cluster"),
+    ],
+)
+def test_a_copy_that_lacks_something_is_no_witness_of_a_later_session(third: NodeAnswer, why: str) -> None:
+    assert why in refused(None, a=told(value(5), 8, 8), b=told(value(5), 8, 8), c=third)
+
+
+def test_an_older_backup_is_raised_by_what_the_copies_have_promised() -> None:
+    older = Noted(DESCRIPTION, 2, 12, {0: value(1)})
+    answers = {name: told(None, 4, 4) for name in ABC}
+    _, beginning = rebuilt(older, answers)
+    assert beginning.partitions[0].engagements == {name: Engagement(4) for name in ABC}
+    assert beginning.partitions[0].session > 4
+
+
+def test_a_used_partition_that_nobody_has_noted_is_not_guessed() -> None:
+    assert "nobody has noted who holds its copies" in refused(None, **{name: told(None, 4, 4) for name in ABC})
+
+
+def test_a_note_reads_as_it_was_written() -> None:
+    noted = Noted(DESCRIPTION, 7, 41, {0: value(5, "a", "b")})
+    assert Noted.of(noted.document()) == noted
