@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import polonaise
-from polonaise.admin.coordinatorbackup import Recovered, backup, read_backup, recover, write_backup
+from polonaise.admin.coordinatorbackup import RecoveredCluster, backup, read_backup, recover, write_backup
 from polonaise.coordination.file import coordinator_in
 from polonaise.coordination.rebuilding import Noted
 from polonaise.coordination.values import ClusterDescription, Registration
@@ -109,7 +109,7 @@ async def test_a_registered_server_of_an_earlier_cluster_hinders_nobody(tmp_path
         host.close()
 
 
-async def recovered(cluster: ObservedCluster, known: Noted | None = None) -> Recovered:
+async def recovered(cluster: ObservedCluster, known: Noted | None = None) -> RecoveredCluster:
     """Make the coordinator's values again, from one storage node and those that it tells of, or from a backup."""
     host = RealHost()
     opened = coordinator_at(host, cluster.coordinator)

@@ -1,4 +1,4 @@
-"""Which values of a lost coordinator can be made again from what storage nodes tell, and which refusals protect the log."""
+"""Which values of a lost coordinator are made again from what storage nodes tell, and what is refused."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ async def test_a_refused_server_of_another_cluster_is_told_of_in_health_for_a_wh
     await connected(host)
     assert node.node.health()["refused"] == ""
     for _ in range(20):
-        with pytest.raises(WrongClusterKey, match="if that cluster was deleted, erase the directory"):
+        with pytest.raises(WrongClusterKey, match="Keep that directory, which may be the only copy"):
             await Owner.connected(host, key=OTHER_KEY)
         await asyncio.sleep(5)
     health = node.node.health()

@@ -35,7 +35,7 @@ _FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveredCluster:
     """What `recover` has made."""
 
     description: ClusterDescription
@@ -90,7 +90,7 @@ async def recover(
     known: Noted | None,
     nodes: Mapping[StorageId, str],
     timeout_s: float,
-) -> Recovered:
+) -> RecoveredCluster:
     """Make the values of a coordinator that has lost them again, from a backup and what the storage nodes tell.
 
     `nodes` are storage nodes that are asked first; the description that they or the backup know names the others. Stop
@@ -122,7 +122,7 @@ async def recover(
         told = "; ".join(f"{name}: {why}" for name, why in silent.items() if name not in answers)
         raise RecoveryUnsafe(f"{error.text}{'. ' + told if told else ''}") from None
     await coordinator.initialize(description, beginning)
-    return Recovered(description, {name: why for name, why in silent.items() if name not in answers})
+    return RecoveredCluster(description, {name: why for name, why in silent.items() if name not in answers})
 
 
 async def _ask_all(

@@ -12,6 +12,7 @@ from typing import Final
 
 from polonaise.coordination import Coordinator
 from polonaise.errors import (
+    CertificateRefused,
     CoordinatorLost,
     NotInitialized,
     PolonaiseError,
@@ -22,7 +23,7 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.link.connection import ANY_CLUSTER, Connection, connect, hello
 from polonaise.terms import StorageId
-from polonaise.wire.messages import ROLE_OPERATOR, ROLE_STORAGE
+from polonaise.wire.messages import ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE
 
 LOOK_S: Final = 3.0
 """Seconds that each storage node has to answer."""
@@ -74,8 +75,16 @@ async def look_at(
 
 
 async def _look(host: Host, address: str, look_s: float) -> PolonaiseError | None:
+    answer = await _look_as(ROLE_OPERATOR, host, address, look_s)
+    # With TLS an operator has a client's certificate, and a server its own.
+    if isinstance(answer, CertificateRefused):
+        answer = await _look_as(ROLE_SERVER, host, address, look_s)
+    return answer
+
+
+async def _look_as(role: int, host: Host, address: str, look_s: float) -> PolonaiseError | None:
     # Without a key of its own: a node that has a cluster refuses whoever does not name it, and a new one does not.
-    greeting = hello(ROLE_OPERATOR, "operator", cluster_key=ANY_CLUSTER)
+    greeting = hello(role, "operator", cluster_key=ANY_CLUSTER)
 
     def make() -> Connection:
         return Connection(host, hello=greeting, peer_roles=(ROLE_STORAGE,), on_message=_refuse_unasked)
