@@ -76,7 +76,8 @@ class Town:
         knobs = replace(
             Knobs.draw(self.world.random("knobs")),
             storage=3, servers=servers, clients=0, partitions=partitions,
-            link=LinkSettings(), server=replace(server or ServerSettings(), notes_s=0), client=client or ClientSettings(),
+            link=LinkSettings(), server=replace(server or ServerSettings(), notes_s=0),
+            client=client or ClientSettings(),
             segment_bytes_max=2**20, spares=spares,
         )  # fmt: skip
         self.cluster = Cluster(self.world, knobs, no_client)

@@ -228,7 +228,7 @@ class SessionStart:
         Each attempt raises the session number, and after enough of them the number alone would look right.
         """
         with contextlib.suppress(CoordinatorUnavailable):
-            async with answered_within(self._settings.coordinator_s_max):
+            async with answered_within(self._settings.coordinator_s_max, self._coordinator):
                 current = await self._coordinator.partition(self._partition)
                 if current.value.session == self._session:
                     marked = replace(current.value, outdated=session)

@@ -71,7 +71,7 @@ class ValueNotes:
         now_s = self._host.clock.monotonic_s()
         if now_s - self._looked_s >= _IDS_S:
             self._looked_s = now_s
-            async with answered_within(self._settings.coordinator_s_max):
+            async with answered_within(self._settings.coordinator_s_max, self._coordinator):
                 self._unique_id = await self._coordinator.unique_ids_given()
 
     async def _tell(self, name: StorageId) -> None:
