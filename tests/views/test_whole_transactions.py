@@ -17,6 +17,7 @@ from polonaise.player.protocol.entries import RoutedEntry
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.terms import Transaction
 from polonaise.views.sql import SqlView
+from polonaise.views.writerconnection import WriterConnection
 from rigs.bankview import Bank, accounts, check_fold, journal, open_accounts, transactions
 from rigs.databases import engine_at
 from rigs.deliverycalls import batch_of, stream
@@ -64,9 +65,10 @@ def deadlock_with(url: str) -> Iterator[Callable[[Connection], None]]:
         thread.join(20)
 
 
-async def test_a_deadlock_that_apply_caught_is_tried_again(server_url: str) -> None:
-    open_accounts(server_url)
-    with deadlock_with(server_url) as fall:
+async def applied_over_a_deadlock(url: str) -> int:
+    """Apply two transactions, the first of which falls into a deadlock, whose error is caught. Return how often."""
+    open_accounts(url)
+    with deadlock_with(url) as fall:
 
         class Notes(Bank):
             caught = 0
@@ -79,14 +81,27 @@ async def test_a_deadlock_that_apply_caught_is_tried_again(server_url: str) -> N
                 with contextlib.suppress(DBAPIError):
                     super().apply(tx, db)
 
-        view = Notes(server_url)
+        view = Notes(url)
         try:
             await view.high_water_mark(0)
             assert await view.apply_run(transactions(2)) == 1
         finally:
             await view.close()
-    assert view.caught == 1
+    return view.caught
+
+
+async def test_a_deadlock_that_apply_caught_is_tried_again(server_url: str) -> None:
+    assert await applied_over_a_deadlock(server_url) == 1
     check_fold(server_url, {0: 2})
+
+
+async def test_planted_without_a_look_at_the_end_the_tables_are_not_the_fold(
+    server_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WriterConnection, "_check_whole", lambda self: None)
+    assert await applied_over_a_deadlock(server_url) == 1
+    with pytest.raises(AssertionError):
+        check_fold(server_url, {0: 2})
 
 
 async def test_what_follows_from_a_deadlock_that_apply_caught_is_not_told_instead_of_it(server_url: str) -> None:
