@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -136,7 +136,7 @@ class SessionStart:
         """
         # The number first: fencing with a number that another owner may have got as well would fence nobody out.
         claimed = await self._claim()
-        async with answered_within(self._settings.coordinator_s_max, self._coordinator):
+        async with self._coordinator_answers():
             required = await self._shared.requirements.for_session(self._partition, claimed.value)
         claimed = replace(claimed, value=replace(claimed.value, required=required))
         self._session, self._version = claimed.value.session, claimed.version
@@ -178,6 +178,20 @@ class SessionStart:
         zones = self._shared.requirements.zones
         return StartedSession(value, decided.closing, decided.last_crc, time_us, values, engaged, zones)
 
+    @contextlib.asynccontextmanager
+    async def _coordinator_answers(self) -> AsyncIterator[None]:
+        """Raise `CoordinatorUnavailable` when the block takes longer than the coordinator has lately needed."""
+        patience, began_s = self._shared.coordinator_patience, self._host.clock.monotonic_s()
+        deadline_s = patience.seconds
+        try:
+            async with answered_within(deadline_s, self._coordinator):
+                yield
+        except CoordinatorUnavailable:
+            if self._host.clock.monotonic_s() - began_s >= deadline_s:
+                patience.exceeded()
+            raise
+        patience.answered(self._host.clock.monotonic_s() - began_s)
+
     # ------------------------------------------------------------------ 1 claim
 
     async def _claim(self) -> Versioned[PartitionValue]:
@@ -186,7 +200,7 @@ class SessionStart:
         Raises `NotOwner` if a later generation owns the partition, and `PartitionNotReady` if its value was changed
         meanwhile.
         """
-        async with answered_within(self._settings.coordinator_s_max, self._coordinator):
+        async with self._coordinator_answers():
             current = await self._coordinator.partition(self._partition)
             if current.value.outdated != NO_SESSION:
                 raise ConsistencyLost(
@@ -212,7 +226,7 @@ class SessionStart:
         Without such a claim, the coordinator was restored from an older state. It would give out session numbers a
         second time, and two owners could write in one session.
         """
-        async with answered_within(self._settings.coordinator_s_max, self._coordinator):
+        async with self._coordinator_answers():
             current = await self._coordinator.partition(self._partition)
         if current.value.session == self._session:
             await self._mark_outdated(self._session)
@@ -306,19 +320,20 @@ class SessionStart:
             # Cleared before the look, not after it: an answer that comes in between must not be slept through.
             self._answered.clear()
             outcome = self._decide(value)
+            silent = [name for name in recovery.participants(value) if name not in self._answers]
+            # Another server may reach these. What is connected and slow is as slow for all.
+            cut_off = any(self._shared.links[name].session is None for name in silent)
             if isinstance(outcome, Undecided):
-                silent = not recovery.has_quorum(value, self._answers)
-                self._report(f"session {self._session} waits for {outcome.waits_for(self._answers)}", silent)
+                self._report(f"session {self._session} waits for {outcome.waits_for(self._answers)}", cut_off)
             elif recovery.may_engage(value, self._answers):
                 return outcome
             elif recovery.has_quorum(value, self._answers):
                 lack = recovery.lack_of(value, self._answers)
-                self._report(f"session {self._session} waits for more replicas: {lack}", True)
+                self._report(f"session {self._session} waits for more replicas: {lack}", cut_off)
                 # Appends are refused once the replicas that are connected have had a moment to answer.
                 wait_s = _LOOK_AGAIN_S if told else self._settings.gather_s
             else:
-                away = [name for name in recovery.participants(value) if name not in self._answers]
-                self._report(f"session {self._session} waits for a quorum: no answer from {', '.join(away)}", True)
+                self._report(f"session {self._session} waits for a quorum: no answer from {', '.join(silent)}", cut_off)
             try:
                 async with asyncio.timeout(wait_s):
                     await self._answered.wait()
@@ -337,7 +352,7 @@ class SessionStart:
         if self._shared.requirements.of(self._partition) != value.required:
             raise PartitionNotReady("other copies or zones are required now")
         try:
-            async with answered_within(self._settings.coordinator_s_max, self._coordinator):
+            async with self._coordinator_answers():
                 current = await self._coordinator.partition(self._partition)
         except CoordinatorUnavailable:
             return
@@ -372,9 +387,8 @@ class SessionStart:
         while True:
             connection = await self._shared.links[name].connected()
             try:
-                answer = await connection.request(
-                    LastSessionInfo(self._session), partition=self._partition, deadline_s=self._settings.replica_s_max
-                )
+                asked = LastSessionInfo(self._session)
+                answer = await self._shared.links[name].ask(connection, asked, self._partition)
                 self._answers[name] = answer_of(expect(answer, SessionInfo))
                 self._connections[name] = connection
                 self._on_answer(name, self._answers[name])
@@ -394,7 +408,7 @@ class SessionStart:
 
         Raises `PartitionNotReady` if the value has changed, for instance because an operator has replaced the reset.
         """
-        async with answered_within(self._settings.coordinator_s_max, self._coordinator):
+        async with self._coordinator_answers():
             current = await self._coordinator.partition(self._partition)
             begun = headreset.begun(current.value, self._certain) if current.version == claimed.version else None
             written = await self._coordinator.set_partition(self._partition, begun, claimed.version) if begun else None
@@ -506,9 +520,7 @@ class SessionStart:
         `ProtocolError`: a storage node must not be able to stop a partition by saying that it has another owner.
         """
         try:
-            return await self._connections[name].request(
-                message, partition=self._partition, deadline_s=self._settings.replica_s_max
-            )
+            return await self._shared.links[name].ask(self._connections[name], message, self._partition)
         except LogForked as error:
             raise ConsistencyLost(
                 f"partition {self._partition}: {name} says {error.text}: the log has forked"
@@ -565,7 +577,7 @@ class SessionStart:
         pause_s = self._settings.retry_s_min
         while True:
             try:
-                async with answered_within(self._settings.coordinator_s_max, self._coordinator):
+                async with self._coordinator_answers():
                     if await self._coordinator.set_partition(self._partition, value, version) is not None:
                         return
                     current = await self._coordinator.partition(self._partition)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
-from polonaise.errors import BadOption, ConnectionLost, PolonaiseError, ProtocolError, fresh
+from polonaise.errors import BadOption, ConnectionLost, DeadlineExceeded, PolonaiseError, ProtocolError, fresh
 from polonaise.host import Host
 from polonaise.link.connection import OWN_REQUESTS, Connection, connect, fault_in, hello
+from polonaise.server.protocol.patience import Patience
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storageaddresses import StorageAddresses
 from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import NAMES_VERSION, ROLE_SERVER, ROLE_STORAGE, Identified, Identify, Refused, Stored
+
+_PATIENCE_S_MAX: Final = 60.0
+"""The longest that a storage node's answer about a session is waited for, in seconds."""
 
 M = TypeVar("M", bound=Message)
 
@@ -76,6 +80,8 @@ class StorageLink:
         self._server = server
         self._cluster_key = cluster_key
         self._settings = settings
+        self.patience = Patience(settings.replica_s_max, _PATIENCE_S_MAX)
+        """How long the node's answers about sessions are waited for: its disk may be slow."""
         self._tasks: list[asyncio.Task[None]] = []
         self._listeners: dict[PartitionId, ReplicaListener] = {}
         self._changed = asyncio.Event()
@@ -125,6 +131,20 @@ class StorageLink:
             self._changed.clear()
             await self._changed.wait()
         return self.session
+
+    async def ask(self, connection: Connection, message: Message, partition: PartitionId) -> Message:
+        """Ask over this connection for sessions, with as much patience as the node needs, and return the answer.
+
+        Raises what the node refused with, `DeadlineExceeded`, and `ConnectionLost` or what has closed the connection.
+        """
+        began_s = self._host.clock.monotonic_s()
+        try:
+            answer = await connection.request(message, partition=partition, deadline_s=self.patience.seconds)
+        except DeadlineExceeded:
+            self.patience.exceeded()
+            raise
+        self.patience.answered(self._host.clock.monotonic_s() - began_s)
+        return answer
 
     async def ask_bulk(self, message: Message, partition: PartitionId) -> Message:
         """Ask over the bulk connection, and return the answer.

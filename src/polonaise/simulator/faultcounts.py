@@ -55,6 +55,7 @@ FAULTS: Final = (
     "planned",
     "cut_off_from_storage",
     "majority_lost",
+    "slow_disks",
     "needed_copy",
     "disaster",
     "overtaken",

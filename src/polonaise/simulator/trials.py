@@ -45,6 +45,9 @@ _TOLD_S: Final = 15.0
 directory is refused."""
 _LOST_S: Final = 40.0
 """Virtual seconds for which a majority of the storage nodes is away: several times as long as a server's grace."""
+_SLOW_SYNCS: Final = 300.0
+_SLOW_APPENDS: Final = 1
+"""So many transactions have to be committed within `_SLOW_SYNCS` times the time of a slow call to a disk."""
 _REPLACED_TIMES: Final = 2
 _REPLACED_STEPS: Final = 20
 _PLANNED_STEPS: Final = 60
@@ -400,6 +403,29 @@ class Trials:
         await self._observer.repaired()
         self._faults.count("majority_lost")
 
+    async def _slow_disks_are_waited_for(self) -> None:
+        """Let every call to every disk take longer than an owner's patience: appends go on, slowly, all the same.
+
+        Then all work is done, and every replica is engaged again, at the ordinary speed.
+        """
+        self._cluster.world.loop.grant(_MENDED_STEPS)
+        slow_s = 0.75 * self._cluster.knobs.server.acknowledge_s_max  # a call that syncs takes twice as much
+        disks = [node.machine.disk for node in (*self._cluster.storage, *self._cluster.spares)]
+        told = sum(self._observer.history.told)
+        for disk in disks:
+            disk.slow(slow_s)
+        try:
+            self._observer.begin_work_again(_REPLACED_STEPS)
+            await self._observer.until(
+                _SLOW_SYNCS * slow_s, lambda: sum(self._observer.history.told) >= told + _SLOW_APPENDS
+            )
+        finally:
+            for disk in disks:
+                disk.slow(0.0)
+        await self._worked()
+        await self._observer.repaired()
+        self._faults.count("slow_disks")
+
     def _generations(self) -> list[int]:
         owners = Assignment.decode(self._cluster.service.snapshot()[ASSIGNMENT].contents).owners
         return [owners[partition].generation for partition in sorted(owners)]
@@ -421,5 +447,6 @@ _TRIALS: Final[tuple[tuple[float, Callable[[Trials], Awaitable[None]]], ...]] = 
     (0.3, Trials._planned_changes_fail_nothing),
     (0.05, Trials._owners_without_storage_are_replaced),
     (0.03, Trials._nobody_passes_on_what_nobody_can_serve),
+    (0.05, Trials._slow_disks_are_waited_for),
 )
 """Trials that are drawn whatever the cluster is like, each with the share of seeds that have it."""

@@ -195,11 +195,62 @@ def test_a_replica_that_is_late_ends_the_session() -> None:
     > C store 1
     > x appends 1
     send 2: 0..0
+    > A B store 2
+    feed x: 0..0
+    mark 0
+    > time 2
+    > time 2
+    news for x: hindered by storage node C: did not sync within 3 s
+    end: C: did not sync within 3 s late C
+    """)
+
+
+def test_while_no_quorum_syncs_the_session_waits_and_clients_are_told() -> None:
+    """All disks are slow: another session would be as slow, and its start would need syncs, too."""
+    check(f"""{READY}
+    > C store 1
+    > x appends 1
+    send 2: 0..0
     > A store 2
     > time 2
     > time 2
-    news for x: hindered by storage node B: did not sync within 3 s; storage node C: did not sync within 3 s
-    end: B, C: did not sync within 3 s late B C
+    news for x: hindered by the disks of B, C are slow: a sync takes seconds, and commits wait for it
+    > time 10
+    > B store 2
+    feed x: 0..0
+    mark 0
+    > time 1
+    news for x: commits again
+    """)
+
+
+def test_a_replica_may_take_several_times_as_long_as_the_others_need() -> None:
+    check(f"""{READY}
+    > C store 1
+    > x appends 1
+    send 2: 0..0
+    > time 2
+    > A B store 2
+    feed x: 0..0
+    mark 0
+    > time 5
+    > time 2
+    news for x: hindered by storage node C: did not sync within 3 s
+    end: C: did not sync within 3 s late C
+    """)
+
+
+def test_a_session_does_not_wait_for_ever_for_a_quorum() -> None:
+    check(f"""{READY}
+    > C store 1
+    > x appends 1
+    send 2: 0..0
+    > time 59
+    news for x: hindered by the disks of A, B, C are slow: a sync takes seconds, and commits wait for it
+    > time 2
+    news for x: hindered by storage node A: did not sync within 3 s; storage node B: did not sync within 3 s; \
+storage node C: did not sync within 3 s
+    end: A, B, C: did not sync within 3 s late A B C
     """)
 
 

@@ -296,7 +296,7 @@ class PartitionOwner:
         # joined, says nothing about the messages of this session: those in between may have been lost on the way.
         if current is None or session != current.id or not current.is_engaged(name, connection):
             return []
-        committed = current.acknowledged(name, number)
+        committed = current.acknowledged(name, number, now.monotonic_s)
         # Before the commits, which may end the session: what it has proved by now is told.
         if self._proofs:
             self._proofs.look(current, self.committed)
@@ -623,6 +623,7 @@ class PartitionOwner:
                 # Not through the inbox: a pulse says nothing about appends, so it has none to stay behind.
                 session.prove(PULSE)
                 self._pump(now)
+        self.readiness.slow(self.session.slow(now.monotonic_s, settings.acknowledge_s_max) if self.session else [])
         hindrance = self.readiness.lasting_hindrance(now.monotonic_s, writing=self.session is not None)
         if hindrance is not None:
             self._hinder(hindrance)

@@ -23,8 +23,8 @@ class Readiness:
     """
 
     __slots__ = (
-        "_ended_s", "_partition", "_progress", "added", "answers", "blocked", "elsewhere", "faults", "late", "reached",
-        "waits_for",
+        "_ended_s", "_partition", "_progress", "_slow", "added", "answers", "blocked", "elsewhere", "faults", "late",
+        "reached", "waits_for",
     )  # fmt: skip
 
     def __init__(self, partition: PartitionId) -> None:
@@ -51,6 +51,8 @@ class Readiness:
         """What each replica has proved in the attempts to start a session since the last session began."""
         self._progress: dict[StorageId, CopyProgress] = {}
         """Whether late members and added copies come nearer, over sessions: a busy partition ends these often."""
+        self._slow: list[StorageId] = []
+        """The replicas for whose sync a commit waits for long, which are too many to go on without them."""
         self._ended_s = 0.0
         """When the last session ended; 0 before the first."""
 
@@ -71,7 +73,8 @@ class Readiness:
         """Note that an attempt to start a session failed; `operator`: only an operator can help. Return `blocked`."""
         self.waits_for = str(error)
         self.blocked = error if operator else None
-        self.elsewhere = not operator and not isinstance(error, CoordinatorUnavailable | CoordinatorDamaged)
+        if operator or isinstance(error, CoordinatorUnavailable | CoordinatorDamaged):
+            self.elsewhere = False
         return self.blocked
 
     def session_started(self, late: Iterable[StorageId]) -> None:
@@ -107,6 +110,7 @@ class Readiness:
         self.reached |= reached
         if fault:
             self.faults.ended_session(reason, now_s, waiting_since_s)
+        self._slow = []
         self.waits_for, self.elsewhere = f"session {session} ended: {reason}", fault
         self._ended_s = now_s
 
@@ -138,6 +142,16 @@ class Readiness:
             if progress.lost and (name in self.late or name in self.added)
         ]
 
+    def slow(self, names: list[StorageId]) -> None:
+        """Note for which replicas' sync a commit waits for long, if a quorum is slow; none if not."""
+        self._slow = names
+
+    @property
+    def _slowness(self) -> str:
+        if not self._slow:
+            return ""
+        return f"the disks of {', '.join(self._slow)} are slow: a sync takes seconds, and commits wait for it"
+
     def trouble(self, now_s: float) -> str:
         """Return what keeps appends from being committed although sessions start; empty if nothing does.
 
@@ -145,7 +159,7 @@ class Readiness:
         """
         faults = self.faults
         if not faults.are_lasting(now_s):
-            return ""
+            return self._slowness
         return f"{faults.fruitless} sessions in a row ended before anything was committed: {faults.causes}"
 
     def lasting_hindrance(self, now_s: float, *, writing: bool) -> str | None:
@@ -155,7 +169,7 @@ class Readiness:
         then. `writing`: whether there is a session.
         """
         if writing:
-            return self.faults.causes if self.faults.are_lasting(now_s) else ""
+            return self.faults.causes if self.faults.are_lasting(now_s) else self._slowness
         return self.waits_for if now_s - self._ended_s > _PASSES_S else None
 
     def not_ready(self, now_s: float) -> PartitionNotReady:

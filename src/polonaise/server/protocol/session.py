@@ -21,6 +21,11 @@ from polonaise.wire.copies import Needs
 
 _NUMBERS_MAX: Final = 2**31 - 1
 """The last number of a session's messages: the request numbers of `Connection.request` begin above it."""
+_ALL_SLOW: Final = 20.0
+"""For how many times its patience a session waits for replicas while not even a quorum has synced."""
+_SLOWER: Final = 4.0
+"""How many times as long as a quorum a replica may take for a sync."""
+_QUORUM_EASES: Final = 0.9
 REQUESTS_MAX: Final = 10_000
 """The most requests that wait for the next message to the replicas; more wait in the inbox."""
 
@@ -112,6 +117,8 @@ class Session:
         self._unsynced: deque[tuple[int, float, TransactionId]] = deque()
         """The messages that some engaged replica has not synced, or had not when `late` looked last. For each: its
         number, its time in monotonic seconds, and the id that followed on all that was sent before it."""
+        self._quorum_s = 0.0
+        """How long a quorum takes to sync a message, in seconds: the longest of late, less with each quicker one."""
         self._sent_next = started.closing + 1
         """The id that follows on all that was sent."""
         self._sent_s = now.monotonic_s
@@ -196,7 +203,7 @@ class Session:
         """Whether this replica is engaged, and on this connection."""
         return name in self.engaged and self.engaged[name] is connection
 
-    def acknowledged(self, name: StorageId, number: int) -> list[InFlightBatch]:
+    def acknowledged(self, name: StorageId, number: int, now_s: float) -> list[InFlightBatch]:
         """Count an acknowledgement of everything up to `number`; return the messages that it commits, in order."""
         # A number that was never sent is no acknowledgement: counted, it would commit what is sent under it later.
         if number > self._last_number or not self._acknowledgements.acknowledge(name, number):
@@ -204,9 +211,34 @@ class Session:
         committed: list[InFlightBatch] = []
         while self._in_flight and self._in_flight[0].number <= self._acknowledgements.committed:
             committed.append(self._in_flight.popleft())
+        if committed:
+            sent_s = next(sent_s for number, sent_s, _ in self._unsynced if number == committed[0].number)
+            self._quorum_s = max(now_s - sent_s, _QUORUM_EASES * self._quorum_s)
         return committed
 
     def late(self, now_s: float, patience_s: float) -> list[StorageId]:
+        """Return the engaged replicas that lack the oldest message not synced by all, and so are to be left behind.
+
+        That is a matter of what the others do: a replica is late if it takes longer than `patience_s`, and several
+        times as long as a quorum has taken. While no quorum has synced the message, all that could serve are slow, and
+        another session would be as slow: then none is late until `_ALL_SLOW` times as long.
+        """
+        lacking = self._lacking_oldest(now_s, patience_s)
+        if not lacking:
+            return []
+        number, sent_s, _ = self._unsynced[0]
+        if number > self._acknowledgements.committed:
+            patience_s *= _ALL_SLOW
+        else:
+            patience_s = max(patience_s, _SLOWER * self._quorum_s)
+        return lacking if now_s - sent_s > patience_s else []
+
+    def slow(self, now_s: float, patience_s: float) -> list[StorageId]:
+        """Return the replicas for whose sync a commit has waited for longer than `patience_s`."""
+        lacking = self._lacking_oldest(now_s, patience_s)
+        return lacking if lacking and self._unsynced[0][0] > self._acknowledgements.committed else []
+
+    def _lacking_oldest(self, now_s: float, patience_s: float) -> list[StorageId]:
         """Return the engaged replicas that lack the oldest message not synced by all, if older than `patience_s`."""
         # Messages that even the slowest replica has synced are nobody's delay. The oldest of the others decides, since
         # acknowledgements are cumulative.
