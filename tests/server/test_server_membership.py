@@ -335,3 +335,21 @@ async def test_appends_in_flight_are_committed_once_when_the_only_server_was_cut
     leased.cluster.cut_off.clear()
     await wait_until(lambda: len(done) == 100, within_s=60)
     assert len(set(done)) == 100
+
+
+@in_a_scene
+async def test_a_renewal_that_began_in_time_and_is_heard_of_too_late_does_not_hide_that_the_ownership_has_ended(
+    scene: Scene,
+) -> None:
+    """The process is stopped while the answer comes: by the time it goes on, others may own since a while."""
+    await scene.start()
+    await asyncio.sleep(0.4)
+    scene.coordinator.hangs_s = 1.35  # the next renewal begins at 0.5, and the registration holds until 1.9
+    await asyncio.sleep(1.4)
+    scene.process.pause()
+    await asyncio.sleep(0.3)
+    assert scene.ended_s == []
+    scene.process.resume()
+    await asyncio.sleep(0.05)
+    assert len(scene.ended_s) == 1
+    assert scene.membership.stretch == 1

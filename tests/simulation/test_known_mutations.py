@@ -127,6 +127,41 @@ FOUND_BY = {
 """The first seed that finds each, when this was written: tried first, because most of the time it still does."""
 
 FOUND_BY_TESTS = {
+    "late-replica-told-of-what-is-not-committed": (
+        "tests/server/test_copies_of_commits.py"
+        "::test_a_late_replica_is_copied_what_is_committed_while_more_is_on_its_way"
+    ),
+    "slow-for-all-is-late": (
+        "tests/server/protocol/test_owner_sessions.py"
+        "::test_while_no_quorum_syncs_the_session_waits_and_clients_are_told"
+    ),
+    "deadline-that-never-grows": (
+        "tests/server/protocol/test_patience.py::test_patience_grows_until_a_slow_answer_comes_in_time"
+    ),
+    "register-bytes-leak": (
+        "tests/server/protocol/test_order_registers.py"
+        "::test_registers_that_change_for_ever_take_the_room_of_their_present_values_only"
+    ),
+    "reset-cuts-at-own-marks": (
+        "tests/server/protocol/test_head_reset.py"
+        "::test_copies_are_cut_where_the_source_of_a_reset_surely_shares_their_log_and_not_at_their_own_marks"
+    ),
+    "known-outlives-a-reset": (
+        "tests/server/protocol/test_head_reset.py"
+        "::test_an_owner_that_has_not_heard_of_its_engagement_knows_no_more_of_what_that_has_given_up"
+    ),
+    "stale-renewal-hides-the-end": (
+        "tests/server/test_server_membership.py"
+        "::test_a_renewal_that_began_in_time_and_is_heard_of_too_late_does_not_hide_that_the_ownership_has_ended"
+    ),
+    "register-of-a-later-mark": (
+        "tests/server/protocol/test_owner_registers.py"
+        "::test_a_register_is_told_as_it_is_at_the_mark_that_is_told_with_it_whatever_is_ordered_by_then"
+    ),
+    "trimmed-log-not-seen": (
+        "tests/server/test_copies_of_trimmed_logs.py"
+        "::test_that_one_source_has_trimmed_the_log_is_seen_whatever_another_one_answers"
+    ),
     "emptied-copy-forgets-its-fence": (
         "tests/storage/test_replica.py::test_an_emptied_copy_refuses_the_owner_of_a_session_in_which_it_was_a_member"
     ),

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from polonaise.errors import PolonaiseError, ProtocolError
+from polonaise.errors import PolonaiseError, ProtocolError, invariant
 from polonaise.server.archivedhistory import ToCopy, copy_on, read_to_copy
 from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol import headreset, recovery
@@ -133,11 +133,14 @@ class CatchUp:
                 return
             self._tell_progress(name, missing)
             async with self._copies.copy(name) as copy:
-                read = await self._read(last + 1, self._owner.committed)
+                committed = self._owner.committed
+                read = await self._read(last + 1, committed)
                 done = await copy_on(partial(ask, name), session, name, last, read)
                 copy.copied_bytes = len(read.payload)
                 copied, last = done.last - last, done.last
                 self._owner.readiness.replica_reached(name, last)
+                # The replica keeps what is confirmed through every decision, so nothing else may be.
+                invariant(last <= committed, "a late replica is told as committed only what is")
                 # Confirmed at once: what is confirmed is not cut again, even if the next session comes before the end.
                 await ask(name, Confirm(session, last))
             worked_s = copy.worked_s

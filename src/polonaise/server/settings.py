@@ -39,7 +39,8 @@ class ServerSettings(OwnerSettings):
     session_start_wait_s_max: float = 30.0
     """When no partition has got its turn for this long, those that wait say so and ask again."""
     replica_s_max: float = 5.0
-    """The deadline of one request to a replica, and of one attempt to connect to its node."""
+    """The deadline of one request to a replica, and of one attempt to connect to its node. The deadline of requests
+    that start a session doubles whenever it is exceeded, up to a minute: a disk may be slow."""
     farewell_s_max: float = 1.0
     """The longest that a server that stops waits for its own tasks to end, and then for replicas to note the committed
     high-water mark."""

@@ -17,4 +17,59 @@ SESSION_MUTATIONS: Final[dict[str, Mutation]] = {
         "                self.feeds.refuse(entry.mount, entry.appends, self.committed, FailureReason.SESSION_ENDED)\n",
         "P11: appends fail because their session has ended as planned before it had sent them",
     ),
+    "late-replica-told-of-what-is-not-committed": Mutation(
+        "polonaise.server.catchup",
+        "                read = await self._read(last + 1, committed)\n",
+        "                read = await self._read(last + 1, self._session.sent)\n",
+        "P4: a late replica is told as committed what is only sent",
+    ),
+    "slow-for-all-is-late": Mutation(
+        "polonaise.server.protocol.session",
+        "            patience_s *= _ALL_SLOW\n",
+        "            pass\n",
+        "P11: where all disks are slow, each session ends before anything is committed",
+    ),
+    "deadline-that-never-grows": Mutation(
+        "polonaise.server.protocol.patience",
+        "        self.seconds = min(2 * self.seconds, self._most_s)\n",
+        "        pass\n",
+        "P11: where all disks are slow, no session starts",
+    ),
+    "register-bytes-leak": Mutation(
+        "polonaise.server.protocol.order",
+        "                total -= len(key) + len(before)\n",
+        "                pass\n",
+        "P11: registers that change are full one day, though they hold little",
+    ),
+    "reset-cuts-at-own-marks": Mutation(
+        "polonaise.server.protocol.headreset",
+        "else min(clean, certain)\n",
+        "else clean\n",
+        "P2: a copy keeps what its owner had confirmed, of a log that the source of a reset may not share",
+    ),
+    "known-outlives-a-reset": Mutation(
+        "polonaise.server.protocol.headreset",
+        "    return NOTHING_KNOWN if any(known.committed > reset.certain for reset in missed) else known\n",
+        "    return known\n",
+        "P11: an owner that has not heard of its engagement holds a reset of the head for lost transactions, and stops",
+    ),
+    "stale-renewal-hides-the-end": Mutation(
+        "polonaise.server.servermembership",
+        "        # First: if the registration had run out before this renewal, others may own the partitions since.\n"
+        "        self.check()\n",
+        "",
+        "P13: a server goes on owning what others may have taken over while it was stopped",
+    ),
+    "register-of-a-later-mark": Mutation(
+        "polonaise.server.protocol.committedregisters",
+        '            return RegisterIs(value is not None, committed, value or b"")\n',
+        '            return RegisterIs(value is not None, committed + 1, value or b"")\n',
+        "P2: a register is told with the mark of another moment",
+    ),
+    "trimmed-log-not-seen": Mutation(
+        "polonaise.server.archivedhistory",
+        "            trimmed = refused\n            held_from.append(refused.first)\n",
+        "            error = refused\n",
+        "P11: what the replicas have trimmed is not read from the fragments, and a copy is never made whole",
+    ),
 }

@@ -8,7 +8,7 @@ from dataclasses import replace
 from polonaise.coordination.values import Engagement, HeadReset, PartitionValue
 from polonaise.server.protocol import headreset
 from polonaise.server.protocol.headreset import CarryOut, Withheld
-from polonaise.server.protocol.recovery import NOTHING_KNOWN, Decided, ReplicaAnswer, Undecided
+from polonaise.server.protocol.recovery import NOTHING_KNOWN, Decided, Known, ReplicaAnswer, Undecided
 from polonaise.terms import NO_SESSION
 
 ASKED = HeadReset(2, "C", 5, 7)
@@ -74,3 +74,21 @@ def test_a_reset_that_was_begun_and_is_withdrawn_leaves_what_copies_may_hold_of_
     closed = replace(begun, engagements={**ENGAGED, "A": Engagement(3, 5)})
     done = headreset.engaged(closed, "BC", None, 5)
     assert (done.resets, done.engagements["A"].closing) == ((), 1)
+
+
+def test_copies_are_cut_where_the_source_of_a_reset_surely_shares_their_log_and_not_at_their_own_marks() -> None:
+    """B has 3 confirmed, and C, from which the log goes on, surely shares it up to 1 only."""
+    answer = ReplicaAnswer(3, -1, 3, 5, 51, None)
+    assert headreset.clean_to(value(ASKED), "B", answer, 2, ASKED, 1) == 1
+    assert headreset.clean_to(value(ASKED), "C", LEFT, 2, ASKED, 1) == 2
+
+
+def test_an_owner_that_has_not_heard_of_its_engagement_knows_no_more_of_what_that_has_given_up() -> None:
+    """Session 4 has carried the reset out; its engagement was written, and the owner, of session 3, was not told."""
+    done = value(replace(ASKED, session=4, certain=1))
+    answers = {name: ReplicaAnswer(4, 2, 2, 2, 20, None) for name in "ABC"}
+    known = Known(5, 50, 3)
+    assert headreset.corrected_known(done, known) == NOTHING_KNOWN
+    assert headreset.corrected_known(done, Known(1, 10, 3)) == Known(1, 10, 3), "the reset has left that"
+    assert headreset.corrected_known(done, Known(5, 50, 4)) == Known(5, 50, 4), "it was learnt after the reset"
+    assert headreset.decide(done, answers, known) == Decided(2, 20, ("A", "B", "C"))

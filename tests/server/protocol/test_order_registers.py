@@ -249,3 +249,16 @@ def test_a_number_with_other_bodies_is_told_from_a_repetition_for_groups_too() -
     ]
     differs = {FailureReason.PRODUCER_DIFFERS}
     assert reasons == [{FailureReason.DUPLICATE}, differs, differs, differs]
+
+
+def test_registers_that_change_for_ever_take_the_room_of_their_present_values_only() -> None:
+    order = order_of(closing=-1)
+    value = bytes(registers.VALUE_BYTES_MAX)
+    for _ in range(2 * registers.TOTAL_BYTES_MAX // registers.VALUE_BYTES_MAX):
+        assert refused(order, Tx(mark=-1, operations=[(SET, b"again", value)])) == []
+    assert refused(order, Tx(mark=-1, operations=[(DELETE, b"again", b"")])) == []
+    for number in range(2 * registers.TOTAL_BYTES_MAX // registers.VALUE_BYTES_MAX):
+        key = b"%d" % number
+        assert refused(order, Tx(mark=-1, operations=[(SET, key, value), (DELETE, key, b"")])) == []
+    assert refused(order, Tx(mark=-1, operations=[(SET, b"one", value), (SET, b"one", b"")])) == []
+    assert order.registers == {b"one": b""}

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from polonaise.errors import ProtocolError
-from polonaise.wire.messages import ListRegisters
+from polonaise.server.protocol.effects import Answer
+from polonaise.wire.codec import Message
+from polonaise.wire.messages import ListRegisters, RegisterIs
+from rigs.order import SET, Tx, frame
 from rigs.owner import Talk
 
 
@@ -50,3 +53,25 @@ def test_registers_behind_what_no_key_is_are_refused(first: int, prefix: int) ->
     with pytest.raises(ProtocolError, match="the limits are 1025 bytes for that key, and 1024 bytes for the prefix"):
         talk.owner.ask_registers("x1", 1, ListRegisters(bytes(first), bytes(prefix)), talk.now)
     talk.owner.ask_registers("x1", 1, ListRegisters(bytes(1_025), bytes(1_024)), talk.now)
+
+
+def test_a_register_is_told_as_it_is_at_the_mark_that_is_told_with_it_whatever_is_ordered_by_then() -> None:
+    talk = Talk()
+    talk.owner.registers.replace({b"r": b"old"})
+    talk.hear("session 1 at -1", "x mounts at -1", "A B store 1", "x appends 1", "A B store 2", "x asks for r")
+    change = frame(Tx(mark=0, operations=[(SET, b"r", b"new")], sequence=2))
+    for effect in talk.owner.append(1, "x1", 1, change, talk.now):
+        talk.lines(effect)
+    assert answers(talk, "A B store 3") == [RegisterIs(1, 0, b"old")]
+    talk.hear("turn", "A B store 4", "x asks for r")
+    assert answers(talk, "A B store 5") == [RegisterIs(1, 1, b"new")]
+
+
+def answers(talk: Talk, event: str) -> list[Message]:
+    """Return the messages with which requests are answered at this event."""
+    found: list[Message] = []
+    for effect in talk.effects_of(event):
+        talk.lines(effect)
+        if isinstance(effect, Answer):
+            found.append(effect.message)
+    return found

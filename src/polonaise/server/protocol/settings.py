@@ -47,7 +47,8 @@ class OwnerSettings:
     """An idle partition sends a barrier about this often, so that a fault is found before a writer finds it. The
     partitions of a server take turns, eight in a second, so that with thousands of them the interval is longer."""
     acknowledge_s_max: float = 3.0
-    """A replica that takes longer than this to acknowledge ends the session."""
+    """A replica that takes longer than this to acknowledge what a quorum has synced, and several times as long as the
+    quorum, ends the session. While no quorum has, twenty times as long is waited: then all disks are slow."""
     subscriptions_max: int = 10_000
     """The most clients that are mounted on the partition at the same time; more are refused."""
 
