@@ -42,7 +42,7 @@ from polonaise.server.measures import ServerMeasures
 from polonaise.server.memberwatch import MemberWatch
 from polonaise.server.protocol.givingup import GivingUp, Struggle
 from polonaise.server.protocol.ownerhealth import health_of
-from polonaise.server.protocol.patience import AnswerPatience
+from polonaise.server.protocol.patience import SyncPatience
 from polonaise.server.protocol.ticks import Ticks
 from polonaise.server.requirements import Requirements
 from polonaise.server.servedpartition import ServedPartition
@@ -169,7 +169,7 @@ class Server:
         self._shared = SharedParts(
             self._host, self._coordinator, self._settings, self._links, self._starts, self._copies, self._ticks,
             self._history, self._latencies, self._clock, self._requirements,
-            AnswerPatience(self._settings.coordinator_s_max, 4 * self._settings.coordinator_s_max),
+            SyncPatience(self._settings.coordinator_s_max, 4 * self._settings.coordinator_s_max),
         )  # fmt: skip
         self.id = await self._coordinator.unique_id()
         self._cluster.server, self._cluster.partitions = self.id, self._description.partitions

@@ -10,7 +10,7 @@ from polonaise.histogram import Histogram
 from polonaise.host import Host
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.copyturns import CopyTurns
-from polonaise.server.protocol.patience import AnswerPatience
+from polonaise.server.protocol.patience import SyncPatience
 from polonaise.server.protocol.ticks import Ticks
 from polonaise.server.requirements import Requirements
 from polonaise.server.serverclock import ServerClock
@@ -42,5 +42,5 @@ class SharedParts:
     """Tells the time of commits, and whether a session may start by it."""
     requirements: Requirements
     """Says how many copies and zones commits need beside a quorum."""
-    coordinator_patience: AnswerPatience
+    coordinator_patience: SyncPatience
     """How long session starts wait for an answer of the coordinator: its disk may be slow."""

@@ -9,7 +9,7 @@ from typing import Final, Protocol, TypeVar
 from polonaise.errors import BadOption, ConnectionLost, DeadlineExceeded, PolonaiseError, ProtocolError, fresh
 from polonaise.host import Host
 from polonaise.link.connection import OWN_REQUESTS, Connection, connect, fault_in, hello
-from polonaise.server.protocol.patience import AnswerPatience
+from polonaise.server.protocol.patience import SyncPatience
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storageaddresses import StorageAddresses
 from polonaise.terms import PartitionId, ServerId, StorageId
@@ -80,7 +80,7 @@ class StorageLink:
         self._server = server
         self._cluster_key = cluster_key
         self._settings = settings
-        self.patience = AnswerPatience(settings.replica_s_max, _PATIENCE_S_MAX)
+        self.patience = SyncPatience(settings.replica_s_max, _PATIENCE_S_MAX)
         """How long the node's answers about sessions are waited for: its disk may be slow."""
         self._tasks: list[asyncio.Task[None]] = []
         self._listeners: dict[PartitionId, ReplicaListener] = {}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from polonaise.server.protocol.patience import AnswerPatience
+from polonaise.server.protocol.patience import SyncPatience
 
 
 def test_patience_grows_until_a_slow_answer_comes_in_time() -> None:
-    patience = AnswerPatience(5.0, 60.0)
+    patience = SyncPatience(5.0, 60.0)
     tries = 0
     while patience.seconds < 17.0:
         patience.exceeded()
@@ -17,7 +17,7 @@ def test_patience_grows_until_a_slow_answer_comes_in_time() -> None:
 
 
 def test_patience_has_an_end_and_falls_again_with_quick_answers() -> None:
-    patience = AnswerPatience(5.0, 60.0)
+    patience = SyncPatience(5.0, 60.0)
     for _ in range(10):
         patience.exceeded()
     assert patience.seconds == 60.0

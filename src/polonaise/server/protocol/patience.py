@@ -8,7 +8,7 @@ _SLACKENS: Final = 0.9
 """What is left of the patience after an answer that came at once."""
 
 
-class AnswerPatience:
+class SyncPatience:
     """The deadline of requests to one party. It doubles when one is exceeded, and falls again with quick answers.
 
     A fixed one is never met by a party that takes longer: each request would be made anew, and be too late again.
