@@ -32,6 +32,12 @@ def test_enough_copies_or_one_too_many_during_a_move_are_no_trouble() -> None:
     assert troubles(["a", "b", "c"], nodes="abcd", next="abcd") == []
 
 
+def test_a_copy_too_many_that_nobody_removes_is_told() -> None:
+    (trouble,) = troubles(["a", "b", "c", "d"], nodes="abcd")
+    assert "has 4 copies, and is to have 3" in trouble
+    assert "polonaise storage balance" in trouble
+
+
 def test_a_copy_that_is_being_added_is_told_in_place_of_what_to_do() -> None:
     assert troubles(["a"], next="ab") == [
         "the partition has 1 of the 3 copies that it is to have: one more is being added"

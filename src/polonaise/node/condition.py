@@ -198,11 +198,13 @@ def _lacking(answer: Mapping[str, Any], health: Mapping[str, Any]) -> str:
         return ""
     what = f"the partition has {len(members)} of the {due} copies that it is to have"
     pending = len(health.get("next") or members)
+    if pending < len(members) and len(members) > due:
+        return ""  # the second step of a move
     if len(members) > due:
-        what = f"the partition has {len(members)} copies, and is to have {due}"
-        if pending < len(members):
-            return f"{what}: one is being removed"
-        return f"{what}: remove those that are too many with `polonaise storage balance`"
+        return (
+            f"the partition has {len(members)} copies, and is to have {due}: remove those that are too many with "
+            "`polonaise storage balance`"
+        )
     if pending > len(members):
         return f"{what}: one more is being added"
     if len(nodes := answer["storage"]) < due:
