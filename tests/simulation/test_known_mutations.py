@@ -17,7 +17,7 @@ FOUND_BY = {
     "owner-that-keeps-what-it-can-not-serve": 15,
     "flapping-owner-keeps-what-it-can-not-serve": 28,
     "unable-servers-pass-partitions-on": 56,
-    "forming-batch-told-lost": 7039,
+    "forming-batch-told-lost": 86,
     "copy-removed-while-it-is-needed": 22,
     "new-quorum-counts-alone": 26,
     "requirement-ignored-at-commit": 13,
