@@ -231,22 +231,26 @@ class HostElection:
         This process then hosts again, with new sockets, unless another one gets the lock first. Cleaners of old files
         remove sockets, which never get a newer time.
         """
-        while not self._stopping.is_set():
-            names: set[str] = set()
-            with contextlib.suppress(NotFound):  # the directory is gone, and all that was in it
-                names = set(await host.disk.list(sockets_directory(self._address.directory)))
-            gone = self._sockets - names
-            if gone and not self._stopping.is_set() and not nodes.done():
-                where = sockets_directory(self._address.directory)
-                _log.error(
-                    "%s in %s was removed while the log ran: its nodes start again, with new sockets. Keep cleaners of "
-                    "old files away from the directory",
-                    ", ".join(sorted(gone)),
-                    where,
-                )
-                nodes.cancel()
-                return
+        where, directory = sockets_directory(self._address.directory), self._address.directory
+        gone = frozenset[str]()
+        while not gone or not self._sockets:
             await asyncio.sleep(_PRESENCE_S)
+            gone = self._sockets - await _names_in(host, where, self._sockets)
+        # The whole log may be being removed, and its sockets were only the first: then there is nothing to host any
+        # more, and `_watch_place` says so.
+        await asyncio.sleep(_PRESENCE_S)
+        lock_file = None
+        with contextlib.suppress(PolonaiseError):  # not to be read at the moment: then nothing is to be made there
+            lock_file = await host.disk.identity(lock_path(directory))
+        if self._stopping.is_set() or nodes.done() or lock_file != self._lock_file:
+            return
+        _log.error(
+            "%s in %s was removed while the log ran: its nodes start again, with new sockets. Keep cleaners of old "
+            "files away from the directory",
+            ", ".join(sorted(gone)),
+            where,
+        )
+        nodes.cancel()
 
     def _started(self) -> None:
         """Take note that the nodes serve."""
@@ -277,6 +281,16 @@ class HostElection:
             self.settled.set_exception(error)
         for listener in list(self.listeners):
             listener(error)
+
+
+async def _names_in(host: EmbeddedHost, directory: str, otherwise: frozenset[str]) -> frozenset[str]:
+    """Return the names in a directory, none if it is gone; `otherwise` if it can't be read at the moment."""
+    try:
+        return frozenset(await host.disk.list(directory))
+    except NotFound:
+        return frozenset()
+    except PolonaiseError:
+        return otherwise
 
 
 def _end_all_tasks(loop: asyncio.AbstractEventLoop) -> None:
