@@ -9,10 +9,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from polonaise.server.expectedservers import missing_server
 from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, TransactionId
+
+_NAMED_MAX: Final = 8
+"""The most partitions that a line names."""
 
 
 class HealthStatus(enum.StrEnum):
@@ -119,11 +122,23 @@ def server_troubles(health: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with a server itself, apart from its partitions, according to its health document."""
     not_owning = health.get("not_owning", "")
     lines: list[str] = [not_owning] if not_owning else _without_coordinator(health.get("coordinator", ""))
+    lines += _given_up(health.get("given_up", ()))
     lines += health.get("coordinator_servers", ())
     lines += [health["namesake"]] if health.get("namesake") else []
     lines += [missing_server(name, address) for name, address in health.get("missing_servers", {}).items()]
     lines += [each for each in (health.get("tls"), health.get("clock", {}).get("trouble")) if each]
     return lines
+
+
+def _given_up(partitions: Sequence[PartitionId]) -> list[str]:
+    """Return a line on the partitions that a server has given up; none if there are none."""
+    if not partitions:
+        return []
+    named = ", ".join(map(str, partitions[:_NAMED_MAX])) + (" …" if len(partitions) > _NAMED_MAX else "")
+    return [
+        f"it can't serve partition{'s' if len(partitions) > 1 else ''} {named}, which it has given up for others to "
+        "take over: see why it does not reach storage nodes, or its coordinator"
+    ]
 
 
 def _without_coordinator(why: str) -> list[str]:

@@ -37,6 +37,8 @@ class ServerMeasures(NamedTuple):
     """Which of the assignment, partitions' members and the lease can't be read or renewed, and why; empty if none."""
     missing_servers: int
     """The number of servers that the cluster is to have, and that were not registered at the last look."""
+    given_up: int
+    """The number of partitions that this server can't serve, and has given up for others to take over."""
     coordinator_servers: Mapping[str, bool]
     """Whether each server of the coordinator served at the last look, by its address; none for a directory."""
     fragments_scrub: Mapping[str, Any] | None

@@ -655,6 +655,7 @@ class Server:
             storage_connected={name: link.session is not None for name, link in self._links.items()},
             coordinator_errors=self._trouble.errors,
             missing_servers=len(self._expected.missing),
+            given_up=len(self.given_up),
             coordinator_servers={name: not why for name, why in self._expected.coordinator_servers.items()},
             coordinator_trouble=self._coordinator_trouble,
             fragments_scrub=self._scrubbing.health() if self._scrubbing is not None else None,

@@ -169,6 +169,9 @@ COORDINATOR_TROUBLE: Final = _gauge(
     "1 if the assignment or partitions' members can't be read, or the lease can't be renewed, else 0; `/health` says "
     "why.",
 )
+GIVEN_UP: Final = _gauge(
+    "server_given_up_partitions", "Partitions that the server can't serve, and has given up for others to take over."
+)
 MISSING_SERVERS: Final = _gauge(
     "server_missing_servers",
     "Servers that the cluster is to have, until `polonaise server remove`, and that are not registered.",

@@ -131,6 +131,7 @@ def _add_totals(samples: Samples, server: Server, totals: Mapping[str, int]) -> 
     for name, connected in measures.storage_connected.items():
         add(metrics.CONNECTED, int(connected), name)
     add(metrics.COORDINATOR_TROUBLE, int(bool(measures.coordinator_trouble)))
+    add(metrics.GIVEN_UP, measures.given_up)
     add(metrics.MISSING_SERVERS, measures.missing_servers)
     for address, serves in measures.coordinator_servers.items():
         add(metrics.COORDINATOR_SERVER_UP, int(serves), address)
