@@ -112,11 +112,16 @@ async def test_a_target_that_refuses_lags_and_says_so(tmp_path: Path) -> None:
 
 async def test_what_a_target_lacked_before_the_player_began_has_its_true_age(tmp_path: Path) -> None:
     def decode(payload: bytes) -> str:
-        raise ValueError("never")
+        if payload != b"0":
+            raise ValueError("only the first")
+        return payload.decode()
 
     async with nodes_of_a_player(tmp_path) as nodes:
         first = nodes.start(nodes.loaded(nodes.plan("a", "b"), a=decode))
         await first.until("active")
+        # What a target lacks begins behind what it has applied, whosever that is: right before, therefore.
+        await nodes.log.append(b"a:0", partition=0)
+        await nodes.until_delivered("a", "0")
         lacked = await nodes.log.append(b"a:1", partition=0)
         for _ in range(6):
             await time_passes(0.1)

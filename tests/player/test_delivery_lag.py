@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from polonaise.player.protocol.activeplayer import ActivePlayer
+from polonaise.player.protocol.deliveryhealth import targets_health
 from polonaise.player.protocol.deliverylag import DeliveryLag, Lacking, TargetLag
 from polonaise.player.protocol.mainhistory import MainHistory
 from polonaise.player.protocol.settings import PlayerSettings
@@ -118,3 +119,43 @@ def test_a_main_stream_that_begins_anew_further_on_forgets_what_was_before() -> 
     lag.brought(0, 200, 209, 50 * S, 300)
     assert list(lag.unknown()) == [Lacking("a", 0, 5)]
     assert lag.lags(60 * S)["a"].bytes is None
+
+
+def test_what_is_not_known_is_not_0() -> None:
+    machine, lag = machine_at(applied=9, last=9)
+    lag.brought(0, 0, 9, 5 * S, 700)
+    assert lag.lags(60 * S, silent={0})["a"].seconds is None, "the log may have grown"
+    machine.targets["a"].queue(0).acked = 4
+    assert lag.lags(60 * S, silent={0})["a"].seconds == 55.0, "this much it lacks in any case"
+
+
+def test_of_a_partition_that_is_not_read_yet_nothing_is_known() -> None:
+    machine, lag = machine_at(applied=9, last=9)
+    machine.partitions[0].current = None
+    assert lag.lags(60 * S)["a"] == TargetLag(None, None)
+    assert targets_health(machine)["a"]["lag"] == {"0": None}
+
+
+def test_what_was_committed_at_an_unknown_time_is_not_committed_just_now() -> None:
+    _, lag = machine_at(applied=4, last=9)
+    assert lag.lags(60 * S)["a"] == TargetLag(None, None)
+    lag.told(next(lag.unknown()), 20 * S)
+    assert lag.lags(60 * S)["a"].seconds == 40.0
+
+
+def test_what_is_not_read_any_more_is_lacking_as_well() -> None:
+    machine, lag = machine_at(applied=9, last=9)
+    lag.brought(0, 0, 9, 5 * S, 700)
+    machine.partitions[0].stopped = "transaction 10 can't be routed"
+    machine.mark_seen(0, 12)
+    assert list(lag.unknown()) == [Lacking("a", 0, 10)]
+    assert lag.lags(60 * S)["a"].seconds is None
+    lag.told(Lacking("a", 0, 10), 20 * S)
+    assert lag.lags(60 * S)["a"].seconds == 40.0
+    assert targets_health(machine)["a"]["lag"] == {"0": 3}
+
+
+def test_a_log_that_does_not_answer_leaves_the_lag_unknown() -> None:
+    machine, _ = machine_at(applied=9, last=9)
+    assert targets_health(machine)["a"]["lag"] == {"0": 0}
+    assert targets_health(machine, silent={0})["a"]["lag"] == {"0": None}

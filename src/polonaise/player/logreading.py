@@ -72,6 +72,11 @@ class LogReading:
         """Return why the log did not answer the last time; empty if it did."""
         return self._troubles.get((partition, _READ)) or self._troubles.get((partition, _MARK), "")
 
+    @property
+    def silent(self) -> set[PartitionId]:
+        """The partitions of which the log does not answer: how far it reaches there by now is not known."""
+        return {partition for partition, _ in self._troubles}
+
     async def ask(self, partition: PartitionId, number: int) -> None:
         """Ask for the mark until it is told."""
         pauses = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
@@ -180,6 +185,9 @@ class LogReading:
         except PolonaiseError as error:
             if error.retry is not Retry.NEVER:
                 return
+        else:
+            if committed_us is None:
+                return  # the log has not brought it yet, and may do so the next time
         finally:
             await reader.aclose()
         self.lag.told(lacking, committed_us)

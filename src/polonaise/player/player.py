@@ -352,13 +352,14 @@ class Player:
         `ended` says why the player delivers nothing more, and is empty while it does. By name of a target: the `state`
         and `term` of its stream, the `reason` why there is none, the bytes `in_flight`, the number of entries
         `waiting`, and by partition the last id that it is known to have `applied`, the `lag`, in transactions of the
-        log, why the target is `hindered`, and what it is `slow` with. By
-        partition: the id `current` up to which the log was read, why it has `stopped`, and what `trouble` the log has.
+        log (None where the log does not tell how far it reaches), why the target is `hindered`, and what it is `slow`
+        with. By partition: the id `current` up to which the log was read, why it has `stopped`, and what `trouble` the
+        log has.
         """
         machine, reading, ended = self._machine, self._reading, self._ended
         if machine is None or reading is None or ended is None:
             return {"well": False, "ended": "", "targets": {}, "partitions": {}}
-        targets = targets_health(machine)
+        targets = targets_health(machine, reading.silent)
         partitions = {
             str(partition): {
                 "current": main.current,
@@ -376,7 +377,7 @@ class Player:
 
     def lags(self, wall_us: int) -> dict[TargetName, TargetLag]:
         """Return by target how far it is behind, in seconds and bytes; `wall_us` is the time, in µs since 1970."""
-        return {} if self._reading is None else self._reading.lag.lags(wall_us)
+        return {} if self._reading is None else self._reading.lag.lags(wall_us, self._reading.silent)
 
     # ------------------------------------------------------------------ events in, effects out
 

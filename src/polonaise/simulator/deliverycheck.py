@@ -209,7 +209,7 @@ class DeliveryCheck:
         if any(self.lacks(name, partition) is not None for name in self._names for partition in self._partitions):
             return False
         return any(
-            health["well"] and not any(lag for target in health["targets"].values() for lag in target["lag"].values())
+            health["well"] and all(lag == 0 for target in health["targets"].values() for lag in target["lag"].values())
             for health in (life.player.health() for life in self.lives.values())
         )
 

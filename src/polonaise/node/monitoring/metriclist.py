@@ -404,14 +404,21 @@ TARGET_SLOW: Final = _gauge(
 )
 TARGET_LAG: Final = _gauge(
     "player_target_lag_transactions_max",
-    "The most transactions of one partition that the target lacks, those counted that are not its own.",
+    "The most transactions of one partition that the target lacks, those counted that are not its own; no sample if "
+    "that is 0 and some partition's is not known.",
+    TARGET,
+)
+TARGET_LAG_UNKNOWN: Final = _gauge(
+    "player_target_lag_unknown_partitions",
+    "Partitions of which it is not known how much the target lacks, because the log does not tell how far it reaches.",
     TARGET,
 )
 TARGET_LAG_SECONDS: Final = _gauge(
     "player_target_lag_seconds_max",
-    "How long ago the oldest transaction was committed that the target lacks, of all partitions; 0 if it lacks none, "
-    "no sample before it has told what it has. By the clocks of the servers and of this machine, and up to a sixteenth "
-    "too high; with more than 128 partitions by more.",
+    "How long ago the oldest transaction was committed that the target lacks, of all partitions, those counted that "
+    "are not its own; 0 if it lacks none, no sample before it has told what it has, nor if that would be 0 and not all "
+    "is known. By the clocks of the servers and of this machine, and up to a sixteenth too high; with more than 128 "
+    "partitions by more.",
     TARGET,
 )
 TARGET_LAG_BYTES: Final = _gauge(

@@ -39,7 +39,8 @@ def player_samples(node: PlayerNode, detail: Detail, wall_us: int) -> Samples:
             for partition, id in told["applied"].items():
                 add(metrics.DELIVERY_APPLIED, id, target, partition)
             for partition, lag in told["lag"].items():
-                add(metrics.DELIVERY_LAG, lag, target, partition)
+                if lag is not None:
+                    add(metrics.DELIVERY_LAG, lag, target, partition)
     return samples
 
 
@@ -52,7 +53,11 @@ def _add_target(samples: Samples, target: str, told: dict[str, Any], lag: Target
     add(metrics.TARGET_IN_FLIGHT, told["in_flight"], target)
     add(metrics.TARGET_HINDERED, len(told["hindered"]), target)
     add(metrics.TARGET_SLOW, len(told["slow"]), target)
-    add(metrics.TARGET_LAG, max(told["lag"].values(), default=0), target)
+    known = [each for each in told["lag"].values() if each is not None]
+    unknown, most = len(told["lag"]) - len(known), max(known, default=0)
+    add(metrics.TARGET_LAG_UNKNOWN, unknown, target)
+    if most or not unknown:
+        add(metrics.TARGET_LAG, most, target)
     if lag.seconds is not None:
         add(metrics.TARGET_LAG_SECONDS, lag.seconds, target)
     if lag.bytes is not None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 from polonaise.player.protocol.activeplayer import ActivePlayer
 from polonaise.player.protocol.targetqueue import QueueState
 from polonaise.player.protocol.targetstream import StreamState, TargetStream
+from polonaise.terms import PartitionId
 
 
-def targets_health(machine: ActivePlayer) -> dict[str, dict[str, Any]]:
-    """Return by name of a target what `Player.health` tells of it, for JSON."""
-    return {name: _target_health(machine, stream) for name, stream in machine.targets.items()}
+def targets_health(machine: ActivePlayer, silent: Container[PartitionId] = ()) -> dict[str, dict[str, Any]]:
+    """Return by name of a target what `Player.health` tells of it, for JSON.
+
+    Of the partitions that are `silent`, the log does not tell how far it reaches.
+    """
+    return {name: _target_health(machine, stream, silent) for name, stream in machine.targets.items()}
 
 
-def _target_health(machine: ActivePlayer, stream: TargetStream) -> dict[str, Any]:
-    lags: dict[str, int] = {}
+def _target_health(machine: ActivePlayer, stream: TargetStream, silent: Container[PartitionId]) -> dict[str, Any]:
+    lags: dict[str, int | None] = {}
     hindered: dict[str, str] = {}
     slow: dict[str, str] = {}
     applied: dict[str, int] = {}
@@ -24,7 +29,9 @@ def _target_health(machine: ActivePlayer, stream: TargetStream) -> dict[str, Any
         # Of a target that was never connected nothing is known, and -1 would read as "has applied nothing".
         if queue.state is not QueueState.SUSPENDED or queue.acked >= 0:
             applied[str(partition)] = queue.acked
-        if main.current is not None:
+        if main.current is None or partition in silent:
+            lags[str(partition)] = None
+        else:
             delivered = max(queue.delivered(main.current), queue.start_after)
             lags[str(partition)] = max(0, max(main.current, main.mark) - delivered)
         if partition in stream.unproved:
@@ -36,7 +43,7 @@ def _target_health(machine: ActivePlayer, stream: TargetStream) -> dict[str, Any
         elif (goes_on := stream.slow.get(partition)) is not None:
             (slow if goes_on else hindered)[str(partition)] = _late(machine, goes_on=goes_on)
         # That the stream is up again says little, until the target has applied something that it lacks.
-        elif partition in stream.troubles and lags.get(str(partition), 1):
+        elif partition in stream.troubles and lags[str(partition)] != 0:
             hindered[str(partition)] = stream.troubles[partition]
     return {
         "state": stream.state.value,

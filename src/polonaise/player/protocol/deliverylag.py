@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Final, NamedTuple
 
 from polonaise.player.protocol.activeplayer import ActivePlayer
@@ -19,9 +19,12 @@ class TargetLag(NamedTuple):
     """How far a target is behind what was read of all partitions."""
 
     seconds: float | None
-    """The age of the oldest transaction that it lacks; 0 if it lacks none, None if it has not told what it has."""
+    """The age of the oldest transaction that it is known to lack; 0 if it lacks none.
+
+    None if it has not told what it has, or if it lacks none that is known of and not all is known."""
     bytes: int | None
-    """About the bytes of the log that it lacks; None also if it lacks some from before this player began."""
+    """About the bytes of what was read that it lacks; None if it has not told what it has, if it lacks some from before
+    this player began, and while a partition is not read."""
 
 
 class Lacking(NamedTuple):
@@ -59,7 +62,7 @@ class DeliveryLag:
         there = set()
         for lacking in self._lacking():
             history = self._histories.get(lacking.partition)
-            if history is None or lacking.id < history.first:
+            if history is None or not history.first <= lacking.id <= history.last:
                 there.add((lacking.target, lacking.partition))
                 known, _ = self._looked_up.get((lacking.target, lacking.partition), (None, 0))
                 if known != lacking.id:
@@ -71,23 +74,37 @@ class DeliveryLag:
         """The log has told when this was committed; None if it does not."""
         self._looked_up[lacking.target, lacking.partition] = lacking.id, commit_time_us
 
-    def lags(self, wall_us: int) -> dict[TargetName, TargetLag]:
-        """Return by target how far it is behind; `wall_us` is the time, in microseconds since 1970."""
+    def lags(self, wall_us: int, silent: Container[PartitionId] = ()) -> dict[TargetName, TargetLag]:
+        """Return by target how far it is behind; `wall_us` is the time, in microseconds since 1970.
+
+        Of the partitions that are `silent`, the log does not tell how far it reaches.
+        """
         oldest_us: dict[TargetName, int] = {}
+        all_known = dict.fromkeys(self._machine.targets, True)
         sizes: dict[TargetName, int | None] = dict.fromkeys(self._machine.targets, 0)
         for target, partition, id in self._lacking():
             committed_us, size = self._committed_us(target, partition, id), None
-            if committed_us is not None:
+            if committed_us is None:
+                all_known[target] = False
+            else:
                 oldest_us[target] = min(committed_us, oldest_us.get(target, committed_us))
             if (history := self._histories.get(partition)) is not None:
                 size = history.bytes_after(id - 1)
             so_far = sizes[target]
             sizes[target] = None if so_far is None or size is None else so_far + size
+        partitions = self._machine.partitions
+        unread = any(main.current is None for main in partitions.values())
+        unsure = unread or any(partition in silent for partition in partitions)
         known = self._known()
+
+        def seconds(target: TargetName) -> float | None:
+            if (since_us := oldest_us.get(target)) is not None:
+                return max(0, wall_us - since_us) / 1e6
+            # What is not known is not 0: somebody would take it for well.
+            return 0.0 if all_known[target] and not unsure else None
+
         return {
-            target: TargetLag(max(0, wall_us - oldest_us.get(target, wall_us)) / 1e6, size)
-            if target in known
-            else TargetLag(None, None)
+            target: TargetLag(seconds(target), None if unread else size) if target in known else TargetLag(None, None)
             for target, size in sizes.items()
         }
 
@@ -102,21 +119,25 @@ class DeliveryLag:
     def _committed_us(self, target: TargetName, partition: PartitionId, id: TransactionId) -> int | None:
         """Return when a transaction was committed that a target lacks, or when one after it was; None if unknown."""
         history = self._histories.get(partition)
-        if history is not None and id >= history.first:
+        if history is not None and history.first <= id <= history.last:
             return history.committed_us(id)
         _, looked_up = self._looked_up.get((target, partition), (id, None))
-        if looked_up is not None or history is None:
+        if looked_up is not None or history is None or id > history.last:
             return looked_up
         return history.committed_us(history.first)
 
     def _lacking(self) -> Iterator[Lacking]:
-        """Return the first transaction that each target lacks of each partition, of those that it lacks any of."""
+        """Return the first transaction that each target lacks of each partition, of those that it lacks any of.
+
+        Where nothing more is read, what the log has beyond is lacking, too.
+        """
         known = self._known()
         for partition, main in self._machine.partitions.items():
             if main.current is None:
                 continue
+            through = max(main.current, main.mark) if main.stopped else main.current
             for target, stream in self._machine.targets.items():
                 queue = stream.queue(partition)
                 delivered = max(queue.delivered(main.current), queue.start_after)
-                if target in known and delivered < main.current:
+                if target in known and delivered < through:
                     yield Lacking(target, partition, delivered + 1)
