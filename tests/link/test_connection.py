@@ -307,6 +307,28 @@ async def test_an_idle_connection_lives(rig: Rig) -> None:
 
 
 @simulated
+async def test_a_peer_that_owes_an_answer_is_late_before_it_counts_as_dead(rig: Rig) -> None:
+    peer = await rig.greeted_raw()
+    await asyncio.sleep(0)
+    ours = rig.server.only
+    assert ours.silent_s == 0.0
+    await wait_until(lambda: ours.silent_s > 0)
+    assert 2.5 < ours.silent_s < 3.0
+    assert not peer.lost
+    await wait_until(lambda: peer.lost)
+    assert ours.silent_s == 0.0  # why it is closed says more
+
+
+@simulated
+async def test_an_idle_peer_is_not_late(rig: Rig) -> None:
+    connection = await rig.connect()
+    for _ in range(60):
+        await asyncio.sleep(0.5)
+        assert connection.silent_s == 0.0
+        assert rig.server.only.silent_s == 0.0
+
+
+@simulated
 async def test_a_peer_that_only_listens_is_pinged_and_cut_when_it_does_not_answer(rig: Rig) -> None:
     peer = await rig.greeted_raw()
     await wait_until(lambda: peer.lost)

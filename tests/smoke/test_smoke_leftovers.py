@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,9 +15,10 @@ import pytest
 
 from polonaise.errors import BadOption
 from polonaise.smoke import hosts as hosts_module
-from polonaise.smoke.hosts import NamespaceHosts, NoNetwork, namespaces_possible
+from polonaise.smoke.hosts import NamespaceHosts, namespaces_possible
 from polonaise.smoke.leftovers import Notes, birth_of, names_of, sweep
-from polonaise.smoke.protocol.faults import Fault, FaultKind
+from polonaise.smoke.losses import PacketLoss
+from polonaise.smoke.protocol.faults import Fault, FaultKind, NodeGroup, nodes_of
 from rigs.waiting import block_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are told apart by /proc")
@@ -146,9 +148,11 @@ def test_two_faults_that_share_a_way_each_heal_what_is_theirs(monkeypatch: pytes
         if "neighbour" in arguments:
             at = arguments[1] if arguments[0] == "-n" else ""
             verb, to = arguments[arguments.index("neighbour") + 1 :][:2]
-            if verb == "delete" and (at, to) not in lost:
-                raise NoNetwork("No such file or directory")
-            (lost.discard if verb == "delete" else lost.add)((at, to))
+            assert verb == "replace"
+            if arguments[-1] == "failed":  # a way that is asked for anew
+                lost.remove((at, to))
+            else:
+                lost.add((at, to))
         return ""
 
     monkeypatch.setattr(hosts_module, "_run", ip)
@@ -216,3 +220,34 @@ def test_links_are_cut_as_a_fault_says_and_healed_and_nothing_is_left(tmp_path: 
         notes.tidy()
     assert names_of("netns", notes.prefix) == []
     assert names_of("link", notes.prefix) == []
+
+
+def test_a_server_that_is_cut_off_from_all_storage_nodes_reaches_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[str, ...]] = []
+    monkeypatch.setattr(hosts_module, "_run", lambda *arguments: said.append(arguments) or "")
+    nodes = [*nodes_of(NodeGroup.STORAGE), *nodes_of(NodeGroup.SERVER)]
+    hosts = NamespaceHosts("plnx", nodes)
+    said.clear()
+    hosts.cut(Fault(FaultKind.CUT_STORAGE, "server-2"))
+    lost = {(arguments[1], arguments[4]) for arguments in said}
+    here = hosts.address("server-2")
+    assert lost == {("plnx-server-2", hosts.address(node)) for node in nodes_of(NodeGroup.STORAGE)} | {
+        (f"plnx-{node}", here) for node in nodes_of(NodeGroup.STORAGE)
+    }
+
+
+def test_a_host_that_loses_packets_passes_all_on_again_once_that_is_over(tmp_path: Path) -> None:
+    carried_out = tmp_path / "said"
+    loss = PacketLoss(
+        ["sh", "-c", f"cat > {shlex.quote(str(carried_out))}"], ["lose a", "lose b"], ["pass a", "pass b"]
+    )
+    block_until(lambda: carried_out.exists() and carried_out.read_text().count("lose a") > 2, "some pulses")
+    assert loss.end()
+    lines = carried_out.read_text().splitlines()
+    assert lines == ["lose a", "lose b", "pass a", "pass b"] * (len(lines) // 4)
+
+
+def test_a_loss_whose_process_has_ended_says_so() -> None:
+    loss = PacketLoss(["false"], ["lose"], ["pass"])
+    loss._process.wait()
+    assert not loss.end()

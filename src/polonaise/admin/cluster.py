@@ -34,7 +34,14 @@ from polonaise.errors import (
     WrongClusterKey,
 )
 from polonaise.host import Host
-from polonaise.node.condition import Condition, condition_of, conditions_in, server_troubles, storage_troubles
+from polonaise.node.condition import (
+    Condition,
+    condition_of,
+    conditions_in,
+    server_troubles,
+    storage_troubles,
+    why_not_reached,
+)
 from polonaise.redaction import redacted
 from polonaise.server.coordinatortrouble import with_trouble
 from polonaise.server.expectedservers import coordinator_server_trouble, missing_server
@@ -125,7 +132,8 @@ class StorageStatus:
     told: Sequence[str] = ()
     """What is wrong according to the storage node itself, line by line."""
     not_connected: Mapping[ServerId, str] = field(default_factory=dict)
-    """The servers that told that they have no connection to the storage node, each with the reason."""
+    """The servers that told that they have no connection to the storage node, or hear nothing of it, each with the
+    reason."""
     draining: bool = False
     """Whether the storage node is being drained: it gets no more copies."""
 
@@ -509,6 +517,7 @@ def _is_known(answer: Mapping[str, Any]) -> bool:
     try:
         for condition in conditions_in(answer).values():
             _ = condition.troubles
+        _ = server_troubles(answer)
         return all({"error", "connected"} <= set(node) for node in answer["storage"].values())
     except (AttributeError, LookupError, TypeError, ValueError):
         return False
@@ -531,13 +540,13 @@ def _storage_status(
     draining: bool = False,
 ) -> StorageStatus:
     """Return the status of a storage node from its own answer, and from those of the servers."""
-    not_connected = {
-        server: link["error"] or "not tried yet"
+    not_reached = {
+        server: why
         for server, told in servers.items()
-        if isinstance(told, dict) and (link := told["storage"].get(name)) is not None and not link["connected"]
+        if isinstance(told, dict) and (link := told["storage"].get(name)) is not None and (why := why_not_reached(link))
     }
     if not isinstance(answer, dict):
-        return StorageStatus(name, address, str(answer), not_connected=not_connected, draining=draining)
+        return StorageStatus(name, address, str(answer), not_connected=not_reached, draining=draining)
     disk = answer.get("disk") or {}
     return StorageStatus(
         name,
@@ -547,6 +556,6 @@ def _storage_status(
         free_bytes=disk.get("free_bytes"),
         total_bytes=disk.get("total_bytes"),
         told=storage_troubles(answer),
-        not_connected=not_connected,
+        not_connected=not_reached,
         draining=draining,
     )

@@ -25,8 +25,10 @@ from polonaise.errors import (
     fresh,
 )
 from polonaise.host import Buffer, Host
+from polonaise.host.tcpcounts import segment_counts
 from polonaise.host.tlsfaults import refusal_in
 from polonaise.link.budget import Budget
+from polonaise.link.losses import LossMeasuring
 from polonaise.link.peerclock import ClockMeasuring
 from polonaise.link.vouching import ROLE_NAMES, certificate_refused, tls_met
 from polonaise.wire import codec
@@ -36,6 +38,7 @@ from polonaise.wire.messages import (
     CLOCK_VERSION,
     PROTOCOL_VERSION,
     PROTOCOL_VERSION_MIN,
+    ROLE_SERVER,
     ROLE_STORAGE,
     AskTime,
     Hello,
@@ -59,6 +62,11 @@ _TOGETHER_BYTES: Final = 65_536
 """Small messages are booked together up to this many bytes: an entry for each would take more memory than they do."""
 _ONE_PIECE_BYTES: Final = 4_096
 """The largest frame that is written as one piece, in bytes: copying it is less work than writing several pieces."""
+
+_MEASURED: Final = frozenset({ROLE_SERVER, ROLE_STORAGE})
+"""The roles of peers on the way to whom losses are measured: nodes of the cluster."""
+_LATE_BEATS: Final = 2.5
+"""After so many heartbeats without a byte of the peer it is late: each of them asks for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +202,8 @@ class Connection(asyncio.Protocol):
         self._frame_began_s: float | None = None
         self.clock = ClockMeasuring(0.0 if accepted else self._settings.clock_s)
         """Measures the peer's clock, on the side that has connected."""
+        self.losses = LossMeasuring()
+        """Measures which part of what is sent to a node is lost on the way."""
         self._greeted = asyncio.get_running_loop().create_future()
         self._greeted.add_done_callback(_retrieve)
         self.peer: Hello | None = None
@@ -217,6 +227,17 @@ class Connection(asyncio.Protocol):
         """The address that the peer connected from, or was connected to at; empty if it has none."""
         found = None if self._transport is None else self._transport.get_extra_info("peername")
         return f"{found[0]}:{found[1]}" if isinstance(found, tuple) and len(found) >= 2 else ""
+
+    @property
+    def silent_s(self) -> float:
+        """For how many seconds nothing was heard of the peer, which should have answered by now; 0 if it is not late.
+
+        It is pinged with each heartbeat, so within two it is heard of.
+        """
+        if self.peer is None or self.closed or self._reading_paused or self._held:
+            return 0.0
+        silent_s = self._host.clock.monotonic_s() - self._heard_s
+        return silent_s if silent_s > _LATE_BEATS * self._settings.heartbeat_s else 0.0
 
     # ------------------------------------------------------------------ saying
 
@@ -664,6 +685,8 @@ class Connection(asyncio.Protocol):
             )
             return
         self._book(self.unsent_bytes)
+        if self.peer_role in _MEASURED and (counts := segment_counts(self._transport)) is not None:
+            self.losses.seen(now, counts.sent, counts.resent)
         # The older of the two: when nothing was sent the peer needs a sign of life, and when nothing was heard this
         # side needs an answer. A little less than the interval, or a timer that is early would skip every other ping.
         asked = self._ask_time(now)

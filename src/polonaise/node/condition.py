@@ -16,6 +16,8 @@ from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, 
 
 _NAMED_MAX: Final = 8
 """The most partitions that a line names."""
+_LOSSY: Final = 0.05
+"""With this share of packets sent again, a network counts as one that loses packets: a good one is far below."""
 
 
 class HealthStatus(enum.StrEnum):
@@ -127,7 +129,36 @@ def server_troubles(health: Mapping[str, Any]) -> list[str]:
     lines += [health["namesake"]] if health.get("namesake") else []
     lines += [missing_server(name, address) for name, address in health.get("missing_servers", {}).items()]
     lines += [each for each in (health.get("tls"), health.get("clock", {}).get("trouble")) if each]
-    return lines
+    return lines + _network_troubles(health.get("storage", {}))
+
+
+def why_not_reached(node: Mapping[str, Any]) -> str:
+    """Return why a server does not reach a storage node, by its health document's part about it; empty if it does."""
+    if not node["connected"]:
+        return node["error"] or "not tried yet"
+    silent_s = node.get("silent_s", 0)
+    return f"it has been silent for {silent_s:g} s" if silent_s else ""
+
+
+def _network_troubles(nodes: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return what is wrong with a server's network, by its health document's part about the storage nodes.
+
+    One storage node that is not reached is that node's trouble; if none is, it is rather the server that is cut off.
+    """
+    unreached = [name for name, node in nodes.items() if why_not_reached(node)]
+    if len(unreached) == len(nodes) > 1:
+        return [f"the server reaches none of the storage nodes ({', '.join(unreached)}): check its network"]
+    return _losses("storage node", {name: node.get("resent_to", 0) for name, node in nodes.items()})
+
+
+def _losses(whom: str, resent: Mapping[str, float]) -> list[str]:
+    """Return a line on packets to other nodes that are lost, by the shares that were sent again; none if few are."""
+    lossy = {name: share for name, share in resent.items() if share >= _LOSSY}
+    if not lossy:
+        return []
+    to = f"{whom}{'s' * (len(lossy) > 1)} {', '.join(lossy)}"
+    share = f"{100 * max(lossy.values()):.0f} %"
+    return [f"packets to {to} are lost on the way: up to {share} had to be sent again lately: check the network"]
 
 
 def _given_up(partitions: Sequence[PartitionId]) -> list[str]:
@@ -150,6 +181,7 @@ def storage_troubles(health: Mapping[str, Any]) -> list[str]:
     """Return all that is wrong with a storage node according to its health document; empty if nothing is."""
     lines = [each for each in (health.get("gone"), health.get("tls"), health.get("refused")) if each]
     lines += [f"partition {partition} can't be used: {why}" for partition, why in health.get("unavailable", {}).items()]
+    lines += _losses("server", health.get("resent", {}))
     return lines + _unrepaired(health.get("directory", ""), health.get("scrub", {}))
 
 

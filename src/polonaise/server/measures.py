@@ -31,6 +31,8 @@ class ServerMeasures(NamedTuple):
     owner answers, such as appends, mounts and flushes."""
     storage_connected: Mapping[StorageId, bool]
     """Whether each storage node is connected."""
+    storage_resent: Mapping[StorageId, float]
+    """The share of what was sent to each storage node lately that had to be sent again."""
     coordinator_errors: int
     """The total of failed attempts to follow the assignment, to read partitions' members and to renew the lease."""
     coordinator_trouble: str

@@ -653,6 +653,7 @@ class Server:
             connections_cut_off=self._budget.cut_off,
             requests=sum(requests.waiting for requests in self._connections.values()),
             storage_connected={name: link.session is not None for name, link in self._links.items()},
+            storage_resent={name: link.resent for name, link in self._links.items()},
             coordinator_errors=self._trouble.errors,
             missing_servers=len(self._expected.missing),
             given_up=len(self.given_up),
@@ -664,7 +665,7 @@ class Server:
         )
 
     async def checked_health(self) -> dict[str, Any]:
-        """Return `health`, after the storage nodes were asked for theirs, which takes about a second at most."""
+        """Return `health`, after the storage nodes were asked for theirs, which takes about half a second at most."""
         await self._storage_health.ask()
         return self.health()
 
@@ -699,6 +700,8 @@ class Server:
                     "connected": link.session is not None,
                     "connected_at": None if link.session is None else link.session_address,
                     "error": str(link.last_error or link.bulk_error or ""),
+                    "silent_s": link.silent_s,
+                    "resent_to": link.resent,
                 }
                 for name, link in self._links.items()
             },

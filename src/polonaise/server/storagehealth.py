@@ -13,7 +13,7 @@ from polonaise.server.storagelinks import StorageLink, expect
 from polonaise.terms import StorageId
 from polonaise.wire.messages import Health, HealthIs
 
-_ANSWER_S: Final = 1.0
+_ANSWER_S: Final = 0.5
 """The seconds that a storage node has to answer. Health is to tell that a node is slow, not to wait for it."""
 _FRESH_S: Final = 1.0
 """The seconds for which one round of answers serves all requests."""
@@ -31,7 +31,10 @@ class StorageHealth:
         """The health documents of the last round, by node; nodes that did not answer are left out."""
 
     async def ask(self) -> None:
-        """Bring `answers` up to date, within about a second. Raises nothing: nodes that do not answer are left out."""
+        """Bring `answers` up to date, within about half a second.
+
+        Raises nothing: nodes that do not answer are left out.
+        """
         if self._asking is None:
             if self._host.clock.monotonic_s() - self._asked_s < _FRESH_S:
                 return

@@ -101,6 +101,17 @@ class StorageLink:
         """The address at which the node is reached, as far as this server knows."""
         return self._addresses.of(self.name)
 
+    @property
+    def silent_s(self) -> float:
+        """For how many seconds nothing was heard of the node, although it should have answered; 0 if it is not late."""
+        return 0.0 if self.session is None else round(self.session.silent_s, 1)
+
+    @property
+    def resent(self) -> float:
+        """The share of what was sent to the node lately that had to be sent again: 0 to 1."""
+        connections = [each for each in (self.session, self.bulk) if each is not None]
+        return round(max((each.losses.resent for each in connections), default=0.0), 3)
+
     def start(self) -> None:
         """Make both connections, and make each again whenever it breaks, until `close`."""
         self._tasks = [

@@ -20,7 +20,16 @@ from typing import Final
 
 import polonaise
 from polonaise.client.settings import ClientSettings
-from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, Overloaded, PolonaiseError, Retry
+from polonaise.errors import (
+    Abandoned,
+    AppendExpired,
+    AppendFailed,
+    AppendUnknown,
+    NotOwner,
+    Overloaded,
+    PolonaiseError,
+    Retry,
+)
 from polonaise.smoke.failure import SmokeFailed
 from polonaise.smoke.journal import Journal
 from polonaise.smoke.ledger import SmokeLedger
@@ -174,10 +183,13 @@ class Client:
         try:
             receipt = await self._known(fate)
         except AppendUnknown:
+            self._journal.write(LineKind.FAILED, partition, runs[-1] if runs else name)
             self._journal.write(LineKind.UNKNOWN, partition, runs[-1] if runs else name)
         except SmokeFailed:
             raise
         except PolonaiseError as error:
+            if isinstance(error, AppendFailed | NotOwner):
+                self._journal.write(LineKind.FAILED, partition, runs[-1] if runs else name)
             if runs is None or runs:
                 self._journal.write(LineKind.REFUSED, partition, runs[-1] if runs else name)
             if error.retry is Retry.NEVER and not isinstance(error, Abandoned | AppendExpired):

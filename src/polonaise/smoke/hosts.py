@@ -12,7 +12,8 @@ from typing import Final, Protocol
 
 from polonaise.errors import PolonaiseError
 from polonaise.smoke.leftovers import Notes, remove_namespaces
-from polonaise.smoke.protocol.faults import LINK_KINDS, PROCESS_KINDS, Fault, FaultKind
+from polonaise.smoke.losses import PacketLoss
+from polonaise.smoke.protocol.faults import LINK_KINDS, PROCESS_KINDS, Fault, FaultKind, NodeGroup, nodes_of
 
 _NETWORKS: Final = [f"198.{second}.{third}" for second in (18, 19) for third in range(256)]
 """Networks of 256 addresses out of 198.18.0.0/15, which is reserved for tests of networks."""
@@ -22,6 +23,8 @@ _FIRST: Final = 11
 """The last number of the first host's address."""
 _NOBODY: Final = "02:00:00:00:00:01"
 """A hardware address that nobody has: what is sent there is lost, without a word to the sender."""
+_LINK_DOWN: Final = frozenset({FaultKind.CUT, FaultKind.CUT_LEADER})
+"""The kinds that take down the host's link."""
 _DEVICE: Final = "eth0"
 _IP_S: Final = 30.0
 
@@ -106,6 +109,8 @@ class NamespaceHosts:
         self._bridge = f"{prefix}b"
         self._lost: Counter[tuple[str, str]] = Counter()
         """By way, as `_ways` has it: how many faults want everything on it to be lost. Two of a step may share one."""
+        self._losing: dict[str, PacketLoss] = {}
+        """By node: the loss of what it sends."""
         self.network = network or _free_network()
         # Outside of what tidies up: if the name is taken, all that bears it is another run's.
         _run("link", "add", self._bridge, "type", "bridge")
@@ -145,26 +150,46 @@ class NamespaceHosts:
         return f"{self.network}.{self._numbers[node]}"
 
     def cut(self, fault: Fault) -> None:
-        if fault.kind is FaultKind.CUT:
+        if fault.kind in _LINK_DOWN:
             _run("link", "set", self._link(fault.node), "down")
+        if fault.kind is FaultKind.LOSE:
+            self._lose(fault.node)
         for at, to in self._ways(fault):
             if not self._lost[at, to]:
-                lost = ("neighbour", "replace", to, "lladdr", _NOBODY, "dev", self._device(at), "nud", "permanent")
-                _run(*self._in(at), *lost)
+                _run(*self._in(at), *self._losing_to(at, to))
             self._lost[at, to] += 1
 
     def heal(self, fault: Fault) -> None:
-        if fault.kind is FaultKind.CUT:
+        if fault.kind in _LINK_DOWN:
             _run("link", "set", self._link(fault.node), "up")
+        if fault.kind is FaultKind.LOSE and not self._losing.pop(fault.node).end():
+            raise NoNetwork(f"{fault}: the `ip` that loses packets has ended by itself")
         for at, to in self._ways(fault):
             self._lost[at, to] -= 1
             if not self._lost[at, to]:
-                _run(*self._in(at), "neighbour", "delete", to, "dev", self._device(at))
+                _run(*self._in(at), *self._passing_on_to(at, to))
+
+    def _lose(self, node: str) -> None:
+        others = [self.address(other) for other in self._numbers if other != node] + [self.machine]
+        # Where another fault of the step has cut one of these ways for good, it is cut for a part of the time only.
+        self._losing[node] = PacketLoss(
+            ["ip", *self._in(node), "-force", "-batch", "-"],
+            [" ".join(self._losing_to(node, to)) for to in others],
+            [" ".join(self._passing_on_to(node, to)) for to in others],
+        )
+
+    def _losing_to(self, at: str, to: str) -> tuple[str, ...]:
+        return ("neighbour", "replace", to, "lladdr", _NOBODY, "dev", self._device(at), "nud", "permanent")
+
+    def _passing_on_to(self, at: str, to: str) -> tuple[str, ...]:
+        # Whoever sends next asks again for the hardware address. Not `delete`: where there is no entry any more, that
+        # fails, and a failure ends `ip -batch`, forced or not.
+        return ("neighbour", "replace", to, "dev", self._device(at), "nud", "failed")
 
     def _ways(self, fault: Fault) -> list[tuple[str, str]]:
         """Return the ways on which everything is lost: from a node (empty for this machine) to an address.
 
-        There are none for `CUT`, which takes down the link itself.
+        There are none for what takes down the link itself, or loses only a part.
         """
         node, here = fault.node, self.address(fault.node)
         others = [other for other in self._numbers if other != node]
@@ -174,6 +199,9 @@ class NamespaceHosts:
             return [(other, here) for other in [*others, ""]]
         if fault.kind is FaultKind.CUT_PAIR:
             return [(node, self.address(fault.other)), (fault.other, here)]
+        if fault.kind is FaultKind.CUT_STORAGE:
+            storage = nodes_of(NodeGroup.STORAGE)
+            return [(node, self.address(other)) for other in storage] + [(other, here) for other in storage]
         return []
 
     def _in(self, node: str) -> list[str]:
@@ -183,6 +211,9 @@ class NamespaceHosts:
         return _DEVICE if node else self._bridge
 
     def close(self) -> None:
+        for loss in self._losing.values():
+            loss.end()
+        self._losing.clear()
         remove_namespaces(self._prefix)
 
 

@@ -7,11 +7,26 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from polonaise.smoke.protocol.faults import Fault, FaultKind
+from polonaise.smoke.clocked import set_clock
+from polonaise.smoke.protocol.faults import LEADER_KINDS, Fault, FaultKind
 from polonaise.smoke.town import Town
 
 _ARCHIVING_S: Final = 1.0
 """Seconds for which an archiver runs that was started only to be killed."""
+_DAY_S: Final = 86_400.0
+_ELECTION_S: Final = 10.0
+"""Seconds within which an ensemble of ZooKeeper servers that is well has a leader."""
+_LOOK_S: Final = 0.1
+
+
+def befalls(town: Town, fault: Fault) -> Fault:
+    """Return the fault with the node that it befalls now: of some kinds it is the one that leads its group."""
+    if fault.kind not in LEADER_KINDS:
+        return fault
+    until_s = time.monotonic() + _ELECTION_S
+    while (leader := town.leader()) is None and time.monotonic() < until_s:
+        time.sleep(_LOOK_S)
+    return fault if leader is None else fault._replace(node=leader)
 
 
 def begin(town: Town, fault: Fault) -> bool:
@@ -79,6 +94,15 @@ def _heal(town: Town, fault: Fault) -> None:
     town.hosts.heal(fault)
 
 
+def _set_clock_wrong(town: Town, fault: Fault) -> None:
+    is_ahead = int(fault.node.rpartition("-")[2]) % 2
+    set_clock(town.clock_files[fault.node], _DAY_S if is_ahead else -_DAY_S)
+
+
+def _set_clock_right(town: Town, fault: Fault) -> None:
+    set_clock(town.clock_files[fault.node], 0.0)
+
+
 _BEGIN: Final[dict[FaultKind, Callable[[Town, Fault], None]]] = {
     FaultKind.KILL: _kill,
     FaultKind.STOP: _stop,
@@ -88,6 +112,11 @@ _BEGIN: Final[dict[FaultKind, Callable[[Town, Fault], None]]] = {
     FaultKind.CUT_PAIR: _cut,
     FaultKind.WIPE: _wipe,
     FaultKind.MOVE: _move,
+    FaultKind.CUT_STORAGE: _cut,
+    FaultKind.LOSE: _cut,
+    FaultKind.CLOCK: _set_clock_wrong,
+    FaultKind.STOP_LEADER: _stop,
+    FaultKind.CUT_LEADER: _cut,
 }
 _END: Final[dict[FaultKind, Callable[[Town, Fault], None]]] = {
     FaultKind.KILL: _start,
@@ -98,4 +127,9 @@ _END: Final[dict[FaultKind, Callable[[Town, Fault], None]]] = {
     FaultKind.CUT_PAIR: _heal,
     FaultKind.WIPE: _start,
     FaultKind.MOVE: _start,
+    FaultKind.CUT_STORAGE: _heal,
+    FaultKind.LOSE: _heal,
+    FaultKind.CLOCK: _set_clock_right,
+    FaultKind.STOP_LEADER: _continue,
+    FaultKind.CUT_LEADER: _heal,
 }

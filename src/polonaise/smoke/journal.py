@@ -32,6 +32,8 @@ class Follower:
         self._rest = b""
         self.acknowledged = 0
         """The number of acknowledged operations in the lines that `follow` has taken in."""
+        self.failed: list[str] = []
+        """The operations whose append failed as none does because of a planned change, in these lines."""
         self.opened = False
         self.quiet = False
         self.ended = False
@@ -48,6 +50,8 @@ class Follower:
         for line in whole:
             kind = line[: line.index(b" ")]
             self.acknowledged += kind == LineKind.ACK.encode()
+            if kind == LineKind.FAILED.encode():
+                self.failed.append(line.split()[2].decode())
             self.opened |= kind == LineKind.OPEN.encode()
             self.quiet |= kind == LineKind.QUIET.encode()
             self.ended |= kind == LineKind.END.encode()

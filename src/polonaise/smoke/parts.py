@@ -130,6 +130,10 @@ class ZooKeeperPart:
     def signal(self, number: signal.Signals) -> None:
         self._server.signal(number)
 
+    def is_leader(self) -> bool:
+        """Whether the server leads the ensemble at this moment."""
+        return self._server.is_leader()
+
     def ended(self) -> str:
         return "" if self._server.running else _last_words(self._server.log)
 
@@ -204,6 +208,11 @@ class ClientPart(Program):
     def acknowledged(self) -> int:
         """Acknowledged operations in all lives, by the journals as they were followed last."""
         return sum(follower.acknowledged for follower in self._followers)
+
+    @property
+    def failed(self) -> list[str]:
+        """Operations whose append failed as none does because of a planned change, by the journals."""
+        return [operation for follower in self._followers for operation in follower.failed]
 
     @property
     def is_open(self) -> bool:

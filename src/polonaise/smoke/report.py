@@ -7,8 +7,15 @@ import subprocess
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Final
 
 from polonaise.smoke.protocol.checks import CHECKS, BrokenPromise
+
+STATUS: Final = "status"
+PLANNED: Final = "planned"
+JUDGED: Final = (STATUS, PLANNED)
+"""What is judged while the run goes on, step by step: that the cluster's status tells of faults, and that planned
+changes fail no append."""
 
 
 @dataclass
@@ -37,6 +44,8 @@ class SmokeReport:
     archive_runs: int = 0
     history: str = ""
     """The digest of the recorded history; empty until all is checked."""
+    told_s: dict[str, float] = field(default_factory=dict)
+    """By kind of fault: the longest that it took the cluster's status to tell of one, in seconds."""
     violations: list[BrokenPromise] = field(default_factory=list)
     failure: str = ""
     """Why the run ended early; empty if it came to its end."""
@@ -61,6 +70,7 @@ class SmokeReport:
             ("took", f"{self.duration_s:.0f} s, {self.interruptions} interruptions"),
             ("schedule", f"{self.schedule}, {self.steps} steps"),
             ("faults", ", ".join(f"{count} {kind}" for kind, count in sorted(self.faults.items()))),
+            ("told within", ", ".join(f"{kind} {told_s:g} s" for kind, told_s in sorted(self.told_s.items()))),
             ("operations", ", ".join(f"{count:,} {kind}" for kind, count in self.operations.items())),
             ("in the log", f"{self.committed:,} transactions"),
             ("archived", f"{self.archive_runs} times"),
@@ -70,7 +80,7 @@ class SmokeReport:
         if self.failure:
             lines.append(f"it ended early: {self.failure}")
         elif not self.violations:
-            lines.append(f"held: {', '.join(CHECKS)}")
+            lines.append(f"held: {', '.join([*CHECKS, *JUDGED])}")
         lines += [f"BROKEN {each.promise}: {each.text}" for each in self.violations]
         return "\n".join(lines)
 

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,14 +23,15 @@ from polonaise.host.stopsignals import StopFlag
 from polonaise.smoke.client import GO, PAUSE, QUIET
 from polonaise.smoke.failure import SmokeFailed
 from polonaise.smoke.hosts import Hosts, LoopbackHosts, NamespaceHosts, NoNetwork, namespaces_possible
-from polonaise.smoke.injection import begin, end
+from polonaise.smoke.injection import befalls, begin, end
 from polonaise.smoke.leftovers import Notes, sweep
 from polonaise.smoke.parts import Part
-from polonaise.smoke.protocol.checks import violations
-from polonaise.smoke.protocol.faults import PROCESS_KINDS, FaultKind, NodeGroup, nodes_of
+from polonaise.smoke.protocol.checks import BrokenPromise, violations
+from polonaise.smoke.protocol.faults import Fault, FaultKind, NodeGroup, nodes_of
 from polonaise.smoke.protocol.history import LineKind
-from polonaise.smoke.protocol.schedule import FaultStep, digest_of, schedule_of
-from polonaise.smoke.report import SmokeReport, this_version
+from polonaise.smoke.protocol.schedule import TOLD_HOLD_S, FaultStep, digest_of, schedule_of
+from polonaise.smoke.protocol.told import TOLD_S, is_to_be_told, lines_in, untold
+from polonaise.smoke.report import PLANNED, STATUS, SmokeReport, this_version
 from polonaise.smoke.state import SmokeState
 from polonaise.smoke.town import PARTITIONS, Ports, Town
 
@@ -48,8 +49,12 @@ _THROUGH_S: Final = 180.0
 _ARCHIVE_EVERY_S: Final = 5.0
 _ARCHIVE_S: Final = 120.0
 _LOOK_S: Final = 0.05
+_STARTING: Final = frozenset({FaultKind.KILL, FaultKind.WIPE, FaultKind.MOVE})
+"""The kinds at whose end a process is started again."""
 _TROUBLE_S: Final = 0.3
-"""Seconds between two looks at whether the cluster is well."""
+"""Seconds between two looks at whether the cluster is well, or at what its status tells."""
+_STATUS_S: Final = 1.5
+"""The time limit of each wait of a look at the cluster's status, in seconds."""
 
 Tell = Callable[[Told], None]
 
@@ -200,6 +205,8 @@ class SmokeRun:
         report.duration_s, report.interruptions = round(state.seconds, 1), state.interruptions
         report.faults = dict(sorted(state.counts.items()))
         report.archive_runs = self._town.archiver.runs
+        report.told_s = dict(sorted(state.told_s.items()))
+        report.violations += [BrokenPromise(*found.split(": ", 1)) for found in state.found]
         try:
             report.write(self._directory)
             state.write(self._directory)  # last: a run without its report is not finished, and can be resumed
@@ -216,31 +223,74 @@ class SmokeRun:
         self._until_well()
         for step in steps[state.steps :]:
             self._until_acknowledged(step.at)
+            failed = sum(len(client.failed) for client in town.clients)
             self._do(step)
             following = steps[step.number + 1].at if step.number + 1 < len(steps) else state.transactions
             self._recover(following)
+            self._judge_planned(step, failed)
             state.steps += 1
             state.write(self._directory)
         self._until_acknowledged(state.transactions)
         self._finish(report)
 
     def _do(self, step: FaultStep) -> None:
-        """Inflict the faults of a step, and end them after its time."""
+        """Inflict the faults of a step, and end them after its time, and once the cluster's status has told of them."""
+        step = step._replace(faults=tuple(befalls(self._town, fault) for fault in step.faults))
         self._faulty = {name for fault in step.faults for name in (fault.node, fault.other) if name}
+        inflicted = []
         for fault in step.faults:
             self._say("fault", f"step {step.number}: {fault}, for {step.hold_s:g} s")
             if begin(self._town, fault):
+                inflicted.append(fault)
                 self._state.counts[fault.kind] = self._state.counts.get(fault.kind, 0) + 1
         until_s = time.monotonic() + step.hold_s
+        if step.hold_s >= TOLD_HOLD_S:
+            self._until_told(step, inflicted)
         self._until(lambda: time.monotonic() >= until_s, "time passes", step.hold_s + PROGRESS_S)
         for fault in step.faults:
             end(self._town, fault)
             self._started(self._town.part(fault.node))
         for fault in step.faults:
-            if fault.kind in PROCESS_KINDS - {FaultKind.STOP}:
+            if fault.kind in _STARTING:
                 self._town.part(fault.node).wait_serving()
         self._faulty = set()
         self._say("ended", f"step {step.number}: over")
+
+    def _until_told(self, step: FaultStep, faults: Sequence[Fault]) -> None:
+        """Look at the cluster's status until it tells of these faults; note it if that takes longer than `TOLD_S`."""
+        if not any(map(is_to_be_told, faults)):
+            return
+        began_s = time.monotonic()
+        while True:
+            next_s = time.monotonic() + _TROUBLE_S
+            status = asyncio.run(self._town.status(_STATUS_S))
+            wrong = untold(faults, status, self._town.addresses)
+            # A look that began in time counts: how long it takes is the operator's `--timeout`, and the machine's load.
+            if not wrong or time.monotonic() >= began_s + TOLD_S:
+                break
+            self._look()
+            time.sleep(max(0.0, next_s - time.monotonic()))
+        named = ", ".join(map(str, faults))
+        if wrong:
+            said = "; ".join(lines_in(status)) or "all is well"
+            self._note(STATUS, f"step {step.number}: {named}: after {TOLD_S:g} s {wrong}. It said: {said}")
+            return
+        took_s = round(time.monotonic() - began_s, 1)
+        for fault in filter(is_to_be_told, faults):
+            self._state.told_s[fault.kind] = max(took_s, self._state.told_s.get(fault.kind, 0.0))
+        self._say("told", f"step {step.number}: the status tells of {named} after {took_s:g} s")
+
+    def _note(self, promise: str, text: str) -> None:
+        """Note a promise that was broken while the run goes on."""
+        self._state.found.append(f"{promise}: {text}")
+        self._say("broken", f"BROKEN {promise}: {text}")
+
+    def _judge_planned(self, step: FaultStep, failed: int) -> None:
+        """Note the appends that failed in a step of planned changes; `failed` had before it."""
+        operations = [operation for client in self._town.clients for operation in client.failed]
+        if step.is_planned and len(operations) > failed:
+            named = f"{', '.join(map(str, step.faults))} failed {len(operations) - failed} appends"
+            self._note(PLANNED, f"step {step.number}: {named}, such as {operations[-1]}")
 
     def _recover(self, following: int) -> None:
         """Wait until each client has appends acknowledged again, and the cluster is well.

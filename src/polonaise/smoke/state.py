@@ -35,6 +35,10 @@ class SmokeState:
     interruptions: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     """How many faults of each kind were inflicted."""
+    found: list[str] = field(default_factory=list)
+    """What was found wrong while the run went on, each with the promise that it breaks before a colon."""
+    told_s: dict[str, float] = field(default_factory=dict)
+    """By kind of fault: the longest that it took the cluster's status to tell of one, in seconds."""
     finished: bool = False
 
     def write(self, directory: Path) -> None:

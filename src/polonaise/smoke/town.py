@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from polonaise.admin.cluster import Wellness, observer_of
+from polonaise.admin.asking import opened_coordinator
+from polonaise.admin.cluster import ClusterObserver, Wellness, observer_of
 from polonaise.admin.localplan import LocalPlan, Wanted
 from polonaise.admin.zookeeper import ZooKeeperEnsemble, ZooKeeperPlace
 from polonaise.errors import PolonaiseError
 from polonaise.host.address import HostPort
 from polonaise.node.local import HTTP_OFF, ZOOKEEPER_ROOT, ChildNode, make_cluster
 from polonaise.smoke.client import ClientJob
+from polonaise.smoke.clocked import set_clock
 from polonaise.smoke.hosts import Hosts
 from polonaise.smoke.parts import ArchiverPart, ClientPart, NodePart, Part, ZooKeeperPart
 from polonaise.smoke.protocol.faults import COUNTS, NodeGroup, nodes_of
@@ -61,6 +64,8 @@ class Town:
         self.directory = directory
         self.hosts = hosts
         self.store = directory / "archive"
+        self.clock_files: dict[str, Path] = {}
+        """The file by which each storage node's and server's wall clock goes, by its name."""
         self._settings = directory / "settings.toml"
         zookeeper = nodes_of(NodeGroup.ZOOKEEPER)
         places = [
@@ -83,6 +88,10 @@ class Town:
         ]
         self.storage = [self._storage(name, address) for name, address in storage.items()]
         self._storage_addresses = storage
+        self._server_addresses = list(servers.values())
+        self.addresses = {name: str(place.address) for name, place in zip(zookeeper, places, strict=True)}
+        """The address of each node of the cluster and of its coordinator, by its name."""
+        self.addresses |= servers | storage
         self.servers = [self._server(name, address) for name, address in servers.items()]
         self.clients = [
             ClientPart(
@@ -120,7 +129,9 @@ class Town:
         return self._node(name, arguments, address)
 
     def _node(self, name: str, arguments: list[str], address: str) -> NodePart:
-        log, prefix = self.directory / f"{name}.log", self.hosts.prefix(name)
+        log, clock = self.directory / f"{name}.log", self.directory / f"{name}.clock"
+        self.clock_files[name] = clock
+        prefix = [*self.hosts.prefix(name), sys.executable, "-m", "polonaise.smoke.clocked", str(clock)]
         node = ChildNode(name, arguments, log, address=address, apart=True, prefix=prefix)
         return NodePart(name, node)
 
@@ -130,6 +141,8 @@ class Town:
         Calls `started` with each part once its process runs, and raises what that raises. Raises `ZooKeeperEnded`,
         `StartFailed`, `OSError`, and faults of the disk.
         """
+        for clock in self.clock_files.values():
+            set_clock(clock, 0.0)
         self._settings.write_text(f"[server]\nsettle_s = {_SETTLE_S:g}\n")
         self.ensemble.start(60.0)
         for server in self.zookeeper:
@@ -151,6 +164,19 @@ class Town:
         shutil.rmtree(gone, ignore_errors=True)
         directory.rename(gone)  # in one step: a disk that was emptied by half would be a damaged one
         shutil.rmtree(gone)
+
+    def leader(self) -> str | None:
+        """Return the name of the ZooKeeper server that leads the ensemble; None while there is none."""
+        return next((part.name for part in self.zookeeper if part.is_leader()), None)
+
+    async def status(self, timeout_s: float) -> dict[str, Any]:
+        """Return the document of `polonaise cluster status`, with so much time for each wait.
+
+        As an operator's, it is asked by a process that has read nothing before, and knows the servers' addresses.
+        """
+        async with opened_coordinator(self.coordinator) as (host, coordinator):
+            observer = ClusterObserver(host, coordinator, self.coordinator, timeout_s, self._server_addresses)
+            return (await observer.look()).document()
 
     async def trouble(self) -> str:
         """Return what is wrong with the cluster; empty if every node and every partition is well."""

@@ -518,9 +518,19 @@ class StorageNode:
                 **asdict(scrubbed),
                 "damages": [damage._asdict() for damage in scrubbed.damages],
             },
+            "resent": self._resent(),
             "unavailable": dict(list(unavailable.items())[:_UNAVAILABLE_MAX]),
             "counts": dict(self._totals()),
         }
+
+    def _resent(self) -> dict[str, float]:
+        """Return the share of what was sent to each server lately that had to be sent again; of those with losses."""
+        shares: dict[str, float] = {}
+        for connection in self._connections:
+            if connection.peer_role == ROLE_SERVER and connection.losses.resent and connection.peer is not None:
+                server = str(connection.peer.node)
+                shares[server] = max(round(connection.losses.resent, 3), shares.get(server, 0.0))
+        return shares
 
 
 class _StorageRequests:

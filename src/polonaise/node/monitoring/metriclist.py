@@ -136,6 +136,12 @@ REPLICA_LAG: Final = _gauge(
     STORAGE,
 )
 CONNECTED: Final = _gauge("server_storage_connected", "1 if the storage node is connected, else 0.", STORAGE)
+RESENT: Final = _gauge(
+    "server_storage_resent_ratio",
+    "The share of what was sent to the storage node in the last seconds that had to be sent again, because the network "
+    "had lost it; 0 where the kernel does not tell.",
+    STORAGE,
+)
 COPIED_BYTES: Final = _counter(
     "server_copied_bytes", "Bytes of batches copied to late replicas in the background, between sessions' starts."
 )

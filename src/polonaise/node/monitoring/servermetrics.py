@@ -130,6 +130,8 @@ def _add_totals(samples: Samples, server: Server, totals: Mapping[str, int]) -> 
     add(metrics.REQUESTS, measures.requests)
     for name, connected in measures.storage_connected.items():
         add(metrics.CONNECTED, int(connected), name)
+    for name, resent in measures.storage_resent.items():
+        add(metrics.RESENT, resent, name)
     add(metrics.COORDINATOR_TROUBLE, int(bool(measures.coordinator_trouble)))
     add(metrics.GIVEN_UP, measures.given_up)
     add(metrics.MISSING_SERVERS, measures.missing_servers)

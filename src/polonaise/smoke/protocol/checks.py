@@ -18,7 +18,8 @@ class BrokenPromise(NamedTuple):
     """A promise that a history breaks."""
 
     promise: str
-    """`P1` to `P7`, `replicas`, or `archive`."""
+    """`P1` to `P7`, `replicas`, or `archive`; `status` for a fault that was not told while it lasted, and `planned` for
+    appends that failed because of a planned change."""
     text: str
 
 

@@ -48,12 +48,33 @@ class FaultKind(StrEnum):
     """The storage node is killed, its disk is emptied, and it comes back as a new node of the same name."""
     MOVE = "move"
     """The server is stopped gracefully, so that its partitions move to others, and started again."""
+    CUT_STORAGE = "cut-storage"
+    """The server and all storage nodes do not reach each other; all others reach all of them."""
+    LOSE = "lose"
+    """Of what the host sends, about 30 % is lost, in short pulses."""
+    CLOCK = "clock"
+    """The node's wall clock is a day ahead (those with odd numbers) or behind, while it runs, and then right again."""
+    STOP_LEADER = "stop-leader"
+    """The ZooKeeper server that leads when the fault begins is stopped by SIGSTOP, and continued by SIGCONT."""
+    CUT_LEADER = "cut-leader"
+    """The link of the ZooKeeper server that leads when the fault begins is down."""
 
 
-PROCESS_KINDS: Final = frozenset({FaultKind.KILL, FaultKind.STOP, FaultKind.WIPE, FaultKind.MOVE})
+PROCESS_KINDS: Final = frozenset(
+    {FaultKind.KILL, FaultKind.STOP, FaultKind.WIPE, FaultKind.MOVE, FaultKind.CLOCK, FaultKind.STOP_LEADER}
+)
 """The kinds that need no network of their own."""
-LINK_KINDS: Final = frozenset({FaultKind.CUT, FaultKind.CUT_OUT, FaultKind.CUT_IN, FaultKind.CUT_PAIR})
-"""The kinds that cut links between hosts."""
+LINK_KINDS: Final = frozenset(
+    {
+        FaultKind.CUT, FaultKind.CUT_OUT, FaultKind.CUT_IN, FaultKind.CUT_PAIR, FaultKind.CUT_STORAGE, FaultKind.LOSE,
+        FaultKind.CUT_LEADER,
+    }
+)  # fmt: skip
+"""The kinds that cut links between hosts, or lose what is sent on them."""
+PLANNED_KINDS: Final = frozenset({FaultKind.MOVE})
+"""The kinds that are no faults but planned changes: while nothing else happens, they fail no append."""
+LEADER_KINDS: Final = frozenset({FaultKind.STOP_LEADER, FaultKind.CUT_LEADER})
+"""The kinds that befall whoever leads the ensemble of ZooKeeper servers, whatever node the schedule names."""
 
 TARGETS: Final[dict[FaultKind, tuple[NodeGroup, ...]]] = {
     FaultKind.KILL: tuple(NodeGroup),
@@ -64,6 +85,11 @@ TARGETS: Final[dict[FaultKind, tuple[NodeGroup, ...]]] = {
     FaultKind.CUT_PAIR: (NodeGroup.SERVER,),
     FaultKind.WIPE: (NodeGroup.STORAGE,),
     FaultKind.MOVE: (NodeGroup.SERVER,),
+    FaultKind.CUT_STORAGE: (NodeGroup.SERVER,),
+    FaultKind.LOSE: (NodeGroup.STORAGE, NodeGroup.SERVER),
+    FaultKind.CLOCK: (NodeGroup.STORAGE, NodeGroup.SERVER),
+    FaultKind.STOP_LEADER: (NodeGroup.ZOOKEEPER,),
+    FaultKind.CUT_LEADER: (NodeGroup.ZOOKEEPER,),
 }
 """By kind: the groups from which its node is drawn. The other end of a `CUT_PAIR` is a storage node."""
 
@@ -80,7 +106,8 @@ class Fault(NamedTuple):
     @property
     def groups(self) -> frozenset[NodeGroup]:
         """The groups of the nodes that have this fault."""
-        return frozenset(group_of(name) for name in (self.node, self.other) if name)
+        every = frozenset({NodeGroup.STORAGE}) if self.kind is FaultKind.CUT_STORAGE else frozenset()
+        return every | {group_of(name) for name in (self.node, self.other) if name}
 
     def __str__(self) -> str:
         return f"{self.kind} {self.node}" + (f" from {self.other}" if self.other else "")

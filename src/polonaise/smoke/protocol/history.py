@@ -21,6 +21,8 @@ class LineKind(StrEnum):
     """The operation is not in the log, and never will be."""
     UNKNOWN = "unknown"
     """The client was told that nobody knows whether the operation is in the log."""
+    FAILED = "failed"
+    """The append failed for a reason that a planned change gives no append; a line beside tells its fate."""
     QUIET = "quiet"
     """The client has no append without an answer, and makes no more; the line names its life, as its operations do."""
     END = "end"

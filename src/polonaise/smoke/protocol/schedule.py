@@ -6,17 +6,22 @@ import hashlib
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from polonaise.smoke.protocol.faults import TARGETS, Fault, FaultKind, NodeGroup, nodes_of
+from polonaise.smoke.protocol.faults import LEADER_KINDS, PLANNED_KINDS, TARGETS, Fault, FaultKind, NodeGroup, nodes_of
 
 T = TypeVar("T")
 
-STEP_TRANSACTIONS: Final = 4_000
+STEP_TRANSACTIONS: Final = 2_500
 """The number of transactions to be acknowledged for which a run has one step; it has `STEPS_MIN` at least."""
 STEPS_MIN: Final = 3
-_PAIRED_PERCENT: Final = 60
-"""The share of steps with two faults."""
+_PAIRED_PERCENT: Final = 90
+"""The share of steps with two faults, of those that do not begin with a planned change: that comes alone."""
 _HOLDS_S: Final = (0.3, 1.0, 2.0, 3.5, 8.0)
 """Seconds that a fault lasts: shorter and longer than the deadlines of requests, and longer than a lease."""
+TOLD_HOLD_S: Final = 2.0
+"""A fault that lasts at least this long has to be told by the cluster's status, and lasts until it is told, or until
+`told.TOLD_S` have passed. Shorter ones may be over before anybody can see them."""
+_LASTING: Final = LEADER_KINDS | {FaultKind.CUT_STORAGE, FaultKind.LOSE, FaultKind.CLOCK}
+"""The kinds that always last so long."""
 
 
 class FaultStep(NamedTuple):
@@ -28,6 +33,11 @@ class FaultStep(NamedTuple):
     hold_s: float
     """How long the faults last, in seconds; whatever the step needs to heal comes on top."""
     faults: tuple[Fault, ...]
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether nothing happens but planned changes: no append may fail because of them."""
+        return all(fault.kind in PLANNED_KINDS for fault in self.faults)
 
     def __str__(self) -> str:
         return f"at {self.at}, {self.hold_s:g} s: {', '.join(map(str, self.faults))}"
@@ -47,10 +57,12 @@ def schedule_of(seed: int, transactions: int, kinds: Collection[FaultKind]) -> t
     for number in range(count):
         first = deck.deal(frozenset())
         taken = [first]
-        if dice.below(100) < _PAIRED_PERCENT:
-            taken.append(deck.deal(first.groups))
+        if dice.below(100) < _PAIRED_PERCENT and first.kind not in PLANNED_KINDS:
+            taken.append(deck.deal(first.groups, PLANNED_KINDS))
+        lasting = any(fault.kind in _LASTING for fault in taken)
+        hold_s = dice.choice([each for each in _HOLDS_S if each >= TOLD_HOLD_S] if lasting else _HOLDS_S)
         at = transactions * (number + 1) // (count + 1)
-        steps.append(FaultStep(number, at, dice.choice(_HOLDS_S), tuple(taken)))
+        steps.append(FaultStep(number, at, hold_s, tuple(taken)))
     return tuple(steps)
 
 
@@ -84,12 +96,12 @@ class _Deck:
         self._pairs = [(kind, group) for kind in FaultKind if kind in kinds for group in TARGETS[kind]]
         self._cards: list[tuple[FaultKind, NodeGroup]] = []
 
-    def deal(self, busy: frozenset[NodeGroup]) -> Fault:
-        """Return the next fault that touches none of these groups."""
+    def deal(self, busy: frozenset[NodeGroup], but: frozenset[FaultKind] = frozenset()) -> Fault:
+        """Return the next fault that touches none of these groups, and is of none of the kinds `but`."""
         while True:
             for position, (kind, group) in enumerate(self._cards):
                 fault = self._fault(kind, group)
-                if not fault.groups & busy:
+                if kind not in but and not fault.groups & busy:
                     del self._cards[position]
                     return fault
             more = list(self._pairs)

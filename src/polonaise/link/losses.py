@@ -1,0 +1,30 @@
+"""How a side of a connection measures which part of what it sends is lost on the way."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+LATELY_S: Final = 5.0
+"""What was sent longer ago than this counts no more."""
+_RESENT_MIN: Final = 3
+"""With fewer pieces sent again lately, nothing is told: one is lost now and then on every network."""
+
+
+class LossMeasuring:
+    """Tells which part of the pieces of data that were sent lately had to be sent again."""
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[float, int, int]] = deque()
+        self.resent = 0.0
+        """The share of pieces that were sent again lately, of all that were sent: 0 to 1."""
+
+    def seen(self, now_s: float, sent: int, resent: int) -> None:
+        """Take note of how many pieces were sent since the beginning, and how many of these once more."""
+        looks = self._looks
+        looks.append((now_s, sent, resent))
+        while len(looks) > 2 and looks[1][0] <= now_s - LATELY_S:
+            looks.popleft()
+        _, sent_before, resent_before = looks[0]
+        again = resent - resent_before
+        self.resent = again / max(again, sent - sent_before) if again >= _RESENT_MIN else 0.0
