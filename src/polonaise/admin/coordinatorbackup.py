@@ -101,7 +101,10 @@ async def recover(
     except NotInitialized:
         pass
     else:
-        raise AlreadyInitialized(f"{coordinator} holds a cluster: there is nothing to recover")
+        raise AlreadyInitialized(
+            f"{coordinator} holds a cluster, and nothing was changed: "
+            "if it is an older copy, move it away first; else there is nothing to recover"
+        )
     answers: dict[StorageId, NodeAnswer] = {}
     silent: dict[StorageId, str] = {}
     to_ask = dict(nodes) if known is None or known.description is None else {**known.description.nodes, **nodes}

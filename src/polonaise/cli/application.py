@@ -17,6 +17,7 @@ from polonaise.cli import requirement as requirement
 from polonaise.cli.archive import archive
 from polonaise.cli.bench import bench
 from polonaise.cli.cluster import cluster
+from polonaise.cli.completion import CompletingGroup
 from polonaise.cli.config import config
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.group import group
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 application = typer.Typer(
     name="polonaise",
+    cls=CompletingGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,10 +11,12 @@ from typer import Argument, Option
 from polonaise.cli import inputs, looking
 from polonaise.cli.cluster import cluster
 from polonaise.cli.exitstatus import EXIT_STATUS
-from polonaise.cli.output import say, say_json
+from polonaise.cli.output import say, say_json, tidy
 from polonaise.cli.tlsoptions import with_tls
+from polonaise.errors import BadOption
 
 if TYPE_CHECKING:
+    from polonaise.admin.coordinatorbackup import RecoveredCluster
     from polonaise.coordination import Coordinator
     from polonaise.host import Host
 
@@ -56,26 +59,40 @@ def cluster_recover(
 ) -> None:
     """Make the values of a coordinator that has lost its data again, from its storage nodes and, if given, a backup.
 
-    Stop the servers first, and let the storage nodes run. Nothing is made, and every reason is told, if it can't be
+    Stop the servers first, and let the storage nodes run. For an embedded log, close it in every process, and give
+    --coordinator embedded:PATH. Nothing is made, and every reason is told, if it can't be
     proved that nothing committed would be lost, for instance because too few storage nodes answer. With TLS it needs a
     server's certificate.
     """
     from polonaise.admin.coordinatorbackup import read_backup
+    from polonaise.admin.embeddedrecovery import recover_embedded
     from polonaise.node.addresses import storage_nodes_of
+    from polonaise.node.embedded import SCHEME
 
     known = None if file is None else read_backup(file)
     nodes = storage_nodes_of(inputs.listed(storage), "--storage") if storage else {}
 
-    async def do(host: Host, opened: Coordinator) -> None:
-        from polonaise.admin.coordinatorbackup import recover
-
-        made = await recover(host, opened, known, nodes, timeout)
+    def tell(made: RecoveredCluster) -> None:
         key, total = made.description.key.hex(), made.description.total
         if as_json:
             say_json({"cluster": key, "partitions": total, "silent": dict(made.silent)})
             return
-        say(f"cluster {key}: the values of {total} partitions were made again; start the servers")
+        then = "open the log" if embedded else "start the servers"
+        say(f"cluster {key}: the values of {total} partitions were made again; {then}")
         for name, why in made.silent.items():
             say(f"storage node {name} did not answer, and was not needed: {why}")
 
-    looking.with_coordinator(coordinator, do, as_server=True)
+    async def do(host: Host, opened: Coordinator) -> None:
+        from polonaise.admin.coordinatorbackup import recover
+
+        tell(await recover(host, opened, known, nodes, timeout))
+
+    address = looking.required(coordinator)
+    embedded = address.startswith(SCHEME)
+    if not embedded:
+        looking.with_coordinator(address, do, as_server=True)
+        return
+    if storage:
+        raise BadOption("the storage directories of an embedded log are known: leave --storage out")
+    with tidy():
+        tell(asyncio.run(recover_embedded(address, known, timeout)))

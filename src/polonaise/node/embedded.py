@@ -188,9 +188,10 @@ async def check_coordinator(disk: Disk, directory: str) -> None:
     first = posixpath.join(directory, not_empty[0])
     raise CoordinatorDamaged(
         f"the embedded log in {directory} has lost its coordinator: {description} is missing, but "
-        f"{', '.join(not_empty)} hold data of the log. Nothing was changed. Restore {coordinator} as it was last, "
-        "from a backup: without it nobody can say what was committed. What is in each storage directory can "
-        f"be read without it: polonaise segment read {first} --partition 0, or Spark with the cluster storage:{first}"
+        f"{', '.join(not_empty)} hold data of the log. Nothing was changed. Restore {coordinator} as it was last, or "
+        f"have it made again: polonaise cluster recover --coordinator {SCHEME}{directory}. What is in each storage "
+        f"directory can be read without it: polonaise segment read {first} --partition 0, or Spark with the cluster "
+        f"storage:{first}"
     )
 
 
@@ -301,7 +302,7 @@ async def _settle_fragments(disk: Disk, address: EmbeddedAddress, cluster_key: b
     return existing
 
 
-async def _clear_sockets(disk: Disk, directory: str) -> None:
+async def clear_sockets(disk: Disk, directory: str) -> None:
     """Remove all sockets. The caller holds the host's lock.
 
     So all sockets belong to hosts that have ended, even where a forked child has them open.
@@ -371,6 +372,17 @@ class EmbeddedHost(RealHost):
 # ---------------------------------------------------------------------- the nodes
 
 
+def storage_settings(directory: str, number: int, listen: str, cluster_key: bytes | None) -> StorageSettings:
+    """Return the settings of a storage node, by its number."""
+    return StorageSettings(
+        directory=storage_directory(directory, number),
+        listen=listen,
+        cluster_key=cluster_key,
+        segment_bytes_max=SEGMENT_BYTES_MAX,
+        segment_batches_max=SEGMENT_BATCHES_MAX,
+    )
+
+
 async def _start_storage(
     host: Host, directory: str, description: ClusterDescription, closing: contextlib.AsyncExitStack
 ) -> None:
@@ -382,13 +394,7 @@ async def _start_storage(
     """
     unusable: list[tuple[StorageSettings, PolonaiseError]] = []
     for number, name in enumerate(description.storage):
-        settings = StorageSettings(
-            directory=storage_directory(directory, number),
-            listen=description.address_of(name),
-            cluster_key=description.key,
-            segment_bytes_max=SEGMENT_BYTES_MAX,
-            segment_batches_max=SEGMENT_BATCHES_MAX,
-        )
+        settings = storage_settings(directory, number, description.address_of(name), description.key)
         node = StorageNode(host, settings)
         try:
             await node.start()
@@ -437,7 +443,7 @@ async def host_log(host: EmbeddedHost, address: EmbeddedAddress, started: Callab
         await check_coordinator(host.disk, directory)
     else:
         await make_log(host.disk, directory)
-    await _clear_sockets(host.disk, directory)
+    await clear_sockets(host.disk, directory)
     async with contextlib.AsyncExitStack() as closing:
         coordinator = coordinator_of(host, directory)
         closing.push_async_callback(coordinator.close)

@@ -209,7 +209,7 @@ class PlayerNode:
             await self._reload(read)
 
     async def _reload(self, read: Callable[[], LoadedPlan]) -> None:
-        name = self.loaded.plan.name
+        name, level = self.loaded.plan.name, logging.WARNING
         try:
             loaded = await asyncio.to_thread(read)
             if self._log_opened is not None:
@@ -219,11 +219,14 @@ class PlayerNode:
             self.last_reload = f"refused, those before stay in use: {error.text}"
         else:
             self.reload_refused = False
-            self.last_reload = changes(self.loaded.plan, loaded.plan).text()
+            found = changes(self.loaded.plan, loaded.plan)
+            self.last_reload = found.text()
+            if not any(found):
+                level = logging.INFO
             # Nothing but the targets, in later turns neither: they would change at a moment that nobody has chosen.
             self.loaded = self.loaded.with_targets_of(loaded)
             await self._have_targets()
-        _log.warning("player %s: the settings were read again: %s", name, self.last_reload)
+        _log.log(level, "player %s: the settings were read again: %s", name, self.last_reload)
         self._told(f"settings read again: {self.last_reload}")
 
     async def _have_targets(self) -> None:

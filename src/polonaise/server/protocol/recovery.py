@@ -108,8 +108,8 @@ class Contradiction:
 
 
 RESTORE_LATEST: Final = (
-    "It would give out session numbers a second time: restore its latest state, or make its values again from the "
-    "storage nodes (polonaise cluster recover), then start the servers again"
+    "It would give out session numbers a second time: restore its latest state, or move it away and make its "
+    "values again from the storage nodes (polonaise cluster recover), then start the servers again"
 )
 """What to do about a coordinator of an older state, for messages."""
 
