@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -22,12 +23,14 @@ from sqlalchemy import (
     select,
     text,
 )
+from sqlalchemy.exc import OperationalError
 
 from polonaise.errors import BadOption, Closed, ViewUnavailable, ViewUnfit
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Verdict
 from polonaise.player.sqldelivery import SqlDeliveryTarget
+from polonaise.views.marks import Marks
 from rigs.deliverycalls import SOURCE, StreamCalls, batch_of, stream
 from rigs.raised import IN_A_THREAD
 from rigs.waiting import wait_until
@@ -394,3 +397,26 @@ async def test_a_fence_is_synced_before_it_is_told(sqlite_url: str) -> None:
         await session.take(batch(-1, "a"))
         seen.append(await target._do(0, lambda writer: writer.db.exec_driver_sql("PRAGMA synchronous").scalar()))
     assert seen == [2, 1], "FULL, then NORMAL"
+
+
+async def test_tables_are_looked_at_again_after_a_connection_was_lost(sqlite_url: str) -> None:
+    async with opened(sqlite_url) as target:
+        session = await stream(target)
+        await session.take(batch(-1, "a"))
+        error = sqlite3.OperationalError("unable to open database file")
+        error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+        with pytest.MonkeyPatch.context() as patched:
+
+            def move(*_: object) -> bool:
+                raise OperationalError("UPDATE polonaise_delivery_ids", None, error)
+
+            patched.setattr(Marks, "move", move)
+            with pytest.raises(ViewUnavailable):
+                await session.take(batch(0, "b"))
+        engine = create_engine(sqlite_url)
+        with engine.begin() as db:
+            LINES.drop(db)
+            db.execute(text(f"CREATE TABLE {LINES.name} (number INTEGER PRIMARY KEY)"))
+        engine.dispose()
+        with pytest.raises(ViewUnfit, match="of another shape"):
+            await session.take(batch(0, "b"))

@@ -6,18 +6,19 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, create_engine, event, func, select
-from sqlalchemy.exc import DatabaseError
+from sqlalchemy.exc import DatabaseError, OperationalError
 
 import polonaise
 from polonaise import testing
 from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
 from polonaise.terms import Transaction
+from polonaise.views.marks import Marks
 from polonaise.views.sql import SqlView
 from rigs.bankview import Bank, accounts, body, check_fold, counted, journal, open_accounts, transactions
 from rigs.databases import engine_at, execute
@@ -486,3 +487,48 @@ async def test_the_mark_passes_over_the_librarys_own_which_apply_is_not_given(
         assert (await view.high_water_mark(0), view.failures) == (4, [])
     with engine_at(url) as engine, engine.connect() as db:
         assert db.execute(select(journal.c.id).order_by(journal.c.id)).scalars().all() == [1, 3]
+
+
+# ------------------------------------------------------------------ a database that comes back
+
+
+@contextlib.contextmanager
+def away_once() -> Iterator[None]:
+    """Have the next commit's mark fail as it does when the database is away."""
+    error = sqlite3.OperationalError("unable to open database file")
+    error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+    with pytest.MonkeyPatch.context() as patched:
+
+        def move(*_: Any) -> bool:
+            raise OperationalError("UPDATE polonaise_marks", None, error)
+
+        patched.setattr(Marks, "move", move)
+        yield
+
+
+async def test_tables_are_looked_at_again_after_the_database_was_away(
+    sqlite_url: str, views: Callable[..., Bank]
+) -> None:
+    view = views(sqlite_url)
+    assert await view.high_water_mark(0) == -1
+    assert await view.apply_run(transactions(2)) == 1
+    with away_once(), pytest.raises(ViewUnavailable):
+        await view.apply_run(transactions(1, first=2))
+    # What comes back is another one: with the same mark, and without what a transaction changes.
+    execute(sqlite_url, "DROP TABLE journal", "CREATE TABLE journal (id INTEGER PRIMARY KEY, partition INTEGER)")
+    with pytest.raises(ViewUnfit, match="table journal is of another shape: column account is missing"):
+        await view.apply_run(transactions(1, first=2))
+    assert view.failures == []
+    execute(sqlite_url, "DROP TABLE journal")
+    assert await view.apply_run(transactions(1, first=2)) == 2, "what is missing is made, as at the beginning"
+
+
+async def test_tables_are_not_looked_at_with_each_run(sqlite_url: str, views: Callable[..., Bank]) -> None:
+    view = views(sqlite_url)
+    with pytest.MonkeyPatch.context() as patched:
+        looks: list[int] = []
+        patched.setattr("polonaise.views.sql.check_tables", lambda *_: looks.append(1))
+        assert await view.high_water_mark(0) == -1
+        assert await view.apply_run(transactions(2)) == 1
+        assert await view.apply_run(transactions(1, first=2)) == 2
+    assert len(looks) == 1

@@ -96,6 +96,7 @@ class SqlDeliveryTarget:
         self._workers: dict[int, Worker] = {}
         self._portions: dict[PartitionId, Portion] = {}
         self._is_closed = False
+        self._prepared = False
         self._refused: dict[PartitionId, tuple[TransactionId, str]] = {}
         """By partition, the entry that was refused last, and why."""
 
@@ -184,7 +185,7 @@ class SqlDeliveryTarget:
             raise Closed("the target was closed")
         number = partition % self._worker_count
         if number not in self._workers:
-            self._workers[number] = Worker(self._database, f"polonaise-delivery-{number}")
+            self._workers[number] = Worker(self._database, f"polonaise-delivery-{number}", self._look_again)
         return self._workers[number]
 
     # ------------------------------------------------------------------ SQL transactions
@@ -220,12 +221,19 @@ class SqlDeliveryTarget:
             create_tables(writer, [*tables, self._ids.table])
         with writer.transaction() as db:
             check_tables(db, tables, self._ids.table)
+        self._prepared = True
+
+    def _look_again(self) -> None:
+        """Have the tables looked at again before anything is applied: the database may be another one."""
+        self._prepared = False
 
     def _apply(self, writer: WriterConnection, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
         """Apply the batch in one SQL transaction, if that is what `judge` says to do.
 
         If its entries can't be applied, nothing is changed, and that is told as the refusal of the first one.
         """
+        if not self._prepared:
+            self._prepare(writer)
         partition = batch.partition
         refusal: Exception | None = None
         is_applied = False

@@ -31,10 +31,15 @@ class DrivenAway(ViewUnavailable):
 class RetryingWriter:
     """A writer connection of one thread, opened when it is first needed, and again after it was lost."""
 
-    def __init__(self, database: Database, pause: Callable[[float], None]) -> None:
-        """Take a database, and the function that waits between attempts, given seconds; it may raise to end them."""
+    def __init__(self, database: Database, pause: Callable[[float], None], lost: Callable[[], None]) -> None:
+        """Take a database, and the function that waits between attempts, given seconds; it may raise to end them.
+
+        `lost` is called whenever a connection was lost or could not be had, before another one is tried: what comes
+        back may be another database, such as one that was restored.
+        """
         self._database = database
         self._pause = pause
+        self._lost = lost
         self._connection: WriterConnection | None = None
 
     def do(self, work: Callable[[WriterConnection], T]) -> T:
@@ -58,6 +63,7 @@ class RetryingWriter:
                 if trouble is not Trouble.PASSING:
                     is_stale = connection is not None and not connection.fresh and not connection.usable
                     self.close()
+                    self._lost()
                     if connection is None:  # none could be had: the error says all of it
                         raise
                     if trouble is Trouble.AWAY:

@@ -16,7 +16,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import IntegrityError
 
 from polonaise.client.protocol.oncekeys import OnceRecord
-from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit, WorkerFenced
+from polonaise.errors import BadOption, WorkerFenced
 from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
 from polonaise.views.database import Database
 from polonaise.views.databaseerrors import translated
@@ -284,28 +284,25 @@ class SqlView:
 
     async def _do(self, partition: PartitionId, work: Callable[..., T], *args: Any) -> T:
         """Run the work in the thread of the partition; threads may serve several partitions."""
-        return await self._checking_again(self._worker_of(partition).do(work, *args))
+        return await self._worker_of(partition).do(work, *args)
 
     async def _apply_some(self, run: Sequence[Transaction], epoch: int | None) -> TransactionId:
         partition = run[0].partition
         portion = self._portions.setdefault(partition, Portion())
-        work = self._worker_of(partition).do_some(run, portion, lambda writer, some: self._apply(writer, some, epoch))
-        return await self._checking_again(work)
+        worker = self._worker_of(partition)
+        return await worker.do_some(run, portion, lambda writer, some: self._apply(writer, some, epoch))
 
     def _worker_of(self, partition: PartitionId) -> Worker:
         self._database.check_process()
         number = partition % self._worker_count
         if number not in self._workers:
-            self._workers[number] = Worker(self._database, f"polonaise-view-{number}")
+            self._workers[number] = Worker(self._database, f"polonaise-view-{number}", self._look_again)
         return self._workers[number]
 
-    async def _checking_again(self, work: Awaitable[T]) -> T:
-        try:
-            return await work
-        except (ViewUnavailable, ViewUnfit):
-            # The database that comes back may be another one: check its tables again.
+    def _look_again(self) -> None:
+        """Have the tables looked at again before anything is read or applied: the database may be another one."""
+        with self._preparing:  # else a thread that looks at them just now, at the one before, would count
             self._prepared = self._fences_prepared = False
-            raise
 
     def _read_mark(self, writer: WriterConnection, partition: PartitionId) -> TransactionId:
         """Return the partition's mark, after writing its first row if it has none."""
@@ -338,6 +335,10 @@ class SqlView:
 
     def _apply(self, writer: WriterConnection, run: Sequence[Transaction], epoch: int | None) -> TransactionId:
         """Apply the run and move the mark in one SQL transaction; return the mark reached."""
+        if epoch is None:
+            self._prepare(writer)
+        else:
+            self._prepare_fences(writer)
         partition, before, after = run[0].partition, run[0].id - 1, run[-1].id
         with writer.transaction(guarded=True) as db:
             if epoch is not None and not self._fences.hold(db, partition, epoch):

@@ -129,7 +129,8 @@ class MarkedTable:
         self._kept = DefinitionKept(f"{shape.name}_definition")
         self._letters = DeadLetters(shape.name)
         self._refused = RefusedRows(shape.name)
-        self._writer = RetryingWriter(self._database, time.sleep)
+        self._prepared = False
+        self._writer = RetryingWriter(self._database, time.sleep, self._look_again)
         self._merging: Any = _upsert(self._table, shape, self._database.kind) if shape.key else self._table.insert()
 
     def prepare(self) -> None:
@@ -143,6 +144,11 @@ class MarkedTable:
             "looking at its columns",
             self._check,
         )
+        self._prepared = True
+
+    def _look_again(self) -> None:
+        """Have the tables looked at again before anything is written: the database may be another one."""
+        self._prepared = False
 
     def _check(self, db: Connection) -> None:
         check_tables(db, [self._table, self._kept.table], self._marks.table)
@@ -207,6 +213,8 @@ class MarkedTable:
         replaces: bool,
     ) -> bool:
         """Write rows and marks in one SQL transaction; see `merge` and `replace` for when it returns False."""
+        if not self._prepared:
+            self.prepare()
         if letters is not None:
             self._made("making its dead-letter table", [self._letters.table])
         if refused is not None:

@@ -26,9 +26,10 @@ _log = logging.getLogger("polonaise.views")
 class Worker:
     """A thread that does one piece of work after the other. Each is whole SQL transactions, so it can be repeated."""
 
-    def __init__(self, database: Database, name: str) -> None:
+    def __init__(self, database: Database, name: str, lost: Callable[[], None]) -> None:
+        """Start no thread before there is work. `lost` is as in `RetryingWriter`, and called in the thread."""
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._writer = RetryingWriter(database, self._pause)
+        self._writer = RetryingWriter(database, self._pause, lost)
         self._closing = threading.Event()
 
     async def do(self, work: Callable[Concatenate[WriterConnection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:

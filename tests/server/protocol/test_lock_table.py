@@ -161,3 +161,16 @@ def test_with_300_places_a_collision_appears_among_a_hundred_locks() -> None:
             return
         table.raise_to(lock, position)
     pytest.fail("a table this small cannot be free of collisions")
+
+
+def test_the_locks_kept_one_by_one_enter_the_table_in_the_order_in_which_they_were_raised() -> None:
+    table = LockTable(-1, 64)  # two locks are kept one by one
+    one, two, three = 0, 64, 1
+    table.raise_to(one, 1)
+    table.raise_to(two, 2)
+    table.raise_to(one, 3)
+    table.raise_to(three, 4)
+    assert not table.exact
+    assert set(table._places(one)) & set(table._places(two)), "they share a place"
+    assert [table.estimate(each) for each in (one, two, three)] == [3, 2, 4]
+    assert min(table._entries[place] for place in table._places(one)) == 3, "the later one is not overwritten"
