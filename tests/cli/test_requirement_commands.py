@@ -13,6 +13,7 @@ import pytest
 from polonaise.admin.asking import opened_coordinator
 from polonaise.admin.headresets import HeadState, ask_reset
 from polonaise.admin.requiring import require
+from polonaise.cli.inputs import partitions_of
 from polonaise.coordination.values import ClusterDescription, HeadReset, PartitionValue
 from polonaise.errors import CoordinatorUnavailable
 from polonaise.log.control import ControlSlot
@@ -156,3 +157,24 @@ def test_a_directory_is_recovered_from_another_nodes(shell: Shell, tmp_path: Pat
         0, f"partition 0: up to 11\n{target} is whole: start storage node b with it\n",
     )  # fmt: skip
     shell.refuses(*command, code="bad_option", naming="is not empty")
+
+
+def test_several_heads_are_not_reset_to_one_id_nor_without_an_owner(shell: Shell, place: str) -> None:
+    where = ("--coordinator", place)
+    refused = ("partition", "reset-head")
+    shell.refuses(*refused, "0-1", "--to", 3, *where, code="bad_option", naming="--to is for one partition")
+    shell.refuses(*refused, *where, code="bad_option", naming="or give --all")
+    shell.refuses(*refused, 0, "--all", *where, code="bad_option", naming="or give --all")
+    shell.refuses(*refused, "--all", "--from", "a", *where, code="head_not_reset", naming="there is no partition")
+    shell.refuses(*refused, "0,0", "--from", "a", *where, code="head_not_reset", naming="has no owner")
+
+
+@pytest.mark.parametrize(("text", "numbers"), [("3", (3,)), ("0-3,7", (0, 1, 2, 3, 7)), ("2,1-2", (1, 2))])
+def test_partitions_are_named_by_numbers_and_ranges(text: str, numbers: tuple[int, ...]) -> None:
+    assert partitions_of(text) == numbers
+
+
+@pytest.mark.parametrize("text", ["", "3-1", "1,,2", "-1", "0-", "0-999999999", "a"])
+def test_other_texts_name_no_partitions(text: str) -> None:
+    with pytest.raises(ValueError, match="invalid partition"):
+        partitions_of(text)

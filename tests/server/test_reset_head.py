@@ -15,7 +15,10 @@ from polonaise.admin.headresets import (
     ask_reset,
     await_reset,
     decision,
+    decisions_from,
     head_state,
+    head_states,
+    reset_heads,
 )
 from polonaise.client.log import Log
 from polonaise.coordination.values import Engagement, HeadReset, PartitionValue
@@ -301,3 +304,38 @@ async def test_copies_that_were_cut_for_a_reset_that_was_replaced_prove_nothing(
     assert await town.log() == [b"1", b"4"]
     ((id, told),) = await records(town)
     assert (id, told["given_up"]) == (1, [1, 2])
+
+
+@pytest.mark.parametrize("every", [True, False])
+def test_partitions_that_lost_the_same_majority_are_reset_together(every: bool) -> None:
+    async def story(town: Town) -> None:
+        for partition in range(3):
+            await town.append(*(b"%d" % n for n in range(partition + 1)), partition=partition)
+        for node in town.cluster.storage[1:]:
+            held_down(node, wiped=True)
+        for node in town.cluster.storage[1:]:
+            node.let_up()
+        survivor = town.name(0)
+
+        def told() -> list[int]:
+            partitions = [each.health()["partitions"] for each in town.cluster.running_servers]
+            return [len(one.get("held", {})) for some in partitions for one in some.values()]
+
+        await wait_until(lambda: told() == [3, 3, 3])
+
+        async def do(host: Any, coordinator: Any) -> list[Any]:
+            states = await head_states(host, coordinator, None if every else (0, 1, 2), survivor, 2.0)
+            with pytest.raises(HeadNotReset, match="is empty, and the log was not"):
+                decisions_from(states, town.name(1), 0)
+            decided = decisions_from(states, survivor, host.clock.wall_us())
+            assert [(each.partition, reset.to) for each, reset in decided] == [(0, 0), (1, 1), (2, 2)]
+            return await reset_heads(host, coordinator, decided, 60.0)
+
+        outcomes = await town.operator(do)
+        assert [(each.carried_out, each.committed) for each in outcomes] == [(True, 1), (True, 2), (True, 3)]
+        with pytest.raises(HeadNotReset, match="is open in session"):
+            await town.operator(lambda host, coordinator: head_states(host, coordinator, (0, 2), survivor, 2.0))
+        with pytest.raises(HeadNotReset, match="all are open"):
+            await town.operator(lambda host, coordinator: head_states(host, coordinator, None, survivor, 2.0))
+
+    Town(1, partitions=3).run(story)

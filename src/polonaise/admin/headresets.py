@@ -7,21 +7,26 @@ into the log as a transaction of the library's own (`server.protocol.headreset`)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from polonaise.admin.asking import answered, ask_health
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import HeadReset, Owner, PartitionValue, Versioned
-from polonaise.errors import CoordinatorUnavailable, DeadlineExceeded, HeadNotReset
+from polonaise.errors import CoordinatorUnavailable, DeadlineExceeded, HeadNotReset, PolonaiseError
 from polonaise.host import Host
 from polonaise.server.protocol.headreset import RESETS_MAX, carried_out
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, SessionId, StorageId, TransactionId
 from polonaise.wire.messages import ROLE_SERVER
 
+_TURNS_MAX: Final = 16
+"""The most partitions that are asked about, or reset, at the same time."""
 _LOOK_S: Final = 0.2
 """Seconds between two looks whether a decision was carried out."""
+
+
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,3 +246,89 @@ def _check_same(state: HeadState, asked: HeadReset, done: HeadReset) -> None:
             f"the reset of partition {state.partition} to {asked.to} was not carried out: another operator has "
             f"replaced it, and the log goes on from {done.to}, as {done.source} held it"
         )
+
+
+async def head_states(
+    host: Host,
+    coordinator: Coordinator,
+    partitions: Sequence[PartitionId] | None,
+    source: StorageId | None,
+    timeout_s: float,
+) -> list[HeadState]:
+    """Return what is known about the end of each of these partitions.
+
+    With None for `partitions`, of all that are not open and, given `source`, of which it has told that it has a copy.
+    Raises `HeadNotReset`, which names each partition whose head can't be reset, or if there is none at all, and what
+    `head_state` raises.
+    """
+    named = partitions is not None
+    if partitions is None:
+        partitions = range((await answered(coordinator, coordinator.describe(), timeout_s)).total)
+
+    async def look(partition: PartitionId) -> HeadState:
+        return await head_state(host, coordinator, partition, timeout_s)
+
+    found = await _each(partitions, look)
+    states = [each for each in found if isinstance(each, HeadState)]
+    errors = [each for each in found if isinstance(each, PolonaiseError)]
+    if unexpected := next((each for each in errors if not isinstance(each, HeadNotReset)), None):
+        raise unexpected
+    if named and errors:
+        raise HeadNotReset(f"{'; '.join(each.text for each in errors)}. Nothing was changed")
+    if not named and source is not None:
+        states = [each for each in states if source in [copy.name for copy in each.copies]]
+    if not states:
+        whose = f" of which {source} has told what it holds" if source is not None else ""
+        raise HeadNotReset(f"there is no partition{whose} whose head is to be reset: all are open, or nobody tells")
+    return states
+
+
+def decisions_from(states: Sequence[HeadState], source: StorageId, asked_us: int) -> list[tuple[HeadState, HeadReset]]:
+    """Return for each partition the reset to where the copy of `source` ends.
+
+    Raises what `decision` raises, and `HeadNotReset` if that copy is empty, and the log was not.
+    """
+    decided = []
+    for state in states:
+        to = next((copy.last for copy in state.copies if copy.name == source), NO_TRANSACTION)
+        reset = decision(state, to, source, asked_us)
+        # A node that was wiped, named by mistake, would empty all of them.
+        if to == NO_TRANSACTION != state.known:
+            raise HeadNotReset(
+                f"the copy of partition {state.partition} on {source} is empty, and the log was not: nothing was "
+                "changed. Only one partition at a time is emptied, with --to -1"
+            )
+        decided.append((state, reset))
+    return decided
+
+
+async def reset_heads(
+    host: Host, coordinator: Coordinator, decided: Sequence[tuple[HeadState, HeadReset]], timeout_s: float
+) -> list[HeadOutcome | PolonaiseError]:
+    """Ask for these resets and wait until each was carried out; return for each its outcome, or why it was not."""
+
+    async def reset(one: tuple[HeadState, HeadReset]) -> HeadOutcome:
+        return await await_reset(host, coordinator, *one, timeout_s)
+
+    async def ask(one: tuple[HeadState, HeadReset]) -> None:
+        await ask_reset(coordinator, *one, timeout_s)
+
+    # All are asked for before any is waited for: one that waits for a node must not hold up the others.
+    asked = await _each(decided, ask)
+    waited = [one for one, error in zip(decided, asked, strict=True) if error is None]
+    outcomes = iter(await _each(waited, reset))
+    return [next(outcomes) if error is None else error for error in asked]
+
+
+async def _each(items: Sequence[Any], do: Callable[[Any], Awaitable[_Found]]) -> list[_Found | PolonaiseError]:
+    """Return for each item what `do` returned, or the error that it raised; a few are under way at the same time."""
+    turns = asyncio.Semaphore(_TURNS_MAX)
+
+    async def one(item: Any) -> _Found | PolonaiseError:
+        async with turns:
+            try:
+                return await do(item)
+            except PolonaiseError as error:
+                return error
+
+    return list(await asyncio.gather(*map(one, items)))

@@ -1,7 +1,7 @@
 """The command line: runs `polonaise …`.
 
 `application` has every command in it, one module for each group: `cluster` (with `requirement` and `deletion`),
-`server`, `storage`, `player`, `partition`, `topic`, `zookeeper`, `config`, `log`, `segment`, `archive`, `pipeline`
+`server`, `storage`, `player`, `partition` (with `headreset`), `topic`, `zookeeper`, `config`, `log`, `segment`, `archive`, `pipeline`
 (with its jobs in `pipeline_…`), `tls`, `bench`, and the commands `smoke` and `demo bank`. Begin reading there.
 `running` has what commands that run nodes share, `looking` what those share that look at a cluster, `changing` what
 those share that move copies, and `tlsoptions` the TLS options of those that connect to nodes or run one.

@@ -11,6 +11,7 @@ from typer import Option
 
 from polonaise.cli import creation as creation
 from polonaise.cli import deletion as deletion
+from polonaise.cli import headreset as headreset
 from polonaise.cli import pipeline_archive, pipeline_audit, pipeline_report, pipeline_views
 from polonaise.cli import recovery as recovery
 from polonaise.cli import requirement as requirement

@@ -31,6 +31,7 @@ _PARTITION_ID: Final = re.compile(r"([0-9]{1,10})=(-1|[0-9]{1,19})")
 _AGO: Final = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _SECONDS_MAX: Final = 86_400.0
+_PARTITIONS_MAX: Final = 100_000
 _CHUNK_BYTES: Final = 65_536
 _CHUNKS_AHEAD: Final = 16
 
@@ -48,6 +49,18 @@ def partition_of(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise ValueError(f"invalid partition {text!r}: give one number, from 0 on")
     return int(text)
+
+
+def partitions_of(text: str) -> tuple[int, ...]:
+    """Return the numbers in `3`, `0-3` or `0-3,7`, in their order. Raises `ValueError` for other texts."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, to, last = part.partition("-")
+        numbers = range(partition_of(first), partition_of(last if to else first) + 1)
+        if not numbers or len(found) + len(numbers) > _PARTITIONS_MAX:
+            raise ValueError(f"invalid partitions {part!r}: give the lower number first, and {_PARTITIONS_MAX} at most")
+        found.extend(numbers)
+    return tuple(sorted(set(found)))
 
 
 def bytes_of(text: str) -> bytes:

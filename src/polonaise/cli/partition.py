@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,11 +11,9 @@ from polonaise.cli import changing, inputs, looking
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.output import print_table, say, say_json
 from polonaise.cli.tlsoptions import with_tls
-from polonaise.errors import HeadNotReset
 
 if TYPE_CHECKING:
     from polonaise.admin.copymoves import CopyMoves
-    from polonaise.admin.headresets import HeadState
     from polonaise.admin.memberedits import MemberEdits
     from polonaise.coordination import Coordinator
     from polonaise.host import Host
@@ -185,73 +182,6 @@ def partition_cancel_change(
         say(f"partition {number} has copies on {', '.join(value.members)}, and no change is pending")
 
     changing.with_edits(coordinator, timeout, cancel)
-
-
-@partition.command("reset-head", epilog=EXIT_STATUS)
-@with_tls
-def partition_reset_head(
-    number: Number,
-    to: Annotated[
-        int | None, Option("--to", metavar="ID", help="Id with which the log is to end; -1: empty.", show_default=False)
-    ] = None,
-    source: Annotated[
-        str | None,
-        Option("--from", metavar="NODE", help="Storage node whose copy counts, if not the one least in doubt."),
-    ] = None,
-    confirm: Annotated[
-        int | None,
-        Option(metavar="ID", help="The same id again, in place of the question.", show_default=False),
-    ] = None,
-    coordinator: looking.CoordinatorOption = None,
-    timeout: looking.TimeoutOfAll = 30.0,
-    as_json: looking.Json = False,
-) -> None:
-    """Decide where the log of a partition ends, when a majority of its replicas is lost for good.
-
-    Without --to, shows what the replicas that are left hold, and changes nothing. With it, shows what would be lost,
-    asks for the id once more, and has the partition's owner cut the log there. The decision becomes a transaction of
-    the log. A lost replica that comes back later is cut, and not believed.
-    """
-    from polonaise.admin.headresets import ask_reset, await_reset, decision, head_state
-
-    async def do(host: Host, opened: Coordinator) -> None:
-        state = await head_state(host, opened, number, min(timeout, looking.TIMEOUT_S))
-        if not as_json:
-            _show_head(state)
-        if to is None:
-            if as_json:
-                say_json(state.document())
-            return
-        reset = decision(state, to, source, host.clock.wall_us())
-        lost = f"ids {to + 1} to {reset.known} are given up" if reset.known > to else "no id that is known is lost"
-        silent = f", and whatever only {', '.join(state.silent)} may hold" if state.silent else ""
-        told = f"the log would end at {to}, as {reset.source} holds it: {lost}{silent}"
-        if confirm is None:
-            again = typer.prompt(f"{told}. Type {to} once more to confirm", type=int, err=True)
-        else:
-            again = confirm
-            if not as_json:
-                say(told)
-        if again != to:
-            raise HeadNotReset(f"{again} was given to confirm {to}: nothing was changed")
-        await ask_reset(opened, state, reset, timeout)
-        outcome = await await_reset(host, opened, state, reset, timeout)
-        if as_json:
-            say_json({"partition": number, "to": to, **asdict(outcome)})
-        elif outcome.carried_out:
-            say(f"the head was reset to {to}; transaction {to + 1} says so")
-        else:
-            say(f"nothing was given up: the replicas that came back prove the log up to {outcome.committed}")
-
-    looking.with_coordinator(coordinator, do)
-
-
-def _show_head(state: HeadState) -> None:
-    say(f"partition {state.partition} is not open: {state.waits_for}")
-    rows = [(c.name, c.last, c.proved, c.confirmed, c.joined) for c in state.copies]
-    print_table(["replica", "holds", "proves", "confirmed", "session"], rows, right=(1, 2, 3, 4))
-    if state.silent:
-        say(f"no answer from {', '.join(state.silent)}")
 
 
 def _known(value: int | None) -> object:

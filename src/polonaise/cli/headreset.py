@@ -1,0 +1,179 @@
+"""The command `polonaise partition reset-head`: for one partition, or for several that lost the same replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Argument, Option
+
+from polonaise.cli import inputs, looking
+from polonaise.cli.exitstatus import EXIT_STATUS
+from polonaise.cli.output import print_table, say, say_json
+from polonaise.cli.partition import partition
+from polonaise.cli.tlsoptions import with_tls
+from polonaise.errors import BadOption, HeadNotReset, PolonaiseError
+
+if TYPE_CHECKING:
+    from polonaise.admin.headresets import HeadState
+    from polonaise.coordination import Coordinator
+    from polonaise.coordination.values import HeadReset
+    from polonaise.host import Host
+
+
+@partition.command("reset-head", epilog=EXIT_STATUS)
+@with_tls
+def partition_reset_head(
+    partitions: Annotated[
+        Sequence[int] | None,
+        Argument(
+            parser=inputs.partitions_of,
+            metavar="PARTITION",
+            help="Number of the partition; or several, as in 0-3,7.",
+            show_default=False,
+        ),
+    ] = None,
+    to: Annotated[
+        int | None, Option("--to", metavar="ID", help="Id with which the log is to end; -1: empty.", show_default=False)
+    ] = None,
+    source: Annotated[
+        str | None,
+        Option("--from", metavar="NODE", help="Storage node whose copy counts, if not the one least in doubt."),
+    ] = None,
+    confirm: Annotated[
+        int | None,
+        Option(
+            metavar="ID",
+            help="In place of the question: the same id again, or the number of partitions.",
+            show_default=False,
+        ),
+    ] = None,
+    every: Annotated[bool, Option("--all", help="All that are not open, and of which --from has a copy.")] = False,
+    coordinator: looking.CoordinatorOption = None,
+    timeout: looking.TimeoutOfAll = 30.0,
+    as_json: looking.Json = False,
+) -> None:
+    """Decide where the log of a partition ends, when a majority of its replicas is lost for good.
+
+    Without --to, shows what the replicas that are left hold, and changes nothing. With it, shows what would be lost,
+    asks for the id once more, and has the partition's owner cut the log there. The decision becomes a transaction of
+    the log. A lost replica that comes back later is cut, and not believed.
+
+    For several partitions at once, --from names the copy that is left, instead of --to: each log ends where this copy
+    ends. What would be lost is shown for each, and the number of partitions is asked for once.
+    """
+    if every == (partitions is not None):
+        raise BadOption("name a partition, or several (0-3,7); or give --all")
+
+    async def do(host: Host, opened: Coordinator) -> None:
+        if partitions is not None and len(partitions) == 1:
+            await _reset_one(host, opened, partitions[0], to, source, confirm, timeout, as_json=as_json)
+        elif to is not None:
+            raise BadOption("--to is for one partition: for several, --from names the copy where each log ends")
+        else:
+            await _reset_several(host, opened, partitions, source, confirm, timeout, as_json=as_json)
+
+    looking.with_coordinator(coordinator, do)
+
+
+async def _reset_one(
+    host: Host,
+    opened: Coordinator,
+    number: int,
+    to: int | None,
+    source: str | None,
+    confirm: int | None,
+    timeout: float,
+    *,
+    as_json: bool,
+) -> None:
+    from polonaise.admin.headresets import ask_reset, await_reset, decision, head_state
+
+    state = await head_state(host, opened, number, min(timeout, looking.TIMEOUT_S))
+    if not as_json:
+        _show_head(state)
+    if to is None:
+        if as_json:
+            say_json(state.document())
+        return
+    reset = decision(state, to, source, host.clock.wall_us())
+    _confirm(_told(state, reset), to, confirm, as_json=as_json)
+    await ask_reset(opened, state, reset, timeout)
+    outcome = await await_reset(host, opened, state, reset, timeout)
+    if as_json:
+        say_json({"partition": number, "to": to, **asdict(outcome)})
+    elif outcome.carried_out:
+        say(f"the head was reset to {to}; transaction {to + 1} says so")
+    else:
+        say(f"nothing was given up: the replicas that came back prove the log up to {outcome.committed}")
+
+
+async def _reset_several(
+    host: Host,
+    opened: Coordinator,
+    partitions: Sequence[int] | None,
+    source: str | None,
+    confirm: int | None,
+    timeout: float,
+    *,
+    as_json: bool,
+) -> None:
+    from polonaise.admin.headresets import decisions_from, head_states, reset_heads
+
+    states = await head_states(host, opened, partitions, source, min(timeout, looking.TIMEOUT_S))
+    for state in states:
+        if as_json and source is None:
+            say_json(state.document())
+        elif not as_json:
+            _show_head(state)
+    if source is None:
+        return
+    decided = decisions_from(states, source, host.clock.wall_us())
+    if not as_json:
+        for state, reset in decided:
+            say(f"partition {state.partition}: {_told(state, reset)}")
+    question = f"{len(decided)} partitions would end where {source} ends"
+    _confirm(question, len(decided), confirm, as_json=as_json)
+    failed: list[str] = []
+    for (state, reset), outcome in zip(decided, await reset_heads(host, opened, decided, timeout), strict=True):
+        number = state.partition
+        if isinstance(outcome, PolonaiseError):
+            failed.append(str(outcome))
+        elif as_json:
+            say_json({"partition": number, "to": reset.to, **asdict(outcome)})
+        elif outcome.carried_out:
+            say(f"partition {number}: the head was reset to {reset.to}; transaction {reset.to + 1} says so")
+        else:
+            say(f"partition {number}: nothing was given up; its replicas prove the log up to {outcome.committed}")
+    if failed:
+        raise HeadNotReset(f"{len(failed)} of {len(decided)} partitions were not reset: {'; '.join(failed)}")
+
+
+def _told(state: HeadState, reset: HeadReset) -> str:
+    """Return in words what a reset would give up."""
+    to = reset.to
+    lost = f"ids {to + 1} to {reset.known} are given up" if reset.known > to else "no id that is known is lost"
+    silent = f", and whatever only {', '.join(state.silent)} may hold" if state.silent else ""
+    return f"the log would end at {to}, as {reset.source} holds it: {lost}{silent}"
+
+
+def _confirm(told: str, wanted: int, confirm: int | None, *, as_json: bool) -> None:
+    """Ask for the number once more, unless it was given. Raises `HeadNotReset` for another one."""
+    if confirm is None:
+        again = typer.prompt(f"{told}. Type {wanted} once more to confirm", type=int, err=True)
+    else:
+        again = confirm
+        if not as_json:
+            say(told)
+    if again != wanted:
+        raise HeadNotReset(f"{again} was given to confirm {wanted}: nothing was changed")
+
+
+def _show_head(state: HeadState) -> None:
+    say(f"partition {state.partition} is not open: {state.waits_for}")
+    rows = [(c.name, c.last, c.proved, c.confirmed, c.joined) for c in state.copies]
+    print_table(["replica", "holds", "proves", "confirmed", "session"], rows, right=(1, 2, 3, 4))
+    if state.silent:
+        say(f"no answer from {', '.join(state.silent)}")
