@@ -1,0 +1,164 @@
+"""A coordinator that lost its data, or is of an older state: nothing is appended until its latest state is back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from polonaise.client.log import Log
+from polonaise.coordination import Coordinator
+from polonaise.coordination.values import PartitionValue
+from polonaise.errors import CoordinatorLost, PolonaiseError
+from polonaise.host import Host
+from polonaise.node import processes
+from polonaise.server.protocol.recovery import ReplicaAnswer, decide
+from polonaise.server.sessionstart import SessionStart
+from polonaise.simulator.cluster import Cluster, Node
+from polonaise.terms import StorageId
+from rigs.town import Town, held_down
+from rigs.waiting import time_passes
+
+
+async def accepted(town: Town, body: bytes) -> bool:
+    """Whether an append is accepted within 20 seconds."""
+
+    async def main(log: Log) -> bool:
+        try:
+            async with asyncio.timeout(20):
+                await log.append(body, 0)
+        except (TimeoutError, PolonaiseError):
+            return False
+        return True
+
+    try:
+        return await town.application("writer", main)
+    except PolonaiseError:
+        return False
+
+
+def restarted(town: Town) -> None:
+    for node in town.cluster.servers:
+        held_down(node)
+        node.let_up()
+
+
+async def older_state(town: Town) -> list[bytes]:
+    """Put an older copy of the coordinator in place and restart the server again and again; return what was accepted.
+
+    The latest state is put back at the end, and the log goes on.
+    """
+    await town.append(b"first")
+    older = town.cluster.service.snapshot()
+    for _ in range(3):
+        restarted(town)
+        await time_passes(10)
+        await town.append(b"more")
+    latest = town.cluster.service.snapshot()
+    for node in town.cluster.servers:
+        held_down(node)
+    town.cluster.service.restore(older)
+    for node in town.cluster.servers:
+        node.let_up()
+    wrong = []
+    for number in range(6):
+        body = b"never %d" % number
+        if await accepted(town, body):
+            wrong.append(body)
+        restarted(town)
+        await time_passes(10)
+    for node in town.cluster.servers:
+        held_down(node)
+    if not wrong:
+        town.cluster.service.restore(latest)
+        for node in town.cluster.servers:
+            node.let_up()
+        await town.append(b"last")
+        assert await town.log() == [b"first", b"more", b"more", b"more", b"last"]
+    return wrong
+
+
+def test_an_older_state_of_the_coordinator_alone_takes_no_append_however_often_servers_start() -> None:
+    assert Town(1).run(older_state) == []
+
+
+def without_mark(patch: pytest.MonkeyPatch) -> None:
+    async def nothing(*_: object) -> None:
+        pass
+
+    patch.setattr(SessionStart, "_mark_outdated", nothing)
+
+
+def test_it_is_noticed_if_the_mark_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_mark(monkeypatch)
+    assert Town(1).run(older_state) != []
+
+
+def test_a_replica_that_joined_the_very_session_that_is_claimed_proves_an_older_state() -> None:
+    value = PartitionValue.initial(("a", "b", "c"))
+    for joined, outdated in ((6, 6), (5, 5), (4, None)):
+        answer = ReplicaAnswer(joined=joined, max_synced=-1, last_crc=0, confirmed=-1, prepared=-1, lost_above=None)
+        decided = decide(replace(value, session=5), {"a": answer})
+        assert getattr(decided, "outdated", None) == outdated
+
+
+async def lost_data(town: Town) -> bool:
+    """Wipe the coordinator and restart the server again and again; return whether anything was made or accepted.
+
+    If nothing was, the latest state is put back at the end, and the log goes on.
+    """
+    await town.append(b"first")
+    latest = town.cluster.service.snapshot()
+    for node in town.cluster.servers:
+        held_down(node)
+    town.cluster.service.restore({})
+    for _ in range(2):
+        for node in town.cluster.servers:
+            node.let_up()
+        await time_passes(20)
+        if await accepted(town, b"never") or "description" in town.cluster.service.snapshot():
+            return True
+        for node in town.cluster.servers:
+            held_down(node)
+    town.cluster.service.restore(latest)
+    for node in town.cluster.servers:
+        node.let_up()
+    await town.append(b"last")
+    assert await town.log() == [b"first", b"last"]
+    return False
+
+
+def with_the_look_of_a_process(patch: pytest.MonkeyPatch, told: list[PolonaiseError]) -> None:
+    """Have the town's servers look at their cluster before they start, as processes of servers do."""
+    serve = Cluster._server
+
+    async def looked(self: Cluster, node: Node, host: Host) -> None:
+        try:
+            await processes._check_cluster(host, self.coordinator(node, host), self.description.nodes, None)
+        except CoordinatorLost as error:
+            told.append(error)
+            await asyncio.get_running_loop().create_future()
+        await serve(self, node, host)
+
+    patch.setattr(Cluster, "_server", looked)
+
+
+def test_a_coordinator_that_lost_its_data_takes_no_append_and_nothing_is_made_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[PolonaiseError] = []
+    with_the_look_of_a_process(monkeypatch, told)
+    assert not Town(1).run(lost_data)
+    assert len(told) >= 2
+    assert all("has lost its data" in str(each) for each in told)
+
+
+def test_it_is_noticed_if_a_server_makes_a_cluster_in_an_empty_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def makes_one(host: Host, coordinator: Coordinator, nodes: Mapping[StorageId, str], _: object) -> None:
+        await processes.cluster_at(coordinator, nodes, 1, None)
+
+    monkeypatch.setattr(processes, "_check_cluster", makes_one)
+    with_the_look_of_a_process(monkeypatch, [])
+    assert Town(1).run(lost_data)
