@@ -134,8 +134,8 @@ async def _reset_several(
     if not as_json:
         for state, reset in decided:
             say(f"partition {state.partition}: {_told(state, reset)}")
-    question = f"{len(decided)} partitions would end where {source} ends"
-    _confirm(question, len(decided), confirm, as_json=as_json)
+    summary = f"{len(decided)} partitions would end where {source} ends"
+    _confirm(summary, len(decided), confirm, as_json=as_json)
     failed: list[str] = []
     for (state, reset), outcome in zip(decided, await reset_heads(host, opened, decided, timeout), strict=True):
         number = state.partition
