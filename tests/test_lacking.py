@@ -23,13 +23,28 @@ def test_what_ci_lacks_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_ci_has_a_mariadb(tmp_path: Path) -> None:
-    (tmp_path / "without.py").write_text(
-        "from rigs.databases import MariaDB\nMariaDB.program = staticmethod(lambda: None)\n"
-    )
+@pytest.mark.parametrize(
+    ("without", "tests_of", "said"),
+    [
+        (
+            "from rigs.databases import MariaDB\nMariaDB.program = staticmethod(lambda: None)\n",
+            "mariadb",
+            "no `mariadbd`",
+        ),
+        (
+            "import shutil\nfind = shutil.which\n"
+            "shutil.which = lambda name, *more, **named: None if name == 'pgbouncer' else find(name, *more, **named)\n",
+            "pooled",
+            "not on this machine: Debian's packages postgresql and pgbouncer",
+        ),
+    ],
+    ids=["mariadb", "pgbouncer"],
+)
+def test_ci_has_each_database(tmp_path: Path, without: str, tests_of: str, said: str) -> None:
+    (tmp_path / "without.py").write_text(without)
     tests = Path(__file__).parent
     environment = {VARIABLE: "1", "PYTHONPATH": f"{tmp_path}:{tests}"}
-    command = ["-m", "pytest", "-p", "no:cacheprovider", "-p", "without", "-k", "mariadb", "--maxfail=1"]
+    command = ["-m", "pytest", "-p", "no:cacheprovider", "-p", "without", "-k", tests_of, "--maxfail=1"]
     done = run_python(*command, tests / "views" / "test_sql_faults.py", environment=environment)
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
-    assert "this machine should have it: no `mariadbd`" in done.stdout
+    assert f"this machine should have it: {said}" in done.stdout
