@@ -76,6 +76,23 @@ def test_nothing_on_standard_input_appends_nothing(shell: Shell) -> None:
     assert bodies(shell) == []
 
 
+def test_lines_are_those_that_another_system_has_written(shell: Shell) -> None:
+    shell.cluster()
+    assert shell.run("log", "append", LOG, stdin=b"\xef\xbb\xbfone\r\ntwo\rhalves\r\n\xef\xbb\xbfthree\r").status == 0
+    bodies = [
+        base64.b64decode(each["data_base64"]) if "data_base64" in each else each["data"].encode()
+        for each in shell.run("log", "read", LOG, "--json").objects
+    ]
+    assert bodies == [b"one", b"two\rhalves", "\ufeffthree".encode()]
+
+
+@pytest.mark.parametrize("end", [b"", b"\nnext"], ids=["the last line", "a line amid others"])
+def test_a_line_that_is_too_long_is_named_by_its_number(shell: Shell, end: bytes) -> None:
+    shell.cluster()
+    lines = b"one\ntwo\n" + bytes(2 * 2**20) + end
+    shell.refuses("log", "append", LOG, code="body_too_large", naming="line 3 is too long", stdin=lines)
+
+
 def test_thousands_of_lines_go_out_together(shell: Shell) -> None:
     shell.cluster()
     said = shell.run("log", "append", LOG, stdin=b"".join(b"%d\n" % number for number in range(5_000)))

@@ -6,6 +6,7 @@ Invalid input raises `BadOption`, or `ValueError` in parsers that typer calls: t
 from __future__ import annotations
 
 import asyncio
+import codecs
 import os
 import re
 import sys
@@ -15,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from polonaise.errors import BadOption, DiskFailed, NotFound
+from polonaise.errors import BadOption, BodyTooLarge, DiskFailed, NotFound
 from polonaise.redaction import redacted
 
 if TYPE_CHECKING:
@@ -183,25 +184,43 @@ async def whole(path: str) -> AsyncGenerator[bytes, None]:
 
 
 async def lines() -> AsyncGenerator[bytes, None]:
-    """Yield the lines of standard input, each without its line end. Raises `DiskFailed`, `BodyTooLarge`."""
-    incomplete = b""
+    """Yield the lines of standard input, each without its line end, which is LF or CR LF; the last may have none.
+
+    A byte order mark, with which some editors begin a file, is no part of the first line. Raises `DiskFailed`, and
+    `BodyTooLarge` with the number of the line.
+    """
+    incomplete, number = b"", 1
     async for chunk in _standard_input():
         *complete, incomplete = (incomplete + chunk).split(b"\n")
         for line in complete:
-            yield line.removesuffix(b"\r")
-        _check_size(incomplete)
+            yield _line(line, number)
+            number += 1
+        _check_size(incomplete, number)
     if incomplete:
-        yield incomplete
+        yield _line(incomplete, number)
 
 
-def _check_size(body: bytes) -> None:
+def _line(line: bytes, number: int) -> bytes:
+    body = line.removesuffix(b"\r")
+    if number == 1:
+        body = body.removeprefix(codecs.BOM_UTF8)
+    _check_size(body, number)
+    return body
+
+
+def _check_size(body: bytes, line: int | None = None) -> None:
     """Raise `BodyTooLarge` as soon as the part of a body that was read is too large.
 
-    Else input that never ends would fill the memory.
+    Else input that never ends would fill the memory. `line` is the number of the line that it is read from.
     """
     from polonaise.client.protocol.draft import Limits, checked_body
 
-    checked_body(body, Limits())
+    try:
+        checked_body(body, Limits())
+    except BodyTooLarge as error:
+        if line is None:
+            raise
+        raise BodyTooLarge(f"line {line} is too long, and those before it may be in the log: {error.text}") from None
 
 
 async def _standard_input() -> AsyncGenerator[bytes, None]:

@@ -165,9 +165,11 @@ def append(
 ) -> None:
     """Append one transaction with the given body or file, or one for each line of standard input.
 
-    Prints the partition and the id of each transaction once it is committed. Lines are sent without waiting; with locks
-    or expectations each waits for the one before it. The command ends at the first append that fails. Lines after it
-    may be in the log by then, unless they had to wait. An embedded log that does not exist is made.
+    Prints the partition and the id of each transaction once it is committed. A line ends with LF or CR LF, and a byte
+    order mark at the beginning is no part of the first one; all other bytes are the body. Lines are sent without
+    waiting; with locks or expectations each waits for the one before it. The command ends at the first append that
+    fails. Lines after it may be in the log by then, unless they had to wait. An embedded log that does not exist is
+    made.
     """
     from polonaise.admin import logs
     from polonaise.client.protocol.draft import Change, Expectation
