@@ -250,7 +250,7 @@ def test_directories_of_another_cluster_are_told_of_once() -> None:
     missing = _missing(seen)
     assert missing.count("another cluster") == missing.count("[wrong_cluster_key]") == 1
     assert "directories of a, b belong to another cluster" in missing
-    assert "erase them or put others in their place" in missing
+    assert "they may be the only copy of a log" in missing
 
 
 class Unready(LocalClusterRun):

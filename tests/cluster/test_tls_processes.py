@@ -142,6 +142,7 @@ class Separate(LocalCluster):
         self.files = ours.issue("server", SERVER)
         super().__init__(directory, tls=ours.issue("disk", STORAGE), **options)
         self._server_options = [*options_of(self.files)]
+        self._making_tls = self.files
 
 
 async def appending(log: polonaise.Log) -> None:

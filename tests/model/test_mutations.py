@@ -201,7 +201,9 @@ _MUTATIONS = (
         "if number <= self._synced.get(name, 0):",
         _FIRST,
     ),
-    Mutation("a quorum of the engaged commits", commit, "quorum(members)", "quorum(list(engaged))", _EDITED),
+    Mutation(
+        "a quorum of the engaged commits", commit, "needed = quorum(members)", "needed = quorum(list(engaged))", _EDITED
+    ),
     Mutation(
         "older sessions are let in",
         replica,

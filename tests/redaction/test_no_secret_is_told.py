@@ -314,6 +314,7 @@ FINE = {
     "table": "parquet:TABLE",
     "coordinator": "file:COORDINATOR",
     "paths": "STORE",
+    "file": "BACKUP",
     "name": "storage-0",
     "source": "storage-0",
     "target": "storage-1",

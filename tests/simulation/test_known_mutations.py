@@ -136,7 +136,7 @@ FOUND_BY_TESTS = {
         "::test_while_no_quorum_syncs_the_session_waits_and_clients_are_told"
     ),
     "deadline-that-never-grows": (
-        "tests/server/protocol/test_patience.py::test_patience_grows_until_a_slow_answer_comes_in_time"
+        "tests/server/protocol/test_sync_patience.py::test_patience_grows_until_a_slow_answer_comes_in_time"
     ),
     "register-bytes-leak": (
         "tests/server/protocol/test_order_registers.py"

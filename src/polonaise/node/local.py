@@ -236,6 +236,8 @@ class LocalCluster:
         self.coordinator = f"file:{directory / 'coordinator'}"
         common = ["--verbose"] if verbose else []
         self.tls = tls
+        self._making_tls = tls
+        """The files with which the cluster is made: an operator's or a server's, as storage nodes are asked first."""
         """The TLS files of every node; None for plain connections."""
         tls_options = (
             [] if tls is None else ["--tls-ca", tls.ca, "--tls-certificate", tls.certificate, "--tls-key", tls.key]
@@ -293,7 +295,7 @@ class LocalCluster:
         self.directory.mkdir(parents=True, exist_ok=True)
         _start_together(self.nodes, given_up)
         nodes = {name: node.address for name, node in self.named.items()}
-        make_cluster(self.coordinator, nodes, self.partitions, self._fragments, self.tls)
+        make_cluster(self.coordinator, nodes, self.partitions, self._fragments, self._making_tls)
         arguments = ["server", "run", "--coordinator", self.coordinator]
         arguments += ["--partitions", str(self.partitions), *self._server_options]
         count = len(self._server_addresses)
