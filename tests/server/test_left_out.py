@@ -47,11 +47,16 @@ class Replica:
     ],
 )
 async def test_a_replica_that_was_found_empty_is_not_called_slow(late: ReplicaAnswer, told: str) -> None:
+    async def ask(connection: Any, message: Any, partition: int) -> Any:
+        return await connection.request(message, partition=partition, deadline_s=5.0)
+
+    link = SimpleNamespace(ask=ask, session=None)
     shared: Any = SimpleNamespace(
-        host=MemoryHost(), coordinator=None, settings=ServerSettings(gather_s=0.01), history=None
-    )
+        host=MemoryHost(), coordinator=None, settings=ServerSettings(gather_s=0.01), history=None,
+        links=dict.fromkeys("ABC", link),
+    )  # fmt: skip
     start = SessionStart(
-        shared, partition=0, generation=1, known=recovery.NOTHING_KNOWN, first=False, report=lambda _: None,
+        shared, partition=0, generation=1, known=recovery.NOTHING_KNOWN, first=False, report=lambda _, __: None,
         answered=lambda _, __: None, insufficient=lambda _: None,
     )  # fmt: skip
     good = ReplicaAnswer(7, NO_TRANSACTION, NO_TRANSACTION, CLOSING, CRC, None)
