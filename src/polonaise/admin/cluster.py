@@ -502,14 +502,16 @@ _SHOWN: Final = frozenset(
 
 
 @asynccontextmanager
-async def observer_of(address: str, timeout_s: float) -> AsyncGenerator[ClusterObserver]:
+async def observer_of(address: str, timeout_s: float, servers: Sequence[str] = ()) -> AsyncGenerator[ClusterObserver]:
     """Yield an observer of the cluster whose coordinator has this address, and close its connections at the end.
+
+    `servers` are addresses of servers, which are asked for what can't be read from the coordinator.
 
     Nodes with TLS are asked with the identity that the environment names. Raises `BadOption` for an invalid address,
     `ExtraMissing` if the coordinator's library is missing, and `CertificateUnusable`.
     """
     async with opened_coordinator(address) as (host, coordinator):
-        yield ClusterObserver(host, coordinator, address, timeout_s)
+        yield ClusterObserver(host, coordinator, address, timeout_s, servers)
 
 
 def _is_known(answer: Mapping[str, Any]) -> bool:

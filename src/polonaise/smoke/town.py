@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from polonaise.admin.asking import opened_coordinator
-from polonaise.admin.cluster import ClusterObserver, Wellness, observer_of
+from polonaise.admin.cluster import Wellness, observer_of
 from polonaise.admin.localplan import LocalPlan, Wanted
 from polonaise.admin.zookeeper import ZooKeeperEnsemble, ZooKeeperPlace
 from polonaise.errors import PolonaiseError
@@ -174,8 +173,7 @@ class Town:
 
         As an operator's, it is asked by a process that has read nothing before, and knows the servers' addresses.
         """
-        async with opened_coordinator(self.coordinator) as (host, coordinator):
-            observer = ClusterObserver(host, coordinator, self.coordinator, timeout_s, self._server_addresses)
+        async with observer_of(self.coordinator, timeout_s, self._server_addresses) as observer:
             return (await observer.look()).document()
 
     async def trouble(self) -> str:

@@ -51,7 +51,7 @@ class FaultKind(StrEnum):
     CUT_STORAGE = "cut-storage"
     """The server and all storage nodes do not reach each other; all others reach all of them."""
     LOSE = "lose"
-    """Of what the host sends, about 30 % is lost, in short pulses."""
+    """The host loses about 30 % of what it sends, in short pulses."""
     CLOCK = "clock"
     """The node's wall clock is a day ahead (those with odd numbers) or behind, while it runs, and then right again."""
     STOP_LEADER = "stop-leader"
