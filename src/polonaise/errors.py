@@ -748,6 +748,12 @@ class AddressInUse(PolonaiseError):
     code = "address_in_use"
 
 
+class AddressGone(PolonaiseError):
+    """Nobody can connect to the address at which this process listens: its socket's directory is gone, or taken."""
+
+    code = "address_gone"
+
+
 class Overloaded(PolonaiseError):
     """A bound is reached, such as that of a queue, and the request was not taken.
 

@@ -184,6 +184,12 @@ def network_trouble(network: Network) -> str:
     return str(getattr(network, "trouble", ""))
 
 
+def unreachable(network: Network) -> str:
+    """Return why nobody can connect to one of this side's listeners, such as a socket that was removed; empty if all
+    can be reached."""
+    return str(getattr(network, "unreachable", ""))
+
+
 def certificate_expires_s(network: Network) -> float | None:
     """Return when this side's certificate expires, in seconds since 1970; None on a network without TLS."""
     expires_s: float | None = getattr(network, "expires_s", None)

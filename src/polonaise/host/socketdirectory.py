@@ -15,9 +15,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from polonaise.errors import BadOption, ConnectionLost, TooManyOpenFiles
-from polonaise.host import Listener, Network, ProtocolFactory
+from polonaise.host import Identity, Listener, Network, ProtocolFactory, unreachable
 from polonaise.host.address import UnixPath, parse_address
 from polonaise.host.filelimits import too_many_open
+from polonaise.host.files import identity
 
 _DESCRIPTORS: Final = "/proc/self/fd"
 _PATH_BYTES_MAX: Final = 103
@@ -30,6 +31,15 @@ class SocketDirectory:
     def __init__(self, directory: str, network: Network) -> None:
         self._directory = directory
         self._network = network
+        self._listening_in: Identity | None = None
+        """The directory in which the latest listener listens; None before the first."""
+
+    @property
+    def unreachable(self) -> str:
+        """Why nobody can connect to one of the listeners here; empty if all can be reached. See `host.unreachable`."""
+        if self._listening_in is not None and identity(self._directory) != self._listening_in:
+            return f"nobody can connect to the sockets in {self._directory}: it was removed, moved or replaced"
+        return unreachable(self._network)
 
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
         """Accept connections at a name in the directory; see `Network.listen`.
@@ -40,6 +50,7 @@ class SocketDirectory:
         with ExitStack() as path_in_use:
             directory = path_in_use.enter_context(_short_path(self._directory))
             listener = await self._network.listen(_address_in(directory, name), factory)
+            self._listening_in = identity(directory)
             # From here on the listener keeps the path open.
             return _NamedListener(listener, address, path_in_use.pop_all())
 

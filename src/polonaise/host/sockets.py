@@ -8,28 +8,45 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import socket
+import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from polonaise.errors import AddressInUse, BadOption, ConnectionLost, PolonaiseError
 from polonaise.host import Listener, ProtocolFactory
 from polonaise.host.acceptor import BACKLOG, Acceptor, bind_port
 from polonaise.host.address import HostPort, UnixPath, parse_address
 from polonaise.host.filelimits import too_many_open
+from polonaise.host.files import identity
 from polonaise.host.receiving import Receiver, received_by, receiver
+
+_log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 1.0
+"""Seconds between two looks of a listener whether its Unix socket is in its place."""
 
 
 class RealNetwork:
     """The network of this machine."""
+
+    def __init__(self) -> None:
+        self._listeners: set[_RealListener] = set()
+        """The listeners that are not closed."""
+
+    @property
+    def unreachable(self) -> str:
+        """Why nobody can connect to one of this side's listeners; empty if all can be reached. See `unreachable`."""
+        return next((listener.trouble for listener in self._listeners if listener.trouble), "")
 
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
         """Accept connections; see `Network.listen`."""
         parsed = parse_address(address)
         try:
             if isinstance(parsed, UnixPath):
-                return _RealListener([_bind_unix(parsed.path)], parsed, factory)
+                return _RealListener([_bind_unix(parsed.path)], parsed, factory, self._listeners)
             sockets = await bind_port(parsed)
             return self._listener(sockets, HostPort(parsed.host, sockets[0].getsockname()[1]), factory)
         except OSError as error:
@@ -39,7 +56,7 @@ class RealNetwork:
 
     def _listener(self, sockets: list[socket.socket], address: HostPort, factory: ProtocolFactory) -> Listener:
         """Return the listener of these listening sockets at one TCP address."""
-        return _RealListener(sockets, address, factory)
+        return _RealListener(sockets, address, factory, self._listeners)
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
         """Open a connection; see `Network.connect`."""
@@ -83,27 +100,90 @@ def not_connected(address: str, error: OSError) -> ConnectionLost:
 
 
 class _RealListener:
-    """The listening sockets of one address, and the connections that the event loop is about to take over."""
+    """The listening sockets of one address, and the connections that the event loop is about to take over.
 
-    def __init__(self, sockets: list[socket.socket], address: HostPort | UnixPath, factory: ProtocolFactory) -> None:
+    A Unix socket can be reached by its name alone, and cleaners of old files remove it: it never gets a newer time. So
+    a listener looks whether the name still leads to its socket, and makes another one if not.
+    """
+
+    def __init__(
+        self,
+        sockets: list[socket.socket],
+        address: HostPort | UnixPath,
+        factory: ProtocolFactory,
+        registry: set[_RealListener],
+    ) -> None:
+        """Listen. The listener is in `registry` until it is closed."""
         self._loop = asyncio.get_running_loop()
         self._address = address
-        self._inode = os.stat(address.path).st_ino if isinstance(address, UnixPath) else None
         self._factory = factory
         self._arriving: set[asyncio.Task[None]] = set()
         self._acceptor = Acceptor(sockets, str(address), self._accept)
+        self.trouble = ""
+        """Why nobody can connect; empty if everybody can."""
+        self._registry = registry
+        registry.add(self)
+        self._missing = False
+        """Whether the last look did not find the socket at its name."""
+        self._next_look: asyncio.TimerHandle | None = None
+        if isinstance(address, UnixPath):
+            self._shown = os.path.realpath(address.path)  # which may lead through a descriptor, see `socketdirectory`
+            self._identity = identity(address.path)
+            self._mode = stat.S_IMODE(os.stat(address.path).st_mode)
+            self._next_look = self._loop.call_later(_LOOK_S, self._look, address.path)
 
     @property
     def address(self) -> str:
         return str(self._address)
 
     async def close(self) -> None:
+        self._registry.discard(self)
         self._acceptor.close()
+        if self._next_look is not None:
+            self._next_look.cancel()
         if isinstance(self._address, UnixPath):
             with contextlib.suppress(FileNotFoundError):
                 # Another process may have taken the path over: its socket stays.
-                if os.stat(self._address.path).st_ino == self._inode:
+                if identity(self._address.path) == self._identity:
                     os.unlink(self._address.path)
+
+    def _look(self, path: str) -> None:
+        """Make the socket again if its name leads to it no more, as the second look in a row finds.
+
+        At the first one its whole directory may be being removed, which a new socket would keep from being empty.
+        """
+        self._next_look = self._loop.call_later(_LOOK_S, self._look, path)
+        try:
+            if identity(path) == self._identity:
+                self._mode = stat.S_IMODE(os.stat(path).st_mode)
+                self._missing, self.trouble = False, ""
+                return
+        except OSError:
+            return  # not to be read at the moment: that does not mean it is gone
+        if not self._missing:
+            self._missing = True
+            return
+        try:
+            made = _bind_unix(path)
+        except OSError as error:
+            before = self.trouble
+            self.trouble = (
+                f"nobody can connect to {self._shown}: this socket was removed or replaced while it was used, and "
+                f"can't be made again ({error.strerror or error}): put its directory back, or end what listens there"
+            )
+            if not before:
+                _log.error("%s", self.trouble)
+            return
+        self._acceptor.close()
+        self._acceptor = Acceptor([made], self.address, self._accept)
+        with contextlib.suppress(OSError):  # removed once more
+            os.chmod(path, self._mode)
+        self._identity = identity(path)
+        self._missing, self.trouble = False, ""
+        _log.warning(
+            "the socket %s was removed while it was used, and was made again: keep cleaners of old files away from it",
+            self._shown,
+        )
 
     def _accept(self, connected: socket.socket, peer: Any) -> None:
         """Give a connection a protocol of its own."""

@@ -48,6 +48,7 @@ class TlsNetwork(RealNetwork):
     """The network of this machine, with TLS on every TCP connection."""
 
     def __init__(self, identity: TlsIdentity) -> None:
+        super().__init__()
         self._identity = identity
 
     @property

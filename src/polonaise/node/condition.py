@@ -128,7 +128,9 @@ def server_troubles(health: Mapping[str, Any]) -> list[str]:
     lines += health.get("coordinator_servers", ())
     lines += [health["namesake"]] if health.get("namesake") else []
     lines += [missing_server(name, address) for name, address in health.get("missing_servers", {}).items()]
-    lines += [each for each in (health.get("tls"), health.get("clock", {}).get("trouble")) if each]
+    lines += [
+        each for each in (health.get("unreachable"), health.get("tls"), health.get("clock", {}).get("trouble")) if each
+    ]
     return lines + _network_troubles(health.get("storage", {}))
 
 
@@ -179,7 +181,7 @@ def _without_coordinator(why: str) -> list[str]:
 
 def storage_troubles(health: Mapping[str, Any]) -> list[str]:
     """Return all that is wrong with a storage node according to its health document; empty if nothing is."""
-    lines = [each for each in (health.get("gone"), health.get("tls"), health.get("refused")) if each]
+    lines = [each for name in ("gone", "unreachable", "tls", "refused") if (each := health.get(name))]
     lines += [f"partition {partition} can't be used: {why}" for partition, why in health.get("unavailable", {}).items()]
     lines += _losses("server", health.get("resent", {}))
     return lines + _unrepaired(health.get("directory", ""), health.get("scrub", {}))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from polonaise.errors import DirectoryGone, DirectoryInUse, HostFailed, NotFound, PolonaiseError, Retry
-from polonaise.host import Identity
+from polonaise.host import Identity, unreachable
 from polonaise.host.filelimits import check_room, too_many_open
 from polonaise.host.files import identity, try_lock
 from polonaise.host.real import loop_factory, stop_at_mistakes
@@ -30,7 +30,6 @@ from polonaise.node.embedded import (
     NodesStopped,
     host_log,
     lock_path,
-    sockets_directory,
 )
 from polonaise.redaction import redacted
 
@@ -72,8 +71,6 @@ class HostElection:
         self._pause_s = WATCH_S
         self._lock_file: Identity | None = None
         """The identity of the lock file that this process locked last; None before the first."""
-        self._sockets: frozenset[str] = frozenset()
-        """The names of the sockets of the nodes that serve in this process; empty before they do."""
         self._users = 0
         self.listeners: list[Callable[[PolonaiseError], None]] = []
         """The functions that are called, in the election's thread, with the error that ends this process's part in the
@@ -183,7 +180,6 @@ class HostElection:
         Raises their fault. If they stopped themselves, that is in `host.failure`.
         """
         loop = asyncio.get_running_loop()
-        self._sockets = frozenset()
         stop_at_mistakes(loop, host)
         nodes = asyncio.ensure_future(host_log(host, self._address, self._started))
         with self._guard:
@@ -226,36 +222,32 @@ class HostElection:
         )
 
     async def _watch_sockets(self, host: EmbeddedHost, nodes: asyncio.Future[None]) -> None:
-        """End the nodes once one of their sockets is gone: no other process can reach them, and none can take over.
+        """End the nodes once nobody can connect to one of them: no other process can reach them, or take over.
 
-        This process then hosts again, with new sockets, unless another one gets the lock first. Cleaners of old files
-        remove sockets, which never get a newer time.
+        That is when the directory of their sockets is gone, because a socket alone is made again by its listener. This
+        process then hosts again, with new sockets, unless another one gets the lock first.
         """
-        where, directory = sockets_directory(self._address.directory), self._address.directory
-        gone = frozenset[str]()
-        while not gone or not self._sockets:
+        trouble = ""
+        while not trouble:
             await asyncio.sleep(_PRESENCE_S)
-            gone = self._sockets - await _names_in(host, where, self._sockets)
+            trouble = unreachable(host.network)
         # The whole log may be being removed, and its sockets were only the first: then there is nothing to host any
         # more, and `_watch_place` says so.
         await asyncio.sleep(_PRESENCE_S)
         lock_file = None
         with contextlib.suppress(PolonaiseError):  # not to be read at the moment: then nothing is to be made there
-            lock_file = await host.disk.identity(lock_path(directory))
+            lock_file = await host.disk.identity(lock_path(self._address.directory))
         if self._stopping.is_set() or nodes.done() or lock_file != self._lock_file:
             return
         _log.error(
-            "%s in %s was removed while the log ran: its nodes start again, with new sockets. Keep cleaners of old "
-            "files away from the directory",
-            ", ".join(sorted(gone)),
-            where,
-        )
+            "the nodes of the log in %s start again, with new sockets: %s. Keep cleaners of old files away from the "
+            "directory", self._address.directory, trouble,
+        )  # fmt: skip
         nodes.cancel()
 
     def _started(self) -> None:
         """Take note that the nodes serve."""
         _log.info("this process (%d) hosts the log in %s", os.getpid(), self._address.directory)
-        self._sockets = frozenset(os.listdir(sockets_directory(self._address.directory)))
         self._pause_s = WATCH_S
         self.trouble = None
         self._settle()
@@ -281,16 +273,6 @@ class HostElection:
             self.settled.set_exception(error)
         for listener in list(self.listeners):
             listener(error)
-
-
-async def _names_in(host: EmbeddedHost, directory: str, otherwise: frozenset[str]) -> frozenset[str]:
-    """Return the names in a directory, none if it is gone; `otherwise` if it can't be read at the moment."""
-    try:
-        return frozenset(await host.disk.list(directory))
-    except NotFound:
-        return frozenset()
-    except PolonaiseError:
-        return otherwise
 
 
 def _end_all_tasks(loop: asyncio.AbstractEventLoop) -> None:

@@ -8,11 +8,12 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import (
+    AddressGone,
     AlreadyInitialized,
     BadOption,
     ConnectionLost,
@@ -20,7 +21,7 @@ from polonaise.errors import (
     NotInitialized,
     WrongClusterKey,
 )
-from polonaise.host import Host
+from polonaise.host import Host, unreachable
 from polonaise.host.address import HostPort, is_every_interface, parse_address
 from polonaise.host.tls import TlsIdentity
 from polonaise.node.addresses import coordinator_at
@@ -37,6 +38,11 @@ if TYPE_CHECKING:
     from polonaise.node.monitoring.face import ObservedNode
 
 _log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 1.0
+"""Seconds between two looks whether others can connect to the node."""
+_UNREACHABLE_LOOKS: Final = 10
+"""How many looks in a row may find that nobody can connect before the node ends: others can take over from it then."""
 
 Ready = Callable[[str], None]
 """A function that is called once, with the node's address, when the node serves."""
@@ -77,9 +83,18 @@ def _open(fragments: str) -> ObjectStore:
     return open_store(fragments)
 
 
-async def _until_cancelled() -> None:
-    """Wait for ever: the host cancels a node's main task when the process is told to stop."""
-    await asyncio.get_running_loop().create_future()
+async def _until_cancelled(host: Host) -> None:
+    """Wait while others can connect: the host cancels a node's main task when the process is told to stop.
+
+    Raises `AddressGone` once nobody could connect for `_UNREACHABLE_LOOKS` seconds.
+    """
+    looks = 0
+    while looks < _UNREACHABLE_LOOKS:
+        await asyncio.sleep(_LOOK_S)
+        looks = looks + 1 if unreachable(host.network) else 0
+    raise AddressGone(
+        f"this node ends, so that others can take over and it can be started again: {unreachable(host.network)}"
+    )
 
 
 class Http(NamedTuple):
@@ -139,7 +154,7 @@ async def run_storage(host: Host, settings: StorageSettings, ready: Ready, http:
         try:
             ready(node.address)
             serves()
-            await _until_cancelled()
+            await _until_cancelled(host)
         finally:
             await node.close()
 
@@ -292,7 +307,7 @@ async def run_server(
         try:
             ready(server.address)
             serves()
-            await _until_cancelled()
+            await _until_cancelled(host)
         finally:
             await server.close()
             # Last, because the server leaves the cluster through it.

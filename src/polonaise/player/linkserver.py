@@ -7,7 +7,7 @@ import logging
 from typing import Any, Final
 
 from polonaise.errors import Closed, DeadlineExceeded, NotFound, PolonaiseError, ProtocolError
-from polonaise.host import Host, Listener, network_trouble
+from polonaise.host import Host, Listener, network_trouble, unreachable
 from polonaise.link import connection as link
 from polonaise.link.budget import Budget
 from polonaise.link.connection import Connection, LinkSettings, printable
@@ -81,7 +81,7 @@ class LinkServer:
 
     def trouble(self) -> str:
         """Return what is wrong with this side of the network, such as its certificate; empty if nothing is."""
-        return network_trouble(self._host.network)
+        return unreachable(self._host.network) or network_trouble(self._host.network)
 
     def _accept(self) -> Connection:
         """Make the connection for a peer that has just connected."""

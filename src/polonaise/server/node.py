@@ -25,7 +25,7 @@ from polonaise.errors import (
     fresh,
 )
 from polonaise.histogram import Histogram
-from polonaise.host import Host, Listener, network_trouble
+from polonaise.host import Host, Listener, network_trouble, unreachable
 from polonaise.link.budget import Budget
 from polonaise.link.connection import ANY_CLUSTER, Connection, hello
 from polonaise.server import trimming
@@ -686,6 +686,7 @@ class Server:
             "not_owning": self.not_owning,
             "given_up": sorted(self.given_up),
             "tls": network_trouble(self._host.network),
+            "unreachable": unreachable(self._host.network),
             "clock": self._clock.health(),
             "fragments": str(self._history or ""),
             "required": self._requirements.told,

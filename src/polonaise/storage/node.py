@@ -24,7 +24,7 @@ from polonaise.errors import (
     fresh,
 )
 from polonaise.histogram import Histogram
-from polonaise.host import Host, Listener, network_trouble
+from polonaise.host import Host, Listener, network_trouble, unreachable
 from polonaise.link.budget import Budget
 from polonaise.link.connection import ANY_CLUSTER, Connection, hello
 from polonaise.log.control import ControlFile
@@ -510,6 +510,7 @@ class StorageNode:
             "directory": self._settings.directory,
             "gone": str(self._gone or ""),
             "tls": network_trouble(self._host.network),
+            "unreachable": unreachable(self._host.network),
             "refused": str(self._strangers),
             "partitions": len(self._known),
             "disk": None if self._presence.space is None else self._presence.space._asdict(),

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from polonaise.errors import BadOption, PolonaiseError
 from polonaise.histogram import Histogram
-from polonaise.host import Clock, DiskSpace, Host, Network, certificate_expires_s, network_trouble
+from polonaise.host import Clock, DiskSpace, Host, Network, certificate_expires_s, network_trouble, unreachable
 from polonaise.node.condition import HealthStatus, conditions_in, health_status_of, server_troubles, storage_troubles
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.detail import Detail, detail_in
@@ -189,7 +189,10 @@ class HttpFace:
                 return HttpAnswer(200, _JSON, b'{"live": true}\n')
             case "/health":
                 async with self._reading:
-                    return await _json(200, await self._node.health())
+                    document = await self._node.health()
+                    if self._out_of_reach():
+                        document = {**document, "status": HealthStatus.NOT_READY.value, "ready": False}
+                    return await _json(200, document)
             case "/ready":
                 reason = self._not_ready()
                 return await _json(503 if reason else 200, {"ready": not reason, "reason": reason})
@@ -203,14 +206,16 @@ class HttpFace:
         """Return why the node is not ready, by a verdict at most `_VERDICT_S` old; empty if it is ready."""
         now_s = self._clock.monotonic_s()
         if self._judged_s is None or now_s - self._judged_s >= _VERDICT_S:
-            self._reason, self._judged_s = self._expired() or self._node.not_ready(), now_s
+            self._reason, self._judged_s = self._out_of_reach() or self._node.not_ready(), now_s
         return self._reason
 
-    def _expired(self) -> str:
-        """Return that the certificate has expired, with which nobody connects to the node; empty if it has not."""
-        expires_s = None if self._network is None else certificate_expires_s(self._network)
-        if self._network is None or expires_s is None or expires_s > self._clock.wall_us() / 1e6:
+    def _out_of_reach(self) -> str:
+        """Return why nobody connects to the node: its certificate has expired, or its socket is gone. Else empty."""
+        if self._network is None:
             return ""
+        expires_s = certificate_expires_s(self._network)
+        if expires_s is None or expires_s > self._clock.wall_us() / 1e6:
+            return unreachable(self._network)
         return network_trouble(self._network) or "the certificate has expired"
 
     async def _metrics(self, asked: HttpRequest) -> HttpAnswer:
