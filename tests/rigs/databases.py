@@ -264,3 +264,15 @@ def execute(url: str, *statements: str) -> None:
     with engine_at(url) as engine, engine.begin() as db:
         for statement in statements:
             db.execute(text(statement))
+
+
+@contextlib.contextmanager
+def small_packets_of(mariadb_url: str) -> Iterator[None]:
+    """Meanwhile the server closes the connection on a statement of 256 KiB."""
+    with engine_at(mariadb_url, isolation_level="AUTOCOMMIT") as engine, engine.connect() as db:
+        before = db.execute(text("SELECT @@GLOBAL.max_allowed_packet")).scalar_one()
+    execute(mariadb_url, "SET GLOBAL max_allowed_packet = 262144")
+    try:
+        yield
+    finally:
+        execute(mariadb_url, f"SET GLOBAL max_allowed_packet = {before}")

@@ -17,7 +17,7 @@ from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.terms import Transaction
 from polonaise.views.portions import Next, Portion
 from polonaise.views.sql import SqlView
-from rigs.databases import engine_at, execute
+from rigs.databases import engine_at, execute, small_packets_of
 from rigs.deliverycalls import batch_of, stream
 
 schema = MetaData()
@@ -45,12 +45,8 @@ class KeptEntries(SqlDeliveryTarget):
 
 @pytest.fixture
 def small_packets(mariadb_url: str) -> Iterator[str]:
-    """A database that closes the connection on a statement of 256 KiB."""
-    with engine_at(mariadb_url, isolation_level="AUTOCOMMIT") as engine, engine.connect() as db:
-        before = db.execute(text("SELECT @@GLOBAL.max_allowed_packet")).scalar_one()
-    execute(mariadb_url, "SET GLOBAL max_allowed_packet = 262144")
-    yield mariadb_url
-    execute(mariadb_url, f"SET GLOBAL max_allowed_packet = {before}")
+    with small_packets_of(mariadb_url):
+        yield mariadb_url
 
 
 def run(*sizes: int) -> list[Transaction]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import BigInteger, Column, Connection, Integer, Table, inspect
 
@@ -28,12 +27,6 @@ class LeftOut:
         """Delete all rows, if the table exists."""
         if inspect(db).has_table(self.table.name):
             db.execute(self.table.delete())
-
-    def add(self, db: Connection, chunks: Iterable[Sequence[Mapping[str, Any]]]) -> None:
-        """Add rows, some at a time."""
-        for chunk in chunks:
-            if chunk:
-                db.execute(self.table.insert(), chunk)
 
 
 class DeadLetters(LeftOut):

@@ -20,39 +20,39 @@ BEYOND: Final = (
 class RowsRefused(Exception):
     """Some of these rows were refused, for a reason that lies in them. Its cause is the database's error."""
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, table: Table, statement: Any, rows: Sequence[Mapping[str, Any]]) -> None:
         super().__init__()
+        self.table = table
+        self.statement = statement
         self.rows = rows
 
 
-def write_rows(db: Connection, statement: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_rows(db: Connection, table: Table, statement: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows by one statement. Raises `RowsRefused` unless the error may pass, or the connection is lost."""
     try:
         db.execute(statement, list(rows))
     except DBAPIError as error:
         if trouble_in(error) is not None:
             raise
-        raise RowsRefused(rows) from error
+        raise RowsRefused(table, statement, rows) from error
 
 
-def raise_for_row(
-    db: Connection, table: Table, statement: Any, sums: Sequence[str], refused: RowsRefused, *, emptied: bool
-) -> NoReturn:
+def raise_for_row(db: Connection, refused: RowsRefused, sums: Sequence[str], *, emptied: bool) -> NoReturn:
     """Raise `ViewFailed` for the first of these rows that the database refuses. The transaction has to be rolled back.
 
     `sums` names the columns that are added to those of the row with the same key. With `emptied` the rows are to go
     into the empty table.
     """
+    table = refused.table
     if emptied:
         db.execute(table.delete())
-    row, error = _first_refused(db, statement, refused.rows)
+    row, error = _first_refused(db, refused.statement, refused.rows)
     said = str(refused.__cause__) if error is None else first_line(error)
     if row is None:
         raise ViewFailed(f"table {table.name}: writing rows and marks fails: {said}")
-    which = ", ".join(f"{name} {_shown(row[name])}" for name in _naming(table, row))
     beyond = None if emptied else _sum_beyond(db, table, row, sums)
     why = said if beyond is None else f"{beyond}: {BEYOND}"
-    raise ViewFailed(f"table {table.name} refuses the row with {which}: {why}")
+    raise ViewFailed(f"table {table.name} refuses the row with {named(table, row)}: {why}")
 
 
 def _first_refused(
@@ -79,6 +79,11 @@ def _error_of(db: Connection, statement: Any, rows: Sequence[Mapping[str, Any]])
     finally:
         attempt.rollback()
     return None
+
+
+def named(table: Table, row: Mapping[str, Any]) -> str:
+    """Say which row it is, with the values that tell it from others."""
+    return ", ".join(f"{name} {_shown(row[name])}" for name in _naming(table, row))
 
 
 def _naming(table: Table, row: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from sqlalchemy import (
     BigInteger,
@@ -47,8 +47,9 @@ from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE
 from polonaise.views.fitness import check_key_texts, check_tables, create_tables
 from polonaise.views.letters import DeadLetters, RefusedRows
 from polonaise.views.marks import DefinitionKept, Marks
-from polonaise.views.refusals import RowsRefused, raise_for_row, write_rows
-from polonaise.views.retrying import RetryingWriter
+from polonaise.views.refusals import RowsRefused, raise_for_row
+from polonaise.views.retrying import DrivenAway, RetryingWriter
+from polonaise.views.rowstatements import RowStatements, awake
 from polonaise.views.writerconnection import WriterConnection
 
 T = TypeVar("T")
@@ -129,6 +130,7 @@ class MarkedTable:
         self._kept = DefinitionKept(f"{shape.name}_definition")
         self._letters = DeadLetters(shape.name)
         self._refused = RefusedRows(shape.name)
+        self._statements = RowStatements()
         self._prepared = False
         self._writer = RetryingWriter(self._database, time.sleep, self._look_again)
         self._merging: Any = _upsert(self._table, shape, self._database.kind) if shape.key else self._table.insert()
@@ -213,18 +215,11 @@ class MarkedTable:
         replaces: bool,
     ) -> bool:
         """Write rows and marks in one SQL transaction; see `merge` and `replace` for when it returns False."""
-        if not self._prepared:
-            self.prepare()
-        if letters is not None:
-            self._made("making its dead-letter table", [self._letters.table])
-        if refused is not None:
-            self._made("making its table of refused rows", [self._refused.table])
-        for partition in sorted(set(after) - set(before)):
-            # If another process is quicker, the transaction below finds out whether it has moved the marks, too.
-            with contextlib.suppress(_Moved):
-                self._tried("writing its first mark", partial(self._begin, partition))
+        statements = self._statements
+        statement = self._table.insert() if replaces else self._merging
 
         def commit(db: Connection) -> bool:
+            statements.begin()
             # In one order everywhere, so that two processes do not wait for each other's rows.
             for partition in sorted(after):
                 if not self._marks.move(db, partition, before.get(partition, -1), after[partition]):
@@ -236,26 +231,45 @@ class MarkedTable:
                 self._kept.replace(db, self._definition)
             elif not self._kept.agrees(db, self._definition, new=max(before.values(), default=-1) < 0):
                 raise _Moved
-            for chunk in chunks():
+            for chunk in awake(db, chunks()):
                 self._check_keys(chunk)
-                if chunk:
-                    write_rows(db, statement, chunk)
-            self._letters.add(db, letters() if letters is not None else ())
-            self._refused.add(db, refused() if refused is not None else ())
+                statements.write(db, self._table, statement, chunk)
+            for left_out, table in ((letters, self._letters.table), (refused, self._refused.table)):
+                for chunk in awake(db, left_out()) if left_out is not None else ():
+                    statements.write(db, table, table.insert(), chunk)
             return True
 
-        statement = self._table.insert() if replaces else self._merging
-        sums = [name for name, how in self._shape.merge.items() if how == "sum"]
-        try:
-            return self._tried("writing rows and marks", commit)
-        except _Moved:
-            return False
-        except RowsRefused as error:
-            rows = error  # the name of an exception ends with its clause
-            return self._tried(
-                "writing rows and marks",
-                lambda db: raise_for_row(db, self._table, statement, sums, rows, emptied=replaces),
-            )
+        while True:
+            self._make_ready(before, after, letters is not None, refused is not None)
+            try:
+                self._tried("writing rows and marks", commit)
+            except _Moved:
+                return False
+            except DrivenAway as error:
+                statements.driven_away(error)
+            except RowsRefused as error:
+                self._raise_for_row(error, replaces)
+            else:
+                statements.committed()
+                return True
+
+    def _raise_for_row(self, error: RowsRefused, emptied: bool) -> NoReturn:
+        sums = [name for name, how in self._shape.merge.items() if how == "sum" and error.table is self._table]
+        self._tried("writing rows and marks", lambda db: raise_for_row(db, error, sums, emptied=emptied))
+        raise error
+
+    def _make_ready(self, before: MarkMap, after: MarkMap, letters: bool, refused: bool) -> None:
+        """Make the tables and the partitions' first marks that are missing."""
+        if not self._prepared:
+            self.prepare()
+        if letters:
+            self._made("making its dead-letter table", [self._letters.table])
+        if refused:
+            self._made("making its table of refused rows", [self._refused.table])
+        for partition in sorted(set(after) - set(before)):
+            # If another process is quicker, the transaction finds out whether it has moved the marks, too.
+            with contextlib.suppress(_Moved):
+                self._tried("writing its first mark", partial(self._begin, partition))
 
     def _begin(self, partition: PartitionId, db: Connection) -> None:
         """Write the partition's first mark, -1. Raises `_Moved` if another process has written one."""
