@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
+from polonaise.host.real import FAILED_EXIT_CODE, RealHost
+from polonaise.log.control import ControlFile
 from rigs.programs import run_polonaise, run_python
+from rigs.waiting import PATIENCE_S
 
 ENDS = "from polonaise.cli.running import stop_when_stdin_ends; import signal, threading; "
 
@@ -31,3 +35,35 @@ def test_the_fault_that_ends_a_node_is_told_in_the_format_of_its_log(tmp_path: P
 def test_a_node_that_works_stops_by_itself_when_its_parent_has_ended() -> None:
     works = ENDS + "signal.signal(signal.SIGTERM, lambda *_: exit(7)); stop_when_stdin_ends()\nwhile True: pass"
     assert run_python("-c", works, stdin=subprocess.DEVNULL).returncode == 7
+
+
+HANGS = """
+import threading
+from polonaise.host import files
+
+def hang(descriptor):
+    print("hangs", flush=True)
+    threading.Event().wait()
+
+files._sync_data = hang
+from polonaise.cli import main
+main()
+"""
+
+
+async def test_a_storage_node_whose_disk_hangs_does_not_outlive_its_stop_for_long(
+    host: RealHost, tmp_path: Path
+) -> None:
+    control = await ControlFile.open(host, str(tmp_path), b"k" * 16)
+    await control.close()
+    program = [sys.executable, "-c", HANGS, "storage", "run", "--directory", str(tmp_path)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "hangs\n"
+            process.terminate()
+            _, errors = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+    assert process.returncode == FAILED_EXIT_CODE
+    assert "What was acknowledged is durable" in errors

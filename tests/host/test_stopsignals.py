@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from polonaise.host.stopsignals import StopFlag, stop_signals_call
+from polonaise.host.real import FAILED_EXIT_CODE
+from polonaise.host.stopsignals import STOPS, ForcedStop, StopFlag, stop_signals_call
 from rigs.hangup import sighup_by_default
 from rigs.waiting import PATIENCE_S
 
@@ -88,3 +90,67 @@ def test_sighup_that_nohup_ignores_stays_ignored() -> None:
             assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+ENDS = """
+import asyncio, sys, threading
+from polonaise.host import files
+from polonaise.host.real import run
+
+def hang(descriptor):
+    print("hangs", flush=True)
+    threading.Event().wait()
+
+async def main(host):
+    file = await host.disk.open(sys.argv[1], create=True)
+    try:
+        if sys.argv[2] == "works":
+            print("works", flush=True)
+            await asyncio.Event().wait()
+        files._sync_data = hang
+        await file.write(0, [b"x"], sync=True)
+    finally:
+        await file.close()
+
+run(main, syncs_in_loop=sys.argv[2] == "loop", stop_s_max=0.5)
+print("stopped", flush=True)
+"""
+
+
+def _ended_by(number: signal.Signals, path: Path, how: str) -> tuple[int, str, str]:
+    """Run a node, send it the signal once it works or its disk hangs, and return its exit code and what it said."""
+    program = [sys.executable, "-c", ENDS, str(path), how]
+    process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(number)
+        said, errors = process.communicate(timeout=PATIENCE_S)
+        return process.returncode, said, errors
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize("number", STOPS)
+@pytest.mark.parametrize("how", ["thread", "loop"])
+def test_a_node_whose_disk_hangs_is_ended_by_force_and_says_so(
+    how: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    code, said, errors = _ended_by(number, tmp_path / "file", how)
+    assert code == FAILED_EXIT_CODE
+    assert "ended by force: it has not stopped within 0.5 s" in errors
+    assert "stopped" not in said
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_a_node_whose_disk_works_stops_by_itself(number: signal.Signals, tmp_path: Path) -> None:
+    assert _ended_by(number, tmp_path / "file", "works") == (0, "stopped\n", "")
+
+
+def test_the_signals_are_as_they_were_after_a_node_was_run() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with ForcedStop(60.0, 1) as forced:
+        thread = forced._thread
+        assert set(STOPS) <= signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    assert not thread.is_alive()

@@ -71,6 +71,7 @@ def storage_run(
     from polonaise.host.real import run
     from polonaise.host.tls import tls_identity
     from polonaise.node.processes import run_storage
+    from polonaise.storage.settings import STOP_S_MAX
 
     if until_stdin_ends:
         running.stop_when_stdin_ends()
@@ -85,7 +86,12 @@ def storage_run(
         parse_address(settings.listen)
         identity = tls_identity(certificates.STORAGE)
     with running.telling_its_end(given["log_format"]):
-        run(lambda host: run_storage(host, settings, running.say_ready, served), syncs_in_loop=True, tls=identity)
+        run(
+            lambda host: run_storage(host, settings, running.say_ready, served),
+            syncs_in_loop=True,
+            tls=identity,
+            stop_s_max=STOP_S_MAX,
+        )
 
 
 @storage.command("recover", epilog=EXIT_STATUS)

@@ -6,15 +6,16 @@ import asyncio
 import logging
 import os
 import random
-import signal
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack, suppress
 from typing import Any, Final, TypeAlias
 
 from polonaise.errors import PolonaiseError
 from polonaise.host import Clock, Disk, Host, Network
 from polonaise.host.files import RealDisk
 from polonaise.host.sockets import RealNetwork
+from polonaise.host.stopsignals import STOPS, ForcedStop
 from polonaise.host.syncs import SyncsInLoop
 from polonaise.host.threads import DiskThreads
 from polonaise.host.tls import TlsIdentity
@@ -98,20 +99,24 @@ class RealHost:
             self.fail(error)
 
 
-def run(main: Main, *, syncs_in_loop: bool = False, tls: TlsIdentity | None = None) -> None:
+def run(
+    main: Main, *, syncs_in_loop: bool = False, tls: TlsIdentity | None = None, stop_s_max: float | None = None
+) -> None:
     """Run a node until `main` returns. SIGTERM and SIGINT cancel it, which is a clean stop and not an error.
 
-    `syncs_in_loop` is for a storage node, and for no process that does anything else. `tls` as for `RealHost`.
+    `syncs_in_loop` is for a storage node, and for no process that does anything else. `tls` as for `RealHost`. With
+    `stop_s_max` a process that has not stopped so many seconds after the signal is ended by force, for a node whose
+    promises rest on nothing that it does then.
     """
-    host = RealHost(syncs_in_loop=syncs_in_loop, tls=tls)
-    try:
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_until_stopped(main, host))
-    finally:
-        host.close()
+    with ExitStack() as ending:
+        forced = None if stop_s_max is None else ending.enter_context(ForcedStop(stop_s_max, FAILED_EXIT_CODE))
+        host = RealHost(syncs_in_loop=syncs_in_loop, tls=tls)
+        ending.callback(host.close)
+        runner = ending.enter_context(asyncio.Runner(loop_factory=loop_factory()))
+        runner.run(_until_stopped(main, host, forced))
 
 
-async def _until_stopped(main: Main, host: Host) -> None:
+async def _until_stopped(main: Main, host: Host, forced: ForcedStop | None) -> None:
     """Run `main`, and cancel it whenever one of the signals comes."""
     stopped = False
     task = asyncio.ensure_future(main(host))
@@ -123,16 +128,24 @@ async def _until_stopped(main: Main, host: Host) -> None:
 
     loop = asyncio.get_running_loop()
     stop_at_mistakes(loop, host)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOPS:
         loop.add_signal_handler(number, stop)
+    if forced is not None:
+        forced.stop = lambda: _call_in(loop, stop)
     try:
         await task
     except asyncio.CancelledError:
         if not stopped:
             raise
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOPS:
             loop.remove_signal_handler(number)
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    """Call a function in the loop, from another thread."""
+    with suppress(RuntimeError):  # the loop has ended meanwhile
+        loop.call_soon_threadsafe(call)
 
 
 def stop_at_mistakes(loop: asyncio.AbstractEventLoop, host: Host) -> None:

@@ -7,6 +7,8 @@ import signal
 import threading
 from typing import Final
 
+from polonaise.host.stopsignals import STOPS
+
 STOP_S: Final = 12.0
 """Seconds that a node gets to stop once standard input has ended; then it is killed. A clean stop takes less."""
 
@@ -18,6 +20,7 @@ def stop_when_stdin_ends(within_s: float = STOP_S) -> None:
     """
 
     def wait() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # they are for whoever stops the node, and not for this thread
         try:
             while os.read(0, 4096):
                 pass

@@ -1,15 +1,27 @@
 """Ends a program on SIGTERM, SIGINT and SIGHUP: handlers that set a flag, and waits that look at it.
 
-A node that reads its settings again on SIGHUP has that signal call it in its event loop.
+A node that reads its settings again on SIGHUP has that signal call it in its event loop. One that may not outlive its
+stop by more than some seconds has a thread that looks for the signals, because a disk that hangs holds up all others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
+
+_log = logging.getLogger(__name__)
+
+STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+"""The signals that stop a node."""
+_TELL_S: Final = 0.5
+"""Seconds in which it must have been logged that a node is ended by force: the log may lie on the disk that hangs."""
 
 
 class StopFlag:
@@ -73,3 +85,62 @@ def hangups_call(reload: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
+
+
+class ForcedStop:
+    """Ends the process by force if it has not ended some seconds after the first signal that stops it.
+
+    For a node whose disk may hang: no thread that waits for the disk can be ended, and the event loop itself may be one
+    of them. So the signals are blocked in all other threads, and come to a thread that does nothing else. A context
+    manager of the main thread, to be entered before other threads are started, which inherit what is blocked.
+    """
+
+    def __init__(self, within_s: float, exit_code: int) -> None:
+        """Let the process live for `within_s` seconds; then it ends with `exit_code`."""
+        self._within_s = within_s
+        self._exit_code = exit_code
+        self._ended = False
+        self._end = threading.Timer(within_s, self._force)
+        self._end.daemon = True
+        self._thread = threading.Thread(target=self._wait, name="stop signals", daemon=True)
+        self._before: set[int] = set()
+        self.stop: Callable[[], None] = lambda: None
+        """Is called, in that thread, with each of the signals."""
+
+    def __enter__(self) -> ForcedStop:
+        self._before = {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)}
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended = True
+        self._end.cancel()
+        if self._thread.is_alive():
+            assert self._thread.ident is not None
+            signal.pthread_kill(self._thread.ident, signal.SIGTERM)  # it waits for a signal, and for nothing else
+            self._thread.join()
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+
+    def _wait(self) -> None:
+        """Pass on the signals that come until the node has ended."""
+        while True:
+            signal.sigwait(STOPS)
+            if self._ended:
+                return
+            if not self._end.is_alive():
+                self._end.start()
+            self.stop()
+
+    def _force(self) -> None:
+        """End the process now, without clean-up."""
+        told = threading.Thread(
+            target=lambda: _log.critical(
+                "this process is ended by force: it has not stopped within %g s, most likely because a disk hangs. "
+                "What was acknowledged is durable; what was not may be there or not, as after a power failure",
+                self._within_s,
+            ),
+            daemon=True,
+        )
+        told.start()
+        told.join(_TELL_S)
+        os._exit(self._exit_code)
