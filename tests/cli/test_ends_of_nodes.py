@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import signal
 import subprocess
@@ -51,11 +53,13 @@ main()
 """
 
 
-async def test_a_storage_node_whose_disk_hangs_does_not_outlive_its_stop_for_long(
-    host: RealHost, tmp_path: Path
-) -> None:
-    control = await ControlFile.open(host, str(tmp_path), b"k" * 16)
-    await control.close()
+async def _make_storage(directory: Path) -> None:
+    with contextlib.closing(RealHost()) as host:
+        await (await ControlFile.open(host, str(directory), b"k" * 16)).close()
+
+
+def test_a_storage_node_whose_disk_hangs_does_not_outlive_its_stop_for_long(tmp_path: Path) -> None:
+    asyncio.run(_make_storage(tmp_path))
     program = [sys.executable, "-c", HANGS, "storage", "run", "--directory", str(tmp_path)]
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
