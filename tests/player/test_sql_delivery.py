@@ -31,6 +31,7 @@ from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, Ro
 from polonaise.player.protocol.reception import Verdict
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.views.marks import Marks
+from rigs.databases import engine_at, execute
 from rigs.deliverycalls import SOURCE, StreamCalls, batch_of, stream
 from rigs.raised import IN_A_THREAD
 from rigs.waiting import wait_until
@@ -342,6 +343,38 @@ async def test_tables_that_are_dropped_under_way_refuse_no_entry_and_are_made_ag
         assert (await again.greet(SOURCE)).applied == {}
         assert (await again.take(batch(-1, "a", "b"))).last == 1
     assert kept(url) == [(0, "a"), (0, "b")]
+
+
+@pytest.mark.parametrize("lost", ["ids", "fence"])
+@pytest.mark.parametrize("how", ["DELETE FROM", "DROP TABLE"])
+async def test_a_target_whose_memory_was_lost_in_part_is_refused(url: str, lost: str, how: str) -> None:
+    """Without its ids it would begin as new, and get everything a second time."""
+    async with opened(url) as target:
+        session = await stream(target)
+        await session.take(batch(-1, "a"))
+    execute(url, f"{how} polonaise_delivery_{lost}")
+    async with opened(url) as again:
+        for term in (2, 3):
+            with pytest.raises(ViewUnfit, match=f"polonaise_delivery_{lost} has lost its rows.*Restore"):
+                await again.accept(Fence(1, term), SOURCE)
+    assert kept(url) == [(0, "a")]
+
+
+async def test_a_target_that_has_applied_nothing_yet_is_accepted_again(url: str) -> None:
+    for term in (1, 2):
+        async with opened(url) as target:
+            assert await target.accept(Fence(1, term), SOURCE) == Acceptance(True, Fence(1, term), {})
+
+
+async def test_ids_without_any_of_the_targets_tables_are_refused(url: str) -> None:
+    async with opened(url) as target:
+        session = await stream(target)
+        await session.take(batch(-1, "a"))
+    with engine_at(url) as engine:
+        LINES.drop(engine)
+    async with opened(url) as again:
+        with pytest.raises(ViewUnfit, match="none of the tables lines is there, and polonaise_delivery_ids says"):
+            await again.accept(Fence(1, 2), SOURCE)
 
 
 async def test_a_database_that_goes_away_is_no_refusal(postgresql_url: str) -> None:

@@ -68,6 +68,18 @@ def test_rows_of_one_key_become_one(url: str, opened: Callable[..., MarkedTable]
     assert found(url) == [(1, 70, -30, 100), (2, 7, 7, 7), (3, 5, 5, 5)]
 
 
+def test_marks_that_were_lost_are_noticed_and_made_anew(url: str, opened: Callable[..., MarkedTable]) -> None:
+    table = opened(url)
+    table.check_marks_kept()
+    assert table.merge(rows(change(1, 100)), {}, {0: 9})
+    table.check_marks_kept()
+    execute(url, "DELETE FROM balances_marks")
+    with pytest.raises(ViewUnfit, match=r"balances_marks has lost its marks.*everything twice.*--rebuild"):
+        opened(url).check_marks_kept()
+    assert table.replace(rows(change(1, 100)), {}, {0: 9})
+    table.check_marks_kept()
+
+
 def test_tables_that_another_process_makes_at_the_same_time_are_found(server_url: str) -> None:
     """In SQLite nobody can: a writer holds the lock of the whole database."""
     made: list[str] = []

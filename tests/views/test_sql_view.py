@@ -532,3 +532,85 @@ async def test_tables_are_not_looked_at_with_each_run(sqlite_url: str, views: Ca
         assert await view.apply_run(transactions(2)) == 1
         assert await view.apply_run(transactions(1, first=2)) == 2
     assert len(looks) == 1
+
+
+# ------------------------------------------------------------------ what lost its data
+
+
+async def test_marks_that_were_lost_while_rows_are_there_are_refused(
+    url: str, view: Bank, views: Callable[..., Bank]
+) -> None:
+    """Beginning as new would apply a second time what is there."""
+    await view.apply_run(transactions(4))
+    execute(url, "DELETE FROM polonaise_marks")
+    for again in (views(url), views(url)):
+        with pytest.raises(ViewUnfit, match=r"partition 0 had a high-water mark .* while (accounts|journal) holds"):
+            await again.high_water_mark(0)
+    check_rows(url, 4)
+
+
+async def test_marks_that_are_lost_under_way_are_refused(url: str, view: Bank) -> None:
+    await view.apply_run(transactions(4))
+    execute(url, "DELETE FROM polonaise_marks")
+    with pytest.raises(ViewUnfit, match="would apply it a second time"):
+        await view.apply_run(transactions(2, first=4))
+    check_rows(url, 4)
+
+
+async def test_a_table_of_marks_that_was_dropped_is_noticed(url: str, view: Bank, views: Callable[..., Bank]) -> None:
+    await view.apply_run(transactions(4))
+    execute(url, "DROP TABLE polonaise_marks")
+    with pytest.raises(ViewUnfit, match="would apply it a second time"):
+        await views(url).high_water_mark(0)
+
+
+async def test_tables_that_were_emptied_with_their_marks_are_filled_anew(
+    url: str, view: Bank, views: Callable[..., Bank]
+) -> None:
+    await view.apply_run(transactions(4))
+    with engine_at(url) as engine, engine.begin() as db:
+        for table in (journal, accounts, view.marks):
+            db.execute(table.delete())
+    again = views(url)
+    assert await again.high_water_mark(0) == -1
+    assert await again.apply_run(transactions(4)) == 3
+    check_fold(url, {0: 4})
+
+
+async def test_marks_without_any_of_the_views_tables_are_refused(
+    url: str, view: Bank, views: Callable[..., Bank]
+) -> None:
+    await view.apply_run(transactions(4))
+    with engine_at(url) as engine:
+        assert Bank.metadata is not None
+        Bank.metadata.drop_all(engine)
+    with pytest.raises(ViewUnfit, match=r"none of the tables .* is there, and polonaise_marks says"):
+        await views(url).high_water_mark(0)
+
+
+async def test_marks_of_an_earlier_version_are_remembered_when_they_are_read(
+    url: str, view: Bank, views: Callable[..., Bank]
+) -> None:
+    await view.apply_run(transactions(4))
+    await view.close()
+    execute(url, "DROP TABLE polonaise_marks_given")
+    assert await views(url).high_water_mark(0) == 3
+    execute(url, "DELETE FROM polonaise_marks")
+    with pytest.raises(ViewUnfit, match="would apply it a second time"):
+        await views(url).high_water_mark(0)
+
+
+async def test_where_the_table_of_given_marks_can_not_be_had_a_view_serves_without_it(
+    url: str, view: Bank, views: Callable[..., Bank]
+) -> None:
+    await view.apply_run(transactions(4))
+    await view.close()
+    execute(url, "DROP TABLE polonaise_marks_given")
+    other = views(url, create=False)
+    assert await other.high_water_mark(0) == 3
+    assert await other.high_water_mark(1) == -1
+
+
+def check_rows(url: str, count: int) -> None:
+    with engine_at(url) as engine, engine.connect() as db:
+        assert db.execute(select(func.count()).select_from(journal)).scalar() == count

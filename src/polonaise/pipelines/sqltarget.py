@@ -97,6 +97,7 @@ class SqlTarget(Target):
 
     def check(self) -> None:
         table = self._opened()
+        table.check_marks_kept()
         # The marks are read first: rows, marks and definition are committed together, so a table that has rows by
         # then has its definition too. The other way round, another's first commit in between looks like rows of an
         # unknown view.

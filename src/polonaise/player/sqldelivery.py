@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
-from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, select, update
+from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, Table, select, update
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
@@ -22,6 +22,7 @@ from polonaise.views.columns import short_text, transactional_table
 from polonaise.views.database import Database
 from polonaise.views.databaseerrors import Trouble, first_line, trouble_in
 from polonaise.views.fitness import check_tables, create_tables
+from polonaise.views.lostmarks import check_rows_kept
 from polonaise.views.marks import Marks
 from polonaise.views.portions import Portion
 from polonaise.views.worker import Worker, end_all
@@ -37,6 +38,9 @@ _REASON_CHARACTERS_MAX: Final = 500
 _NAME_CHARACTERS_MAX: Final = 200
 _ONLY: Final = 0
 """The key of the only row in the table of the fence."""
+_FENCED: Final = -1
+"""The number of no partition, under which the table of ids has a row from the first fence on: by it a loss of the ids,
+or of the fence, is noticed."""
 
 
 class SqlDeliveryTarget:
@@ -203,21 +207,44 @@ class SqlDeliveryTarget:
         raise AssertionError
 
     def _keep_if_above(self, writer: WriterConnection, offered: Fence, source: DeliverySource) -> Acceptance:
+        # Before the fence is read, which another process may be keeping with the first ids just now.
+        with writer.transaction() as db:
+            ids_before = self._ids.all(db)
         with writer.transaction(synced=True) as db:
             # The row is locked: what an older stream applies is committed before, and it applies nothing after.
             kept = self._fence.read(db, alone=True, source=source)
             if not Reception.accepts(kept, offered):
                 return Acceptance(False, kept, {})
-            self._fence.keep(db, offered, source, first=kept == NO_FENCE)
+            is_first = kept == NO_FENCE
+            if is_first and ids_before:
+                raise self._memory_lost(self._fence.table)
+            self._fence.keep(db, offered, source, first=is_first)
+            if is_first:
+                self._ids.add(db, _FENCED, "")
         # In a transaction of their own: under REPEATABLE READ the first one sees the ids as they were when it began,
         # before it waited for what an older stream applied. Nothing of an older stream can be applied any more.
         with writer.transaction() as db:
-            return Acceptance(True, offered, self._ids.all(db))
+            ids = self._ids.all(db)
+        if not ids:
+            raise self._memory_lost(self._ids.table)
+        ids.pop(_FENCED, None)
+        return Acceptance(True, offered, ids)
+
+    def _memory_lost(self, table: Table) -> ViewUnfit:
+        """Return the error for a target of whose memory one table has lost its rows."""
+        return ViewUnfit(
+            f"table {table.fullname} has lost its rows, so what the target has applied is not known; beginning anew "
+            "would apply it a second time. Restore the target's tables from a backup of one moment; or, to have "
+            f"everything delivered again, empty the target's own tables, {self._ids.table.fullname} and "
+            f"{self._fence.table.fullname}"
+        )
 
     def _prepare(self, writer: WriterConnection) -> None:
         """Make the tables that are missing, and check all."""
         tables = [*(self.metadata.sorted_tables if self.metadata is not None else []), self._fence.table]
         if self._create:
+            with writer.transaction() as db:
+                check_rows_kept(db, self._ids, tables[:-1])
             create_tables(writer, [*tables, self._ids.table])
         with writer.transaction() as db:
             check_tables(db, tables, self._ids.table)

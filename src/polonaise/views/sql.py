@@ -22,6 +22,7 @@ from polonaise.views.database import Database
 from polonaise.views.databaseerrors import translated
 from polonaise.views.fences import Fences
 from polonaise.views.fitness import check_tables, create_tables
+from polonaise.views.lostmarks import LostMarks, check_rows_kept
 from polonaise.views.marks import Marks
 from polonaise.views.oncetable import OnceKept
 from polonaise.views.portions import Portion
@@ -52,7 +53,8 @@ class SqlView:
 
     - `engine`: a SQLAlchemy engine, which stays the application's, or a URL.
     - `create`: whether missing tables (of `metadata`, marks and keys) are made. Existing tables are checked, and
-      `ViewUnfit` says what is wrong with them.
+      `ViewUnfit` says what is wrong with them. Beside the marks, `<marks_table>_given` remembers which partitions were
+      given one: a mark that was lost while rows are there is refused, because everything would be applied again.
     - `marks_table`: the table of high-water marks. Views that share a database without sharing their tables need one
       each.
     - `workers_max`, `readers_max`: how many threads apply, and how many serve `read`.
@@ -101,6 +103,7 @@ class SqlView:
         self._marks = Marks(marks_table, self.metadata.schema if self.metadata is not None else None)
         self._fences = Fences(f"{marks_table}_fence", self._marks.table.schema)
         self._once = None if self.once_table is None else OnceKept(self.once_table, self._marks.table.schema)
+        self._lost = LostMarks(self._marks, self.metadata.sorted_tables if self.metadata is not None else ())
         self._worker_count = 1 if self._database.has_one_writer else max(1, workers_max)
         self._readers_max = readers_max
         self._close_s_max = close_s_max
@@ -218,9 +221,12 @@ class SqlView:
             tables = list(self.metadata.sorted_tables) if self.metadata is not None else []
             tables += [self._once.table] if self._once is not None else []
             if self._create:
+                with writer.transaction() as db:
+                    check_rows_kept(db, self._marks, tables)
                 create_tables(writer, [*tables, self._marks.table])
             with writer.transaction() as db:
                 check_tables(db, tables, self._marks.table)
+            self._lost.prepare(writer, create=self._create)
             self._prepared = True
 
     def _prepare_fences(self, writer: WriterConnection) -> None:
@@ -310,11 +316,15 @@ class SqlView:
         marks = self._marks
         with writer.transaction() as db:
             mark = marks.read(db, partition, self._cluster)
+            if mark is None:
+                self._lost.check_new(db, partition, self._cluster)
         if mark is not None:
+            self._lost.remember_found(writer, partition)
             return mark
         # Another process may be quicker, and may have moved the mark by the time that we read it again.
         with contextlib.suppress(IntegrityError), writer.transaction() as db:
             marks.add(db, partition, self._cluster)
+            self._lost.remember(db, partition)
         with writer.transaction() as db:
             mark = marks.read(db, partition, self._cluster)
         return NO_TRANSACTION if mark is None else mark

@@ -163,6 +163,20 @@ class MarkedTable:
             lambda db: self._kept.read(db) if inspect(db).has_table(self._kept.table.name) else None,
         )
 
+    def check_marks_kept(self) -> None:
+        """Raise `ViewUnfit` if the table has a definition, which comes with the first marks, and no mark at all."""
+
+        def lost(db: Connection) -> bool:
+            # The marks last: whoever makes the table writes its first marks before its definition.
+            return self._kept.read(db) is not None and not self._marks.all(db)
+
+        if self._tried("reading its marks", lost):
+            raise ViewUnfit(
+                f"table {self._marks.table.fullname} has lost its marks, so what table {self._shape.name} holds is not "
+                "known; adding to it would count everything twice. Restore both from a backup of one moment, or "
+                "rebuild the view (polonaise pipeline views --rebuild)"
+            )
+
     def marks(self) -> dict[PartitionId, TransactionId]:
         """Return, by partition, the last id whose rows are in the table; an empty dict for a new table.
 
