@@ -262,8 +262,15 @@ async def test_two_targets_on_one_database_apply_what_one_stream_brings(url: str
     assert kept(url) == [(0, entry) for entry in entries]
 
 
+LOCKS_SEEN_ANEW_S = 0.2
+"""InnoDB answers about its transactions from a copy, made anew only when nobody has read it for 0.1 s."""
+
+
 def waits_for_a_lock(url: str) -> bool:
-    """Whether a connection to this database waits for what another one has locked."""
+    """Whether a connection to this database waits for what another one has locked.
+
+    Ask at intervals of `LOCKS_SEEN_ANEW_S`: who asks more often is told for ever what was so at the first time.
+    """
     question = "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
     if url.startswith("postgresql"):
         question = (
@@ -299,7 +306,11 @@ async def test_a_stream_is_accepted_only_when_what_the_older_one_applies_has_end
         await wait_until(applying.is_set, "the older stream applies")
         accepting = asyncio.ensure_future(other.accept(Fence(1, 2), SOURCE))
         try:
-            await wait_until(lambda: accepting.done() or waits_for_a_lock(server_url), "the newer stream waits for it")
+            await wait_until(
+                lambda: accepting.done() or waits_for_a_lock(server_url),
+                "the newer stream waits for it",
+                every_s=LOCKS_SEEN_ANEW_S,
+            )
             assert not accepting.done()
         finally:
             go_on.set()

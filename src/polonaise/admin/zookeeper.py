@@ -263,6 +263,10 @@ class ZooKeeperEnsemble:
             "syncLimit=2",
             # A server that still takes a lost one for the leader would wait for `initLimit` until it looks again.
             "connectToLearnerMasterLimit=2",
+            # The other side of it: a server gives up on a new leader that was late to open its port, and looks again,
+            # while that leader would wait for its followers for `initLimit`: 10 s without a coordinator.
+            "leader.maxTimeToWaitForEpoch=500",
+            "leaderConnectDelayDuringRetryMs=200",  # of five tries, so that it gives up less soon
             "cnxTimeout=2000",  # of a connection for an election: no host that is cut off delays one for longer
             "electionPortBindRetry=0",  # for ever: a server that is started again may find its port taken for a moment
             "maxClientCnxns=0",
