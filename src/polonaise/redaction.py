@@ -18,11 +18,17 @@ HIDDEN: Final = "***"
 _TEXT_CHARACTERS_MAX: Final = 2_000
 """The most characters of an application's text that are told: several times what any message shows."""
 
+_ENDS_CHARACTERS: Final = 100_000
+"""The characters before the end of a text that are read with it: many lines, in which a secret may begin."""
+
 _SECRET_NAMES: Final = "pass|pwd|secret|token|key|cred|sig|auth|private|sas"
 _SECRET_NAME: Final = re.compile(rf"(?i){_SECRET_NAMES}")
 _NAME: Final = re.compile(r"(?:^|[?&;,\s'\"({/:])([\w.\-%]+)=")
-_VALUE: Final = re.compile(r"'[^']*'|\"[^\"]*\"|[^&;\s'\")},]*")
-"""A parameter, and its value: `password=…` in a query, a JDBC address or a DSN of words."""
+_VALUE: Final = re.compile(r"'[^']*'?|\"[^\"]*\"?|[^&;\s'\")},]*")
+"""A parameter, and its value: `password=…` in a query, a JDBC address or a DSN of words.
+
+A quoted value without its second quote has been cut by somebody else: it goes to the end.
+"""
 _UP_TO_AT: Final = re.compile(r"(?<!\S)\S*@")
 """A word up to its last at sign."""
 _PASSWORD: Final = re.compile(
@@ -46,10 +52,34 @@ _QUOTED_TIMES_MAX: Final = 8
 def redacted(text: object, characters_max: int | None = None) -> str:
     """Return the text without the secrets of the addresses in it, cut to `characters_max`. Bytes are decoded first.
 
-    A text is never cut before: half a secret is not seen to be one. Takes time in proportion to the text's length.
+    A text that is cut ends with `…`, and is never cut before: half a secret is not seen to be one. Takes time in
+    proportion to the text's length.
     """
-    shown = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
-    return _redacted(shown, 0)[:characters_max]
+    shown = _redacted(text.decode(errors="replace") if isinstance(text, bytes) else str(text), 0)
+    return shown if characters_max is None else shortened(shown, characters_max)
+
+
+def shortened(shown: str, characters_max: int) -> str:
+    """Return a text of parts that were redacted, each on its own, cut to `characters_max`; then it ends with `…`.
+
+    Redacted together, an address in front of another one would hide all between them.
+    """
+    return shown if len(shown) <= characters_max else f"{shown[: characters_max - 1]}…"
+
+
+def redacted_line(text: object, characters_max: int | None = None) -> str:
+    """Return the first line of a text that is not blank, redacted, and then cut to `characters_max`."""
+    return redacted(redacted(text).strip().partition("\n")[0].rstrip(), characters_max)
+
+
+def redacted_end(text: str, characters_max: int) -> str:
+    """Return the last characters of a text, such as a process's log, redacted and then cut; without blanks around it.
+
+    What is long is read from the beginning of a line on, so that a log of any size takes no longer.
+    """
+    begin = text.rfind("\n", 0, max(len(text) - characters_max - _ENDS_CHARACTERS, 0)) + 1
+    shown = redacted(text[begin:]).strip()
+    return shown if len(shown) <= characters_max else f"…{shown[len(shown) - characters_max + 1 :]}"
 
 
 def _redacted(shown: str, depth: int) -> str:

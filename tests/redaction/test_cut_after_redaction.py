@@ -6,7 +6,17 @@ import time
 
 import pytest
 
-from polonaise.redaction import redacted, redacted_text
+from polonaise.client.protocol.arguments import wrong
+from polonaise.client.workerprogress import parse_kept
+from polonaise.errors import BadOption, SinkStateDamaged
+from polonaise.link.connection import printable
+from polonaise.redaction import redacted, redacted_end, redacted_line, redacted_text
+from polonaise.spark.agreedcount import AgreedCounts
+from polonaise.spark.protocol.sinkprogress import SinkProgress
+from polonaise.views.databaseerrors import first_line
+from polonaise.wire.codec import decode
+from polonaise.wire.frame import FRAME_BYTES_MAX, Frames
+from polonaise.wire.messages import Refused
 
 ADDRESS = "postgresql://bank:hunter2secret@db/bank"
 
@@ -37,3 +47,52 @@ def test_long_words_take_time_in_proportion_to_their_length(piece: str) -> None:
     took_s(1000)
     # Ten times the length; a hundred times the time would be what it was. With room for other things going on.
     assert took_s(50_000) < 40 * max(took_s(5_000), 0.002)
+
+
+@pytest.mark.parametrize("before", range(60))
+def test_no_half_of_a_password_is_told_of_a_register_s_value_or_an_argument(before: int) -> None:
+    said = "x" * before + " " + ADDRESS
+    for parse in (
+        parse_kept,
+        lambda value: AgreedCounts.parse(value, "app"),
+        lambda value: SinkProgress.parse(b"\xff" * 40 + value, "app", 0),
+    ):
+        with pytest.raises((BadOption, SinkStateDamaged)) as told:
+            parse(said.encode() + b"." * (len(said) % 2 == 0))  # whatever is written there has an even length
+        assert "hunter2" not in str(told.value)
+    for given in (said, said.encode(), [said], {"engine": said}):
+        assert "hunter2" not in str(wrong("address", given, "another one"))
+
+
+@pytest.mark.parametrize("before", [65_500, 65_506, 65_510])
+def test_no_half_of_a_password_is_told_by_a_peer_whose_text_is_cut_on_the_way(before: int) -> None:
+    told = "x" * before + " " + ADDRESS
+    assert "hunter2" not in printable(told, before + 25)
+    (frame,) = Frames(FRAME_BYTES_MAX).feed(b"".join(Refused(0, "bad_option", told).frame()))
+    refused = decode(frame)
+    assert isinstance(refused, Refused)
+    assert "hunter2" not in refused.text
+    assert len(refused.text) > 65_000
+
+
+@pytest.mark.parametrize("characters_max", range(1, 80))
+def test_the_end_of_a_log_begins_within_no_password(characters_max: int) -> None:
+    log = "listening\n" * 30_000 + f"could not reach {ADDRESS}\nended\n"
+    told = redacted_end(log, characters_max)
+    assert "secret" not in told
+    assert "hunter" not in told
+    assert len(told) <= characters_max
+    assert told.endswith("ended"[-characters_max + 1 or 5 :])
+
+
+def test_the_first_line_is_taken_of_a_text_that_was_redacted() -> None:
+    said = "\n could not connect with password='hunter2\nsecret' at db\nhint: none"
+    assert redacted_line(said) == "could not connect with password=*** at db"
+    assert first_line(RuntimeError(said)) == "could not connect with password=*** at db"
+    assert redacted("password='hunter2") == "password=***", "another system has cut it"
+
+
+def test_what_is_cut_says_so() -> None:
+    assert redacted("x" * 30, 10) == "x" * 9 + "…"
+    assert redacted_end("x" * 30, 10) == "…" + "x" * 9
+    assert redacted("x" * 10, 10) == redacted_end("x" * 10, 10) == "x" * 10

@@ -325,8 +325,7 @@ def _checked(table: str, source: _SettingSource, mistakes: list[str]) -> dict[st
 
 
 def _quoted(value: object) -> str:
-    shown = redacted(repr(value))
-    return shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}…"
+    return redacted(repr(value), _SHOWN_MAX)
 
 
 def _expected(key: SettingKey) -> str:

@@ -27,6 +27,7 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.host.files import with_own_errors
 from polonaise.link.connection import ANY_CLUSTER
+from polonaise.redaction import redacted
 from polonaise.terms import StorageId
 from polonaise.wire.messages import NOTES_VERSION, ROLE_SERVER, ROLE_STORAGE, NotedAre, TellNoted
 
@@ -74,7 +75,9 @@ def read_backup(path: Path) -> Noted:
     head, _, document = raw.partition(b"\n")
     words = head.decode("ascii", "replace").split(" ")
     if words[0] == _MAGIC and len(words) > 1 and words[1] != str(_FORMAT):
-        raise UnsupportedFormat(f"{path} is of format {words[1][:20]}; this version of Polonaise reads {_FORMAT}")
+        raise UnsupportedFormat(
+            f"{path} is of format {redacted(words[1], 20)}; this version of Polonaise reads {_FORMAT}"
+        )
     document = document.removesuffix(b"\n")
     if words[0] != _MAGIC or len(words) != 3 or words[2] != f"{crc32(document):08x}":
         raise CoordinatorDamaged(f"{path} is no backup of a coordinator, or damaged: take another one")

@@ -21,6 +21,7 @@ from polonaise.errors import DirectoryInUse, ExtraMissing, JavaMissing, Polonais
 from polonaise.host.files import RealLock, try_lock, with_own_errors
 from polonaise.host.stopsignals import StopFlag
 from polonaise.node.local import ChildNode, LocalCluster, StartFailed
+from polonaise.redaction import redacted
 
 _LOOK_S: Final = 0.1
 """Seconds between two looks at the processes."""
@@ -356,4 +357,4 @@ def _last_words(node: ChildNode) -> str:
     lines = node.log.strip().splitlines()
     if not lines or (node.exit_status or 0) <= 0:
         return ""
-    return f": {lines[-1][:_LAST_LINE_MAX]}"
+    return f": {redacted(lines[-1], _LAST_LINE_MAX)}"

@@ -135,5 +135,4 @@ def _listed(keys: tuple[str, ...]) -> str:
 
 
 def _shown(value: object) -> str:
-    shown = redacted(repr(value))
-    return shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}…"
+    return redacted(repr(value), _SHOWN_MAX)

@@ -27,6 +27,7 @@ from polonaise.errors import AddressInUse, BadOption, ExtraMissing, PolonaiseErr
 from polonaise.host.address import HostPort, parse_address
 from polonaise.host.files import RealLock, try_lock, with_own_errors
 from polonaise.host.tls import TlsFiles, TlsIdentity
+from polonaise.redaction import redacted_end
 from polonaise.spark.java import find_java
 
 ENSEMBLE_MAX: Final = 7
@@ -168,7 +169,7 @@ class ZooKeeperServer:
 
     def ended(self, how: str) -> ZooKeeperEnded:
         """Return the error for this server, with the end of its log."""
-        said = self.log[-_LOG_END:].strip() or "it printed nothing"
+        said = redacted_end(self.log, _LOG_END) or "it printed nothing"
         return ZooKeeperEnded(f"ZooKeeper server {self.number} {how}: {said}")
 
     def is_serving(self) -> bool:

@@ -152,7 +152,7 @@ class PartitionWork:
             self.committed = await self._log._requests.high_water_mark(self.partition, within_s)
         except PolonaiseError as error:
             self.committed = None
-            self._unanswered = redacted(error)[:_TROUBLE_CHARACTERS]
+            self._unanswered = redacted(error, _TROUBLE_CHARACTERS)
         else:
             self._answered_s, self._unanswered = self._now_s(), ""
 
@@ -186,7 +186,7 @@ class PartitionWork:
                 raise
             except Exception as error:  # noqa: BLE001 - the application's own code, among others; told and tried again
                 where = self.progress.position + 1
-                trouble = redacted(f"from transaction {where} on: {error!r}")[:_TROUBLE_CHARACTERS]
+                trouble = redacted(f"from transaction {where} on: {error!r}", _TROUBLE_CHARACTERS)
                 self._unseen_when_over = not self._step
                 self._step = ""
                 if trouble != self._failed:

@@ -17,6 +17,7 @@ from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.draft import Change, Expectation
 from polonaise.errors import AppendUnknown, BadOption, ExpectationFailed, PolonaiseError, Retry, WorkerFenced
 from polonaise.log.registers import GROUPS
+from polonaise.redaction import redacted
 from polonaise.terms import NO_TRANSACTION, OwnKind, PartitionId, Transaction, TransactionId
 
 Handler = Callable[[Transaction], Awaitable[None]]
@@ -202,7 +203,8 @@ def parse_kept(value: bytes | None) -> tuple[int, TransactionId]:
         return 0, NO_TRANSACTION
     if len(value) != _KEPT.size:
         raise BadOption(
-            f"a group's register holds {value[:40]!r}, which no worker has written: name the group otherwise"
+            f"a group's register holds {redacted(repr(value), 40)}, which no worker has written: name the group "
+            "otherwise"
         )
     epoch, position = _KEPT.unpack(value)
     return epoch, position

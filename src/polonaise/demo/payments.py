@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from polonaise.errors import BadOption
+from polonaise.redaction import redacted
 
 COLUMNS = ("trans_id", "account_id", "date", "direction", "operation", "amount", "balance", "purpose")
 
@@ -174,7 +175,7 @@ def _number(column: str, text: str) -> Decimal:
 
 
 def _shown(text: str) -> str:
-    return repr(text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…")
+    return repr(redacted(text, _SHOWN_CHARACTERS))
 
 
 def make_payments(count: int, seed: int = 1, accounts: int = 500) -> Book:

@@ -35,7 +35,7 @@ from polonaise.demo.shardserver import ShardJob
 from polonaise.demo.talkingprocess import TalkingProcess
 from polonaise.errors import BadOption
 from polonaise.node.local import ANY_PORT, HTTP_OFF, LocalCluster
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted, redacted_line
 
 DOWN_S: Final = 1.0
 """Seconds that the killed shard stays away."""
@@ -211,7 +211,7 @@ async def _check_empty(urls: Sequence[str]) -> None:
         try:
             count = await asyncio.to_thread(applied_at, url)
         except Exception as error:
-            reason = redacted(str(getattr(error, "orig", None) or error).strip().partition("\n")[0])
+            reason = redacted_line(getattr(error, "orig", None) or error)
             raise BadOption(f"the shard {redacted(url)} can't be used: {reason}") from error
         if count:
             raise BadOption(f"the shard {redacted(url)} holds an earlier day: give each shard an empty database")

@@ -11,6 +11,7 @@ from typing import Final
 
 from polonaise.errors import invariant
 from polonaise.node.local import StartFailed
+from polonaise.redaction import redacted_end
 
 _SAYS_S: Final = 60.0
 _STOPS_S: Final = 15.0
@@ -75,7 +76,7 @@ class TalkingProcess:
                 await self._heard.wait_for(lambda: self._is_silent or found() is not None)
                 if (line := found()) is not None:
                     return line
-        printed = self._errors.read_text(errors="replace")[-_LOG_END:].strip()
+        printed = redacted_end(self._errors.read_text(errors="replace"), _LOG_END)
         raise StartFailed(f"{self.name} did not say {beginning!r}: {printed or 'it printed nothing'}")
 
     async def kill(self) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 from polonaise.demo.payments import Payment
 from polonaise.demo.teller import Job, TellerReport
 from polonaise.errors import PolonaiseError
+from polonaise.redaction import redacted_end
 
 _LINE_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of the longest line that is read: generous for what one teller reports of a tenth of a second."""
@@ -59,7 +60,7 @@ class TellerProcess:
                 break
             self._killed = False
         if self._left:
-            printed = self._errors.read_text(errors="replace")[-2000:].strip()
+            printed = redacted_end(self._errors.read_text(errors="replace"), 2000)
             raise TellerFailed(
                 f"{self.name} ended with {len(self._left)} payments left: {printed or 'it printed nothing'}"
             )

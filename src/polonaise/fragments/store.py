@@ -28,7 +28,7 @@ from polonaise.errors import (
 )
 from polonaise.fragments.ranges import Range, RangeFile
 from polonaise.host.files import make_directories, sync_path, with_own_errors
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted, redacted_line
 
 T = TypeVar("T")
 
@@ -258,7 +258,7 @@ class ObstoreStore:
 
     def _translated(self, path: str, error: Exception) -> PolonaiseError:
         """Return the fault for an error of obstore or of the system."""
-        reason = redacted(str(error).strip().partition("\n")[0])
+        reason = redacted_line(error)
         # obstore has no kind of error for a refused listing: only the server's answer in its text tells.
         if isinstance(error, FileNotFoundError | exceptions.NotFoundError) or "404 Not Found" in reason:
             return NotFound(f"no object {path!r} in {self}")
@@ -339,7 +339,7 @@ def open_store(url: str, *, make: bool = True) -> ObstoreStore:
     try:
         return ObstoreStore(from_url(url), url)
     except (exceptions.BaseError, OSError, ValueError) as error:
-        reason = redacted(str(error).partition("\n")[0])
+        reason = redacted_line(error)
     # Raised here, without its cause, which shows the whole address.
     raise BadOption(f"{shown!r} can't be opened: {reason}: {_USAGE}")
 

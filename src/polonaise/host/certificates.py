@@ -10,6 +10,8 @@ import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from polonaise.redaction import redacted
+
 ROLE_URI: Final = "urn:polonaise:"
 """The beginning of a role's URI; the role's word follows."""
 CLIENT: Final = "client"
@@ -50,7 +52,7 @@ def said_by(certificate: PeerCertificate) -> VouchedFor:
     words = {value.removeprefix(ROLE_URI) for kind, value in names if kind == "URI" and value.startswith(ROLE_URI)}
     expires = certificate.get("notAfter")
     return VouchedFor(
-        "".join(letter if letter.isprintable() else "?" for letter in name[:_NAME_MAX]),
+        "".join(letter if letter.isprintable() else "?" for letter in redacted(name, _NAME_MAX)),
         frozenset(words.intersection(ROLE_WORDS)),
         float("inf") if expires is None else float(ssl.cert_time_to_seconds(str(expires))),
     )

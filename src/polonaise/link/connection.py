@@ -31,6 +31,7 @@ from polonaise.link.budget import Budget
 from polonaise.link.losses import LossMeasuring
 from polonaise.link.peerclock import ClockMeasuring
 from polonaise.link.vouching import ROLE_NAMES, certificate_refused, tls_met
+from polonaise.redaction import redacted
 from polonaise.wire import codec
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import FRAME_BYTES_MAX, NO_PARTITION, Frame, Frames
@@ -710,8 +711,8 @@ class Connection(asyncio.Protocol):
 
 
 def printable(text: str, length_max: int = 2_000) -> str:
-    """Return a peer's text without control characters and cut to a length: it goes into messages and logs."""
-    text = text if len(text) <= length_max else f"{text[:length_max]}…"
+    """Return a peer's text redacted, cut, and without control characters: it goes into messages and logs."""
+    text = redacted(text, length_max)
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

@@ -21,6 +21,7 @@ from polonaise.host.real import RealHost
 from polonaise.host.tls import TlsFiles, TlsIdentity, files_in
 from polonaise.node.addresses import coordinator_at
 from polonaise.node.processes import create_cluster
+from polonaise.redaction import redacted_end
 from polonaise.terms import StorageId
 
 ANY_PORT: Final = "127.0.0.1:0"
@@ -136,7 +137,7 @@ class ChildNode:
         line = _first_line(self._process.stdout.fileno(), deadline_s, given_up)
         if not line.startswith("listening "):
             self.kill()
-            raise StartFailed(f"{self.name} did not start: {self.log[-_LOG_END:].strip() or 'it printed nothing'}")
+            raise StartFailed(f"{self.name} did not start: {redacted_end(self.log, _LOG_END) or 'it printed nothing'}")
         self.address = line.removeprefix("listening ").strip()
 
     def has_ended(self) -> bool:

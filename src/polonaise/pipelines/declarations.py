@@ -35,7 +35,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that everybody g
 from pyspark.sql.types import DecimalType, FractionalType, IntegralType
 
 from polonaise.errors import BadOption
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted, redacted_line
 from polonaise.spark.options import RANGE_OPTIONS
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ _OPTIONS_OF_JOBS: Final = (RANGE_OPTIONS - {"partitions"}) | {"cluster", "kafkac
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return redacted_line(error) or type(error).__name__
 
 
 # ------------------------------------------------------------------ from files

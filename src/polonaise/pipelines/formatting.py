@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any, Final, TypeAlias
 
 from polonaise.errors import BadOption
+from polonaise.redaction import redacted
 
 Number: TypeAlias = int | float | Decimal | Fraction
 Place: TypeAlias = Number | date
@@ -145,7 +146,8 @@ def _share(character: str) -> float:
 
 
 def cut(text: str, size: float, width: float) -> str:
-    """Return a text, with its end replaced by … if it is wider than `width` in a font of this size."""
+    """Return a text redacted, with its end replaced by … if it is wider than `width` in a font of this size."""
+    text = redacted(text)
     room, used, fit = width / size, 0.0, 0
     for index, character in enumerate(text, start=1):
         used += _share(character)

@@ -22,7 +22,7 @@ from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySo
 from polonaise.player.linesfile import LinesFile
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Reception, Verdict
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted, redacted_line
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 _log = logging.getLogger("polonaise.player")
@@ -254,8 +254,8 @@ class JsonLinesTarget:
                         line = self._line_of(batch.partition, entry)
                     lines.append(_json_line(line))
                 except Exception as error:  # noqa: BLE001 - the player is told
-                    said = redacted(str(error).strip().partition("\n")[0], _REASON_CHARACTERS_MAX)
-                    reason = f"{type(error).__name__}: {said}"[:_REASON_CHARACTERS_MAX]
+                    said = redacted_line(error)
+                    reason = redacted(f"{type(error).__name__}: {said}", _REASON_CHARACTERS_MAX)
                     return _EncodedBatch(b"".join(lines), last, reason)
             last = entry.id
         return _EncodedBatch(b"".join(lines), last, "")

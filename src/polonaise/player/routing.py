@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from polonaise.log.batch import Batch
 from polonaise.player.protocol.entries import RoutedEntry, TargetName
-from polonaise.redaction import redacted_text, redacted_trace
+from polonaise.redaction import redacted, redacted_text, redacted_trace
 from polonaise.terms import Transaction, TransactionId
 
 PAYLOAD_BYTES_MAX: Final = 60 * 1024 * 1024
@@ -79,7 +79,7 @@ class Router:
         # exit: a standby would come to the same transaction, and end as well.
         except (Exception, asyncio.CancelledError, SystemExit) as error:
             why = f"the route function raised {type(error).__name__}: {redacted_text(error)}"
-            raise Unroutable(tx.id, why[:_REASON_CHARACTERS_MAX], redacted_trace(error)) from error
+            raise Unroutable(tx.id, redacted(why, _REASON_CHARACTERS_MAX), redacted_trace(error)) from error
         entries = []
         for name, payload in items:
             if name in self._retired:

@@ -293,13 +293,13 @@ class SqlDeliveryTarget:
 
     def _refusal(self, batch: DeliveryBatch, error: Exception) -> AppliedBatch:
         """Return the answer for a batch that can't be applied, and log it if it is of one entry."""
-        partition, reason = batch.partition, f"{type(error).__name__}: {redacted(first_line(error))}"
+        partition, reason = batch.partition, f"{type(error).__name__}: {first_line(error)}"
         if len(batch.entries) == 1 and self._refused.get(partition) != (batch.last, reason):
             # Once: the same entry comes again and again.
             self._refused[partition] = batch.last, reason
             what = "entry %d of partition %d can't be applied:\n%s"
             _log.warning(what, batch.last, partition, redacted_trace(error))
-        return AppliedBatch(Verdict.APPLY, batch.previous, NO_FENCE, reason[:_REASON_CHARACTERS_MAX])
+        return AppliedBatch(Verdict.APPLY, batch.previous, NO_FENCE, redacted(reason, _REASON_CHARACTERS_MAX))
 
     def _memory(self, db: Connection, partition: PartitionId) -> tuple[Fence, TransactionId, bool]:
         """Return the fence, the last id of the partition, and whether that has no row yet."""

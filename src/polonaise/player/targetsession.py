@@ -277,7 +277,7 @@ class TargetSession:
             self._answers.acknowledged(batch.partition, applied.last)
         elif verdict is Verdict.APPLY:
             self._reception.refuse(batch.partition)
-            reason = redacted_text(applied.refusal)[:REASON_CHARACTERS_MAX]
+            reason = redacted_text(applied.refusal, characters_max=REASON_CHARACTERS_MAX)
             self.refused[batch.partition] = f"the entry after id {applied.last}: {reason}"
             self._answers.refused(batch.partition, applied.last, reason)
         elif verdict is Verdict.FENCED:
@@ -368,12 +368,12 @@ def _what_failed(error: BaseException) -> str:
     if isinstance(error, InvariantViolated) or not isinstance(error, Exception):
         raise error
     text = redacted_text(error, str if isinstance(error, PolonaiseError) else repr)
-    return f"the target failed: {text}"[:REASON_CHARACTERS_MAX]
+    return redacted(f"the target failed: {text}", REASON_CHARACTERS_MAX)
 
 
 def _what_is_wrong(answer: object) -> str:
     """Return what to tell of an answer that no target may give."""
-    text = f"the target returned {redacted_text(answer, repr)}"[: REASON_CHARACTERS_MAX - 50]
+    text = redacted(f"the target returned {redacted_text(answer, repr)}", REASON_CHARACTERS_MAX - 50)
     return f"{text}, which is not what DeliveryTarget says"
 
 

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from polonaise.admin.zookeeper import ZooKeeperServer
 from polonaise.node.local import ChildNode
+from polonaise.redaction import redacted_end
 from polonaise.smoke.client import END, ClientJob
 from polonaise.smoke.failure import SmokeFailed
 from polonaise.smoke.journal import Follower
@@ -280,4 +281,4 @@ class ArchiverPart(Program):
 
 
 def _last_words(log: str) -> str:
-    return log[-_WORDS_MAX:].strip() or "it printed nothing"
+    return redacted_end(log, _WORDS_MAX) or "it printed nothing"

@@ -26,6 +26,7 @@ from polonaise.errors import (
     Retry,
     SinkStateDamaged,
 )
+from polonaise.redaction import redacted
 from polonaise.terms import OwnKind
 
 PARTITION: Final = 0
@@ -70,7 +71,7 @@ class AgreedCounts(NamedTuple):
         if not counts.runs or any(count < 1 for _, count in counts.runs):
             raise SinkStateDamaged(
                 f"the register of partition {PARTITION} that says how the batches of {app!r} are divided holds "
-                f"{value[:40]!r}, which no sink of this version has written; choose another txnAppId"
+                f"{redacted(repr(value), 40)}, which no sink of this version has written; choose another txnAppId"
             )
         return counts
 

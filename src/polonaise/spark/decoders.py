@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from polonaise.errors import BadOption, BodyUndecodable, ExtraMissing
+from polonaise.redaction import redacted_text
 from polonaise.spark.decodable import check_json_maps, check_nulls, holds
 from polonaise.spark.jsonbodies import JsonBodies, check_body, decode_object
 from polonaise.spark.options import OnUndecodable, ReadOptions
@@ -229,7 +230,9 @@ def _rows_of(count: int, indexes: Sequence[int]) -> pa.Array:
 
 
 def _in_one_line(error: BaseException) -> str:
-    text = " ".join((str(error) if isinstance(error, Exception) else repr(error)).split())[:200]
+    text = redacted_text(
+        " ".join((str(error) if isinstance(error, Exception) else repr(error)).split()), characters_max=200
+    )
     # It quotes the body: a table of letters may refuse a NUL in it, and nothing takes half a surrogate.
     shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
     return shown or type(error).__name__

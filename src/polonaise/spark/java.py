@@ -24,6 +24,7 @@ from importlib.util import find_spec
 from typing import IO, Final, NamedTuple
 
 from polonaise.errors import JavaMissing
+from polonaise.redaction import redacted
 
 _log = logging.getLogger(__name__)
 
@@ -133,8 +134,8 @@ def _output_of(path: str, option: str) -> str:
         output.seek(0)
         text = output.read(1024 * 1024).decode(errors="replace")
     if code != 0:
-        last = text.strip().rpartition("\n")[2]
-        raise _Unfit(f"does not run: it ended with {code}{': ' if last else ''}{last[:200]}")
+        last = redacted(text).strip().rpartition("\n")[2]
+        raise _Unfit(f"does not run: it ended with {code}{': ' if last else ''}{redacted(last, 200)}")
     return text
 
 

@@ -13,6 +13,7 @@ from polonaise.checksum import crc32
 from polonaise.errors import NotFound, ProtocolError, StorageNameDamaged, UnsupportedFormat
 from polonaise.host import Disk
 from polonaise.host.wholefiles import write_whole
+from polonaise.redaction import redacted
 from polonaise.terms import StorageId
 
 NAME_FILE: Final = "polonaise-storage-name"
@@ -28,8 +29,8 @@ def check_name(name: StorageId) -> None:
     """
     if not name or not name.isprintable() or len(name.encode()) > NAME_BYTES_MAX:
         raise ProtocolError(
-            f"invalid name of a storage node: {name[:NAME_BYTES_MAX]!r}: a name has 1 to {NAME_BYTES_MAX} bytes, and "
-            "no control characters"
+            f"invalid name of a storage node: {redacted(name, NAME_BYTES_MAX)!r}: a name has 1 to "
+            f"{NAME_BYTES_MAX} bytes, and no control characters"
         )
 
 
@@ -59,7 +60,7 @@ def decode_name(raw: bytes, path: str) -> StorageId:
     words = raw.split(b" ", 3)
     if words[0] == NAME_FILE.encode() and len(words) > 1 and words[1].isdigit() and words[1] != str(FORMAT).encode():
         raise UnsupportedFormat(
-            f"{path} is of format {words[1].decode()[:20]}; this version of Polonaise reads format {FORMAT}: run the "
+            f"{path} is of format {redacted(words[1], 20)}; this version of Polonaise reads format {FORMAT}: run the "
             "version that wrote it, or a newer one"
         )
     try:

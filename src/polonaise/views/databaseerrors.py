@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from polonaise.errors import ViewUnavailable
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted_line
 
 
 class Trouble(enum.Enum):
@@ -150,12 +150,12 @@ def translated() -> Iterator[None]:
     except (SQLAlchemyError, sqlite3.Error) as error:
         if trouble_in(error) is None:
             raise
-        raise ViewUnavailable(f"the database is not available, try again: {redacted(first_line(error))}") from error
+        raise ViewUnavailable(f"the database is not available, try again: {first_line(error)}") from error
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of the database's own message, without the statement and values that SQLAlchemy adds."""
-    return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+    """Return the first line of the database's own message, redacted, without the statement that SQLAlchemy adds."""
+    return redacted_line(getattr(error, "orig", None) or error)
 
 
 def has_failed_before(error: DBAPIError) -> bool:

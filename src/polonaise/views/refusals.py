@@ -10,6 +10,7 @@ from sqlalchemy import BigInteger, Connection, Numeric, Table, select
 from sqlalchemy.exc import DBAPIError
 
 from polonaise.errors import ViewFailed
+from polonaise.redaction import redacted
 from polonaise.views.databaseerrors import first_line, trouble_in
 
 BEYOND: Final = (
@@ -115,5 +116,4 @@ def _sum_beyond(db: Connection, table: Table, row: Mapping[str, Any], sums: Sequ
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:100]}…"
+    return redacted(repr(value), 100)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar, TypeVar, cast, dataclass_transform, get_type_hints
 
 from polonaise.errors import ProtocolError
+from polonaise.redaction import redacted
 from polonaise.wire import frame
 from polonaise.wire.frame import NO_PARTITION, Buffer, Frame
 
@@ -123,6 +124,7 @@ def _pack_variable(kind: str, value: str | bytes) -> bytes:
     if kind == "text":
         raw = cast(str, value).encode(errors="replace")
         if len(raw) > _TEXT_BYTES_MAX:
+            raw = redacted(value).encode(errors="replace")  # cut before, half a password would remain
             raw = raw[:_TEXT_BYTES_MAX].decode(errors="ignore").encode()  # never within a character
         return len(raw).to_bytes(2, "little") + raw
     raw = cast(bytes, value)

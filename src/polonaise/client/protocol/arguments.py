@@ -20,7 +20,21 @@ INT64_MAX: Final = 2**63 - 1
 
 _NO_UTF8: Final = "a text that UTF-8 can encode: this one has half of a surrogate pair"
 
-_repr = Repr()
+
+class _RedactedRepr(Repr):
+    """A `repr` of bounded length in which each text is redacted before it is shortened."""
+
+    def repr_str(self, x: str, level: int) -> str:
+        return super().repr_str(redacted(x), level)
+
+    def repr_instance(self, x: object, level: int) -> str:
+        try:
+            return redacted(repr(x), self.maxother)
+        except Exception:  # noqa: BLE001 - the application's objects say how they look
+            return f"<{type(x).__name__}>"
+
+
+_repr = _RedactedRepr()
 _repr.maxstring = _repr.maxother = 60
 
 
@@ -31,7 +45,7 @@ def wrong(name: str, given: object, wanted: str) -> BadOption:
 
 def _shown(given: object) -> str:
     """Return the value for a message: shortened, and without the secrets that an address may hold."""
-    return _repr.repr(redacted(given) if isinstance(given, str) else given)
+    return _repr.repr(given)
 
 
 def checked_seconds(name: str, given: Any) -> float | None:

@@ -8,7 +8,7 @@ from typing import Final
 import grpc
 
 from polonaise.player.grpctransport.messages import MESSAGE_BYTES_MAX, SERVICE
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted, shortened
 
 REASON_CHARACTERS_MAX: Final = 500
 """The most characters of a reason."""
@@ -42,7 +42,8 @@ def why_ended(address: str, code: grpc.StatusCode, details: str | None, *, with_
     else:
         advice = _ADVICE.get(code, "")
     # What to do comes first: gRPC's own text may be long.
-    return shortened(": ".join(part for part in (address, advice, f"{code.name} {told}".rstrip()) if part))
+    parts = (address, advice, f"{code.name} {told}".rstrip())
+    return shortened(": ".join(part for part in parts if part), REASON_CHARACTERS_MAX)
 
 
 def _advice_without_connection(told: str, with_tls: bool) -> str:
@@ -61,9 +62,4 @@ def _advice_without_connection(told: str, with_tls: bool) -> str:
 
 def told_by_target(reason: str) -> str:
     """Return the text of a target as it may be shown. It may be of any length, and have anything in it."""
-    return shortened(redacted(reason[: 2 * REASON_CHARACTERS_MAX]))
-
-
-def shortened(reason: str) -> str:
-    """Return the text, cut off where it is too long to be shown."""
-    return reason if len(reason) <= REASON_CHARACTERS_MAX else reason[: REASON_CHARACTERS_MAX - 1] + "…"
+    return redacted(reason, REASON_CHARACTERS_MAX)

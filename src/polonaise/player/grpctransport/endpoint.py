@@ -15,7 +15,7 @@ from polonaise.player.deliverytarget import DeliverySource
 from polonaise.player.endpoint import DeliveryStream, StreamEvents
 from polonaise.player.grpctransport.channels import KEEPALIVE_S, SCHEME, client_options, connectable
 from polonaise.player.grpctransport.credentials import GrpcIdentity
-from polonaise.player.grpctransport.endings import shortened, told_by_target, why_ended
+from polonaise.player.grpctransport.endings import told_by_target, why_ended
 from polonaise.player.grpctransport.finishing import finished
 from polonaise.player.grpctransport.messages import (
     MESSAGE_BYTES_MAX,
@@ -26,6 +26,8 @@ from polonaise.player.grpctransport.messages import (
     tell_answers,
 )
 from polonaise.player.protocol.entries import DeliveryBatch, Fence
+from polonaise.player.targetsession import REASON_CHARACTERS_MAX
+from polonaise.redaction import shortened
 from polonaise.terms import PartitionId, TransactionId
 
 _METHOD: Final = f"/{SERVICE}/{METHOD}"
@@ -199,7 +201,7 @@ class _GrpcStream:
         """Tell the player why the stream has ended, if it does not know."""
         if not self._told_end:
             self._told_end = True
-            self._events.disconnected(shortened(reason))
+            self._events.disconnected(shortened(reason, REASON_CHARACTERS_MAX))
 
     def _why(self, error: grpc.aio.AioRpcError) -> str:
         endpoint = self._endpoint

@@ -26,6 +26,7 @@ from typing import Final, NamedTuple, TypeAlias
 from polonaise.client.protocol.arguments import INT64_MAX, encoded
 from polonaise.errors import BadOption, BatchOvertaken, BatchUnfinished, SinkStateDamaged
 from polonaise.log import registers
+from polonaise.redaction import redacted
 from polonaise.terms import PartitionId
 
 KEY_PREFIX: Final = registers.SPARK_SINKS
@@ -110,8 +111,8 @@ class SinkProgress(NamedTuple):
             progress = cls(-1, 0, 0, 0)
         if progress.batch < 0 or not 0 < progress.done <= progress.total or not progress.partitions:
             raise SinkStateDamaged(
-                f"the register {KEY_PREFIX.decode()}{app} of partition {partition} holds {value[:40]!r}, which no sink "
-                "of this version has written; choose another txnAppId"
+                f"the register {KEY_PREFIX.decode()}{app} of partition {partition} holds {redacted(repr(value), 40)}, "
+                "which no sink of this version has written; choose another txnAppId"
             )
         return progress
 
