@@ -23,7 +23,10 @@ from __future__ import annotations
 import enum
 import pickle
 from copy import copy
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
+
+RECOVER: Final = "polonaise cluster recover; for an embedded log with --coordinator embedded:PATH"
+"""The command that makes a coordinator's values again, for messages."""
 
 
 class Retry(enum.Enum):

@@ -62,6 +62,15 @@ class PeerClock(NamedTuple):
     """When the answer came, in monotonic seconds."""
 
 
+def clock_words(seconds: float) -> str:
+    """Return in words how far a clock is ahead of another (above 0), or behind it."""
+    size, side = abs(seconds), "ahead of" if seconds > 0 else "behind"
+    for unit, length in (("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0)):
+        if size >= 2 * length:
+            return f"{size / length:.1f} {unit} {side}"
+    return f"{size:.1f} s {side}"
+
+
 class Transaction(NamedTuple):
     """One committed transaction as a consumer gets it.
 

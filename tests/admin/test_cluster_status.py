@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from polonaise.admin.cluster import (
     ClusterObserver,
     ClusterStatus,
+    ServerStatus,
     Wellness,
     _is_known,
     _storage_status,
@@ -22,7 +23,14 @@ from polonaise.admin.safestop import safe_to_stop
 from polonaise.admin.serverremoval import remove_server
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ExpectedServer, Owner, Registration
-from polonaise.errors import BadOption, ClusterInUse, CoordinatorUnavailable, NotInitialized, UnknownPartition
+from polonaise.errors import (
+    BadOption,
+    ClusterInUse,
+    ConnectionLost,
+    CoordinatorUnavailable,
+    NotInitialized,
+    UnknownPartition,
+)
 from polonaise.host import Host
 from polonaise.server.expectedservers import ExpectedServersWatch
 from rigs.town import Town, held_down, in_a_town
@@ -274,6 +282,27 @@ def test_a_storage_node_whose_disk_is_full_is_not_well() -> None:
     assert trouble.startswith("its disk is full: ")
     document["disk"]["free_bytes"] = 2**30
     assert _storage_status("a", "a:1", document, {}).wellness is Wellness.WELL
+
+
+def test_a_storage_node_whose_clock_is_off_is_told_in_its_own_row() -> None:
+    def server(ahead_s: float, *, unfit: bool = False) -> dict[str, Any]:
+        return {"storage": {}, "clock": {"unfit": unfit, "bound_s": 10.0, "storage": {"a": ahead_s, "b": 0.0}}}
+
+    (trouble,) = _storage_status("a", "a:1", {}, {1: server(7_200.0), 2: server(7_201.0)}).troubles
+    assert trouble == "its clock is 2.0 hours ahead of that of server 1: set the clocks (NTP)"
+    (_, trouble) = _storage_status("a", "a:1", ConnectionLost("no answer"), {1: server(-60.0)}).troubles
+    assert trouble.startswith("its clock is 60.0 s behind that of server 1")
+    assert not _storage_status("b", "b:1", {}, {1: server(7_200.0)}).troubles
+    assert not _storage_status("a", "a:1", {}, {1: server(7_200.0, unfit=True)}).troubles, "the server's is wrong"
+    assert not _storage_status("a", "a:1", {}, {1: {"storage": {}}}).troubles, "one of an older version"
+
+
+def test_a_server_that_answers_and_is_not_registered_is_not_to_be_started() -> None:
+    told = ["the clock of this server is off"]
+    left = ServerStatus(1, "m1:7000", False, 0, told=told, name="m1").troubles
+    assert left == ["it runs, and has left the servers that may own partitions, for the reason below", *told]
+    gone = ServerStatus(1, "m1:7000", False, 0, "no answer", name="m1").troubles
+    assert "start it" in gone[1]
 
 
 def test_what_a_storage_node_says_of_itself_is_in_its_row() -> None:

@@ -121,6 +121,14 @@ async def recovered(cluster: ObservedCluster, known: Noted | None = None) -> Rec
         host.close()
 
 
+async def test_the_first_notes_do_not_wait_for_the_usual_interval(tmp_path: Path) -> None:
+    """An embedded log may be open for a moment only."""
+    async with observed_cluster(tmp_path, notes_s=3600.0) as cluster:
+        async with polonaise.connect(cluster.coordinator) as log:
+            await log.append(b"one payment", partition=0)
+        await until_noted(tmp_path)
+
+
 @pytest.mark.parametrize("with_backup", [False, True])
 async def test_a_lost_coordinators_values_are_made_again_and_the_log_goes_on(tmp_path: Path, with_backup: bool) -> None:
     async with observed_cluster(tmp_path, notes_s=0.05) as cluster:

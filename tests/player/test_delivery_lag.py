@@ -99,6 +99,14 @@ def test_a_target_is_as_far_behind_as_the_first_transaction_that_it_lacks_is_old
     assert lag.lags(60 * S)["a"] == TargetLag(40.0, 700)
 
 
+def test_an_age_below_zero_is_not_known() -> None:
+    """One of two clocks is wrong: 0 would be taken for well."""
+    _, lag = machine_at(applied=4, last=9)
+    lag.brought(0, 0, 9, 3_600 * S, 700)
+    assert lag.lags(60 * S)["a"].seconds is None
+    assert lag.lags(3_595 * S)["a"].seconds == 0.0, "clocks may differ by some seconds"
+
+
 def test_what_lies_before_the_main_stream_is_looked_up_once() -> None:
     _, lag = machine_at(applied=4, last=109)
     lag.brought(0, 100, 109, 50 * S, 700)

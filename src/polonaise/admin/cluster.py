@@ -45,7 +45,7 @@ from polonaise.node.condition import (
 from polonaise.redaction import redacted
 from polonaise.server.coordinatortrouble import with_trouble
 from polonaise.server.expectedservers import coordinator_server_trouble, missing_server
-from polonaise.terms import PartitionId, ServerId, StorageId
+from polonaise.terms import PartitionId, ServerId, StorageId, clock_words
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
 
 _ASKED_MAX: Final = 64
@@ -89,8 +89,11 @@ class ServerStatus:
         lines = [self.trouble] if self.trouble else []
         if self.registered is False and self.partitions:
             lines.append("it owns partitions and is not registered: it stopped, or hangs and is to be restarted")
-        elif self.registered is False:
+        elif self.registered is False and self.trouble:
             lines.append(missing_server(self.name, self.address))
+        elif self.registered is False:
+            why = "for the reason below" if self.told else "and says nothing of why"
+            lines.append(f"it runs, and has left the servers that may own partitions, {why}")
         return [*lines, *self.told]
 
     @property
@@ -136,6 +139,8 @@ class StorageStatus:
     reason."""
     draining: bool = False
     """Whether the storage node is being drained: it gets no more copies."""
+    clock_ahead_s: Mapping[ServerId, float] = field(default_factory=dict)
+    """How far the node's clock is ahead of that of a server, by servers whose own clocks are fit, where it is off."""
 
     @property
     def troubles(self) -> list[str]:
@@ -144,6 +149,9 @@ class StorageStatus:
         if self.free_bytes is not None and self.free_bytes < _FULL_BYTES:
             lines.append("its disk is full: archive and trim the log, or give it a larger one")
         lines += [f"server {server} does not reach it: {why}" for server, why in self.not_connected.items()]
+        if self.clock_ahead_s:
+            server, ahead_s = next(iter(self.clock_ahead_s.items()))
+            lines.append(f"its clock is {clock_words(ahead_s)} that of server {server}: set the clocks (NTP)")
         return [*lines, *self.told]
 
     @property
@@ -547,8 +555,11 @@ def _storage_status(
         for server, told in servers.items()
         if isinstance(told, dict) and (link := told["storage"].get(name)) is not None and (why := why_not_reached(link))
     }
+    off = _clock_off(name, servers)
     if not isinstance(answer, dict):
-        return StorageStatus(name, address, str(answer), not_connected=not_reached, draining=draining)
+        return StorageStatus(
+            name, address, str(answer), not_connected=not_reached, draining=draining, clock_ahead_s=off
+        )
     disk = answer.get("disk") or {}
     return StorageStatus(
         name,
@@ -560,4 +571,20 @@ def _storage_status(
         told=storage_troubles(answer),
         not_connected=not_reached,
         draining=draining,
+        clock_ahead_s=off,
     )
+
+
+def _clock_off(name: StorageId, servers: Mapping[ServerId, Told]) -> dict[ServerId, float]:
+    """Return how far a storage node's clock is ahead of that of each server, where that is more than its bound.
+
+    A server whose own clock is off from those of most storage nodes tells nothing of theirs.
+    """
+    off = {}
+    for server, told in servers.items():
+        clock = told.get("clock") if isinstance(told, dict) else None
+        if isinstance(clock, dict) and not clock.get("unfit"):
+            ahead_s = clock.get("storage", {}).get(name, 0.0)
+            if abs(ahead_s) > clock.get("bound_s", float("inf")):
+                off[server] = ahead_s
+    return off

@@ -100,6 +100,11 @@ class Log:
         return self._log.log_key
 
     @property
+    def clock_ahead_s(self) -> float | None:
+        """How far the clock of this machine is ahead of its server's, in seconds. As `polonaise.Log.clock_ahead_s`."""
+        return self._background.now(lambda: self._log.clock_ahead_s)
+
+    @property
     def serializer(self) -> Serializer | None:
         """The serializer that the log was connected with; None without one."""
         return self._log.serializer

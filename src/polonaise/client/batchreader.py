@@ -186,7 +186,7 @@ class BatchReader:
         Commit times stand still there, because a batch was committed by a clock that was ahead: what is read, and what
         is left out, has been chosen by times that are not those of the commits.
         """
-        if batch.commit_time_us > self._requests.clock.wall_us() + _FUTURE_US:
+        if batch.commit_time_us > self._requests.wall_us() + _FUTURE_US:
             until = datetime.fromtimestamp(batch.commit_time_us / 1e6, UTC).isoformat(sep=" ", timespec="seconds")
             _log.warning(
                 "partition %d: commit times stand still at %s, which is in the future, from id %d on or earlier: a "

@@ -107,6 +107,15 @@ class Connected:
         """
         return log_key_of(self.cluster_key, self.topic)
 
+    @property
+    def clock_ahead_s(self) -> float | None:
+        """How far the clock of this machine is ahead of its server's, in seconds, below 0 if it is behind.
+
+        None before that was measured: a second or two after a server was first asked for something, and with servers
+        of a version before 0.2.
+        """
+        return self._links.clock_ahead_s() if self.client_id else None
+
     async def start(self) -> None:
         """Read the cluster's description, and begin to mount the view's partitions, or those in `partitions`.
 

@@ -12,7 +12,7 @@ from polonaise.errors import Closed, ConnectionLost, PolonaiseError, ProtocolErr
 from polonaise.host import Host
 from polonaise.link import connection as link
 from polonaise.link.connection import Connection
-from polonaise.terms import ClientId, PartitionId
+from polonaise.terms import ClientId, PartitionId, PeerClock
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER
 
@@ -97,6 +97,8 @@ class Links:
         self._bulk: dict[str, Connection] = {}
         self._attempts: dict[tuple[Kind, str], asyncio.Future[None]] = {}
         self._closed = False
+        self._clock: PeerClock | None = None
+        """The clock of a server, as it was measured last over a connection that is closed by now."""
 
     async def stream(self, address: str, route: Route) -> Stream:
         """Return the open stream to a server; connect if there is none.
@@ -116,6 +118,29 @@ class Links:
         while (connection := self._bulk.get(address)) is None or connection.closed:
             await self._wait_connected("bulk", address, route)
         return connection
+
+    def clock_ahead_s(self) -> float | None:
+        """Return how far the clock of this machine is ahead of a server's, in seconds; None before it was measured.
+
+        A measure holds also after its connection was closed: it was taken against the monotonic clock.
+        """
+        self._note_clocks()
+        if self._clock is None:
+            return None
+        clock = self._host.clock
+        return (clock.wall_us() - int(clock.monotonic_s() * 1e6) - self._clock.offset_us) / 1e6
+
+    def wall_us(self) -> int:
+        """Return the time by a server's clock, in microseconds UTC; by this machine's before that was measured."""
+        return self._host.clock.wall_us() - int((self.clock_ahead_s() or 0.0) * 1e6)
+
+    def _note_clocks(self) -> None:
+        """Keep the latest measure of a server's clock."""
+        open_now = [*(stream.connection for stream in self._streams.values()), *self._bulk.values()]
+        for connection in open_now:
+            measured = connection.clock.measured
+            if measured is not None and (self._clock is None or measured.at_s > self._clock.at_s):
+                self._clock = measured
 
     def close(self) -> None:
         """Close all connections, and make no more."""
@@ -169,6 +194,7 @@ class Links:
 
     def _forget_closed(self) -> None:
         """Drop the connections that have closed: a server that comes back may have another address every time."""
+        self._note_clocks()
         self._streams = {address: stream for address, stream in self._streams.items() if not stream.connection.closed}
         self._bulk = {address: connection for address, connection in self._bulk.items() if not connection.closed}
 

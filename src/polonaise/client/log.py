@@ -561,10 +561,15 @@ class Log(ReadableLog):
     async def health(self, partition: PartitionId | None = None, *, timeout: float | None = None) -> Any:
         """Return the health report of the server that owns the partition: a parsed JSON document.
 
-        Raises `DeadlineExceeded` after `timeout` seconds (default `ClientSettings.answer_s_max`).
+        Its field `client` is of this client: `clock_ahead_s`, how far the clock of this machine is ahead of its
+        server's (see the property of this name). Raises `DeadlineExceeded` after `timeout` seconds (default
+        `ClientSettings.answer_s_max`).
         """
         answer = await self._requests.ask(self._usable(partition), Health(), HealthIs, self._answer_s(timeout))
-        return json.loads(answer.document)
+        document = json.loads(answer.document)
+        if isinstance(document, dict):
+            document["client"] = {"clock_ahead_s": self.clock_ahead_s}
+        return document
 
     async def trim(
         self, partition: PartitionId, before: TransactionId, fragments: bytes, *, timeout: float | None = None

@@ -52,7 +52,8 @@ class Requests:
 
     def __init__(self, host: Host, routes: Routes, links: Links, settings: ClientSettings) -> None:
         self._host = host
-        self.clock = host.clock
+        self.wall_us = links.wall_us
+        """Returns the time by a server's clock, or else by this machine's, in microseconds UTC."""
         self._routes = routes
         self._links = links
         self._settings = settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from polonaise.errors import CoordinatorDamaged, CoordinatorNewer
+from polonaise.errors import RECOVER, CoordinatorDamaged, CoordinatorNewer
 
 
 class Entry(NamedTuple):
@@ -128,7 +128,7 @@ def damaged(place: str, what: str) -> CoordinatorDamaged:
     return CoordinatorDamaged(
         f"{place}: {what}. Nothing was changed. Stop the cluster's processes and restore the whole coordinator as it "
         "was last; an older copy, or a new coordinator, would let two owners write in one session. Without one that is "
-        "whole, its values can be made again from the storage nodes: polonaise cluster recover"
+        f"whole, its values can be made again from the storage nodes: {RECOVER}"
     )
 
 
@@ -138,7 +138,7 @@ def deleted(place: str) -> CoordinatorDamaged:
         f"{place}: it is missing, and this process has read it before: somebody has deleted the cluster (polonaise "
         "cluster delete), or the coordinator has lost its data. Nothing was changed. If it was deleted, stop this "
         "process. If nobody deleted it, the log is still on the storage nodes: leave their directories as they are, "
-        "and restore the whole coordinator as it was last, or make its values again (polonaise cluster recover)"
+        f"and restore the whole coordinator as it was last, or make its values again ({RECOVER})"
     )
 
 

@@ -26,6 +26,7 @@ from polonaise.coordination.values import (
     partition_key,
 )
 from polonaise.errors import (
+    RECOVER,
     AlreadyInitialized,
     BadOption,
     Closed,
@@ -206,7 +207,7 @@ class Coordinator:
                 raise deleted(place)
             raise NotInitialized(
                 f"no cluster in {self._backend}: correct the address, or make the cluster (polonaise cluster create). "
-                "If there was one, its coordinator has lost its data: polonaise cluster recover"
+                f"If there was one, its coordinator has lost its data: {RECOVER}"
             )
         description = self._learn(DESCRIPTION, entry, floor, ClusterDescription)
         if description.key != entry.cluster_key:

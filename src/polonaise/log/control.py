@@ -16,6 +16,7 @@ from typing import Final
 
 from polonaise.checksum import crc32
 from polonaise.errors import (
+    RECOVER,
     Closed,
     ControlFileDamaged,
     ControlFileMissing,
@@ -259,7 +260,7 @@ class ControlFile:
                     raise WrongClusterKey(
                         f"the storage directory {directory} belongs to another cluster, and was left as it is: "
                         "correct the path, or put the directory back that belongs there. If the coordinator has lost "
-                        "its data, and a new cluster was made in its place: polonaise cluster recover"
+                        f"its data, and a new cluster was made in its place: {RECOVER}"
                     )
                 # What can be read may have been written by a process that died before its sync: promises are made on
                 # the strength of it, so it must not vanish with the power.

@@ -12,10 +12,12 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from polonaise.server.expectedservers import missing_server
-from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, TransactionId
+from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, TransactionId, clock_words
 
 _NAMED_MAX: Final = 8
 """The most partitions that a line names."""
+_CLOCK_OFF_S: Final = 10.0
+"""A client's clock is told to be off if it differs from its server's by more than this, in seconds."""
 _LOSSY: Final = 0.05
 """With this share of packets sent again, a network counts as one that loses packets: a good one is far below."""
 
@@ -288,7 +290,15 @@ def _clock_in(answer: Mapping[str, Any], health: Mapping[str, Any]) -> str:
     """Return what is wrong with clocks or a partition's commit times; empty if nothing is, or nothing is told of it."""
     still_us = health.get("times_stand_still_until_us")
     until = "" if still_us is None else stand_still(still_us)
-    return "; ".join(each for each in (answer.get("clock", {}).get("trouble"), until) if each)
+    own = client_clock_trouble(answer.get("client", {}).get("clock_ahead_s"))
+    return "; ".join(each for each in (answer.get("clock", {}).get("trouble"), own, until) if each)
+
+
+def client_clock_trouble(ahead_s: float | None) -> str:
+    """Return what is wrong with the clock of a client's machine, which is so far ahead of its server's; else empty."""
+    if ahead_s is None or abs(ahead_s) <= _CLOCK_OFF_S:
+        return ""
+    return f"the clock of this machine is {clock_words(ahead_s)} that of its server: set it right (NTP), or that one"
 
 
 def stand_still(until_us: int) -> str:

@@ -376,8 +376,19 @@ class Player:
         return {"well": well, "ended": why, "epoch": machine.epoch, "targets": targets, "partitions": partitions}
 
     def lags(self, wall_us: int) -> dict[TargetName, TargetLag]:
-        """Return by target how far it is behind, in seconds and bytes; `wall_us` is the time, in µs since 1970."""
-        return {} if self._reading is None else self._reading.lag.lags(wall_us, self._reading.silent)
+        """Return by target how far it is behind, in seconds and bytes; `wall_us` is the time, in µs since 1970.
+
+        By the clock of the log's server, as soon as that was measured: that of this machine may be hours off.
+        """
+        if self._reading is None:
+            return {}
+        ahead_us = int((self.clock_ahead_s or 0.0) * 1e6)
+        return self._reading.lag.lags(wall_us - ahead_us, self._reading.silent)
+
+    @property
+    def clock_ahead_s(self) -> float | None:
+        """How far the clock of this machine is ahead of that of the log's server, in seconds; None if not measured."""
+        return self._log.clock_ahead_s
 
     # ------------------------------------------------------------------ events in, effects out
 

@@ -81,6 +81,7 @@ def missing_server(name: str, address: str) -> str:
     """Return what operators are told of a server that is not registered and was not removed."""
     where = "" if address == name else f", last at {address},"
     return (
-        f"server {name}{where} is not registered, and was not removed: start it, or tell the cluster that it is gone "
+        f"server {name}{where} is not registered, and was not removed: start it; if it runs, see what it says, such as "
+        "of its clock; or tell the cluster that it is gone "
         f"for good (polonaise server remove {name})"
     )

@@ -23,6 +23,8 @@ from polonaise.wire.messages import NOTES_VERSION, NoteValues
 
 _log = logging.getLogger(__name__)
 
+_FIRST_S: Final = 0.05
+"""Seconds before the first look; each pause is twice as long as the one before, up to the usual one."""
 _IDS_S: Final = 60.0
 """Seconds between two looks at how many unique ids were given out."""
 
@@ -54,9 +56,14 @@ class ValueNotes:
         self._told: dict[StorageId, tuple[Connection, dict[str, Any]]] = {}
 
     async def run(self) -> None:
-        """Tell what has changed, every `notes_s` seconds, for ever. Never raises a fault."""
+        """Tell what has changed, every `notes_s` seconds, for ever. Never raises a fault.
+
+        Sooner at the beginning: an embedded log may be open for a moment only.
+        """
+        pause_s = min(_FIRST_S, self._settings.notes_s)
         while True:
-            await asyncio.sleep(self._settings.notes_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, self._settings.notes_s)
             try:
                 await self._look_at_ids()
             except PolonaiseError as error:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from polonaise.server.protocol.commitclock import CommitClock, words
+from polonaise.server.protocol.commitclock import CommitClock
 from polonaise.server.protocol.moment import Moment
-from polonaise.terms import PeerClock
+from polonaise.terms import PeerClock, clock_words
 
 START_US = 1_750_000_000_000_000
 DAY_S = 86_400.0
@@ -203,4 +203,4 @@ def test_time_in_which_the_machine_slept_is_no_jump() -> None:
     ],
 )
 def test_how_far_a_clock_is_off_is_said_in_words(seconds: float, said: str) -> None:
-    assert words(seconds) == said
+    assert clock_words(seconds) == said

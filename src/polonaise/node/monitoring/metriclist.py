@@ -384,6 +384,11 @@ PLAYER_TURNS: Final = _counter("player_turns", "How often the process has become
 PLAYER_SETTINGS_REFUSED: Final = _gauge(
     "player_settings_refused", "1 if the settings that were read last are wrong, and those before are in use, else 0."
 )
+PLAYER_CLOCK_OFFSET: Final = _gauge(
+    "player_clock_offset_seconds",
+    "How far the clock of the log's server is ahead of this machine's, below 0 if it is behind; no sample before it "
+    "was measured, and without an active player.",
+)
 PLAYER_PARTITIONS: Final = _gauge("player_partitions", "Partitions that the active player delivers.")
 PLAYER_STOPPED: Final = _gauge(
     "player_stopped_partitions", "Partitions of which nothing more is read; `/health` says why."
@@ -423,8 +428,8 @@ TARGET_LAG_SECONDS: Final = _gauge(
     "player_target_lag_seconds_max",
     "How long ago the oldest transaction was committed that the target lacks, of all partitions, those counted that "
     "are not its own; 0 if it lacks none, no sample before it has told what it has, nor if that would be 0 and not all "
-    "is known. By the clocks of the servers and of this machine, and up to a sixteenth too high; with more than 128 "
-    "partitions by more.",
+    "is known, nor if it was committed in the future. By the clock of the log's server, and up to a sixteenth too "
+    "high; with more than 128 partitions by more.",
     TARGET,
 )
 TARGET_LAG_BYTES: Final = _gauge(

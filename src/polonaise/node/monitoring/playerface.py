@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from polonaise.host import Host, network_trouble
-from polonaise.node.condition import HealthStatus
+from polonaise.node.condition import HealthStatus, client_clock_trouble
 from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.playermetrics import player_samples
 from polonaise.node.monitoring.samples import Samples
@@ -38,6 +38,7 @@ class ObservedPlayer:
             f"no answer about the lease: {node.log_trouble}" if node.log_trouble else "",
             f"the settings were {node.last_reload}" if node.reload_refused else "",
             network_trouble(self._host.network),
+            "" if player is None else client_clock_trouble(player.clock_ahead_s),
         ]
         if any(own):
             problems["player"] = [each for each in own if each]
@@ -53,6 +54,7 @@ class ObservedPlayer:
             "epoch": candidacy.epoch,
             "turns": candidacy.turns,
             "settings": node.last_reload,
+            "clock_ahead_s": None if player is None else player.clock_ahead_s,
             "targets": told["targets"],
             "partitions": told["partitions"],
         }

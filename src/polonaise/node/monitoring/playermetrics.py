@@ -26,6 +26,8 @@ def player_samples(node: PlayerNode, detail: Detail, wall_us: int) -> Samples:
     player = node.player
     if player is None or not (health := player.health())["targets"]:
         return samples
+    if player.clock_ahead_s is not None:
+        add(metrics.PLAYER_CLOCK_OFFSET, -player.clock_ahead_s)
     partitions = health["partitions"]
     add(metrics.PLAYER_PARTITIONS, len(partitions))
     add(metrics.PLAYER_STOPPED, sum(bool(each["stopped"]) for each in partitions.values()))

@@ -15,13 +15,18 @@ _POINTS_OF_ALL_MAX: Final = 128 * POINTS_MAX
 """The most points of all histories together, some 25 MB: as long as there are at most 2,048 partitions."""
 
 
+_FUTURE_US: Final = 10_000_000
+"""A commit time that is later than now by less than this, in microseconds, is of now: clocks may differ by so much."""
+
+
 class TargetLag(NamedTuple):
     """How far a target is behind what was read of all partitions."""
 
     seconds: float | None
     """The age of the oldest transaction that it is known to lack; 0 if it lacks none.
 
-    None if it has not told what it has, or if it lacks none that is known of and not all is known."""
+    None if it has not told what it has, if it lacks none that is known of and not all is known, and if it was committed
+    in the future, by the clock that is asked."""
     bytes: int | None
     """About the bytes of what was read that it lacks; None if it has not told what it has, if it lacks some from before
     this player began, and while a partition is not read."""
@@ -75,7 +80,7 @@ class DeliveryLag:
         self._looked_up[lacking.target, lacking.partition] = lacking.id, commit_time_us
 
     def lags(self, wall_us: int, silent: Container[PartitionId] = ()) -> dict[TargetName, TargetLag]:
-        """Return by target how far it is behind; `wall_us` is the time, in microseconds since 1970.
+        """Return by target how far it is behind; `wall_us` is the time by a server's clock, in µs since 1970.
 
         Of the partitions that are `silent`, the log does not tell how far it reaches.
         """
@@ -99,7 +104,8 @@ class DeliveryLag:
 
         def seconds(target: TargetName) -> float | None:
             if (since_us := oldest_us.get(target)) is not None:
-                return max(0, wall_us - since_us) / 1e6
+                # Of the future: one of the two clocks is wrong, and what the age is can't be told.
+                return max(0, wall_us - since_us) / 1e6 if wall_us - since_us > -_FUTURE_US else None
             # What is not known is not 0: somebody would take it for well.
             return 0.0 if all_known[target] and not unsure else None
 

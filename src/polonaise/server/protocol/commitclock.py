@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Final
 
 from polonaise.server.protocol.moment import Moment
-from polonaise.terms import PeerClock, StorageId
+from polonaise.terms import PeerClock, StorageId, clock_words
 
 FRESH_S: Final = 15.0
 """A measure of another clock counts for so many seconds: several are made in that time."""
@@ -158,7 +158,7 @@ class CommitClock:
         """Return what is wrong with this clock, or with a storage node's; empty if nothing is."""
         bound_s = self._bound_us / 1e6
         skews = {name: skew for name, skew in sorted(self.skews_s(now_s).items()) if abs(skew) > bound_s}
-        others = ", ".join(f"{words(-skew)} {name}" for name, skew in skews.items())
+        others = ", ".join(f"{clock_words(-skew)} {name}" for name, skew in skews.items())
         if self.unfit:
             return (
                 f"the clock of this server is off by more than {bound_s:g} s from those of a majority of the storage "
@@ -167,18 +167,9 @@ class CommitClock:
             )
         if self._jumped_us is not None:
             return (
-                f"the clock of this server has jumped, and is {words(self.jumped_s)} the time before: no other clock "
-                f"confirms it, so commit times go on as before until it has lasted for {self._settle_s:g} s"
+                f"the clock of this server has jumped, and is {clock_words(self.jumped_s)} the time before: no other "
+                f"clock confirms it, so commit times go on as before until it has lasted for {self._settle_s:g} s"
             )
         if skews:
             return f"clocks differ by more than {bound_s:g} s: this server is {others}: set the clocks (NTP)"
         return ""
-
-
-def words(seconds: float) -> str:
-    """Return in words how far a clock is ahead of another (above 0), or behind it."""
-    size, side = abs(seconds), "ahead of" if seconds > 0 else "behind"
-    for unit, length in (("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0)):
-        if size >= 2 * length:
-            return f"{size / length:.1f} {unit} {side}"
-    return f"{size:.1f} s {side}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from polonaise.coordination.values import Engagement, PartitionValue
+from polonaise.errors import RECOVER
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, Generation, SessionId, StorageId, TransactionId
 
 
@@ -108,8 +109,8 @@ class Contradiction:
 
 
 RESTORE_LATEST: Final = (
-    "It would give out session numbers a second time: restore its latest state, or move it away and make its "
-    "values again from the storage nodes (polonaise cluster recover), then start the servers again"
+    "It would give out session numbers a second time: restore its latest state, or move it away and make its values "
+    f"again from the storage nodes ({RECOVER}), then start the servers again"
 )
 """What to do about a coordinator of an older state, for messages."""
 
