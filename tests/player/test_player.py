@@ -13,12 +13,16 @@ from sqlalchemy import Column, Connection, Integer, MetaData, Table, create_engi
 
 import polonaise
 from polonaise.errors import (
+    AccessDenied,
     BadOption,
     BatchDamaged,
     Closed,
     DataDamaged,
     DeliveryStopped,
+    FragmentDamaged,
+    FragmentMissing,
     PartitionNotReady,
+    PolonaiseError,
     ProducerFenced,
     ViewUnavailable,
 )
@@ -415,10 +419,19 @@ async def test_a_target_that_hangs_is_not_well_while_it_is_tried_again(tmp_path:
             await wait_until(lambda: player.health()["well"], "all is well again")
 
 
-async def test_what_is_damaged_on_its_way_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "damages",
+    [
+        [BatchDamaged("a bit was flipped"), DataDamaged("a bit was flipped")],
+        [FragmentDamaged("restore it"), FragmentMissing("restore it"), AccessDenied("let it be read")],
+    ],
+    ids=["on its way", "in the archive, until it is restored"],
+)
+async def test_what_is_damaged_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damages: list[PolonaiseError]
+) -> None:
     written: dict[int, list[bytes]] = {}
     target = ListTarget()
-    damages = [BatchDamaged("a bit was flipped"), DataDamaged("a bit was flipped")]
     routed = Router.routed
 
     def damaged(router: Router, *about: Any) -> Any:

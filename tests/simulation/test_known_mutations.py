@@ -169,9 +169,7 @@ FOUND_BY_TESTS = {
     "deposed-owner-grants-leases": (
         "tests/server/protocol/test_owner_leases.py::test_an_owner_that_its_replicas_obey_no_more_grants_nothing"
     ),
-    "damaged-on-the-way-stops-the-partition": (
-        "tests/player/test_player.py::test_what_is_damaged_on_its_way_is_read_again"
-    ),
+    "damaged-on-the-way-stops-the-partition": ("tests/player/test_player.py::test_what_is_damaged_is_read_again"),
     "topic-requirement-ignored": (
         "tests/server/test_required_of_a_topic.py::test_appends_to_the_topic_are_refused_while_others_go_on"
     ),

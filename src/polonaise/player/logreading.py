@@ -10,7 +10,17 @@ from typing import Any, Final, Protocol
 
 from polonaise.client.log import Log
 from polonaise.client.protocol.backoff import Backoff
-from polonaise.errors import BatchDamaged, BeyondLog, DataDamaged, HistoryTrimmed, PolonaiseError, Retry
+from polonaise.errors import (
+    AccessDenied,
+    BatchDamaged,
+    BeyondLog,
+    DataDamaged,
+    FragmentDamaged,
+    FragmentMissing,
+    HistoryTrimmed,
+    PolonaiseError,
+    Retry,
+)
 from polonaise.log.batch import Batch
 from polonaise.log.producers import Produced
 from polonaise.player.protocol.activeplayer import ActivePlayer
@@ -29,6 +39,11 @@ _WATCH_S: Final = 5.0
 """Seconds between two looks at the log, and the longest wait for an answer."""
 _LOOKED_UP_MAX: Final = 32
 """The most transactions that are looked up in the log after each of these looks."""
+_MENDED: Final = (BatchDamaged, DataDamaged, FragmentDamaged, FragmentMissing, AccessDenied)
+"""What is whole another time, although its class says that trying again does not help.
+
+Servers send no damaged batch, so one was damaged on its way here; and the archive behind the log is mended by an
+operator, or by a server's scrub."""
 _TURN_TRANSACTIONS: Final = 10
 """The transactions that are routed in one turn of the loop for a target that catches up."""
 _SKIPPED_SHARE: Final = 16
@@ -84,7 +99,7 @@ class LogReading:
             try:
                 mark = await self._log.high_water_mark(partition)
             except PolonaiseError as error:
-                if error.retry is Retry.NEVER:
+                if not _passes(error):
                     self._events.mark_failed(partition, number, str(error))
                     return
                 self._troubled(partition, _MARK, error)
@@ -122,8 +137,7 @@ class LogReading:
                 self._troubled(partition, _READ, error)  # who said so does not know how far; somebody may
                 await asyncio.sleep(pauses.pause_s(1.0))
             except PolonaiseError as error:
-                # Servers send no damaged batch: it was damaged on its way here, and will be whole another time.
-                if error.retry is Retry.NEVER and not isinstance(error, (BatchDamaged, DataDamaged)):
+                if not _passes(error):
                     self._events.stopped(partition, number, str(error))
                     return
                 self._troubled(partition, _READ, error)
@@ -183,7 +197,7 @@ class LogReading:
         except TimeoutError:
             return  # it is asked for again
         except PolonaiseError as error:
-            if error.retry is not Retry.NEVER:
+            if _passes(error):
                 return
         else:
             if committed_us is None:
@@ -237,3 +251,8 @@ class LogReading:
         except Unroutable as error:
             return found, error
         return found, None
+
+
+def _passes(error: PolonaiseError) -> bool:
+    """Return whether reading may succeed another time, without a change of what is asked for."""
+    return error.retry is not Retry.NEVER or isinstance(error, _MENDED)

@@ -95,9 +95,9 @@ DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "damaged-on-the-way-stops-the-partition": Mutation(
         "polonaise.player.logreading",
-        " and not isinstance(error, (BatchDamaged, DataDamaged)):",
-        ":",
-        "P8: a bit that is flipped between a server and a player ends the delivery for good",
+        "error.retry is not Retry.NEVER or isinstance(error, _MENDED)",
+        "error.retry is not Retry.NEVER",
+        "P8: a bit that is flipped on its way to a player, or in the archive, ends the delivery for good",
     ),
     "written-not-told": Mutation(
         _LINK,
