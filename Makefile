@@ -16,6 +16,7 @@ MINUTES ?= 20
 ROUNDS ?= 20
 TRANSACTIONS ?= 50000
 SEED ?= 1
+DATABASE ?= sqlite
 
 # Tests start hundreds of processes: one that may not keep what it has compiled compiles all of the project again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -62,12 +63,12 @@ soak: $(STAMP) ## a cluster at work, killed and given up on; each process must s
 smoke: $(STAMP) ## a cluster on hosts of its own, whose parts are killed, stopped, cut off and wiped: TRANSACTIONS=n SEED=n
 	$(BIN)/polonaise smoke --transactions $(TRANSACTIONS) --seed $(SEED) --directory build/smoke/$(SEED)-$(TRANSACTIONS)
 
-torture-pipeline: $(STAMP) ## Spark's drivers and workers, and the log below them, killed at random: ROUNDS=how many in all
+torture-pipeline: $(STAMP) ## Spark's drivers and workers, and the log below them, killed at random: ROUNDS=how many DATABASE=kind
 	$(BIN)/python -m pytest -m campaign tests/torture
-	$(BIN)/python -m tests.torture --rounds $(ROUNDS)
+	$(BIN)/python -m tests.torture --rounds $(ROUNDS) --database $(DATABASE)
 
-torture-delivery: $(STAMP) ## targets, players and the log below them, killed and stopped at random: MINUTES=how long SEED=n
-	$(BIN)/python -m tests.torture_delivery --minutes $(MINUTES) --seed $(SEED)
+torture-delivery: $(STAMP) ## targets, players and the log below them, killed and stopped at random: MINUTES=n SEED=n DATABASE=kind
+	$(BIN)/python -m tests.torture_delivery --minutes $(MINUTES) --seed $(SEED) --database $(DATABASE)
 
 packages: $(STAMP) ## the wheel with all its extras, in an empty environment, runs the demo: some minutes
 	$(BIN)/python -m pytest -m campaign tests/packaging

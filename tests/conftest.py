@@ -140,7 +140,7 @@ def url(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(f"{request.param}_url"))
 
 
-@pytest.fixture(params=["postgresql", _MARIADB])
+@pytest.fixture(params=["postgresql", _MARIADB, _POOLED])
 def server_url(request: pytest.FixtureRequest) -> str:
     """As `url`, of those that are servers."""
     return str(request.getfixturevalue(f"{request.param}_url"))

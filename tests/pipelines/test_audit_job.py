@@ -51,13 +51,13 @@ def address(directory: Path, log: Log) -> str:
     return f"embedded:{directory}"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb", "pooled"])
 def table(request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession, address: str) -> str:
     """A database with the table of balances, up to date."""
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path / 'bank.db'}"
     else:
-        url = request.getfixturevalue("postgresql").database()
+        url = str(request.getfixturevalue(f"{request.param}_url"))
     update(spark, address, balances, url)
     return url
 

@@ -46,6 +46,8 @@ class Server:
             self._user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
             os.chown(self.directory, nobody.pw_uid, nobody.pw_gid)
         self._process: subprocess.Popen[bytes] | None = None
+        self._logged_before = 0
+        """The bytes that its earlier lives have logged."""
 
     def command(self) -> list[str]:
         raise NotImplementedError
@@ -60,6 +62,7 @@ class Server:
 
     def start(self) -> None:
         with (self.directory / "server.log").open("ab") as log:
+            self._logged_before = log.tell()
             self._process = subprocess.Popen(
                 self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory, **self._user
             )
@@ -246,7 +249,7 @@ class MariaDB(Server):
 
     def ready(self) -> bool:
         # Asked too early, it leaves half a connection behind in the driver.
-        return "ready for connections" in self.log and super().ready()
+        return "ready for connections" in self.log[self._logged_before :] and super().ready()
 
     def command(self) -> list[str]:
         options = [f"--datadir={self.directory / 'data'}", f"--socket={self.directory / 'socket'}", "--skip-networking"]

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 from tests.campaigns import running
+from tests.campaigns.databases import KINDS, Databases
 
 from . import scenarios
 from .campaign import Campaign, Report
@@ -29,15 +30,18 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the faults and their moments")
     parser.add_argument("--servers", type=int, default=2, help="that share the partitions")
     parser.add_argument("--directory", type=Path, default=Path("build/torture"), help="where the report is kept")
+    parser.add_argument("--database", choices=KINDS, default="sqlite", help="of copies into tables")
     arguments = parser.parse_args()
+    directory = arguments.directory / ("" if arguments.database == "sqlite" else arguments.database)
     console = Console()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is cleared up then too
-    arguments.directory.mkdir(parents=True, exist_ok=True)
-    path = arguments.directory / REPORT
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / REPORT
     report = Report.kept(path) if path.exists() else Report(arguments.seed)
     with tempfile.TemporaryDirectory(prefix="polonaise-torture-") as scratch, Drivers(Path(scratch)) as drivers:
         drivers.prepare()
-        with Ground(Path(scratch, "ground"), arguments.servers) as ground:
+        databases = Databases(arguments.database, Path(scratch))
+        with databases, Ground(Path(scratch, "ground"), arguments.servers, databases) as ground:
             if not report.rounds:
                 _moments(Rig(ground, drivers), report, console)
                 report.keep(path)

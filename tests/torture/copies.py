@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from abc import ABC, abstractmethod
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy import column, create_engine, select, table, text
+from sqlalchemy.pool import NullPool
 
 from .faults import Fault
 from .ground import FEW, TARGETS, Ground
@@ -157,17 +158,18 @@ class ToSql(Copy):
     ) -> None:
         super().__init__(ground, sources, trigger)
         self._marks = marks
-
-    @property
-    def database(self) -> str:
-        return str(self.directory / "table.sqlite")
+        self._url = ground.databases.url(self.directory.name)
 
     def _own(self) -> dict[str, Any]:
-        return {"database": self.database, "marks": self._marks, "key": self.ground.log.cluster_key.hex()}
+        return {"url": self._url, "marks": self._marks, "key": self.ground.log.cluster_key.hex()}
 
     def wrong(self, driver: Driver) -> list[str]:
         rows: dict[int, list[str]] = {}
-        with closing(sqlite3.connect(self.database)) as db:
-            for partition, data in db.execute("SELECT partition, data FROM found ORDER BY rowid"):
+        # Other databases do not say in which order rows were written.
+        found = table("found", *map(column, ("partition", "id", "data")))
+        order = text("rowid") if self.ground.databases.kind == "sqlite" else found.c.id
+        engine = create_engine(self._url, poolclass=NullPool)
+        with engine.connect() as db:
+            for partition, data in db.execute(select(found.c.partition, found.c.data).order_by(order)):
                 rows.setdefault(partition, []).append(data)
         return judge(self.ground.expected(self.sources), rows, ordered=not self.shuffled)

@@ -122,7 +122,7 @@ def to_sql(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
 
 def merge(job: dict[str, Any], rows: list[dict[str, Any]], faults: Faults) -> None:
     """Write rows and marks in one SQL transaction, as the job `views` does."""
-    with closing(MarkedTable(f"sqlite:///{job['database']}", TABLE, job["key"], "each transaction, a row")) as table:
+    with closing(MarkedTable(job["url"], TABLE, job["key"], "each transaction, a row")) as table:
         table.prepare()
         before = table.marks()
         new = [row for row in rows if row["id"] > before.get(row["partition"], -1)]
@@ -140,8 +140,8 @@ def merge(job: dict[str, Any], rows: list[dict[str, Any]], faults: Faults) -> No
 
 
 def insert(job: dict[str, Any], rows: list[dict[str, Any]], _: Faults) -> None:
-    """Write rows without marks: a batch that is tried again is written twice."""
-    with closing(sqlite3.connect(job["database"])) as db, db:
+    """Write rows without marks, in SQLite: a batch that is tried again is written twice."""
+    with closing(sqlite3.connect(job["url"].removeprefix("sqlite:///"))) as db, db:
         db.execute("CREATE TABLE IF NOT EXISTS found (partition INTEGER, id INTEGER, data TEXT)")
         db.executemany("INSERT INTO found VALUES (:partition, :id, :data)", rows)
 

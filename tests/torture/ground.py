@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from tests.campaigns.databases import Databases
+
 import polonaise.blocking
 from polonaise.client.protocol.group import Group
 from polonaise.errors import PolonaiseError
@@ -36,11 +38,13 @@ AWAY_S = 0.3
 class Ground:
     """The cluster with its source rows, and faults of its nodes. Use as a context manager."""
 
-    def __init__(self, directory: Path, servers: int = 1) -> None:
+    def __init__(self, directory: Path, servers: int = 1, databases: Databases | None = None) -> None:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self.local = LocalCluster(directory / "cluster", storage=3, servers=servers, partitions=PARTITIONS)
         self._scratch = 0
+        self.databases = databases or Databases("sqlite", directory)
+        """Of copies into tables."""
         self.accounted = dict.fromkeys(TARGETS + OTHER_TARGETS, -1)
         """By target partition: the id up to which its rows have been compared. Rows that come later, however late,
         count as the next copy's."""

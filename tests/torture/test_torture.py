@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.campaigns.databases import Databases
 
 from polonaise.errors import JavaMissing
 from polonaise.spark.java import find_java
@@ -23,6 +24,7 @@ from .scenarios import Rig
 from .snapshots import GROUP, judge_figures, snapshots_agree
 from .verdict import judge, judge_files
 
+DRIVER_DIES = [scenarios.killed_between_groups, scenarios.zombie]
 EXPECTED = {0: ["a", "b"], 1: ["c"]}
 
 
@@ -51,6 +53,23 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 )
 def test_each_row_is_there_once_and_in_order(rig: Rig, scenario: scenarios.Scenario) -> None:
     assert scenario(rig) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("database", ["mariadb", "pooled"])
+@pytest.mark.parametrize(
+    "scenario", [scenarios.killed_between_groups, scenarios.zombie], ids=lambda each: each.__name__
+)
+def test_in_databases_that_others_configure_each_row_is_there_once(
+    rig: Rig, scenario: scenarios.Scenario, database: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue(database)  # is skipped where it is not installed
+    before = rig.ground.databases
+    with Databases(database, tmp_path) as rig.ground.databases:
+        try:
+            assert scenario(rig) == []
+        finally:
+            rig.ground.databases = before
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import sys
 from rich.console import Console
 from rich.progress import Progress
 from tests.campaigns import running
+from tests.campaigns.databases import KINDS
 from tests.campaigns.running import GaveUp
 
 from .campaign import Campaign, Report
@@ -16,11 +17,12 @@ from .campaign import Campaign, Report
 def main() -> int:
     parser = running.options("make torture-delivery", __doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--database", choices=KINDS, default="sqlite", help="in which targets keep what they apply")
     options = parser.parse_args()
     console = Console()
     with (
         running.directory(options.keep) as directory,
-        Campaign(directory, options.seed, SCHEMES) as campaign,
+        Campaign(directory, options.seed, SCHEMES, database=options.database) as campaign,
         Progress(console=console) as progress,
     ):
         bar = progress.add_task("faults", total=60 * options.minutes)

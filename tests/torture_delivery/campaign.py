@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from tests.campaigns.databases import Databases
 from tests.campaigns.running import PATIENCE_S, ROOT, GaveUp
 
 import polonaise
@@ -60,8 +61,14 @@ class _Victim:
 class Campaign:
     """A cluster, targets, players and a writer, each a process. Use as a context manager: none outlives it."""
 
-    def __init__(self, directory: Path, seed: int, schemes: Sequence[str], planted: str = "") -> None:
-        """Targets are served by these transports in turn. `planted` is the option of the first target's process."""
+    def __init__(
+        self, directory: Path, seed: int, schemes: Sequence[str], planted: str = "", *, database: str = "sqlite"
+    ) -> None:
+        """Targets are served by these transports in turn, and keep what they apply in this kind of database.
+
+        `planted` is the option of the first target's process.
+        """
+        self._databases = Databases(database, directory)
         self._directory = directory
         self._random = random.Random(seed)
         self._cluster = LocalCluster(directory / "cluster", storage=3, servers=2, partitions=PARTITIONS, apart=True)
@@ -74,6 +81,7 @@ class Campaign:
         self.report = Report()
 
     def __enter__(self) -> Self:
+        self._databases.__enter__()
         self._cluster.start()
         for node in self._cluster.nodes:
             self._watchdog.tell(node.pid)
@@ -95,6 +103,7 @@ class Campaign:
         for node in self._cluster.nodes:
             node.ask_to_end(signal.SIGCONT)
         self._cluster.stop()
+        self._databases.__exit__()
         self._watchdog.__exit__()
 
     def _start_programs(self) -> None:
@@ -112,7 +121,7 @@ class Campaign:
     def _start_shard(self, name: str, scheme: str) -> Program:
         address = f"{scheme}://127.0.0.1:0"
         options = [self._planted] if self._planted and name == TARGETS[0] else []
-        command = ["tests.torture_delivery.shard", str(self._database(name)), address, *options]
+        command = ["tests.torture_delivery.shard", self._database(name), address, *options]
         shard = self._program(f"target-{name}", command)
         shard.launch()
         # In its later lives it has the port that the system has chosen for the first one.
@@ -144,8 +153,8 @@ class Campaign:
         self._programs.append(program)
         return program
 
-    def _database(self, name: str) -> Path:
-        return self._directory / f"{name}.sqlite"
+    def _database(self, name: str) -> str:
+        return self._databases.url(name)
 
     # ------------------------------------------------------------------ faults
 
@@ -172,11 +181,16 @@ class Campaign:
 
     def _draw(self) -> _Victim | None:
         """Return who is to be harmed next; None if the one that was drawn may not be."""
-        kind = self._random.choices(("target", "player", "server", "storage node"), (4, 4, 1, 1))[0]
+        kinds = {"target": 4, "player": 4, "server": 1, "storage node": 1}
+        if self._databases.can_crash:
+            kinds["database"] = 1
+        kind = self._random.choices(list(kinds), list(kinds.values()))[0]
         if kind == "target":
             victims = [_Victim(kind, each.name, each.signal, each.launch) for each in self._shards]
         elif kind == "player":
             victims = [_Victim(kind, each.name, each.signal, each.launch) for each in self._players]
+        elif kind == "database":
+            victims = [_Victim(kind, kind, lambda _: self._databases.crash(), self._databases.start_again)]
         else:
             nodes = self._cluster.servers if kind == "server" else self._cluster.storage
             if any(node.name in self._down for node in nodes):
@@ -187,7 +201,8 @@ class Campaign:
 
     def _harm(self, victim: _Victim) -> tuple[float, Callable[[], None]]:
         """Kill, stop or end the victim; return for how long, and what ends that."""
-        ways = ["kill", "stop"] + (["end"] if victim.kind in ("target", "player") else [])
+        ways = ["kill"] + (["stop"] if victim.kind != "database" else [])
+        ways += ["end"] if victim.kind in ("target", "player") else []
         way = self._random.choice(ways)
         self._down.add(victim.name)
         self.report.faults[f"{way} a {victim.kind}"] += 1

@@ -1,4 +1,4 @@
-"""A process with one target in SQLite: `python -m tests.torture_delivery.shard DATABASE ADDRESS [forgetful]`.
+"""A process with one target in a database: `python -m tests.torture_delivery.shard URL ADDRESS [forgetful]`.
 
 Served until SIGTERM, or until it is killed. A forgetful target is a planted bug: it tells an id that is too low.
 """
@@ -6,15 +6,14 @@ Served until SIGTERM, or until it is killed. A forgetful target is a planted bug
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
-import sqlite3
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from sqlalchemy import Column, Connection, Integer, LargeBinary, MetaData, Table
+from sqlalchemy import Column, Connection, Engine, Integer, LargeBinary, MetaData, Table, create_engine, select, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
 
 from polonaise.player import Acceptance, DeliverySource, Fence, RoutedEntry, SqlDeliveryTarget, serve
 from polonaise.terms import PartitionId, TransactionId
@@ -58,31 +57,39 @@ class Forgetful:
 
     async def accept(self, offered: Fence, source: DeliverySource) -> Acceptance:
         acceptance = await self.target.accept(offered, source)
-        with contextlib.closing(sqlite3.connect(self.database, timeout=60)) as db, db:
-            db.execute("UPDATE polonaise_delivery_ids SET high_water_mark = max(-1, high_water_mark - ?)", (FORGOTTEN,))
+        with engine_of(self.database).begin() as db:
+            lowered = f"CASE WHEN high_water_mark < {FORGOTTEN} THEN -1 ELSE high_water_mark - {FORGOTTEN} END"
+            db.execute(text(f"UPDATE polonaise_delivery_ids SET high_water_mark = {lowered}"))
         return acceptance._replace(applied={each: max(-1, id - FORGOTTEN) for each, id in acceptance.applied.items()})
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.target, name)
 
 
-def applied(database: Path) -> dict[PartitionId, list[tuple[TransactionId, bytes]]]:
-    """Return what the target has applied, by partition, in the order in which it did."""
+def engine_of(url: str) -> Engine:
+    """Return an engine that reads only what is committed, and keeps no connection."""
+    if url.startswith("sqlite"):
+        return create_engine(url, poolclass=NullPool, connect_args={"timeout": 60})
+    return create_engine(url, poolclass=NullPool, isolation_level="REPEATABLE READ")
+
+
+def applied(url: str) -> dict[PartitionId, list[tuple[TransactionId, bytes]]]:
+    """Return what the target has applied, by partition, in the order in which it did; nothing while it can't be had."""
     found: dict[PartitionId, list[tuple[TransactionId, bytes]]] = {}
-    if database.exists():
-        with (
-            contextlib.closing(sqlite3.connect(database, timeout=60)) as db,
-            contextlib.suppress(sqlite3.OperationalError),
-        ):
-            for partition, id, payload in db.execute("SELECT partition, id, payload FROM applied ORDER BY number"):
+    rows = select(APPLIED.c.partition, APPLIED.c.id, APPLIED.c.payload).order_by(APPLIED.c.number)
+    try:
+        with engine_of(url).connect() as db:
+            for partition, id, payload in db.execute(rows):
                 found.setdefault(partition, []).append((id, payload))
+    except DBAPIError:
+        return {}
     return found
 
 
 async def main(database: str, address: str, *options: str) -> None:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-    target = Shard(f"sqlite:///{database}")
+    target = Shard(database)
     served = Forgetful(target, database) if "forgetful" in options else target
     async with serve(served, address) as server:  # type: ignore[arg-type]
         sys.stdout.write(f"listening {server.address}\n")

@@ -30,6 +30,22 @@ async def test_a_minute_of_faults_loses_nothing_and_doubles_nothing(tmp_path: Pa
 
 @pytest.mark.alone
 @pytest.mark.slow
+@pytest.mark.parametrize("database", ["mariadb", "pooled"])
+async def test_databases_that_others_configure_and_that_are_killed_lose_and_double_nothing(
+    tmp_path: Path, database: str, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue(database)  # is skipped where it is not installed
+    with Campaign(tmp_path, 3, ("link", "grpc"), database=database) as campaign:
+        campaign.run(30.0)
+        await campaign.compare()
+    report = campaign.report
+    assert report.wrong == []
+    assert min(report.delivered.values()) > 50
+    assert report.faults["kill a database"], report.faults
+
+
+@pytest.mark.alone
+@pytest.mark.slow
 async def test_a_target_that_keeps_its_id_wrongly_is_found(tmp_path: Path) -> None:
     with Campaign(tmp_path, 2, ("link",), planted="forgetful") as campaign:
         campaign.run(10.0)
