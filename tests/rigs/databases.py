@@ -21,10 +21,13 @@ from sqlalchemy.exc import OperationalError
 from rigs.waiting import block_until
 
 _numbers = itertools.count()
+_POOLER_PORT = "&port=6432"
 
 
 @contextlib.contextmanager
 def engine_at(url: str, **options: Any) -> Iterator[Engine]:
+    if _POOLER_PORT in url:  # the next statement may come to another connection of the server
+        options["connect_args"] = {"prepare_threshold": None}
     engine = create_engine(url, **options)
     try:
         yield engine
@@ -167,7 +170,7 @@ class PostgreSQL(Server):
         return [str(self._programs / "postgres"), "-D", str(self.directory / "data"), *settings]
 
     def url(self, database: str) -> str:
-        port = "&port=6432" if self._pooler is not None else ""
+        port = _POOLER_PORT if self._pooler is not None else ""
         return f"postgresql+psycopg://postgres@/{database}?host={self.directory}{port}"
 
     def start(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from polonaise.errors import BadOption
+from polonaise.errors import BadOption, ViewUnfit
 from polonaise.player.deliverytarget import AppliedBatch
 from polonaise.player.protocol.entries import RoutedEntry
 from polonaise.player.sqldelivery import SqlDeliveryTarget
@@ -19,7 +19,7 @@ from polonaise.terms import Transaction
 from polonaise.views.sql import SqlView
 from polonaise.views.writerconnection import WriterConnection
 from rigs.bankview import Bank, accounts, check_fold, journal, open_accounts, transactions
-from rigs.databases import engine_at
+from rigs.databases import engine_at, execute
 from rigs.deliverycalls import batch_of, stream
 
 
@@ -192,10 +192,52 @@ async def test_nobody_else_ends_the_transaction_unnoticed(
         await view.close()
     with engine_at(server_url) as engine, engine.connect() as db:
         ids = db.execute(select(journal.c.id)).scalars().all()
-    if how is with_a_cursor and "postgresql" in server_url and "rollback" not in statement:
-        assert ids == [0], "what was committed past all that could refuse it is told, and nothing follows it"
-    else:
-        assert ids == []
+    assert ids == []
+
+
+def commit_unseen(db: Connection) -> None:
+    """Commit in a way that nothing on this side of the connection understands, as a stored procedure may."""
+    with_a_cursor(db, "SELECT 1; COMMIT" if db.dialect.name == "postgresql" else "EXECUTE IMMEDIATE 'COMMIT'")
+
+
+@pytest.mark.parametrize("raises", [False, True])
+async def test_what_apply_commits_unseen_stops_the_partition_for_every_process(server_url: str, raises: bool) -> None:
+    """The mark was committed with a part of the run: what is missing would never be applied."""
+    open_accounts(server_url)
+
+    class Sly(Bank):
+        def apply(self, tx: Transaction, db: Connection) -> None:
+            super().apply(tx, db)
+            if tx.id == 1:
+                commit_unseen(db)
+                if raises:
+                    raise KeyError("an error of another kind")
+
+    view, other = Sly(server_url), Bank(server_url)
+    try:
+        with pytest.raises(KeyError if raises else BadOption):
+            await view.apply_run(transactions(4))
+        for each in (view, other):
+            with pytest.raises(ViewUnfit, match="committed a part of what leads to id 3 of partition 0"):
+                await each.high_water_mark(0)
+        execute(server_url, "UPDATE polonaise_marks SET high_water_mark = 1")
+        assert await other.apply_run(transactions(4)[2:]) == 3
+    finally:
+        await view.close()
+        await other.close()
+    check_fold(server_url, {0: 4})
+
+
+async def test_what_a_target_s_code_commits_unseen_stops_it(server_url: str) -> None:
+    target = Lines(server_url)
+    Lines.fall = staticmethod(commit_unseen)
+    session = await stream(target)
+    try:
+        for _ in range(2):
+            with pytest.raises(ViewUnfit, match="committed a part of what leads to id 1 of partition 0"):
+                await session.take(batch_of(-1, ("a", "b"), 0))
+    finally:
+        await target.close()
 
 
 class Lines(SqlDeliveryTarget):

@@ -15,6 +15,8 @@ from polonaise.errors import ViewUnfit
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.columns import LONG_TEXT, short_text, transactional_table
 
+_TORN: Final = -2
+"""A mark of -2 - id, so -2 and below: a part of what leads to this id was committed by application code itself."""
 _ONLY: Final = 0
 """The key of the only row in the table of a `DefinitionKept`."""
 
@@ -51,6 +53,7 @@ class Marks:
         row = db.execute(self._select, {"at": partition}).one_or_none()
         if row is None:
             return None
+        self._check_whole(partition, row.high_water_mark)
         if cluster and row.cluster and row.cluster != cluster:
             raise ViewUnfit(
                 f"table {self.table.fullname} holds the marks of another log, {row.cluster}; this log is {cluster}. "
@@ -62,7 +65,28 @@ class Marks:
     def all(self, db: Connection) -> dict[PartitionId, TransactionId]:
         """Return the marks of all partitions that have a row, whatever log they are of."""
         rows = db.execute(select(self.table.c.partition, self.table.c.high_water_mark))
-        return {row.partition: int(row.high_water_mark) for row in rows}
+        marks = {row.partition: int(row.high_water_mark) for row in rows}
+        for partition, mark in marks.items():
+            self._check_whole(partition, mark)
+        return marks
+
+    def tear(self, db: Connection, partition: PartitionId, after: TransactionId) -> None:
+        """Mark that application code has committed a part of what leads to `after`, if the mark has got there.
+
+        From then on `read` and `all` refuse the partition: part of it may be missing, and nothing says which.
+        """
+        columns = self.table.c
+        reached = (columns.partition == partition) & (columns.high_water_mark >= after)
+        db.execute(update(self.table).where(reached).values(high_water_mark=_TORN - columns.high_water_mark))
+
+    def _check_whole(self, partition: PartitionId, mark: int) -> None:
+        if mark <= _TORN:
+            raise ViewUnfit(
+                f"table {self.table.fullname}: application code has itself committed a part of what leads to id "
+                f"{_TORN - mark} of partition {partition}, so the rest of it may be missing. Mend that code, which may "
+                "not end its SQL transaction; then drop the tables and this one, and everything is applied again, or "
+                f"mend their rows and set high_water_mark to the id that they hold, at most {_TORN - mark}"
+            )
 
     def add(self, db: Connection, partition: PartitionId, cluster: str) -> None:
         """Write the partition's row, with the mark -1. Raises SQLAlchemy's `IntegrityError` if there is one already."""

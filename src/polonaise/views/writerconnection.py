@@ -59,6 +59,8 @@ class WriterConnection:
         self.db = db
         self.fresh = True
         """Whether no transaction was committed on it yet: one that has waited for long may have been closed."""
+        self.was_ended = False
+        """Whether the last guarded transaction was ended by the application, so that a part of it may be committed."""
         self._ours = True
         self._meddled = False
         self._swallowed: DBAPIError | None = None
@@ -103,6 +105,7 @@ class WriterConnection:
             return
         db, transaction = self.db, self.db.begin()
         self._swallowed = None
+        self.was_ended = False
         try:
             if self._sqlite is not None:
                 begin_sqlite(db, "BEGIN IMMEDIATE")
@@ -122,6 +125,8 @@ class WriterConnection:
             self.fresh = False
         except BaseException as error:
             reason = self._reason(error) if guarded else None
+            if guarded and reason is None:
+                self._look_whether_ended(error)
             self._roll_back()
             if reason is not None:
                 raise reason from error
@@ -147,6 +152,7 @@ class WriterConnection:
         except DBAPIError as error:
             if trouble_in(error) is not None:
                 raise
+            self.was_ended = self._swallowed is None or trouble_in(self._swallowed) is None
             if self._swallowed is not None and self._swallowed is not error:
                 raise self._swallowed from error
             self._meddled = True
@@ -164,6 +170,16 @@ class WriterConnection:
         except SQLAlchemyError:
             return caught
         return None  # `apply` had caught it, and the transaction was whole: this error is another matter
+
+    def _look_whether_ended(self, error: BaseException) -> None:
+        """Find out whether the application has ended the transaction before it has raised the error."""
+        troubled = trouble_in(error) is not None or (self._swallowed is not None and trouble_in(self._swallowed))
+        if troubled or self._sqlite is not None or self._meddled or not self.usable:
+            return
+        try:
+            self.db.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {_WHOLE}")
+        except SQLAlchemyError as gone:
+            self.was_ended = self._meddled = isinstance(gone, DBAPIError) and trouble_in(gone) is None
 
     def note(self, error: DBAPIError) -> None:
         """Keep the database's error, which the application's code may catch."""
@@ -205,7 +221,7 @@ class WriterConnection:
             # Each statement goes through this method of the driver's, whoever sends it.
             driver.query = self._refusing(driver.query, _ends_on_mariadb, _MAY_NOT_COMMIT)
         elif self.db.dialect.name == POSTGRESQL:
-            event.listen(self.db, "before_cursor_execute", self._check_statement)
+            driver.cursor_factory = self._refusing_cursor(driver.cursor_factory)
 
     def _refusing(self, method: Callable[..., Any], refused: Callable[..., bool], why: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -216,9 +232,17 @@ class WriterConnection:
 
         return call
 
-    def _check_statement(self, _db: Connection, _cursor: object, statement: str, *_: object) -> None:
-        if not self._ours and _ENDS.match(statement):
-            raise BadOption(_MAY_NOT_END)
+    def _refusing_cursor(self, kind: Any) -> Any:
+        """Return a class of psycopg's cursors that refuses statements which end the transaction, whoever sends them."""
+        writer = self
+
+        class RefusingCursor(kind):  # type: ignore[misc]
+            def execute(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+                if not (writer._ours or writer._meddled) and _ends_on_postgresql(query, self):
+                    raise BadOption(_MAY_NOT_END)
+                return super().execute(query, *args, **kwargs)
+
+        return RefusingCursor
 
     def close(self) -> None:
         """Close the connection, which rolls back what is open."""
@@ -252,6 +276,12 @@ def _note(context: ExceptionContext) -> None:
 def _ends_on_mariadb(statement: str | bytes, *_: object) -> bool:
     text = statement if isinstance(statement, str) else bytes(statement[:1000]).decode(errors="replace")
     return _ENDS_MARIADB.match(text) is not None
+
+
+def _ends_on_postgresql(query: Any, cursor: Any) -> bool:
+    text = query.as_string(cursor) if hasattr(query, "as_string") else query
+    text = text if isinstance(text, str) else bytes(text).decode(errors="replace")
+    return _ENDS.match(text) is not None
 
 
 def begin_sqlite(db: Connection, how: str) -> None:
