@@ -207,13 +207,17 @@ class SimulatedDisk:
     def settle_names(self, changes: list[NameChange], *, done: bool) -> None:
         """End a sync of a directory: if it is `done`, these changes of names are durable from now on.
 
-        A failed sync has made some of them durable; the others never will be.
+        A failed sync has made some of them durable; the others never will be. A directory that was made is not given up
+        so: the next sync makes its name durable. Nobody could make it anew under what it holds by then, and a file
+        system that fails to write a directory takes no more writes.
         """
         for change in changes:
             if change in self._unsynced_names:  # else another sync, or a power loss, has decided it meanwhile
-                self._unsynced_names.remove(change)
-                if done or self.random.random() < 0.5:
+                settled = done or self.random.random() < 0.5
+                if settled:
                     change.settle()
+                if settled or not change.makes_directory:
+                    self._unsynced_names.remove(change)
 
     # -------------------------------------------------------------- for the ports
 

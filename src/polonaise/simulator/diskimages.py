@@ -196,6 +196,10 @@ class NameChange:
         for directory, name, node in steps:
             _set(directory.names, name, node)
 
+    @property
+    def makes_directory(self) -> bool:
+        return any(isinstance(node, DirectoryImage) for _, _, node in self._steps)
+
     def touches(self, directory: DirectoryImage) -> bool:
         return any(step[0] is directory for step in self._steps)
 

@@ -115,6 +115,9 @@ def run(seed: int, *, record: bool = False) -> Result:
             schedule.world.run(schedule.play())
         except ScheduleFailed as error:
             result.failure = str(error) or type(error).__name__
+        except Exception as error:
+            error.add_note(f"in the schedule of seed {seed}")
+            raise
         # A dead world is one large cycle, and every one that is left makes the next ones slower. It is collected in
         # here, where what its coroutines say as they are freed is kept quiet.
         gc.collect()

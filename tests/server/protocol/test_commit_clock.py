@@ -61,6 +61,28 @@ def test_small_steps_and_drift_are_followed() -> None:
         assert machine.off_s() == pytest.approx(machine.ahead_s, abs=1e-3)
 
 
+@pytest.mark.parametrize("ahead_s", [58.0, -58.0, DAY_S])
+def test_a_clock_that_was_wrong_only_at_its_first_look_is_right_as_soon_as_storage_nodes_have_said_so(
+    ahead_s: float,
+) -> None:
+    machine = Machine()
+    machine.ahead_s = ahead_s
+    machine.off_s(0.0)
+    machine.measures(a=0.0, b=0.3)
+    machine.ahead_s = 0.0
+    assert machine.off_s(0.1) == pytest.approx(0.0, abs=1e-3), "they were asked before it was set right"
+
+
+def test_what_was_measured_before_a_jump_does_not_speak_against_it() -> None:
+    """On one machine all clocks jump together, and are measured anew later."""
+    machine = Machine()
+    machine.off_s()
+    machine.measures(a=0.0, b=0.0)
+    machine.ahead_s = DAY_S
+    machine.off_s()
+    assert not machine.clock.unfit
+
+
 @pytest.mark.parametrize("jump_s", [DAY_S, -DAY_S, 3_650 * DAY_S, 11.0])
 def test_a_jump_that_nobody_confirms_is_not_believed_and_is_told(jump_s: float) -> None:
     machine = Machine()

@@ -119,16 +119,24 @@ class CommitClock:
         return self._trusted_us + monotonic_us
 
     def _verdict(self, now_s: float) -> _Verdict:
-        """Compare the wall clock with the storage nodes' clocks that were measured lately, and since it jumped."""
+        """Compare the wall clock with the storage nodes' clocks that were measured lately.
+
+        What was measured before the wall clock jumped can only speak for it, as when it was wrong for a moment and is
+        right again: on one machine all clocks jump together, and an earlier measure of them would speak against all.
+        """
         bound_us = self._bound_us / 2 if self.unfit else self._bound_us
-        off = within = 0
+        off = within = off_before = within_before = 0
         for witness in self._witnesses.values():
             measure = witness.measure
-            if self._counts(witness, now_s) and measure.at_s > self._jumped_s:
-                if abs(self._wall_us - measure.offset_us) - measure.within_us > bound_us:
-                    off += 1
-                else:
-                    within += 1
+            if not self._counts(witness, now_s):
+                continue
+            is_off = abs(self._wall_us - measure.offset_us) - measure.within_us > bound_us
+            if measure.at_s > self._jumped_s:
+                off, within = off + is_off, within + (not is_off)
+            else:
+                off_before, within_before = off_before + is_off, within_before + (not is_off)
+        if within + within_before > off + off_before:
+            return _Verdict.WITHIN
         if not off + within:
             return _Verdict.UNKNOWN
         return _Verdict.OFF if off > within else _Verdict.WITHIN
