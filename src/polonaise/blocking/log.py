@@ -70,7 +70,7 @@ class Log:
 
     @property
     def client_id(self) -> ClientId:
-        """This client's id, unique in the cluster, given out by the coordinator."""
+        """This client's id, unique in the cluster, given out by the coordinator; 0 while none can be had."""
         return self._log.client_id
 
     @property

@@ -85,6 +85,11 @@ class PartitionAppends(PartitionCondition):
         self.admission = Admission(self._is_open)
         self.turntaking = TurnTaking(client_id, self.mark)
 
+    def identify(self, client_id: ClientId) -> None:
+        """Take the id of a client that had none before."""
+        self.client_id = client_id
+        self.turntaking.turns.client_id = client_id
+
     def _is_open(self, taken: int) -> bool:
         return self._stream is not None and self._has_room(taken)
 

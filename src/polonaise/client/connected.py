@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeAlias
@@ -15,6 +16,7 @@ from polonaise.client.links import Links
 from polonaise.client.mounting import Form, Mounting
 from polonaise.client.proofrequests import ProofRequests
 from polonaise.client.protocol.arguments import checked_seconds, wrong
+from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.receipt import Receipt
 from polonaise.client.requests import Requests
 from polonaise.client.routes import Routes
@@ -22,11 +24,21 @@ from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View, close_view, takes_own, tell_log
 from polonaise.client.waiting import check_loop, end, is_inherited, own_loop
 from polonaise.coordination.topics import log_key_of, where_of
-from polonaise.errors import BadOption, Closed, PolonaiseError, UnknownPartition, fresh
+from polonaise.errors import (
+    AccessDenied,
+    BadOption,
+    Closed,
+    CoordinatorUnavailable,
+    PolonaiseError,
+    UnknownPartition,
+    fresh,
+)
 from polonaise.host import Host
 from polonaise.redaction import redacted
 from polonaise.terms import ClientId, PartitionId
 from polonaise.topics import ClusterTopics
+
+_log = logging.getLogger("polonaise.client")
 
 Partitioner: TypeAlias = Callable[[tuple[Any, ...], int], PartitionId]
 """A function that chooses the partition of a call without `partition=`: `partitioner(given, partition_count)`.
@@ -90,7 +102,12 @@ class Connected:
         the code that opens the log."""
         self._fault: PolonaiseError | None = None
         self.client_id: ClientId = 0
-        """This client's id, unique in the cluster, given out by its coordinator; 0 before `start`."""
+        """This client's id, unique in the cluster, given out by its coordinator; 0 before `start`, and while none can
+        be had. Only what appends, leases and views need it."""
+        self._begun = False
+        """Whether `start` has got so far that there are connections to close."""
+        self._without_id: PolonaiseError | None = None
+        """Why this client has no id yet, although it has begun; None if it has one."""
         self.cluster_key = b""
         """The cluster's key, 16 bytes that no other cluster has; empty before `start`."""
         self.partition_count = 0
@@ -119,14 +136,16 @@ class Connected:
     async def start(self) -> None:
         """Read the cluster's description, and begin to mount the view's partitions, or those in `partitions`.
 
-        `async with` calls it. Returns before the partitions are mounted (`ready` waits for that). Raises
+        `async with` calls it. Returns before the partitions are mounted (`ready` waits for that), and also if the
+        coordinator tells of the cluster and can give no id, as on a full disk: then this client reads, and what it
+        appends waits until it has one. Raises
         what finding the cluster raises, such as `NotInitialized`, `CoordinatorUnavailable`, `ServersUnavailable` and
         `UnknownTopic`; `UnknownPartition` for `partitions` that the topic or cluster lacks, `Closed` after `close`, and
         `BadOption` if the client was started before.
         """
         if self._closed:
             raise Closed("this client was closed: connect a new one")
-        if self.client_id:
+        if self._begun:
             raise BadOption("this client was started before: `async with` starts it, and no further call is needed")
         self._loop = own_loop()
         description = await self._discovery.describe()
@@ -136,17 +155,52 @@ class Connected:
         if self._view is not None:
             # Before the first mark is read: a view kept from another log refuses to tell it.
             tell_log(self._view, self.log_key)
-        self.client_id = await self._discovery.unique_id()
+        self._identified: asyncio.Future[None] = self._loop.create_future()
+        """Done once this client has its id."""
+        try:
+            self._identify(await self._discovery.unique_id())
+        except (AccessDenied, CoordinatorUnavailable) as error:
+            # To be given one is a write at the coordinator, whose disk may be full. Whoever only reads needs none.
+            self._without_id = error
         self._routes = Routes(self._host, self._discovery, self._settings, lambda: self.whereabouts(), topic)
         self._routes.grown = self._grow
-        self._links = Links(self._host, self.client_id, description.key, self._settings)
+        self._links = Links(self._host, lambda: self.client_id, description.key, self._settings)
+        self._begun = True
         self._requests = Requests(self._host, self._routes, self._links, self._settings)
         self._tasks += await self._routes.start()
+        if self._without_id is not None:
+            _log.warning("this client can read only, because it was given no id: %s", self._without_id)
+            self._tasks.append(self._host.spawn(self._keep_asking_for_an_id(), "client: ask for an id"))
         partitions = self._wanted_partitions
         if partitions is None:
             partitions = range(self.partition_count) if self._view is not None else ()
         for partition in partitions:
             self._appends_of(partition)
+
+    def _identify(self, client_id: ClientId) -> None:
+        """Take note of this client's id, which everything that writes has waited for."""
+        self.client_id, self._without_id = client_id, None
+        for partition in self._partitions.values():
+            partition.appends.identify(client_id)
+        self._identified.set_result(None)
+
+    async def _keep_asking_for_an_id(self) -> None:
+        """Ask for an id until this client has one."""
+        backoff = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
+        while self._without_id is not None:
+            await asyncio.sleep(backoff.pause_s(self._host.random.random()))
+            try:
+                self._identify(await self._discovery.unique_id())
+            except Closed:
+                return
+            except PolonaiseError as error:
+                self._without_id = error
+
+    def _own_id(self) -> ClientId:
+        """Return this client's id. Raises why it has none."""
+        if self._without_id is not None:
+            raise fresh(self._without_id)
+        return self.client_id
 
     def _grow(self, count: int) -> None:
         """Take note that the topic has more partitions; the view begins with them unless it was given a selection."""
@@ -165,7 +219,7 @@ class Connected:
         if self._closed:
             return
         self._closed = True
-        if self.client_id and is_inherited(self._loop):
+        if self._begun and is_inherited(self._loop):
             return  # in a forked child, which ends: all that there is to be closed is its parent's
         error = Closed("this client was closed: connect a new one")
         # First of all: what waits is told why it ends, before the tasks that would have served it are cancelled.
@@ -177,7 +231,7 @@ class Connected:
         ending: list[asyncio.Task[Any]] = [*self._tasks, *self._lease_keepers, *submitted]
         for task in ending:
             end(task)
-        if self.client_id:
+        if self._begun:
             self._links.close()
         if ending:
             await asyncio.wait(ending)
@@ -197,7 +251,7 @@ class Connected:
         self._fault = fault
         for partition in self._partitions.values():
             partition.mounting.stop(fault)
-        if self.client_id:  # else it has not begun with anything
+        if self._begun:  # else it has not begun with anything
             self._routes.stop(fault)
             self._links.close()
 
@@ -250,7 +304,9 @@ class Connected:
             )
             taker = Applier(self._host, self._view, partition, appends.mark, bodies, self._form, self._settings)
             self._tasks.append(self._host.spawn(taker.apply_all(), f"client: apply partition {partition}"))
-        mounting = Mounting(self._host, appends, taker, self._routes, self._links, self._settings)
+        mounting = Mounting(
+            self._host, appends, taker, self._routes, self._links, self._settings, self._identified, self._own_id
+        )
         taker.mounting = mounting
         self._tasks.append(self._host.spawn(mounting.keep_mounted(), f"client: mount partition {partition}"))
         self._partitions[partition] = _Partition(appends, mounting)
@@ -276,7 +332,7 @@ class Connected:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed("this client was closed: connect a new one")
-        if not self.client_id:
+        if not self._begun:
             raise Closed("this client was not started: use `async with`, or `await log.start()`")
 
     async def cluster_topics(self) -> ClusterTopics:

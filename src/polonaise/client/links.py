@@ -88,10 +88,14 @@ class Stream:
 class Links:
     """The connections of one client to the servers that own partitions."""
 
-    def __init__(self, host: Host, client_id: ClientId, cluster_key: bytes, settings: ClientSettings) -> None:
+    def __init__(
+        self, host: Host, client_id: Callable[[], ClientId], cluster_key: bytes, settings: ClientSettings
+    ) -> None:
+        """Connect to nothing yet. `client_id` returns the client's id; 0 while it has none, with which it can read."""
         self._host = host
         self._settings = settings
-        self._hello = link.hello(ROLE_CLIENT, settings.name, cluster_key=cluster_key, node=client_id)
+        self._client_id = client_id
+        self._cluster_key = cluster_key
         self._sequence = 0
         self._streams: dict[str, Stream] = {}
         self._bulk: dict[str, Connection] = {}
@@ -201,10 +205,12 @@ class Links:
     async def _connect_to(
         self, address: str, on_message: link.OnMessage, on_closed: link.OnClosed | None = None
     ) -> Connection:
+        hello = link.hello(ROLE_CLIENT, self._settings.name, cluster_key=self._cluster_key, node=self._client_id())
+
         def make() -> Connection:
             return Connection(
                 self._host,
-                hello=self._hello,
+                hello=hello,
                 peer_roles=(ROLE_SERVER,),
                 on_message=on_message,
                 on_closed=on_closed,

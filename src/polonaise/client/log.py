@@ -400,7 +400,7 @@ class Log(ReadableLog):
         checked = checked_lease(name, duration_s, note)
         self._leases += 1
         return Lease(
-            self._host, self._requests, self._usable(partition), *checked, self.client_id << 32 | self._leases,
+            self._host, self._requests, self._usable(partition), *checked, self._own_id() << 32 | self._leases,
             self._lease_keepers,
         )  # fmt: skip
 
@@ -438,7 +438,7 @@ class Log(ReadableLog):
         self._check_open()
         check_loop(self._loop)
         self._leases += 1
-        holder = self.client_id << 32 | self._leases
+        holder = self._own_id() << 32 | self._leases
         return WorkerGroup(
             self, name, view=view, handler=handler, lease_s=lease_s, progress_s_max=progress_s_max, holder=holder
         )

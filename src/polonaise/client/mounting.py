@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -51,7 +52,7 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.link.connection import fault_in
 from polonaise.log.batch import Batch
-from polonaise.terms import BodyForm, FailureReason, Generation, MountState, TransactionId
+from polonaise.terms import BodyForm, ClientId, FailureReason, Generation, MountState, TransactionId
 from polonaise.wire.appends import decode_failures
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import AppendsFailed, Credit, Feed, Flushed, Mount, Mounted, Refused, Unmount
@@ -153,8 +154,13 @@ class Mounting:
         routes: Routes,
         links: Links,
         settings: ClientSettings,
+        identified: asyncio.Future[None],
+        own_id: Callable[[], ClientId],
     ) -> None:
+        """Begin with `keep_mounted`. `identified` is done once the client has its id, and `own_id` raises why not."""
         self._host = host
+        self._identified = identified
+        self._own_id = own_id
         self._loop = appends.loop
         self._partition = appends.partition
         self._id = appends.id
@@ -180,6 +186,8 @@ class Mounting:
     async def keep_mounted(self) -> None:
         """Mount the partition, again and again until it stops; run as a task."""
         backoff = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
+        if not self._identified.done():
+            await self._wait_for_an_id()
         # The mark comes first, and once: a mount says from where it is to be fed. Later mounts go on where the last
         # one stopped.
         try:
@@ -201,6 +209,14 @@ class Mounting:
                 # After the pause: the coordinator may learn of the change only now.
                 await self._routes.reread()
 
+    async def _wait_for_an_id(self) -> None:
+        """Wait until the client has its id, without which no server would tell its appends from others'."""
+        try:
+            self._own_id()
+        except PolonaiseError as error:
+            self._note(error)
+        await asyncio.shield(self._identified)
+
     def _is_hopeless(self, error: PolonaiseError) -> bool:
         """Whether there is no sense in mounting again.
 
@@ -212,6 +228,8 @@ class Mounting:
     def _waits_for(self) -> str:
         """Return what the partition waits for before it is mounted, for error messages."""
         owner = self._routes.known(self._partition)
+        if not self._identified.done():
+            return "an id of this client, which the coordinator could not give yet"
         if not self._begun and self._taker.begins_by:
             return self._taker.begins_by
         if owner is None or self._attempt is None:

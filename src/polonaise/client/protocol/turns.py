@@ -92,7 +92,7 @@ class Turns:
     """The turns of one client in one partition."""
 
     def __init__(self, client_id: ClientId) -> None:
-        self._client_id = client_id
+        self.client_id = client_id
         self._queues: OrderedDict[bytes, _Queue] = OrderedDict()
         """By hash of a lock: the turns of this client that want the lock, and its rivals. Longest known lock first."""
         self._seen: dict[ClientId, TransactionId] = {}
@@ -234,7 +234,7 @@ class Turns:
         Does nothing if that client is this one, or is not remembered.
         """
         client = self._writer_of(by)
-        if client is None or client == self._client_id:
+        if client is None or client == self.client_id:
             return
         self._seen[client] = max(by, self._seen.get(client, by))
         for hashed in turn._locks:
