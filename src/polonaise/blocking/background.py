@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from polonaise.client.waiting import forked_log, retrieve
-from polonaise.errors import Closed, WrongThread
+from polonaise.errors import Closed, PolonaiseError, WrongThread
 from polonaise.host.forks import keep_apart
 from polonaise.redaction import redacted
 
@@ -44,10 +44,14 @@ class Outcome(NamedTuple, Generic[T]):
 class Call(Generic[T]):
     """The calling thread's handle on what it asked of the background thread."""
 
-    __slots__ = ("_background", "given_up", "inbox", "task")
+    __slots__ = ("_background", "_come_to", "_undo", "given_up", "inbox", "task")
 
-    def __init__(self, background: Background) -> None:
+    def __init__(self, background: Background, undo: Callable[[T], object] | None = None) -> None:
+        """`undo` is called, in the background thread, with a result that the calling thread did not get."""
         self._background = background
+        self._undo = undo
+        self._come_to: Outcome[T] | None = None
+        """What the call has come to, as only the background thread knows; None before."""
         # By the name in its module: gevent may have put another one there.
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         """What the background thread tells the calling one: last of all the `Outcome`. Any more are not looked at."""
@@ -59,7 +63,10 @@ class Call(Generic[T]):
     def settle(self, outcome: Outcome[T]) -> None:
         """Tell the calling thread what has become of the call."""
         self._background.calls.discard(self)
+        self._come_to = outcome
         self.inbox.put(outcome)
+        if self.given_up:
+            self._take_back()
 
     def result(self) -> T:
         """Wait for the outcome; return the result or raise the error."""
@@ -69,10 +76,20 @@ class Call(Generic[T]):
         return outcome.result  # type: ignore[no-any-return]
 
     def give_up(self) -> None:
-        """Cancel the awaitable, without waiting for its end. For a thread that was broken off."""
+        """Cancel the awaitable, or undo what it has done, without waiting. For a thread that was broken off."""
         self.given_up = True
         self._background.calls.discard(self)
-        self._background.post(lambda: self.task.cancel() if self.task is not None else None)
+        self._background.post(self._take_back)
+
+    def _take_back(self) -> None:
+        """Cancel the awaitable if it has not ended; undo it, once, if it has succeeded."""
+        if self._come_to is None:
+            if self.task is not None:
+                self.task.cancel()
+        elif self._come_to.error is None:
+            undo, self._undo = self._undo, None
+            if undo is not None:
+                undo(self._come_to.result)  # type: ignore[arg-type]
 
 
 class Background:
@@ -167,14 +184,15 @@ class Background:
         """Whether the calling thread is the background thread."""
         return threading.current_thread() is self._thread
 
-    def call(self, make: Callable[[], Awaitable[T]]) -> T:
+    def call(self, make: Callable[[], Awaitable[T]], undo: Callable[[T], object] | None = None) -> T:
         """Call `make` in the background thread, await what it returns, and return the result.
 
-        If the wait is broken off, as by `KeyboardInterrupt`, the awaitable is cancelled, or not begun. Raises what the
-        awaitable raises, `asyncio.CancelledError`, too; `WrongThread` if called in the background thread, which would
-        wait for itself; `Forked` in a child process; and `Closed` once `close` was called.
+        If the wait is broken off, as by `KeyboardInterrupt`, the awaitable is cancelled, or not begun; if it has ended
+        by then, `undo` is called in the background thread with its result, which nobody got. Raises what the awaitable
+        raises, `asyncio.CancelledError`, too; `WrongThread` if called in the background thread, which would wait for
+        itself; `Forked` in a child process; and `Closed` once `close` was called.
         """
-        call: Call[T] = Call(self)
+        call: Call[T] = Call(self, undo)
         try:
             self.begin(call, make)
             return call.result()
@@ -201,15 +219,15 @@ class Background:
 
         self._ask(call, start)
 
-    def now(self, do: Callable[[], T]) -> T:
+    def now(self, do: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
         """Run a function that does not wait in the background thread, and return its result.
 
-        Runs the function at once if the calling thread is the background thread. Raises what the function raises,
-        `Forked` and `Closed`.
+        Runs the function at once if the calling thread is the background thread. `undo` as for `call`. Raises what the
+        function raises, `Forked` and `Closed`.
         """
         if self.is_current:
             return do()
-        call: Call[T] = Call(self)
+        call: Call[T] = Call(self, undo)
 
         def start() -> None:
             if call.given_up:
@@ -228,6 +246,28 @@ class Background:
             call.give_up()
             raise
 
+    def call_to_end(self, make: Callable[[], Awaitable[T]]) -> T:
+        """Do what `call` does, for an awaitable that goes on to its end if the wait for it is broken off."""
+        begun: list[asyncio.Task[T]] = []
+
+        def begin() -> asyncio.Task[T]:
+            if not begun:
+                begun.append(self._loop.create_task(_awaited(make)))
+                begun[0].add_done_callback(retrieve)
+            return begun[0]
+
+        try:
+            return self.call(lambda: asyncio.shield(begin()))
+        except PolonaiseError:
+            raise
+        except BaseException:
+            self.post(begin)
+            raise
+
+    def begin_here(self, make: Callable[[], Awaitable[object]]) -> None:
+        """Await what `make` returns, in a task that nobody waits for. To be called in the background thread."""
+        self._loop.create_task(_awaited(make)).add_done_callback(retrieve)
+
     def post(self, do: Callable[[], object]) -> None:
         """Run a function in the background thread without waiting for it.
 
@@ -235,8 +275,11 @@ class Background:
         """
         if self._pid != os.getpid():
             return
-        with suppress(RuntimeError):  # the loop is closed
+        try:
             self._loop.call_soon_threadsafe(do)
+        except RuntimeError:
+            if not self._loop.is_closed():  # then a handler of signals has raised it
+                raise
 
     def _ask(self, call: Call[Any], start: Callable[[], None]) -> None:
         """Have the background thread run `start`, and register the call whose outcome the calling thread waits for."""
@@ -250,7 +293,9 @@ class Background:
             raise self._closed_error()
         try:
             self._loop.call_soon_threadsafe(start)
-        except RuntimeError:  # the loop is closed
+        except RuntimeError:
+            if not self._loop.is_closed():  # then a handler of signals has raised it
+                raise
             raise self._closed_error() from None
 
     def _closed_error(self) -> Closed:

@@ -62,7 +62,11 @@ def connect(
         ),
         f"polonaise {redacted(address)}",
     )
-    return Log(background, context.value, context.close)
+    try:
+        return Log(background, context.value, context.close)
+    except BaseException:  # broken off by a handler of signals
+        background.close(context.close)
+        raise
 
 
 def hold(make: Callable[[], AbstractAsyncContextManager[T]], name: str) -> tuple[Background, TaskBoundContext[T]]:
@@ -70,8 +74,8 @@ def hold(make: Callable[[], AbstractAsyncContextManager[T]], name: str) -> tuple
 
     Raises what entering raises.
     """
-    background = Background(name)
     context = TaskBoundContext(make)
+    background = Background(name)
     try:
         background.call(context.open)
     except BaseException:

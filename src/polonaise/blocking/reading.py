@@ -52,7 +52,7 @@ class Reading(Generic[T]):
         self._taken: _Taken[T] = _Taken(0, [])
         self._next = 0
         """Which of the items that were taken is returned next."""
-        self._pump = background.now(lambda: _Pump(source(), size))
+        self._pump = background.now(lambda: _Pump(source(), size), undo=_Pump.stop)
         self._closed = False
 
     def __iter__(self) -> Self:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from contextlib import contextmanager, suppress
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from polonaise.blocking.background import Background
 from polonaise.client import receipt as asynchronous
@@ -62,9 +62,8 @@ class Receipt:
         receipt = self._receipt
         if not self._settled:
             try:
-                self._background.call(lambda: _within(lambda: receipt.wait(None), timeout))
-            except TimeoutError:
-                return receipt.done
+                if self._background.call(lambda: _within(lambda: receipt.wait(None), timeout)) is None:
+                    return receipt.done
             except CopiesUnproved as error:
                 if not self._settled:  # the log works, and another wait may bring the proof
                     with_receipt(self._background, error)
@@ -186,10 +185,10 @@ class Submission:
         in a thread raises: `Closed`, `WrongThread`, `Forked`.
         """
         checked_seconds("timeout", timeout)
-        try:
-            kind, receipt, error = self._background.call(lambda: _within(self._submission.outcome, timeout))
-        except TimeoutError:
-            raise DeadlineExceeded(f"the submission has not ended after {timeout:g} s: it goes on") from None
+        ended = self._background.call(lambda: _within(self._submission.outcome, timeout))
+        if ended is None:
+            raise DeadlineExceeded(f"the submission has not ended after {timeout:g} s: it goes on")
+        kind, receipt, error = ended.result
         if error is not None:
             with_receipt(self._background, error)
         if isinstance(receipt, asynchronous.Receipt):
@@ -223,6 +222,18 @@ def with_receipt(background: Background, error: E) -> E:
     return error
 
 
-async def _within(make: Callable[[], Awaitable[T]], timeout: float | None) -> T:
-    async with asyncio.timeout(timeout):
-        return await make()
+class _Ended(NamedTuple, Generic[T]):
+    """What was waited for has ended in time, with this result."""
+
+    result: T
+
+
+async def _within(make: Callable[[], Awaitable[T]], timeout: float | None) -> _Ended[T] | None:
+    """Await what `make` returns; return None if that takes longer than `timeout` seconds.
+
+    A value, because a `TimeoutError` in the waiting thread is that of an application's own handler of signals.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout):
+            return _Ended(await make())
+    return None

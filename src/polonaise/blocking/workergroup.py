@@ -6,7 +6,6 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any, Self
 
 from polonaise.applicationcode import OrdinaryErrors
@@ -107,14 +106,24 @@ class WorkerGroup:
         was closed.
         """
         try:
-            with suppress(Closed):
-                self._background.call(self._group.leave)
+            self._background.call_to_end(self._leave)
+        except Closed:
+            self._close_threads()
+
+    async def _leave(self) -> None:
+        """Leave, and end the threads once nothing more is handled in them."""
+        try:
+            await self._group.leave()
         finally:
-            if self._threads is not None:
-                self._threads.close()
+            self._close_threads()
+
+    def _close_threads(self) -> None:
+        if self._threads is not None:
+            self._threads.close()
 
     def __enter__(self) -> Self:
-        self._background.call(self._group.__aenter__)
+        # Broken off after it has joined, nobody would ever leave.
+        self._background.call(self._group.__aenter__, undo=lambda _: self._background.begin_here(self._leave))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -153,4 +153,8 @@ def blocking_log(*, partitions: int = 1, seed: int = 1, **options: Unpack[Memory
     Takes the options of `log`, and raises as `log` does: at its end the first error that ended a task of a client.
     """
     background, context = hold(lambda: log(partitions=partitions, seed=seed, **options), "polonaise in memory")
-    return BlockingMemoryLog(background, context.value, context.close)
+    try:
+        return BlockingMemoryLog(background, context.value, context.close)
+    except BaseException:  # broken off by a handler of signals
+        background.close(context.close)
+        raise
