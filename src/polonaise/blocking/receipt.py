@@ -222,18 +222,18 @@ def with_receipt(background: Background, error: E) -> E:
     return error
 
 
-class _Ended(NamedTuple, Generic[T]):
+class _InTime(NamedTuple, Generic[T]):
     """What was waited for has ended in time, with this result."""
 
     result: T
 
 
-async def _within(make: Callable[[], Awaitable[T]], timeout: float | None) -> _Ended[T] | None:
+async def _within(make: Callable[[], Awaitable[T]], timeout: float | None) -> _InTime[T] | None:
     """Await what `make` returns; return None if that takes longer than `timeout` seconds.
 
     A value, because a `TimeoutError` in the waiting thread is that of an application's own handler of signals.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout):
-            return _Ended(await make())
+            return _InTime(await make())
     return None
