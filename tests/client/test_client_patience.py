@@ -65,6 +65,13 @@ async def test_while_the_owner_does_not_answer_a_mount(world: World) -> None:
         assert f"an answer of {world.server.address} to its mount" in text
 
 
+async def test_a_mount_that_took_too_long_is_given_longer_the_next_time(world: World) -> None:
+    """What was read for it from slow disks would else come too late each time."""
+    world.server.silent_mounts = True
+    client = await world.client(view=Memo(), settings={"mount_s_max": 0.02})
+    await wait_until(lambda: "did not answer a mount within 0.16 s" in str(client.trouble(0)))
+
+
 async def test_while_the_owner_is_not_ready(world: World) -> None:
     world.server.not_ready = 10**6
     client = await world.client(view=Memo(), settings={"retry_s_max": 0.002})

@@ -155,6 +155,7 @@ class Talk:
         started = StartedSession(
             PartitionValue(1, number, MEMBERS, resets=resets), closing, last.crc if last else 0, 0,
             dict(self.owner.registers.values), {name: _connection(name, number) for name in engaged}, ZONES,
+            pace_s=float(_after(words, "pace", "0")),
         )  # fmt: skip
         return self.owner.session_started(started, self.now)
 

@@ -22,7 +22,7 @@ def test_a_copy_that_is_added_comes_in_beside_a_member_that_falls_behind_for_eve
 ) -> None:
     world = World(1)
     value = PartitionValue(3, 7, ("a", "b", "c"), next=("a", "b", "c", "d"))
-    session: Any = SimpleNamespace(id=7, value=value, engaged={"a", "b"})
+    session: Any = SimpleNamespace(id=7, value=value, engaged={"a", "b"}, rests_until_s=0.0)
     owner = SimpleNamespace(session=session, partition=0, generation=3, committed=9, readiness=Readiness(0))
     readmitted: list[StorageId] = []
 
@@ -50,3 +50,39 @@ def test_a_copy_that_is_added_comes_in_beside_a_member_that_falls_behind_for_eve
 
     world.run(scenario())
     assert readmitted == ["d"]
+
+
+def test_a_session_whose_start_took_long_is_not_ended_at_once_to_let_a_replica_back_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where disks are slow, sessions would else do little but start."""
+    world = World(1)
+    value = PartitionValue(3, 7, ("a", "b", "c"))
+    readmitted: list[float] = []
+
+    async def copy_to(*_: Any) -> None:
+        pass
+
+    monkeypatch.setattr(CatchUp, "_copy_to", copy_to)
+
+    async def main(host: Host) -> None:
+        began_s = host.clock.monotonic_s()
+        session: Any = SimpleNamespace(id=7, value=value, engaged={"a", "b"}, rests_until_s=began_s + 30.0)
+        owner = SimpleNamespace(session=session, partition=0, generation=3, committed=9, readiness=Readiness(0))
+
+        def readmit(_: StorageId) -> None:
+            readmitted.append(host.clock.monotonic_s() - began_s)
+            owner.session = None
+
+        reader: Any = SimpleNamespace(owner=owner, ask=None)
+        links = {"c": SimpleNamespace(session=1, bulk=1)}
+        shared: Any = SimpleNamespace(host=host, settings=ServerSettings(), links=links, copies=None)
+        await CatchUp(shared, reader, session, readmit, 0.0).run()
+
+    async def scenario() -> None:
+        process = world.machine("m").start(main)
+        await asyncio.sleep(60)
+        process.crash()
+
+    world.run(scenario())
+    assert [round(seconds) for seconds in readmitted] == [30]

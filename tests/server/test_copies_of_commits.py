@@ -12,6 +12,7 @@ import pytest
 from polonaise.coordination.values import Engagement, PartitionValue
 from polonaise.errors import ConnectionLost
 from polonaise.server.catchup import CatchUp
+from polonaise.server.protocol.patience import SyncPatience
 from polonaise.server.protocol.readiness import Readiness
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import UNRESOLVED
@@ -41,12 +42,12 @@ async def test_a_late_replica_is_copied_what_is_committed_while_more_is_on_its_w
     owner = SimpleNamespace(committed=5, partition=0, readiness=Readiness(0))
     engagements = {"A": Engagement(4), "B": Engagement(4), "C": Engagement(3, 1)}
     value = PartitionValue(1, 4, ("A", "B", "C"), engagements=engagements)
-    session = SimpleNamespace(id=4, value=value, closing=1, sent=9, engaged={"A": None})
+    session = SimpleNamespace(id=4, value=value, closing=1, sent=9, engaged={"A": None}, pace_s=0.0)
     clock = SimpleNamespace(monotonic_s=lambda: 0.0)
     shared: Any = SimpleNamespace(
         host=SimpleNamespace(clock=clock), settings=ServerSettings(), links={}, copies=_Turns(), history=None
     )
-    reader: Any = SimpleNamespace(owner=owner, ask=ask, history=None)
+    reader: Any = SimpleNamespace(owner=owner, ask=ask, ask_to_read=ask, patience=SyncPatience(5, 60), history=None)
     catch_up = CatchUp(shared, reader, session, lambda name: None, 0.0)  # type: ignore[arg-type]
     with pytest.raises(ConnectionLost):
         await catch_up._copy_to("C")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,6 +14,7 @@ from polonaise.errors import (
     BeyondLog,
     ConnectionLost,
     DataDamaged,
+    DeadlineExceeded,
     HistoryTrimmed,
     PartitionNotReady,
     PartitionUnavailable,
@@ -38,7 +40,7 @@ class Link:
     def __init__(self, answer: Any) -> None:
         self.answer = answer
 
-    async def ask_bulk(self, request: Any, partition: int) -> Any:
+    async def ask_bulk(self, request: Any, partition: int, deadline_s: float | None = None) -> Any:
         if isinstance(self.answer, PolonaiseError):
             raise self.answer
         return self.answer
@@ -171,10 +173,47 @@ def test_without_fragments_the_error_says_what_to_do_and_not_that_it_passes() ->
     assert told.value.retry is Retry.NEVER
 
 
+class LateReplica(Link):
+    """One that does not answer; notes for how long it was waited for."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.waited_s: list[float] = []
+
+    async def ask_bulk(self, request: Any, partition: int, deadline_s: float | None = None) -> Any:
+        assert deadline_s is not None
+        self.waited_s.append(deadline_s)
+        raise DeadlineExceeded(f"no answer within {deadline_s:g} s")
+
+
+def read_often(owner: Owner, times: int) -> None:
+    async def main() -> None:
+        reader = reading(owner)
+        for _ in range(times):
+            with contextlib.suppress(PartitionNotReady):
+                await reader.read_history(2, 10, 100)
+
+    asyncio.run(main())
+
+
+def test_where_all_replicas_are_slow_they_are_waited_for_longer() -> None:
+    owner, late = Owner({"a": None, "b": None}), LateReplica()
+    owner.links["a"] = owner.links["b"] = late
+    read_often(owner, 3)
+    assert late.waited_s == [5, 5, 10, 10, 20, 20]
+
+
+def test_one_slow_replica_keeps_no_reader_waiting_longer() -> None:
+    owner, late = Owner({"a": None, "b": Batches(10, payload=[b"of b"])}), LateReplica()
+    owner.links["a"] = late
+    read_often(owner, 6)
+    assert late.waited_s == [5, 5, 5]
+
+
 class TrimmedReplica(Link):
     """Of 5 and what comes after it; tells from where it was asked."""
 
-    async def ask_bulk(self, request: Any, partition: int) -> Any:
+    async def ask_bulk(self, request: Any, partition: int, deadline_s: float | None = None) -> Any:
         if request.first <= 4:
             raise HistoryTrimmed("ids below 5 were trimmed from the storage node")
         return Batches(10, payload=[b"from %d" % request.first])

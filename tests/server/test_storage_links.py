@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from polonaise.errors import ConnectionLost, PolonaiseError
+from polonaise.errors import ConnectionLost, DeadlineExceeded, PolonaiseError
 from polonaise.host.real import RealHost
 from polonaise.link.connection import OWN_REQUESTS
 from polonaise.server.settings import ServerSettings
@@ -32,6 +32,24 @@ def test_a_late_refusal_of_a_request_is_no_fault_of_the_session() -> None:
     assert failed == []
     link._on_message(link.session, refusal, 7, 0)
     assert len(failed) == 1
+
+
+async def test_what_is_asked_for_over_the_bulk_connection_is_waited_for_as_long_as_the_node_needs() -> None:
+    """A copy takes syncs: on a slow disk, none would ever be made within a fixed time."""
+    host = RealHost()
+    link = StorageLink(host, "storage:1", 1, b"k" * 16, ServerSettings(), {}, FixedAddresses())
+    waited_s: list[float] = []
+
+    async def request(message: Any, *, partition: int, deadline_s: float) -> Any:
+        waited_s.append(deadline_s)
+        raise DeadlineExceeded("late")
+
+    link.bulk = SimpleNamespace(request=request)  # type: ignore[assignment]
+    for _ in range(5):
+        with pytest.raises(DeadlineExceeded):
+            await link.ask_bulk(HighWaterMark(), 0)
+    host.close()
+    assert waited_s == [5, 10, 20, 40, 60]
 
 
 async def test_a_bulk_connection_that_fails_is_told_until_it_is_made_again_and_the_other_one_is_not_blamed(

@@ -135,6 +135,9 @@ FOUND_BY_TESTS = {
         "tests/server/protocol/test_owner_sessions.py"
         "::test_while_no_quorum_syncs_the_session_waits_and_clients_are_told"
     ),
+    "slow-replicas-are-left-out": (
+        "tests/server/test_slow_starts.py::test_a_replica_that_joins_a_little_later_than_a_quorum_is_not_left_out"
+    ),
     "deadline-that-never-grows": (
         "tests/server/protocol/test_sync_patience.py::test_patience_grows_until_a_slow_answer_comes_in_time"
     ),

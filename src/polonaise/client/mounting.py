@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from polonaise.client.appends import PartitionAppends
 from polonaise.client.links import Links, Stream
@@ -64,6 +64,10 @@ _HOPELESS = (UnknownPartition, WrongClusterKey, WrongRole, UnsupportedVersion, H
 mounted again, but for those of `_HOPELESS_AT_FIRST` and those with which `Mounting.stop` was called."""
 _HOPELESS_AT_FIRST = (CertificateRefused, TlsRequired, TlsNotSpoken)
 """Errors that stop the partition if it was never mounted: then they say that this side was set up wrongly."""
+
+
+_PATIENCES: Final = 8.0
+"""For at most how many times `mount_s_max` a mount may be silent, after others that were too long."""
 
 
 class Form(NamedTuple):
@@ -180,6 +184,8 @@ class Mounting:
         self._begun = False
         self._was_ready = False
         """Whether a mount that has ended was ready."""
+        self._patience_s = settings.mount_s_max
+        """For how long the next mount may be silent, in seconds."""
         appends.waits_for = self._waits_for
         appends.whereabouts = self._routes.whereabouts
 
@@ -267,6 +273,7 @@ class Mounting:
             ended = await attempt.ended
             if attempt.ready:  # not for each connection: an owner that refuses every mount is not to be pressed
                 backoff.reset()
+                self._patience_s = max(self._settings.mount_s_max, self._patience_s / 2)
                 self._was_ready = True
             return ended
         finally:
@@ -294,7 +301,7 @@ class Mounting:
             credit=max(1, settings.credit_bytes - self._untaken_bytes),
         )
         stream.connection.send(mount, request=request, partition=self._id)
-        attempt.silence = self._loop.call_later(settings.mount_s_max, self._check_silence, attempt)
+        attempt.silence = self._loop.call_later(self._patience_s, self._check_silence, attempt)
         return attempt
 
     def _finish(self, attempt: _Attempt) -> None:
@@ -310,8 +317,9 @@ class Mounting:
         stream.partitions.pop(self._id, None)
 
     def _check_silence(self, attempt: _Attempt) -> None:
-        """End a mount that has no answer, and has made no progress, for `mount_s_max` seconds.
+        """End a mount that has no answer, and has made no progress, for `mount_s_max` seconds, or longer after others.
 
+        The next one is given twice as long: where disks are slow, each would else end before it is fed what was read.
         The answer comes after the feed of all that was missed, so it may take long, and only silence counts. A mount is
         not ended while the view has half of the credit or more still to apply: the server may then be waiting for
         credit, because the view is slow.
@@ -319,9 +327,10 @@ class Mounting:
         attempt.silence = None
         if attempt.ready or attempt.ended.done():
             return
-        now, patience = self._loop.time(), self._settings.mount_s_max
+        now, patience = self._loop.time(), self._patience_s
         if now - attempt.heard_s >= patience and self._untaken_bytes * 2 < self._settings.credit_bytes:
             attempt.end(DeadlineExceeded(f"{attempt.stream.address} did not answer a mount within {patience:g} s"))
+            self._patience_s = min(2 * patience, _PATIENCES * self._settings.mount_s_max)
             return
         attempt.silence = self._loop.call_later(patience / 2, self._check_silence, attempt)
 

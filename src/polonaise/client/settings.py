@@ -54,7 +54,8 @@ class ClientSettings:
     answer_s_max: float = 30.0
     """The default `timeout`, in seconds, of methods that wait for an answer, such as `Log.register` and `Log.read`."""
     mount_s_max: float = 15.0
-    """Seconds without feed or answer after which a mount that was not answered is given up and tried again."""
+    """Seconds without feed or answer after which a mount that was not answered is given up and tried again. They double
+    each time, up to eight times as long, and fall again with mounts that are answered: a server's disks may be slow."""
     retry_s_min: float = 0.02
     """Seconds of the first pause before an attempt that failed for a passing reason is repeated: to mount a partition,
     to get an answer, to run a context, to append with a producer. Each further pause is twice as long, with jitter."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from polonaise.errors import PolonaiseError, ProtocolError, invariant
+from polonaise.errors import DeadlineExceeded, PolonaiseError, ProtocolError, invariant
 from polonaise.server.archivedhistory import ToCopy, copy_on, read_to_copy
 from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol import headreset, recovery
@@ -97,8 +97,12 @@ class CatchUp:
                 )  # fmt: skip
 
     async def _let_back_in(self, name: StorageId) -> None:
-        """End the session to let `name` back in, at most once in `readmit_s_min`: appends wait for the next session."""
-        wait_s = self._readmitted_s + self._settings.readmit_s_min - self._host.clock.monotonic_s()
+        """End the session to let `name` back in, at most once in `readmit_s_min`: appends wait for the next session.
+
+        Nor as long as the session has to rest, which is longer where its start took long.
+        """
+        until_s = max(self._readmitted_s + self._settings.readmit_s_min, self._session.rests_until_s)
+        wait_s = until_s - self._host.clock.monotonic_s()
         if wait_s > 0:
             await asyncio.sleep(wait_s)
         if self._owner.session is self._session:
@@ -129,7 +133,8 @@ class CatchUp:
             few = missing <= min(copied, self._settings.readmit_transactions)
             # By what is missing, not by the last round: where many take turns, each round is long, and what has come
             # since may still be little. The next session copies it, and appends wait no longer than that.
-            if few and worked_s * missing / copied <= self._settings.gather_s / 4:
+            quick_s = max(self._settings.gather_s / 4, self._session.pace_s)
+            if few and worked_s * missing / copied <= quick_s:
                 return
             self._tell_progress(name, missing)
             async with self._copies.copy(name) as copy:
@@ -160,6 +165,12 @@ class CatchUp:
         """Read batches from an engaged replica or, if they were trimmed, from the fragments."""
         request = ReadBatches(self._session.id, first, last, self._settings.copy_bytes, 1, 0)
         no_source = ProtocolError("no engaged replica is connected for copying")
-        return await read_to_copy(
-            self._reader.ask, self._session.engaged, request, self._owner.partition, self._reader.history, no_source
-        )
+        deadline_s = self._reader.patience.seconds
+        try:
+            return await read_to_copy(
+                self._reader.ask_to_read, self._session.engaged, request, self._owner.partition, self._reader.history,
+                no_source,
+            )  # fmt: skip
+        except DeadlineExceeded:
+            self._reader.patience.exceeded(deadline_s, asyncio.get_running_loop().time())
+            raise

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from polonaise.errors import (
     BatchDamaged,
     BeyondLog,
+    DeadlineExceeded,
     HistoryTrimmed,
     PartitionNotReady,
     PolonaiseError,
@@ -17,6 +18,7 @@ from polonaise.errors import (
 from polonaise.log.batch import HEADER_BYTES, Batch
 from polonaise.server.archivedhistory import ArchivedHistory, required
 from polonaise.server.protocol.owner import PartitionOwner
+from polonaise.server.protocol.patience import PATIENCE_S_MAX, SyncPatience
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLink, expect
 from polonaise.server.waiters import Waiters
@@ -49,6 +51,8 @@ class PartitionReader:
         self._on_damage = on_damage
         self.moved = Waiters()
         """The reads that wait. To be woken when more may be committed, or this owner will commit nothing any more."""
+        self.patience = SyncPatience(settings.replica_s_max, PATIENCE_S_MAX)
+        """How long a replica is waited for until the next one is asked to read."""
         self._next_source = 0
 
     # ------------------------------------------------------------------ waiting
@@ -233,22 +237,37 @@ class PartitionReader:
         # Each read begins with another replica, so that they share the work.
         self._next_source += 1
         troubles: list[str] = []
+        deadline_s, late = self.patience.seconds, 0
         for turn in range(len(names)):
             name = names[(self._next_source + turn) % len(names)]
             try:
-                answer = expect(await self.ask(name, request), Batches)
+                answer = expect(await self.ask_to_read(name, request), Batches)
                 return memoryview(answer.payload[0] if answer.payload else b"")
             except HistoryTrimmed as refused:
                 trimmed = refused
             except PolonaiseError as failed:
                 troubles.append(f"{name}: {failed}")
+                late += isinstance(failed, DeadlineExceeded)
                 if failed.code in ("segment_damaged", "partition_unavailable") and self.owner.session is session:
                     self._on_damage(troubles[-1])
         if trimmed is not None:
             raise trimmed
+        if late and late == len(names):
+            self.patience.exceeded(deadline_s, asyncio.get_running_loop().time())
         raise PartitionNotReady(
             f"no engaged replica could read transaction {request.first} just now: {'; '.join(troubles) or 'none'}"
         )
+
+    async def ask_to_read(self, name: StorageId, message: Message) -> Message:
+        """Ask a replica to read, as `ask` does, but wait only as long as any replica lately needed.
+
+        A single one that is slow is passed over soon. Whoever finds that none has answered in time has `patience` grow.
+        """
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        answer = await self._links[name].ask_bulk(message, self.owner.partition, self.patience.seconds)
+        self.patience.answered(loop.time() - began_s, loop.time())
+        return answer
 
     async def ask(self, name: StorageId, message: Message) -> Message:
         """Ask a replica over the bulk connection, which leaves the session connection to acknowledgements.

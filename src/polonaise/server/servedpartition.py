@@ -394,6 +394,8 @@ class ServedPartition:
         batches: list[Committed] = []
         try:
             async with self._history_reads:
+                if not self.owner.feeds.is_current(mount):
+                    return  # it has gone while others were read for: the disks may be slow
                 raw = await self.reader.read_history(effect.first, self.owner.committed, self._settings.copy_bytes)
             batches = self._parsed(raw)
         except (PartitionNotReady, BeyondLog):

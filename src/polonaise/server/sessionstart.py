@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -36,6 +36,7 @@ from polonaise.server.archivedhistory import ToCopy, check_not_ahead, copy_on, r
 from polonaise.server.coordinatortrouble import answered_within
 from polonaise.server.protocol import headreset, recovery
 from polonaise.server.protocol.headreset import CarryOut, Withheld
+from polonaise.server.protocol.patience import gather_s, pace_s
 from polonaise.server.protocol.recovery import Contradiction, Decided, ReplicaAnswer, Undecided
 from polonaise.server.protocol.session import StartedSession
 from polonaise.server.sharedparts import SharedParts
@@ -126,6 +127,11 @@ class SessionStart:
         self._outdated: SessionId = NO_SESSION
         """A session that was given out twice; NO_SESSION while none is known."""
         self._answered = asyncio.Event()
+        """Set when a replica has answered, or was reached: `_until_decided` looks again."""
+        self._fenced_s: dict[StorageId, float] = {}
+        """How long each replica took to be fenced, in seconds."""
+        self._joined_s: dict[StorageId, float] = {}
+        """How long each replica took to join, in seconds."""
 
     async def run(self) -> StartedSession:
         """Make the attempt, and return the session once it is engaged.
@@ -157,6 +163,9 @@ class SessionStart:
             await check_not_ahead(history, self._partition, decided.closing)
         if self._carrying is not None:
             claimed = await self._begin_reset(claimed)
+        # Told anew, as this takes long where disks are slow: what was out of reach a while ago may not be any more.
+        waits_for = f"session {self._session} waits for replicas to have the log up to {decided.closing} and join"
+        self._report(waits_for, self._is_cut_off(recovery.participants(claimed.value)))
         clean = await self._clean(claimed.value, decided)
         # What the session starts from is read from clean replicas, so that it is of the log that was decided; and
         # before the engagement, so that no session is engaged that can't start.
@@ -176,7 +185,8 @@ class SessionStart:
         # without anybody noticing on a new one.
         engaged = {name: self._connections[name] for name in value.members if name in clean}
         zones = self._shared.requirements.zones
-        return StartedSession(value, decided.closing, decided.last_crc, time_us, values, engaged, zones)
+        pace = pace_s(self._joined_s.values(), recovery.quorum(value.members))
+        return StartedSession(value, decided.closing, decided.last_crc, time_us, values, engaged, zones, pace)
 
     @contextlib.asynccontextmanager
     async def _coordinator_answers(self) -> AsyncIterator[None]:
@@ -188,9 +198,9 @@ class SessionStart:
                 yield
         except CoordinatorUnavailable:
             if self._host.clock.monotonic_s() - began_s >= deadline_s:
-                patience.exceeded()
+                patience.exceeded(deadline_s, self._host.clock.monotonic_s())
             raise
-        patience.answered(self._host.clock.monotonic_s() - began_s)
+        patience.answered(self._host.clock.monotonic_s() - began_s, self._host.clock.monotonic_s())
 
     # ------------------------------------------------------------------ 1 claim
 
@@ -258,7 +268,7 @@ class SessionStart:
         fencing = [self._host.spawn(self._fence(name), f"fence {name}") for name in names]
         try:
             await self._until_decided(value)
-            await self._wait_for_more(names)
+            await self._wait_for_more(value)
             # Decided again with the answers that came during the wait, because these replicas take part too: one of
             # them may hold more, or contradict. More answers never make it undecided again.
             outcome = await self._until_decided(value)
@@ -321,8 +331,7 @@ class SessionStart:
             self._answered.clear()
             outcome = self._decide(value)
             silent = [name for name in recovery.participants(value) if name not in self._answers]
-            # Another server may reach these. What is connected and slow is as slow for all.
-            cut_off = any(self._shared.links[name].session is None for name in silent)
+            cut_off = self._is_cut_off(silent)
             if isinstance(outcome, Undecided):
                 self._report(f"session {self._session} waits for {outcome.waits_for(self._answers)}", cut_off)
             elif recovery.may_engage(value, self._answers):
@@ -331,7 +340,7 @@ class SessionStart:
                 lack = recovery.lack_of(value, self._answers)
                 self._report(f"session {self._session} waits for more replicas: {lack}", cut_off)
                 # Appends are refused once the replicas that are connected have had a moment to answer.
-                wait_s = _LOOK_AGAIN_S if told else self._settings.gather_s
+                wait_s = _LOOK_AGAIN_S if told else self._gather_s(value, self._fenced_s)
             else:
                 self._report(f"session {self._session} waits for a quorum: no answer from {', '.join(silent)}", cut_off)
             try:
@@ -343,6 +352,13 @@ class SessionStart:
                     self._on_insufficient(recovery.lack_of(value, self._answers))
                 else:
                     await self._look_again(value)
+
+    def _is_cut_off(self, names: Iterable[StorageId]) -> bool:
+        """Whether one of these replicas is out of reach: another server may reach it.
+
+        What is connected and slow is as slow for all.
+        """
+        return any(self._shared.links[name].session is None for name in names)
 
     async def _look_again(self, value: PartitionValue) -> None:
         """Raise `PartitionNotReady` if what this attempt goes by has changed since the claim.
@@ -359,17 +375,25 @@ class SessionStart:
         if current.version != self._version:
             raise PartitionNotReady("the partition's value was changed at the coordinator: it is read again")
 
-    async def _wait_for_more(self, names: tuple[StorageId, ...]) -> None:
+    def _gather_s(self, value: PartitionValue, took_s: Mapping[StorageId, float]) -> float:
+        """Return for how long further replicas are waited for, where those that have answered `took_s` seconds."""
+        return gather_s(self._settings.gather_s, pace_s(took_s.values(), recovery.quorum(value.members)))
+
+    async def _wait_for_more(self, value: PartitionValue) -> None:
         """Wait a moment for replicas whose node is connected but has not answered, so that they do not become late.
 
         A late replica has to be caught up with, and costs another session. For an owner's first session any replica is
         waited for: a server that has just started is not connected to all storage nodes yet.
         """
-        clock = self._host.clock
-        until_s = clock.monotonic_s() + self._settings.gather_s
-        while (left_s := until_s - clock.monotonic_s()) > 0:
-            missing = [name for name in names if name not in self._answers]
-            if not missing or not (self._first or any(self._shared.links[name].session for name in missing)):
+        clock, settings = self._host.clock, self._settings
+        began_s = clock.monotonic_s()
+        while missing := [name for name in recovery.participants(value) if name not in self._answers]:
+            if any(self._shared.links[name].session for name in missing):
+                wait_s = self._gather_s(value, self._fenced_s)
+            else:
+                wait_s = settings.gather_s if self._first else 0.0
+            left_s = began_s + wait_s - clock.monotonic_s()
+            if left_s <= 0:
                 return
             self._answered.clear()
             try:
@@ -383,14 +407,21 @@ class SessionStart:
 
         A newer fence there ends the attempt: the coordinator has to be read again.
         """
-        pause_s = self._settings.retry_s_min
+        pause_s, clock = self._settings.retry_s_min, self._host.clock
+        asked_on: Connection | None = None
+        began_s = 0.0
         while True:
             connection = await self._shared.links[name].connected()
+            if connection is not asked_on:
+                asked_on, began_s = connection, clock.monotonic_s()
+                self._answered.set()  # what the attempt waits for is told anew: this replica is within reach
             try:
                 asked = LastSessionInfo(self._session)
                 answer = await self._shared.links[name].ask(connection, asked, self._partition)
                 self._answers[name] = answer_of(expect(answer, SessionInfo))
                 self._connections[name] = connection
+                # Since it was first asked there: what it has not answered in time keeps it from answering the next.
+                self._fenced_s[name] = clock.monotonic_s() - began_s
                 self._on_answer(name, self._answers[name])
                 self._answered.set()
                 return
@@ -480,7 +511,7 @@ class SessionStart:
                 else:
                     errors.append(f"{tasks[task]}: {error}")
             if recovery.may_engage(value, clean):
-                patience_s = self._settings.gather_s
+                patience_s = self._gather_s(value, self._joined_s)
         why = "; ".join(errors) or "others that answered are not connected any more"
         if lack := recovery.has_quorum(value, clean) and recovery.lack_of(value, clean):
             raise InsufficientReplicas(f"{lack}: {why}")
@@ -511,7 +542,9 @@ class SessionStart:
                 f"partition {self._partition}: {name} ends at {last} with CRC {last_crc:#010x}, "
                 f"the log at {decided.closing} with {decided.last_crc:#010x}: the log has forked"
             )
+        began_s = self._host.clock.monotonic_s()
         await self._ask(name, Join(self._session, decided.closing, decided.last_crc))
+        self._joined_s[name] = self._host.clock.monotonic_s() - began_s
 
     async def _ask(self, name: StorageId, message: Message) -> Message:
         """Return a replica's answer, over the connection on which it was fenced. Raises what it refuses with.

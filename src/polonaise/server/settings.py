@@ -27,7 +27,7 @@ class ServerSettings(OwnerSettings):
     """The largest body of an append, in bytes."""
     gather_s: float = 0.2
     """How long a session start waits for more replicas than it needs: once for their answers and, when a quorum is
-    clean, for each further replica to become clean. While too few replicas answer for the copies or zones that are
+    clean, for each further replica to become clean; twice as long as the quorum took, if that is longer. While too few replicas answer for the copies or zones that are
     required, appends are refused only after this long."""
     session_starts_max: int = 32
     """The most partitions that start a session at the same time, without those that take longer than
@@ -40,7 +40,7 @@ class ServerSettings(OwnerSettings):
     """When no partition has got its turn for this long, those that wait say so and ask again."""
     replica_s_max: float = 5.0
     """The deadline of one request to a replica, and of one attempt to connect to its node. The deadline of requests
-    that start a session doubles whenever it is exceeded, up to a minute: a disk may be slow."""
+    doubles whenever it is exceeded, up to a minute: a disk may be slow."""
     farewell_s_max: float = 1.0
     """The longest that a server that stops waits for its own tasks to end, and then for replicas to note the committed
     high-water mark."""
@@ -120,7 +120,8 @@ class ServerSettings(OwnerSettings):
     that lets it back in copies the rest. A session start copies more than this to a replica only if the others are no
     quorum, or lack copies or zones that commits need."""
     readmit_s_min: float = 1.0
-    """The shortest time between two ends of a partition's session only to let a replica back in."""
+    """The shortest time between two ends of a partition's session only to let a replica back in; longer where sessions
+    take long to start."""
     read_bytes_max: int = 4 * 1024 * 1024
     """About the most bytes in the answer to one read: its last batch may bring it above."""
     read_wait_s_max: float = 30.0

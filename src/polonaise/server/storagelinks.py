@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from polonaise.errors import BadOption, ConnectionLost, DeadlineExceeded, PolonaiseError, ProtocolError, fresh
 from polonaise.host import Host
 from polonaise.link.connection import OWN_REQUESTS, Connection, connect, fault_in, hello
-from polonaise.server.protocol.patience import SyncPatience
+from polonaise.server.protocol.patience import PATIENCE_S_MAX, SyncPatience
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storageaddresses import StorageAddresses
 from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import NAMES_VERSION, ROLE_SERVER, ROLE_STORAGE, Identified, Identify, Refused, Stored
-
-_PATIENCE_S_MAX: Final = 60.0
-"""The longest that a storage node's answer about a session is waited for, in seconds."""
 
 M = TypeVar("M", bound=Message)
 
@@ -80,8 +77,10 @@ class StorageLink:
         self._server = server
         self._cluster_key = cluster_key
         self._settings = settings
-        self.patience = SyncPatience(settings.replica_s_max, _PATIENCE_S_MAX)
+        self.patience = SyncPatience(settings.replica_s_max, PATIENCE_S_MAX)
         """How long the node's answers about sessions are waited for: its disk may be slow."""
+        self.bulk_patience = SyncPatience(settings.replica_s_max, PATIENCE_S_MAX)
+        """How long its answers to all else are waited for, such as copies."""
         self._tasks: list[asyncio.Task[None]] = []
         self._listeners: dict[PartitionId, ReplicaListener] = {}
         self._changed = asyncio.Event()
@@ -148,25 +147,35 @@ class StorageLink:
 
         Raises what the node refused with, `DeadlineExceeded`, and `ConnectionLost` or what has closed the connection.
         """
-        began_s = self._host.clock.monotonic_s()
-        try:
-            answer = await connection.request(message, partition=partition, deadline_s=self.patience.seconds)
-        except DeadlineExceeded:
-            self.patience.exceeded()
-            raise
-        self.patience.answered(self._host.clock.monotonic_s() - began_s)
-        return answer
+        return await self._ask(connection, message, partition, self.patience)
 
-    async def ask_bulk(self, message: Message, partition: PartitionId) -> Message:
+    async def ask_bulk(self, message: Message, partition: PartitionId, deadline_s: float | None = None) -> Message:
         """Ask over the bulk connection, and return the answer.
 
-        Raises what the node refused with, `DeadlineExceeded` after `replica_s_max`, and `ConnectionLost` or what has
-        broken the connection or kept it from being made.
+        It is waited for `deadline_s` seconds; without that, with as much patience as the node needs. Raises what the
+        node refused with, `DeadlineExceeded`, and `ConnectionLost` or what has broken the connection or kept it from
+        being made.
         """
         if self.bulk is None:
             why = self.bulk_error or self.last_error
             raise fresh(why or ConnectionLost(f"no connection to storage node {self.name}"))
-        return await self.bulk.request(message, partition=partition, deadline_s=self._settings.replica_s_max)
+        if deadline_s is not None:
+            return await self.bulk.request(message, partition=partition, deadline_s=deadline_s)
+        return await self._ask(self.bulk, message, partition, self.bulk_patience)
+
+    async def _ask(
+        self, connection: Connection, message: Message, partition: PartitionId, patience: SyncPatience
+    ) -> Message:
+        """Ask, return the answer, and have `patience` follow what it takes."""
+        clock = self._host.clock
+        began_s, deadline_s = clock.monotonic_s(), patience.seconds
+        try:
+            answer = await connection.request(message, partition=partition, deadline_s=deadline_s)
+        except DeadlineExceeded:
+            patience.exceeded(deadline_s, clock.monotonic_s())
+            raise
+        patience.answered(clock.monotonic_s() - began_s, clock.monotonic_s())
+        return answer
 
     # ------------------------------------------------------------------ keeping connections
 

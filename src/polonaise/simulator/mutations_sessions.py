@@ -31,9 +31,15 @@ SESSION_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "deadline-that-never-grows": Mutation(
         "polonaise.server.protocol.patience",
-        "        self.seconds = min(2 * self.seconds, self._most_s)\n",
+        "        self.seconds = max(self.seconds, min(2 * waited_s, self._most_s))\n",
         "        pass\n",
         "P11: where all disks are slow, no session starts",
+    ),
+    "slow-replicas-are-left-out": Mutation(
+        "polonaise.server.protocol.patience",
+        "    return max(least_s, _PACES * pace)\n",
+        "    return least_s\n",
+        "P11: where all disks are slow, each session leaves a replica out, and ends soon to let it back in",
     ),
     "register-bytes-leak": Mutation(
         "polonaise.server.protocol.order",

@@ -64,7 +64,7 @@ class MemoryReplica:
         """Return the batches from the one that holds `first` on."""
         return self.batches[bisect_left(self.batches, first, key=lambda batch: batch.last) :]
 
-    async def ask_bulk(self, message: Message, partition: PartitionId) -> Message:
+    async def ask_bulk(self, message: Message, partition: PartitionId, deadline_s: float | None = None) -> Message:
         """Answer a `ReadBatches` from the stored batches."""
         assert isinstance(message, ReadBatches)
         encoded: list[bytes] = []

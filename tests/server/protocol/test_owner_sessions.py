@@ -240,6 +240,44 @@ def test_a_replica_may_take_several_times_as_long_as_the_others_need() -> None:
     """)
 
 
+def test_a_replica_may_take_several_times_as_long_as_the_others_needed_to_join() -> None:
+    """What is quick says nothing about disks: a barrier is not synced."""
+    check("""
+    > session 1 at -1 pace 2
+    confirm -1
+    mark -1
+    > x mounts at -1
+    send 1: barrier
+    > A B store 1
+    answer x: ready at -1
+    > time 7
+    > time 2
+    news for x: hindered by storage node C: did not sync within 3 s
+    end: C: did not sync within 3 s late C
+    """)
+
+
+def test_where_joining_took_long_a_quorum_is_waited_for_longer_too() -> None:
+    check("""
+    > session 1 at -1 pace 2
+    confirm -1
+    mark -1
+    > x mounts at -1
+    send 1: barrier
+    > A B C store 1
+    answer x: ready at -1
+    > x appends 1
+    send 2: 0..0
+    > time 150
+    news for x: hindered by the disks of A, B, C are slow: a sync takes seconds, and commits wait for it
+    turn
+    > time 15
+    news for x: hindered by storage node A: did not sync within 3 s; storage node B: did not sync within 3 s; \
+storage node C: did not sync within 3 s
+    end: A, B, C: did not sync within 3 s late A B C
+    """)
+
+
 def test_a_session_does_not_wait_for_ever_for_a_quorum() -> None:
     check(f"""{READY}
     > C store 1

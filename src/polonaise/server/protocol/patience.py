@@ -2,32 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
+PATIENCE_S_MAX: Final = 60.0
+"""The longest that a storage node's answer is waited for, in seconds, however slow it was."""
 _SLACKENS: Final = 0.9
 """What is left of the patience after an answer that came at once."""
+_KEPT_S: Final = 60.0
+"""For how long the patience stays after the last answer that needed it, in seconds."""
+_PACES: Final = 2.0
+"""For how many times as long as a quorum has taken further replicas are waited for."""
 
 
 class SyncPatience:
-    """The deadline of requests to one party. It doubles when one is exceeded, and falls again with quick answers.
+    """The deadline of requests to one party. It doubles when one is exceeded, and falls when all answers are quick.
 
-    A fixed one is never met by a party that takes longer: each request would be made anew, and be too late again.
+    A fixed one is never met by a party that takes longer: each request would be made anew, and be too late again. A
+    quick answer alone says little: what is in memory is told at once, whatever the disk is like.
     """
 
-    __slots__ = ("_least_s", "_most_s", "seconds")
+    __slots__ = ("_least_s", "_most_s", "_needed_s", "seconds")
 
     def __init__(self, least_s: float, most_s: float) -> None:
         """Begin with `least_s` seconds; `most_s` is never passed, unless `least_s` is longer."""
         self._least_s = least_s
         self._most_s = max(least_s, most_s)
+        self._needed_s = float("-inf")
+        """When an answer last needed this patience, in monotonic seconds."""
         self.seconds = least_s
         """The deadline of the next request, in seconds."""
 
-    def exceeded(self) -> None:
-        """Note that an answer did not come within `seconds`."""
-        self.seconds = min(2 * self.seconds, self._most_s)
+    def exceeded(self, waited_s: float, now_s: float) -> None:
+        """Note that an answer did not come within `waited_s` seconds, which were the patience when it was asked for."""
+        # Not twice what it is by now: of many requests at the same time, all that are late are late for one reason.
+        self.seconds = max(self.seconds, min(2 * waited_s, self._most_s))
+        self._needed_s = now_s
 
-    def answered(self, took_s: float) -> None:
+    def answered(self, took_s: float, now_s: float) -> None:
         """Note that an answer came after `took_s` seconds."""
-        if 4 * took_s < self.seconds:
+        if 4 * took_s >= self.seconds:
+            self._needed_s = now_s
+        elif now_s - self._needed_s > _KEPT_S:
             self.seconds = max(self._least_s, _SLACKENS * self.seconds)
+
+
+def pace_s(took_s: Collection[float], quorum: int) -> float:
+    """Return within how many seconds a quorum of replicas has answered, each asked at its own time; 0 without one."""
+    return sorted(took_s)[quorum - 1] if len(took_s) >= quorum else 0.0
+
+
+def gather_s(least_s: float, pace: float) -> float:
+    """Return for how long further replicas are waited for once a quorum has answered that took `pace` seconds.
+
+    One that is left out has to be caught up with and costs another session, which takes as long again. Where all disks
+    are slow, each session would so leave one out.
+    """
+    return max(least_s, _PACES * pace)

@@ -26,6 +26,8 @@ _ALL_SLOW: Final = 20.0
 _SLOWER: Final = 4.0
 """How many times as long as a quorum a replica may take for a sync."""
 _QUORUM_EASES: Final = 0.9
+_RESTS: Final = 5.0
+"""For how many times as long as a quorum took to join a session lasts before a replica is let back in."""
 REQUESTS_MAX: Final = 10_000
 """The most requests that wait for the next message to the replicas; more wait in the inbox."""
 
@@ -49,6 +51,8 @@ class StartedSession:
     """The connection on which each engaged replica joined; on any other it has no part in this session."""
     zones: Mapping[StorageId, str] = field(default_factory=dict)
     """The zones of the storage nodes that have one, as the server had read them when the session started."""
+    pace_s: float = 0.0
+    """How many seconds a quorum of replicas took to join, which takes syncs: what this session can expect of them."""
 
 
 class InFlightBatch(NamedTuple):
@@ -117,12 +121,16 @@ class Session:
         self._unsynced: deque[tuple[int, float, TransactionId]] = deque()
         """The messages that some engaged replica has not synced, or had not when `late` looked last. For each: its
         number, its time in monotonic seconds, and the id that followed on all that was sent before it."""
-        self._quorum_s = 0.0
-        """How long a quorum takes to sync a message, in seconds: the longest of late, less with each quicker one."""
+        self._quorum_s = started.pace_s
+        """How long a quorum takes to sync a batch, in seconds: the longest of late, less with each quicker one."""
         self._sent_next = started.closing + 1
         """The id that follows on all that was sent."""
         self._sent_s = now.monotonic_s
         """The time of the last message in monotonic seconds; before the first one, that of the session's start."""
+        self.pace_s = started.pace_s
+        self.rests_until_s = now.monotonic_s + _RESTS * started.pace_s
+        """Until when the session is not ended only to let a replica back in, in monotonic seconds: nothing is committed
+        while sessions start, which takes longest where disks are slow."""
 
     # ------------------------------------------------------------------ what is to be sent
 
@@ -213,7 +221,9 @@ class Session:
             committed.append(self._in_flight.popleft())
         if committed:
             sent_s = next(sent_s for number, sent_s, _ in self._unsynced if number == committed[0].number)
-            self._quorum_s = max(now_s - sent_s, _QUORUM_EASES * self._quorum_s)
+            # A barrier is not synced: that it was quick says nothing about disks.
+            eases = _QUORUM_EASES if any(sent.batch is not None for sent in committed) else 1.0
+            self._quorum_s = max(now_s - sent_s, eases * self._quorum_s)
         return committed
 
     def late(self, now_s: float, patience_s: float) -> list[StorageId]:
@@ -227,10 +237,9 @@ class Session:
         if not lacking:
             return []
         number, sent_s, _ = self._unsynced[0]
+        patience_s = max(patience_s, _SLOWER * self._quorum_s)
         if number > self._acknowledgements.committed:
             patience_s *= _ALL_SLOW
-        else:
-            patience_s = max(patience_s, _SLOWER * self._quorum_s)
         return lacking if now_s - sent_s > patience_s else []
 
     def slow(self, now_s: float, patience_s: float) -> list[StorageId]:
