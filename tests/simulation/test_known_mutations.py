@@ -123,6 +123,7 @@ FOUND_BY = {
     "clock-bound-not-checked": 34,
     "session-starts-by-a-wrong-clock": 156,
     "jump-seen-a-tick-late": 34,
+    "deadline-that-never-grows": 178,
 }
 """The first seed that finds each, when this was written: tried first, because most of the time it still does."""
 
@@ -137,9 +138,6 @@ FOUND_BY_TESTS = {
     ),
     "slow-replicas-are-left-out": (
         "tests/server/test_slow_starts.py::test_a_replica_that_joins_a_little_later_than_a_quorum_is_not_left_out"
-    ),
-    "deadline-that-never-grows": (
-        "tests/server/protocol/test_sync_patience.py::test_patience_grows_until_a_slow_answer_comes_in_time"
     ),
     "register-bytes-leak": (
         "tests/server/protocol/test_order_registers.py"
