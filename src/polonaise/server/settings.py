@@ -27,8 +27,8 @@ class ServerSettings(OwnerSettings):
     """The largest body of an append, in bytes."""
     gather_s: float = 0.2
     """How long a session start waits for more replicas than it needs: once for their answers and, when a quorum is
-    clean, for each further replica to become clean; twice as long as the quorum took, if that is longer. While too few replicas answer for the copies or zones that are
-    required, appends are refused only after this long."""
+    clean, for each further replica to become clean; twice as long as the quorum took, if that is longer. While too few
+    replicas answer for the copies or zones that are required, appends are refused only after this long."""
     session_starts_max: int = 32
     """The most partitions that start a session at the same time, without those that take longer than
     `session_start_turn_s`; more would make each other miss their deadlines."""
