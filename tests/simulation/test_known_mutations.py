@@ -128,6 +128,26 @@ FOUND_BY = {
 """The first seed that finds each, when this was written: tried first, because most of the time it still does."""
 
 FOUND_BY_TESTS = {
+    "cluster-made-unasked": (
+        "tests/server/test_older_coordinator.py"
+        "::test_a_coordinator_that_lost_its_data_takes_no_append_and_nothing_is_made_in_it"
+    ),
+    "held-data-not-seen": (
+        "tests/server/test_older_coordinator.py"
+        "::test_a_coordinator_that_lost_its_data_takes_no_append_and_nothing_is_made_in_it"
+    ),
+    "joined-session-given-out-again": (
+        "tests/server/test_older_coordinator.py"
+        "::test_a_replica_that_joined_the_very_session_that_is_claimed_proves_an_older_state"
+    ),
+    "outdated-not-marked": (
+        "tests/server/test_older_coordinator.py"
+        "::test_an_older_state_of_the_coordinator_alone_takes_no_append_however_often_servers_start"
+    ),
+    "mark-of-the-outdated-ignored": (
+        "tests/server/test_older_coordinator.py"
+        "::test_an_older_state_of_the_coordinator_alone_takes_no_append_however_often_servers_start"
+    ),
     "late-replica-told-of-what-is-not-committed": (
         "tests/server/test_copies_of_commits.py"
         "::test_a_late_replica_is_copied_what_is_committed_while_more_is_on_its_way"

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from polonaise.simulator.mutation import Mutation
 from polonaise.simulator.mutations_clocks import CLOCK_MUTATIONS
+from polonaise.simulator.mutations_coordinator import COORDINATOR_MUTATIONS
 from polonaise.simulator.mutations_delivery import DELIVERY_MUTATIONS
 from polonaise.simulator.mutations_leases import LEASE_MUTATIONS
 from polonaise.simulator.mutations_ownership import OWNERSHIP_MUTATIONS
@@ -498,4 +499,5 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     **REQUIREMENT_MUTATIONS,
     **RESET_MUTATIONS,
     **SESSION_MUTATIONS,
+    **COORDINATOR_MUTATIONS,
 }

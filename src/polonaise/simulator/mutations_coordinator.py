@@ -1,0 +1,41 @@
+"""Mutations of what is refused at a coordinator that has lost its data, or was put back to an older state."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from polonaise.simulator.mutation import Mutation
+
+COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
+    "cluster-made-unasked": Mutation(
+        "polonaise.node.processes",
+        "        raise await why_none(host, coordinator, nodes) from None\n    if partitions is not None",
+        "        description = await cluster_at(coordinator, nodes, partitions or 1, None)\n"
+        "    if partitions is not None",
+        "P13: a server makes a new cluster where the coordinator has lost the data of the one that there is",
+    ),
+    "held-data-not-seen": Mutation(
+        "polonaise.node.lostcoordinator",
+        "        return lost(coordinator, holding)\n",
+        "        pass\n",
+        "P13: a coordinator that lost its data is told as one that never had any",
+    ),
+    "joined-session-given-out-again": Mutation(
+        "polonaise.server.protocol.recovery",
+        "        if answer.joined >= value.session:\n",
+        "        if answer.joined > value.session:\n",
+        "P13: a coordinator that is older by a single session gives that session out a second time",
+    ),
+    "outdated-not-marked": Mutation(
+        "polonaise.server.sessionstart",
+        "marked = replace(current.value, outdated=session)\n",
+        "marked = current.value\n",
+        "P13: an older copy of the coordinator is refused until enough attempts have raised its session numbers",
+    ),
+    "mark-of-the-outdated-ignored": Mutation(
+        "polonaise.server.sessionstart",
+        "            if current.value.outdated != NO_SESSION:\n",
+        "            if current.value.outdated > current.value.session:\n",
+        "P13: that a session was given out twice is forgotten with the next attempt to start one",
+    ),
+}
