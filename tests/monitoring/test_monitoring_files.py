@@ -14,6 +14,7 @@ import yaml
 from polonaise.node.monitoring.exposition import Exposition
 from polonaise.node.monitoring.metriclist import FROM_THE_LIBRARY, METRICS, Metric, MetricKind
 from polonaise.node.monitoring.samples import Samples
+from polonaise.node.reasons import OF_PLAYERS, OF_SERVERS, OF_STORAGE, Reason
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "deploy" / "monitoring"
@@ -178,6 +179,21 @@ def test_every_metric_is_on_the_page_for_operators() -> None:
     page = PAGE.read_text()
     missing = [row for row in metric_rows() if row not in page]
     assert not missing, "docs/monitoring.md should have:\n" + "\n".join(missing)
+
+
+def test_each_reason_for_degraded_health_has_a_metric_and_an_alert_on_it() -> None:
+    rows = dict(
+        re.findall(
+            r"^\| `(\w+)` \| (?:all nodes|servers|storage nodes|players).*? \|.*\| (.*\|.*) \|$", PAGE.read_text(), re.M
+        )
+    )
+    assert set(rows) == {reason.value for reason in Reason}
+    assert set(Reason) == OF_SERVERS | OF_STORAGE | OF_PLAYERS, "each node tells its own"
+    for reason, said in rows.items():
+        metrics, alerts = (re.findall(r"`(\w+)`", each) for each in said.split("|"))
+        named = {name for alert in alerts for name in re.findall(r"polonaise_\w+", expression_of(alert))}
+        assert set(metrics) <= named, f"{reason}: an alert looks at each metric"
+        assert alerts
 
 
 def test_the_page_names_no_metric_that_does_not_exist() -> None:

@@ -59,8 +59,9 @@ async def test_every_metric_has_samples_that_hold_nothing_of_the_node(town: Town
     town.server._refused["not_owner"] += 1
     seen = {**await of_server(town), **await of_storage(town)}
     of_every_node = {metric for metric in metrics.METRICS if metric.name.startswith("polonaise_node_")}
+    of_every_node.remove(metrics.NODE_DEGRADED)
     of_a_player = {metric for metric in metrics.METRICS if metric.name.startswith("polonaise_player_")}
-    of_a_store = {metric for metric in metrics.METRICS if "fragment" in metric.name}
+    of_a_store = {metric for metric in metrics.METRICS if "fragment" in metric.name or "archive" in metric.name}
     of_a_group = {metric for metric in metrics.METRICS if metric.name.startswith("polonaise_group_")}
     of_a_group.add(metrics.COORDINATOR_SERVER_UP)  # the simulated coordinator has no servers
     assert set(metrics.METRICS) - set(seen) == of_every_node | of_a_store | of_a_player | of_a_group

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from polonaise.node.reasons import Reason, Trouble, lines_of
 from polonaise.server.expectedservers import missing_server
 from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, TransactionId, clock_words
 
@@ -77,8 +78,9 @@ class Condition(NamedTuple):
     stops_without: Sequence[str] = ()
     """The storage nodes each of which must not be lost: without it the partition would take no appends."""
     clock: str = ""
-    """What is wrong with the clocks of the server and its storage nodes, or with the partition's commit times; empty if
-    nothing is."""
+    """What is wrong with the clocks of the server, of its storage nodes and of who asked it; empty if nothing is."""
+    times: str = ""
+    """What is wrong with the partition's commit times; empty if nothing is."""
 
     @property
     def behind(self) -> dict[str, str]:
@@ -93,21 +95,26 @@ class Condition(NamedTuple):
     @property
     def troubles(self) -> list[str]:
         """All that is wrong, line by line; empty if nothing is."""
-        lines = [self.waits_for] if self.waits_for else []
-        lines += [f"{name} is not engaged: {why}" for name, why in self.left_out.items()]
-        lines += [each for each in (self.lacking, self.no_spare) if each]
-        lines += [trouble for name, scrub in self.scrub.items() for trouble in _unrepaired(name, scrub)]
+        return lines_of(self.reasons)
+
+    @property
+    def reasons(self) -> list[Trouble]:
+        """All that is wrong, each with its kind; empty if nothing is."""
+        found = [(Reason.PARTITION_NOT_READY, self.waits_for)]
+        found += [(Reason.REPLICA_LEFT_OUT, f"{name} is not engaged: {why}") for name, why in self.left_out.items()]
+        found += [(Reason.COPIES, self.lacking), (Reason.NO_SPARE, self.no_spare)]
+        found += [(Reason.DAMAGE, line) for name, scrub in self.scrub.items() for line in _unrepaired(name, scrub)]
         if self.fragments_scrub is not None:
             if self.fragments_scrub["trouble"]:
-                lines.append(f"the fragments are not scrubbed: {self.fragments_scrub['trouble']}")
+                why = f"the fragments are not scrubbed: {self.fragments_scrub['trouble']}"
+                found.append((Reason.FRAGMENTS_UNREADABLE, why))
             for damage in self.fragments_scrub["damages"]:
                 if not damage["repaired_us"]:
-                    lines.append(f"fragment damaged: {damage['what']}; not repaired: {damage['why'] or 'under way'}")
-        if self.tls:
-            lines.append(self.tls)
-        if self.clock:
-            lines.append(self.clock)
-        return lines + _without_coordinator(self.coordinator)
+                    why = f"fragment damaged: {damage['what']}; not repaired: {damage['why'] or 'under way'}"
+                    found.append((Reason.FRAGMENT_DAMAGE, why))
+        found += [(Reason.TLS, self.tls), (Reason.CLOCK, self.clock), (Reason.TIMES_STAND_STILL, self.times)]
+        found += _without_coordinator(self.coordinator)
+        return [(reason, line) for reason, line in found if line]
 
 
 def health_status_of(conditions: Collection[Condition]) -> HealthStatus:
@@ -124,16 +131,22 @@ def conditions_in(answer: Mapping[str, Any]) -> dict[PartitionId, Condition]:
 
 def server_troubles(health: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with a server itself, apart from its partitions, according to its health document."""
+    return lines_of(server_reasons(health))
+
+
+def server_reasons(health: Mapping[str, Any]) -> list[Trouble]:
+    """Return what `server_troubles` returns, each with its kind."""
     not_owning = health.get("not_owning", "")
-    lines: list[str] = [not_owning] if not_owning else _without_coordinator(health.get("coordinator", ""))
-    lines += _given_up(health.get("given_up", ()))
-    lines += health.get("coordinator_servers", ())
-    lines += [health["namesake"]] if health.get("namesake") else []
-    lines += [missing_server(name, address) for name, address in health.get("missing_servers", {}).items()]
-    lines += [
-        each for each in (health.get("unreachable"), health.get("tls"), health.get("clock", {}).get("trouble")) if each
-    ]
-    return lines + _network_troubles(health.get("storage", {}))
+    found = [(Reason.COORDINATOR, not_owning)] if not_owning else _without_coordinator(health.get("coordinator", ""))
+    found += _given_up(health.get("given_up", ()))
+    found += [(Reason.COORDINATOR_SERVER, line) for line in health.get("coordinator_servers", ())]
+    found.append((Reason.NAMESAKE, health.get("namesake", "")))
+    missing = health.get("missing_servers", {})
+    found += [(Reason.MISSING_SERVER, missing_server(name, address)) for name, address in missing.items()]
+    found.append((Reason.UNREACHABLE, health.get("unreachable", "")))
+    found += [(Reason.TLS, health.get("tls", "")), (Reason.CLOCK, health.get("clock", {}).get("trouble", ""))]
+    found += _network_troubles(health.get("storage", {}))
+    return [(reason, line) for reason, line in found if line]
 
 
 def why_not_reached(node: Mapping[str, Any]) -> str:
@@ -144,49 +157,66 @@ def why_not_reached(node: Mapping[str, Any]) -> str:
     return f"it has been silent for {silent_s:g} s" if silent_s else ""
 
 
-def _network_troubles(nodes: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _network_troubles(nodes: Mapping[str, Mapping[str, Any]]) -> list[Trouble]:
     """Return what is wrong with a server's network, by its health document's part about the storage nodes.
 
     One storage node that is not reached is that node's trouble; if none is, it is rather the server that is cut off.
     """
     unreached = [name for name, node in nodes.items() if why_not_reached(node)]
     if len(unreached) == len(nodes) > 1:
-        return [f"the server reaches none of the storage nodes ({', '.join(unreached)}): check its network"]
+        why = f"the server reaches none of the storage nodes ({', '.join(unreached)}): check its network"
+        return [(Reason.CUT_OFF, why)]
     return _losses("storage node", {name: node.get("resent_to", 0) for name, node in nodes.items()})
 
 
-def _losses(whom: str, resent: Mapping[str, float]) -> list[str]:
+def _losses(whom: str, resent: Mapping[str, float]) -> list[Trouble]:
     """Return a line on packets to other nodes that are lost, by the shares that were sent again; none if few are."""
     lossy = {name: share for name, share in resent.items() if share >= _LOSSY}
     if not lossy:
         return []
     to = f"{whom}{'s' * (len(lossy) > 1)} {', '.join(lossy)}"
     share = f"{100 * max(lossy.values()):.0f} %"
-    return [f"packets to {to} are lost on the way: up to {share} had to be sent again lately: check the network"]
+    why = f"packets to {to} are lost on the way: up to {share} had to be sent again lately: check the network"
+    return [(Reason.PACKETS_LOST, why)]
 
 
-def _given_up(partitions: Sequence[PartitionId]) -> list[str]:
+def _given_up(partitions: Sequence[PartitionId]) -> list[Trouble]:
     """Return a line on the partitions that a server has given up; none if there are none."""
     if not partitions:
         return []
     named = ", ".join(map(str, partitions[:_NAMED_MAX])) + (" …" if len(partitions) > _NAMED_MAX else "")
-    return [
+    why = (
         f"it can't serve partition{'s' if len(partitions) > 1 else ''} {named}, which it has given up for others to "
         "take over: see why it does not reach storage nodes, or its coordinator"
-    ]
+    )
+    return [(Reason.GIVEN_UP, why)]
 
 
-def _without_coordinator(why: str) -> list[str]:
+def _without_coordinator(why: str) -> list[Trouble]:
     """Return a line on why a server does without its coordinator; none if `why` is empty."""
-    return [f"the server goes on without its coordinator: {why}"] if why else []
+    return [(Reason.COORDINATOR, f"the server goes on without its coordinator: {why}")] if why else []
 
 
 def storage_troubles(health: Mapping[str, Any]) -> list[str]:
     """Return all that is wrong with a storage node according to its health document; empty if nothing is."""
-    lines = [each for name in ("gone", "unreachable", "tls", "refused") if (each := health.get(name))]
-    lines += [f"partition {partition} can't be used: {why}" for partition, why in health.get("unavailable", {}).items()]
-    lines += _losses("server", health.get("resent", {}))
-    return lines + _unrepaired(health.get("directory", ""), health.get("scrub", {}))
+    return lines_of(storage_reasons(health))
+
+
+def storage_reasons(health: Mapping[str, Any]) -> list[Trouble]:
+    """Return what `storage_troubles` returns, each with its kind."""
+    found = [
+        (Reason.DIRECTORY_GONE, health.get("gone", "")),
+        (Reason.UNREACHABLE, health.get("unreachable", "")),
+        (Reason.TLS, health.get("tls", "")),
+        (Reason.STRANGER, health.get("refused", "")),
+    ]
+    found += [
+        (Reason.REPLICA_UNUSABLE, f"partition {partition} can't be used: {why}")
+        for partition, why in health.get("unavailable", {}).items()
+    ]
+    found += _losses("server", health.get("resent", {}))
+    found += [(Reason.DAMAGE, line) for line in _unrepaired(health.get("directory", ""), health.get("scrub", {}))]
+    return [(reason, line) for reason, line in found if line]
 
 
 def _unrepaired(name: str, scrub: Mapping[str, Any]) -> list[str]:
@@ -231,12 +261,12 @@ def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapp
         None if fragments is None else _of(partition, fragments), answer.get("coordinator", ""),
         health["generation"], health.get("session"),
         [name for name in left_out if not answer["storage"][name]["connected"]], answer.get("tls", ""),
-        _change_in(health), _lacking(answer, health), _no_spare(health), tuple(health.get("stops_without", ())),
-        _clock_in(answer, health),
+        _change_in(health), lacking_copies(answer, health), without_spare(health),
+        tuple(health.get("stops_without", ())), _clocks_in(answer), _times_in(health),
     )  # fmt: skip
 
 
-def _lacking(answer: Mapping[str, Any], health: Mapping[str, Any]) -> str:
+def lacking_copies(answer: Mapping[str, Any], health: Mapping[str, Any]) -> str:
     """Return what is wrong with the number of a partition's members; empty if it is right, or there is no session.
 
     All members may be engaged then, and yet there is no room for the losses that the cluster was made to survive, or a
@@ -263,7 +293,7 @@ def _lacking(answer: Mapping[str, Any], health: Mapping[str, Any]) -> str:
     return f"{what}: add the others with `polonaise storage balance`, or one with `polonaise partition add-copy`"
 
 
-def _no_spare(health: Mapping[str, Any]) -> str:
+def without_spare(health: Mapping[str, Any]) -> str:
     """Return what must not be lost, of a partition of which more is required than a quorum; empty if it has to spare.
 
     Where only a quorum is required, the replicas that are left out, or too few members, say as much.
@@ -286,12 +316,16 @@ def _any_of(noun: str, names: Sequence[str]) -> str:
     return f"{noun} {names[0]}" if len(names) == 1 else f"any one of the {noun}s {', '.join(names)}"
 
 
-def _clock_in(answer: Mapping[str, Any], health: Mapping[str, Any]) -> str:
-    """Return what is wrong with clocks or a partition's commit times; empty if nothing is, or nothing is told of it."""
+def _times_in(health: Mapping[str, Any]) -> str:
+    """Return what is wrong with a partition's commit times; empty if nothing is, or nothing is told of it."""
     still_us = health.get("times_stand_still_until_us")
-    until = "" if still_us is None else stand_still(still_us)
+    return "" if still_us is None else stand_still(still_us)
+
+
+def _clocks_in(answer: Mapping[str, Any]) -> str:
+    """Return what is wrong with the clocks of a server, of its storage nodes and of the client that asked it."""
     own = client_clock_trouble(answer.get("client", {}).get("clock_ahead_s"))
-    return "; ".join(each for each in (answer.get("clock", {}).get("trouble"), own, until) if each)
+    return "; ".join(each for each in (answer.get("clock", {}).get("trouble"), own) if each)
 
 
 def client_clock_trouble(ahead_s: float | None) -> str:

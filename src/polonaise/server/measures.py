@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from polonaise.coordination.values import ClusterDescription
 from polonaise.histogram import Histogram
+from polonaise.server.archivewatch import ArchiveLag
 from polonaise.terms import StorageId
 
 
@@ -45,6 +46,8 @@ class ServerMeasures(NamedTuple):
     """Whether each server of the coordinator served at the last look, by its address; none for a directory."""
     fragments_scrub: Mapping[str, Any] | None
     """The report of the scrub of the fragment store; None without a store or a scrub."""
+    archive: ArchiveLag | None
+    """How far the archive was behind at the last look; None without a store, and before a look has succeeded."""
     copies: Mapping[str, Any]
     """The report of the copies to late replicas in the background: `CopyTurns.health`."""
     clock: Mapping[str, Any]

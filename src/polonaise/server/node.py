@@ -30,6 +30,7 @@ from polonaise.link.budget import Budget
 from polonaise.link.connection import ANY_CLUSTER, Connection, hello
 from polonaise.server import trimming
 from polonaise.server.archivedhistory import ArchivedHistory
+from polonaise.server.archivewatch import ArchiveWatch
 from polonaise.server.assignment import Candidate, LivingServers, assign, owned_by
 from polonaise.server.clusteranswers import ClusterAnswers
 from polonaise.server.connectionrequests import ConnectionRequests
@@ -40,6 +41,7 @@ from polonaise.server.fragmentscrub import FragmentScrubbing
 from polonaise.server.healthwarnings import HealthWarnings
 from polonaise.server.measures import ServerMeasures
 from polonaise.server.memberwatch import MemberWatch
+from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol.givingup import GivingUp, Struggle
 from polonaise.server.protocol.ownerhealth import health_of
 from polonaise.server.protocol.patience import SyncPatience
@@ -98,6 +100,7 @@ class Server:
         self._open_history = open_history
         self._history: ArchivedHistory | None = None
         self._scrubbing: FragmentScrubbing | None = None
+        self._archive: ArchiveWatch | None = None
         self.id = 0
         """The server's id, unique in the cluster and given out by the coordinator; 0 before `start`."""
         self._listener: Listener | None = None
@@ -208,13 +211,16 @@ class Server:
             self._tasks.append(self._host.spawn(notes.run(), "notes of the coordinator's values"))
         if self._settings.members_look_s:
             self._tasks.append(self._host.spawn(members.run(), "members"))
+        if self._history is not None:
+            self._archive = ArchiveWatch(self._history, self._settings.archive_look_s, self._readers)
+            self._tasks.append(self._host.spawn(self._archive.run(), "archive"))
         if self._history is not None and self._settings.scrub_bytes_per_s:
-            self._scrubbing = FragmentScrubbing(
-                self._host, self._settings, self._history,
-                lambda: {partition: served.reader for partition, served in self.partitions.items()},
-            )  # fmt: skip
+            self._scrubbing = FragmentScrubbing(self._host, self._settings, self._history, self._readers)
             self._tasks.append(self._host.spawn(self._scrubbing.run(), "scrub of the fragments"))
         _log.info("server %d listens on %s", self.id, self.address, extra=self._fields)
+
+    def _readers(self) -> dict[PartitionId, PartitionReader]:
+        return {partition: served.reader for partition, served in self.partitions.items()}
 
     @property
     def _description(self) -> ClusterDescription:
@@ -660,6 +666,7 @@ class Server:
             coordinator_servers={name: not why for name, why in self._expected.coordinator_servers.items()},
             coordinator_trouble=self._coordinator_trouble,
             fragments_scrub=self._scrubbing.health() if self._scrubbing is not None else None,
+            archive=None if self._archive is None else self._archive.lag,
             copies=self._copies.health(),
             clock=self._clock.health(),
         )
@@ -675,7 +682,14 @@ class Server:
 
     def health(self) -> dict[str, Any]:
         """Return the health of this server, its partitions and its storage nodes, as a JSON-ready document."""
-        now = self._clock.now()
+        now, owned = self._clock.now(), sorted(self.partitions.items())
+        return {
+            **self.own_health(),
+            "partitions": {str(partition): health_of(served.owner, now) for partition, served in owned},
+        }
+
+    def own_health(self) -> dict[str, Any]:
+        """Return what `health` says beside the partitions, of which there may be thousands."""
         return {
             "server": self.id,
             "name": self._settings.name,
@@ -705,8 +719,5 @@ class Server:
                     "resent_to": link.resent,
                 }
                 for name, link in self._links.items()
-            },
-            "partitions": {
-                str(partition): health_of(served.owner, now) for partition, served in sorted(self.partitions.items())
             },
         }

@@ -126,6 +126,8 @@ class ServerSettings(OwnerSettings):
     """About the most bytes in the answer to one read: its last batch may bring it above."""
     read_wait_s_max: float = 30.0
     """The longest that a read waits for something to be committed, or a client for a newer assignment."""
+    archive_look_s: float = 300.0
+    """The time between two looks at how far the fragment store is behind the log: each one lists the whole store."""
     scrub_bytes_per_s: int = 2 * 1024 * 1024
     """The rate of the scrub, which reads the fragment store to find rot while the log can mend it; 0 for no scrub."""
     scrub_every_s: float = 24 * 3600.0

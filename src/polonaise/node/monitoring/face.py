@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
 from polonaise.errors import BadOption, PolonaiseError
 from polonaise.histogram import Histogram
 from polonaise.host import Clock, DiskSpace, Host, Network, certificate_expires_s, network_trouble, unreachable
-from polonaise.node.condition import HealthStatus, conditions_in, health_status_of, server_troubles, storage_troubles
+from polonaise.node.condition import HealthStatus, conditions_in, health_status_of, server_reasons, storage_reasons
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.detail import Detail, detail_in
 from polonaise.node.monitoring.httplistener import HttpAnswer, HttpRequest
 from polonaise.node.monitoring.samples import Samples
 from polonaise.node.monitoring.servermetrics import server_samples
 from polonaise.node.monitoring.storagemetrics import storage_samples
+from polonaise.node.reasons import Reason, lines_of
 from polonaise.redaction import redacted
 from polonaise.server.node import Server
 from polonaise.storage.node import StorageNode
@@ -45,7 +46,7 @@ class ObservedNode(Protocol):
         """Return why the node is not ready; empty if it is."""
 
     async def health(self) -> dict[str, Any]:
-        """Return the node's health document, with `status`, `ready` and `problems` first."""
+        """Return the node's health document, with `status`, `ready`, `reasons` and `problems` first."""
 
     async def samples(self, detail: Detail) -> Samples:
         """Read the node's metrics."""
@@ -80,21 +81,30 @@ class ObservedServer:
     async def health(self) -> dict[str, Any]:
         document = await self._server.checked_health() if self._server.followed else self._server.health()
         conditions = conditions_in(document)
-        problems = {str(each.partition): each.troubles for each in conditions.values() if each.troubles}
-        own = server_troubles(document) or ([] if self._server.followed else [self._server.waits_for])
+        of_partitions = {str(each.partition): found for each in conditions.values() if (found := each.reasons)}
+        own = server_reasons(document)
+        if not own and not self._server.followed:
+            own = [(Reason.COORDINATOR, self._server.waits_for)]
+        reasons = {reason for found in (own, *of_partitions.values()) for reason, _ in found}
+        problems = {partition: lines_of(each) for partition, each in of_partitions.items()}
         # What concerns all partitions is told with each of them already.
-        told = {trouble for each in problems.values() for trouble in each}
-        if own := [trouble for trouble in own if trouble not in told]:
-            problems["server"] = own
+        told = {line for each in problems.values() for line in each}
+        if own := [(reason, line) for reason, line in own if line not in told]:
+            problems["server"] = lines_of(own)
         status = health_status_of(conditions.values())
         if not self._server.followed:
             status = HealthStatus.NOT_READY
         elif own and status is HealthStatus.OK:
             status = HealthStatus.DEGRADED  # a server without partitions has no conditions that would tell it
-        return {"status": status.value, "ready": not self.not_ready(), "problems": problems, **document}
+        return {**_verdict(status, self.not_ready(), reasons, problems), **document}
 
     async def samples(self, detail: Detail) -> Samples:
         return await server_samples(self._server, self._clock, detail)
+
+
+def _verdict(status: HealthStatus, not_ready: str, reasons: Iterable[Reason], problems: Any) -> dict[str, Any]:
+    """Return what a health document begins with."""
+    return {"status": status.value, "ready": not not_ready, "reasons": sorted(reasons), "problems": problems}
 
 
 def _not_ready(waits: Mapping[PartitionId, str]) -> str:
@@ -131,9 +141,9 @@ class ObservedStorage:
 
     async def health(self) -> dict[str, Any]:
         document = self._node.health()
-        problems, not_ready = storage_troubles(document), self.not_ready()
-        status = HealthStatus.NOT_READY if not_ready else HealthStatus.DEGRADED if problems else HealthStatus.OK
-        return {"status": status.value, "ready": not not_ready, "problems": problems, **document}
+        found, not_ready = storage_reasons(document), self.not_ready()
+        status = HealthStatus.NOT_READY if not_ready else HealthStatus.DEGRADED if found else HealthStatus.OK
+        return {**_verdict(status, not_ready, {reason for reason, _ in found}, lines_of(found)), **document}
 
     async def samples(self, detail: Detail) -> Samples:
         return await storage_samples(self._node, await self._ask_space(), detail)

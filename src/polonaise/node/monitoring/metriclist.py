@@ -55,6 +55,11 @@ NODE_INFO: Final = _gauge(
     "node_info", "Always 1: the node's role, its version, and a server's id.", "role", "version", "node"
 )
 NODE_READY: Final = _gauge("node_ready", "1 if `/ready` answers with 200, else 0.")
+NODE_DEGRADED: Final = _gauge(
+    "node_degraded",
+    "1 for each kind of reason for which `/health` says that the node is not well, else 0.",
+    "reason",
+)
 NODE_LOOP_DELAY: Final = _histogram(
     "node_loop_delay_seconds",
     "How late a timer of the node's event loop went off, measured once a second: how long the loop was busy or "
@@ -214,6 +219,16 @@ TIMES_STAND_STILL: Final = _gauge(
     "Partitions whose commit times stand still, because a batch was committed by a clock that was ahead; `/health` "
     "says until when.",
 )
+ARCHIVE_LAG: Final = _gauge(
+    "server_archive_lag_transactions_max",
+    "The most transactions committed in a partition that no fragment held at the last look, every five minutes; no "
+    "sample without a fragment store, and before a look at it has succeeded.",
+)
+ARCHIVE_LAG_SECONDS: Final = _gauge(
+    "server_archive_lag_seconds_max",
+    "How long ago the oldest transaction was committed that no fragment held at the last look, of all partitions; 0 if "
+    "all are archived; no sample while that time is not known.",
+)
 FRAGMENT_ROUNDS: Final = _counter("server_fragment_scrub_rounds", "Rounds of the scrub of fragments that have ended.")
 FRAGMENTS_DONE: Final = _gauge(
     "server_fragment_scrub_done", "Fragments that the present round, or the last one, is done with."
@@ -276,6 +291,12 @@ GROUP_HINDERED: Final = _gauge(
     "group_hindered_partitions",
     "Partitions whose worker does not go on: its handler or view fails, or the partition does not answer; `polonaise "
     "group describe` says why.",
+    PARTITION,
+    GROUP,
+)
+GROUP_LAG_UNKNOWN: Final = _gauge(
+    "group_lag_unknown_partitions",
+    "Partitions that are worked on, and of which the worker does not know how much it has not handled.",
     PARTITION,
     GROUP,
 )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from polonaise.host import Host
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.detail import Detail
+from polonaise.node.monitoring.playertroubles import player_reasons
 from polonaise.node.monitoring.samples import Samples
 from polonaise.node.playernode import PlayerNode
+from polonaise.node.reasons import OF_PLAYERS
 from polonaise.player.protocol.candidacy import CandidateState
 from polonaise.player.protocol.deliverylag import TargetLag
 
 
-def player_samples(node: PlayerNode, detail: Detail, wall_us: int) -> Samples:
+def player_samples(node: PlayerNode, detail: Detail, host: Host) -> Samples:
     """Read the metrics of the process, and while it is active those of its player and of the targets."""
     samples, candidacy = Samples(), node.candidacy
     add = samples.add
@@ -24,7 +27,10 @@ def player_samples(node: PlayerNode, detail: Detail, wall_us: int) -> Samples:
     add(metrics.PLAYER_TURNS, candidacy.turns)
     add(metrics.PLAYER_SETTINGS_REFUSED, int(node.reload_refused))
     player = node.player
-    if player is None or not (health := player.health())["targets"]:
+    health = {"targets": {}, "partitions": {}} if player is None else player.health()
+    found = player_reasons(node, health, host.network)
+    samples.add_reasons({reason for each in found.values() for reason, _ in each}, OF_PLAYERS)
+    if player is None or not health["targets"]:
         return samples
     if player.clock_ahead_s is not None:
         add(metrics.PLAYER_CLOCK_OFFSET, -player.clock_ahead_s)
@@ -32,7 +38,7 @@ def player_samples(node: PlayerNode, detail: Detail, wall_us: int) -> Samples:
     add(metrics.PLAYER_PARTITIONS, len(partitions))
     add(metrics.PLAYER_STOPPED, sum(bool(each["stopped"]) for each in partitions.values()))
     add(metrics.PLAYER_LOG_TROUBLE, sum(bool(each["trouble"]) for each in partitions.values()))
-    lags = player.lags(wall_us)
+    lags = player.lags(host.clock.wall_us())
     listed = detail.partitions.lists(len(partitions) * len(lags))
     for target, told in health["targets"].items():
         _add_target(samples, target, told, lags[target])

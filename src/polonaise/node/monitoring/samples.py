@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import TypeAlias
 
 from polonaise.histogram import Histogram
-from polonaise.node.monitoring.metriclist import Metric
+from polonaise.node.monitoring.metriclist import NODE_DEGRADED, Metric
+from polonaise.node.reasons import Reason
 
 HistogramSample: TypeAlias = tuple[tuple[int, ...], float]
 """The counts and the sum of a histogram."""
@@ -23,6 +25,11 @@ class Samples(dict[Metric, list[tuple[tuple[str, ...], Value]]]):
     def add(self, metric: Metric, value: float, *labels: object) -> None:
         """Add a sample with the values of the metric's labels, in their order."""
         self.setdefault(metric, []).append((tuple(map(str, labels)), value))
+
+    def add_reasons(self, found: Collection[Reason], known: Iterable[Reason]) -> None:
+        """Add for which reasons the node is not well, of those that are known for nodes of its kind."""
+        for reason in sorted(known):
+            self.add(NODE_DEGRADED, int(reason in found), reason.value)
 
     def add_histogram(self, metric: Metric, histogram: Histogram) -> None:
         """Add a copy of a histogram."""

@@ -4,79 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Set
+from typing import Final
 
 from polonaise.client.protocol.groupleases import GROUP_LEASES, told_groups
 from polonaise.host import Clock
+from polonaise.node.condition import server_reasons
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.samples import Samples
+from polonaise.node.monitoring.seenpartition import STATES, SeenPartition, look_at
+from polonaise.node.reasons import OF_SERVERS, Reason
+from polonaise.server.measures import ServerMeasures
 from polonaise.server.node import Server
-from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.servedpartition import ServedPartition
-from polonaise.terms import NO_SESSION, NO_TRANSACTION, ClientId, FailureReason, StorageId
+from polonaise.terms import NO_SESSION, FailureReason, StorageId
 
 _TURN_PARTITIONS: Final = 100
 _TURN_PARTITIONS_LISTED: Final = 25
 """The most partitions that are read in one turn of the event loop, without and with metrics of each one: other tasks
 run between these turns."""
-STATES: Final = ("ready", "starting", "failing", "blocked", "stopped")
-"""The states of a partition, which are values of the label `state`."""
-
-
-class _SeenPartition(NamedTuple):
-    """The figures of one partition at one moment, which are told one by one or summed up for the server."""
-
-    state: str
-    waiting: tuple[int, int]
-    in_flight: int
-    engaged: list[StorageId]
-    late: list[StorageId]
-    lacks_copies: bool
-    """Whether its session has fewer members than the partition is to have; False between sessions."""
-    replica_lag: dict[StorageId, int]
-    feed_lag: dict[ClientId, int]
-
-
-def state_of(owner: PartitionOwner, now_s: float) -> str:
-    """Return the state of a partition: one of `STATES`. It is `ready` exactly if the partition's health says so."""
-    if owner.stopped is not None:
-        return "stopped"
-    if owner.readiness.blocked is not None:
-        return "blocked"
-    if owner.session is None:
-        return "starting"
-    return "failing" if owner.readiness.trouble(now_s) else "ready"
-
-
-def _look_at(owner: PartitionOwner, now_s: float, copies: int) -> _SeenPartition:
-    """Return the figures of a partition, which is to have so many copies, at this moment."""
-    session = owner.session
-    engaged = list(session.engaged) if session is not None else []
-    late = [name for name in session.value.members if name not in session.engaged] if session is not None else []
-    lag: dict[StorageId, int] = {}
-    if session is not None:
-        sent = session.sent
-        lag = {name: sent - session.reached(name) for name in engaged}
-        reached = owner.readiness.reached
-        lag |= {name: max(0, sent - reached.get(name, NO_TRANSACTION)) for name in late}
-    return _SeenPartition(
-        state_of(owner, now_s),
-        owner.waiting,
-        session.in_flight if session is not None else 0,
-        engaged,
-        late,
-        session is not None and len(session.value.members) < copies,
-        lag,
-        {client: max(0, owner.committed + 1 - mount.next_id) for client, mount in owner.feeds.mounts.items()},
-    )
 
 
 async def server_samples(server: Server, clock: Clock, detail: Detail) -> Samples:
     """Read the metrics of a server."""
     samples = Samples()
-    totals = server.past_totals
+    totals, measures = server.past_totals, server.measures()
     partitions = list(server.partitions.values())
     # All of these are counted, even those that leave while this runs: `past_totals`, read above, lacks their totals.
     listed = detail.partitions.lists(len(partitions))
@@ -86,7 +39,7 @@ async def server_samples(server: Server, clock: Clock, detail: Detail) -> Sample
     turn = _TURN_PARTITIONS_LISTED if listed else _TURN_PARTITIONS
     sums = _Sums()
     for number, served in enumerate(partitions, 1):
-        seen = _look_at(served.owner, clock.monotonic_s(), server.replication_factor)
+        seen = look_at(served.owner, clock.monotonic_s(), server.replication_factor, measures.storage_connected)
         sums.add(served, seen)
         for name, count in served.totals().items():  # in a fraction of the time that `Counter.update` takes
             totals[name] += count
@@ -98,14 +51,28 @@ async def server_samples(server: Server, clock: Clock, detail: Detail) -> Sample
                 samples.add(metrics.CLIENT_LAG, lag, served.partition, client)
         if number % turn == 0:
             await asyncio.sleep(0)
-    _add_totals(samples, server, totals)
+    _add_totals(samples, server, measures, totals)
+    _add_archive(samples, measures, clock)
+    _add_reasons(samples, server, sums.reasons)
     sums.add_to(samples)
     return samples
 
 
-def _add_totals(samples: Samples, server: Server, totals: Mapping[str, int]) -> None:
+def _add_reasons(samples: Samples, server: Server, of_partitions: Set[Reason]) -> None:
+    """Add for which reasons the server is not well, given those of its partitions."""
+    own = server.own_health()
+    scrub = own["fragments_scrub"]
+    found = {*of_partitions, *(reason for reason, _ in server_reasons(own))}
+    if not server.followed:
+        found.add(Reason.COORDINATOR)
+    if scrub is not None and server.partitions:
+        found |= {Reason.FRAGMENTS_UNREADABLE} if scrub["trouble"] else set()
+        found |= {Reason.FRAGMENT_DAMAGE} if scrub["unrepaired"] else set()
+    samples.add_reasons(found, OF_SERVERS)
+
+
+def _add_totals(samples: Samples, server: Server, measures: ServerMeasures, totals: Mapping[str, int]) -> None:
     """Add the metrics of the server as a whole that are not sums over its present partitions."""
-    measures = server.measures()
     add = samples.add
     add(metrics.TRANSACTIONS, totals["committed_transactions"])
     add(metrics.BATCHES, totals["committed_batches"])
@@ -152,6 +119,16 @@ def _add_totals(samples: Samples, server: Server, totals: Mapping[str, int]) -> 
     add(metrics.COPY_RATE, copies["bytes_per_s"])
     add(metrics.COPIES, copies["under_way"])
     add(metrics.COPIES_WAITING, copies["waiting"])
+
+
+def _add_archive(samples: Samples, measures: ServerMeasures, clock: Clock) -> None:
+    """Add the metrics of the fragment store; none without one."""
+    add, archive = samples.add, measures.archive
+    if archive is not None:
+        add(metrics.ARCHIVE_LAG, archive.transactions)
+        if archive.oldest_us is not None:
+            age_s = (clock.wall_us() - archive.oldest_us) / 1e6 if archive.oldest_us else 0.0
+            add(metrics.ARCHIVE_LAG_SECONDS, max(0.0, age_s))
     scrub = measures.fragments_scrub
     if scrub is not None:
         add(metrics.FRAGMENT_ROUNDS, scrub["rounds"])
@@ -167,6 +144,8 @@ class _Sums:
     """Sums and maxima over the partitions that a server owns at this moment."""
 
     def __init__(self) -> None:
+        self.reasons: set[Reason] = set()
+        """The kinds of what is wrong with any of them."""
         self._states: Counter[str] = Counter()
         self._still = 0
         self._under_replicated = self._falling_behind = self._inbox = self._inbox_bytes = self._in_flight = 0
@@ -176,10 +155,13 @@ class _Sums:
         self._behind: dict[StorageId, int] = {}
         self._cache_bytes = self._locks = self._lock_tables = 0
 
-    def add(self, served: ServedPartition, seen: _SeenPartition) -> None:
+    def add(self, served: ServedPartition, seen: SeenPartition) -> None:
         """Add the figures of a partition."""
+        self.reasons |= seen.reasons
         self._states[seen.state] += 1
-        self._still += served.times_stand_still
+        if served.times_stand_still:
+            self._still += 1
+            self.reasons.add(Reason.TIMES_STAND_STILL)
         self._under_replicated += bool(seen.late) or seen.lacks_copies
         self._falling_behind += len(served.owner.readiness.falling_behind)
         self._inbox += seen.waiting[0]
@@ -233,11 +215,13 @@ def _add_groups(samples: Samples, served: ServedPartition, now_s: float) -> None
         samples.add(metrics.GROUP_PARTITIONS, len(group.workers), *labels)
         hindered = sum(bool(worker.told.get("trouble")) for worker in group.workers.values())
         samples.add(metrics.GROUP_HINDERED, hindered, *labels)
+        unknown = sum(worker.number("lag") is None for worker in group.workers.values())
+        samples.add(metrics.GROUP_LAG_UNKNOWN, unknown, *labels)
         if (lag := group.lag) is not None:
             samples.add(metrics.GROUP_LAG, lag, *labels)
 
 
-def _add_partition(samples: Samples, served: ServedPartition, seen: _SeenPartition) -> None:
+def _add_partition(samples: Samples, served: ServedPartition, seen: SeenPartition) -> None:
     """Add the metrics of one partition."""
     owner, session, number = served.owner, served.owner.session, served.partition
     counts = owner.counts

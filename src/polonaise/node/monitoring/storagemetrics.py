@@ -6,9 +6,11 @@ import asyncio
 from typing import Final
 
 from polonaise.host import DiskSpace
+from polonaise.node.condition import storage_reasons
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.samples import Samples
+from polonaise.node.reasons import OF_STORAGE
 from polonaise.storage.measures import ReplicaMeasures
 from polonaise.storage.node import StorageNode
 
@@ -20,6 +22,7 @@ async def storage_samples(node: StorageNode, space: DiskSpace | None, detail: De
     """Read the metrics of a storage node. `space` is that of its disk; None if unknown."""
     samples = Samples()
     _add_node(samples, node, space)
+    samples.add_reasons({reason for reason, _ in storage_reasons(node.health())}, OF_STORAGE)
     replicas = node.replicas()
     listed = detail.partitions.lists(len(replicas))
     looked: list[ReplicaMeasures] = []

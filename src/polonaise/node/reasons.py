@@ -1,0 +1,99 @@
+"""Name the reasons for which nodes are not well, one word each: metrics and alerts tell them apart by these."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import TypeAlias
+
+
+class Reason(enum.StrEnum):
+    """The kinds of what can be wrong with a node. `docs/monitoring.md` says which metric and alert each one has."""
+
+    PARTITION_NOT_READY = "partition_not_ready"
+    """A partition takes no appends."""
+    REPLICA_LEFT_OUT = "replica_left_out"
+    """A member of a partition is not engaged, or a storage node is not reached."""
+    COPIES = "copies"
+    """A partition has fewer members than it is to have, or more."""
+    NO_SPARE = "no_spare"
+    """A partition would lack what commits require with one more loss."""
+    DAMAGE = "damage"
+    """A damage that a scrub found on a storage node is not repaired."""
+    FRAGMENTS_UNREADABLE = "fragments_unreadable"
+    """The fragment store can't be read."""
+    FRAGMENT_DAMAGE = "fragment_damage"
+    """A fragment is damaged, and not repaired."""
+    UNREACHABLE = "unreachable"
+    """Nobody can connect to the node, because what it listens at was taken away."""
+    TLS = "tls"
+    """A file of TLS can't be used, or expires soon."""
+    CLOCK = "clock"
+    """A clock is off."""
+    TIMES_STAND_STILL = "times_stand_still"
+    """The commit times of a partition stand still."""
+    COORDINATOR = "coordinator"
+    """The coordinator is not reached, so that the server may own nothing, or has not read the assignment."""
+    COORDINATOR_SERVER = "coordinator_server"
+    """A server of the coordinator does not serve."""
+    GIVEN_UP = "given_up"
+    """The server has given up partitions that it can't serve."""
+    NAMESAKE = "namesake"
+    """Another server has the same name."""
+    MISSING_SERVER = "missing_server"
+    """A server that the cluster is to have is not registered."""
+    CUT_OFF = "cut_off"
+    """The server reaches none of the storage nodes."""
+    PACKETS_LOST = "packets_lost"
+    """The network loses packets."""
+    DIRECTORY_GONE = "directory_gone"
+    """The storage node has lost its directory."""
+    STRANGER = "stranger"
+    """The storage node has refused the server of another cluster lately."""
+    REPLICA_UNUSABLE = "replica_unusable"
+    """A replica on the storage node can't be used."""
+    TURN_FAILED = "turn_failed"
+    """The last turn of the process of a player has ended by a fault."""
+    LOG_TROUBLE = "log_trouble"
+    """The log does not answer the player, of some partition or about its lease."""
+    SETTINGS_REFUSED = "settings_refused"
+    """The settings that were read last are wrong."""
+    TARGET_DOWN = "target_down"
+    """A target has no stream."""
+    TARGET_HINDERED = "target_hindered"
+    """Something keeps a target from getting all of a partition."""
+    TARGET_SLOW = "target_slow"
+    """A target has acknowledged nothing of a partition for long, and goes on."""
+    PARTITION_STOPPED = "partition_stopped"
+    """Nothing more of a partition is delivered."""
+
+
+Trouble: TypeAlias = tuple[Reason, str]
+"""Something that is wrong: what kind of thing it is, and a line that says it."""
+
+OF_SERVERS = frozenset(
+    {
+        Reason.PARTITION_NOT_READY, Reason.REPLICA_LEFT_OUT, Reason.COPIES, Reason.NO_SPARE,
+        Reason.FRAGMENTS_UNREADABLE, Reason.FRAGMENT_DAMAGE, Reason.TLS, Reason.CLOCK, Reason.TIMES_STAND_STILL,
+        Reason.COORDINATOR, Reason.COORDINATOR_SERVER, Reason.GIVEN_UP, Reason.NAMESAKE, Reason.MISSING_SERVER,
+        Reason.CUT_OFF, Reason.PACKETS_LOST, Reason.UNREACHABLE,
+    }
+)  # fmt: skip
+"""The reasons that a server has of its own. Damage on a storage node, of which its health tells too, is that node's."""
+OF_STORAGE = frozenset(
+    {
+        Reason.DIRECTORY_GONE, Reason.TLS, Reason.STRANGER, Reason.REPLICA_UNUSABLE, Reason.PACKETS_LOST,
+        Reason.DAMAGE, Reason.UNREACHABLE,
+    }
+)  # fmt: skip
+OF_PLAYERS = frozenset(
+    {
+        Reason.TURN_FAILED, Reason.LOG_TROUBLE, Reason.SETTINGS_REFUSED, Reason.TLS, Reason.CLOCK,
+        Reason.TARGET_DOWN, Reason.TARGET_HINDERED, Reason.TARGET_SLOW, Reason.PARTITION_STOPPED,
+    }
+)  # fmt: skip
+
+
+def lines_of(troubles: Iterable[Trouble]) -> list[str]:
+    """Return what is wrong in words."""
+    return [line for _, line in troubles]
