@@ -3,56 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
-from polonaise.admin.archive import archive
-from polonaise.client.log import Log
-from polonaise.fragments.history import FragmentHistory
-from polonaise.fragments.mark import MARK, mark_of
 from polonaise.server.archivewatch import ArchiveLag
-from polonaise.server.settings import ServerSettings
-from polonaise.simulator.cluster import CLUSTER_KEY
-from polonaise.simulator.object_store import SimulatedStore
-from rigs.town import Town
+from rigs.archivedtown import LOOK_S, ArchivedTown
 from rigs.waiting import wait_until
-
-LOOK_S = 5.0
-
-
-class ArchivedTown(Town):
-    """A town whose servers know a fragment store, and look at it every few seconds."""
-
-    def __init__(self, seed: int = 1) -> None:
-        super().__init__(seed, server=ServerSettings(archive_look_s=LOOK_S, scrub_bytes_per_s=0))
-        self.store = SimulatedStore(self.world)
-        self.store.put_now(MARK, mark_of(CLUSTER_KEY))
-        self.cluster.open_history = lambda key: FragmentHistory(self.store, key)
-
-    def tell(self, story: Callable[[ArchivedTown], Coroutine[Any, Any, None]]) -> None:
-        self.run(lambda _: story(self))
-
-    def lag(self) -> ArchiveLag | None:
-        return self.server.measures().archive
-
-    async def lags(self, transactions: int) -> ArchiveLag:
-        """Wait until so many transactions are told to be lacking."""
-
-        def told() -> bool:
-            lag = self.lag()
-            return lag is not None and lag.transactions == transactions
-
-        await wait_until(told, f"{transactions} are lacking", within_s=60.0, every_s=1.0)
-        lag = self.lag()
-        assert lag is not None
-        return lag
-
-    async def archive(self) -> None:
-        async def write(log: Log) -> None:
-            async for _ in archive(log, self.store, 0, rest=True):
-                pass
-
-        await self.application("archiver", write)
 
 
 def test_an_archive_that_stays_behind_is_told_with_the_age_of_what_it_lacks() -> None:
