@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterator
@@ -55,6 +56,7 @@ def expressions() -> Iterator[tuple[str, str]]:
         yield f"alerts: {rule['alert']}", rule["expr"]
 
 
+@functools.cache
 def rules() -> list[dict[str, Any]]:
     groups = yaml.safe_load((FILES / "alerts.yml").read_text())["groups"]
     return [rule for group in groups for rule in group["rules"]]
