@@ -15,7 +15,7 @@ FILES = sorted(TESTS.rglob("*.py"))
 CHECKS = ("assert_", "block_until", "check", "refuses", "unharmed", "until_", "wait_until")
 """How the names of functions of tests and rigs begin that raise AssertionError when something is wrong."""
 PYTEST_CHECKS = {"raises", "warns", "fail"}
-SIMULATED = {"rigs.coordinator", "rigs.link", "rigs.log", "rigs.storage", "rigs.town"}
+SIMULATED = {"rigs.archivedtown", "rigs.coordinator", "rigs.link", "rigs.log", "rigs.storage", "rigs.town"}
 """Rigs that run a test in the simulator, where a sleep takes no time and is as exact as the rest of it."""
 MAY_SLEEP = {
     "rigs/waiting.py": "the one place",
