@@ -78,7 +78,9 @@ async def test_a_cluster_that_is_well_says_so_of_everything(town: Town) -> None:
     assert (first.behind, first.out) == ({}, {})
     document = status.document()
     assert document["wellness"] == "well"
-    assert document["partitions"][0]["owner"] == {"server": server.server, "address": server.address}
+    assert document["partitions"][0]["owner"] == {
+        "server": server.server, "name": server.name, "address": server.address
+    }  # fmt: skip
 
 
 @in_a_town(partitions=PARTITIONS)

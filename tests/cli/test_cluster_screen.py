@@ -12,9 +12,9 @@ from rich.console import Console
 from polonaise.admin.cluster import ClusterStatus, PartitionStatus, ServerStatus, StorageStatus
 from polonaise.cli.cluster import _watch
 from polonaise.cli.clusterview import ROWS_MAX, fitting, screen_of
-from polonaise.cli.looking import size
+from polonaise.cli.looking import partition_rows, size, storage_rows
 from polonaise.cli.output import table_of
-from polonaise.coordination.values import ClusterDescription, Owner
+from polonaise.coordination.values import ClusterDescription, ExpectedServer, ExpectedServers, Owner
 from polonaise.errors import CoordinatorUnavailable
 from polonaise.node.condition import Condition
 
@@ -181,3 +181,26 @@ def test_a_coordinator_that_is_not_read_is_said_at_the_top() -> None:
 )
 def test_sizes_are_written_for_people(count: int, text: str) -> None:
     assert size(count) == text
+
+
+def test_copies_that_were_given_up_are_told_apart_and_what_is_not_known_is_told_as_that() -> None:
+    whole = StorageStatus("a", "a:1", partitions=5, known=5)
+    fewer = StorageStatus("b", "b:1", partitions=5, known=8)
+    unsure = StorageStatus("c", "c:1", partitions=None, known=8)
+    silent = StorageStatus("d", "d:1", "no answer")
+    shown = [row[3] for row in storage_rows([whole, fewer, unsure, silent]).rows]
+    assert shown == ["5", "5, 3 given up", "8 at most", "unknown"]
+    assert [each.document()["given_up"] for each in (whole, fewer, unsure, silent)] == [0, 3, None, None]
+
+
+def test_an_owner_is_shown_by_its_name() -> None:
+    named = replace(partition(0), owner_name="till")
+    rows = partition_rows([named, partition(1)]).rows
+    assert [row[2] for row in rows] == ["till", 1]
+    assert named.document()["owner"] == {"server": 1, "name": "till", "address": "s:1"}
+
+
+def test_a_server_that_does_not_reach_a_storage_node_is_named() -> None:
+    expected = ExpectedServers({"till": ExpectedServer(1, "s:1")})
+    status = StorageStatus("a", "a:1", not_connected={1: "gone", 2: "gone"}, server_names=expected)
+    assert status.troubles == ["server 1 (till) does not reach it: gone", "server 2 does not reach it: gone"]

@@ -24,7 +24,7 @@ from polonaise.host.tls import tls_identity
 from polonaise.link.connection import Connection, connect, hello
 from polonaise.node.addresses import coordinator_at
 from polonaise.server.coordinatortrouble import answered_within
-from polonaise.terms import PartitionId, StorageId
+from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE, Health, HealthIs
 
 T = TypeVar("T")
@@ -76,6 +76,14 @@ async def answered(coordinator: Coordinator, asking: Awaitable[T], timeout_s: fl
     silence = f"the coordinator, {coordinator}, did not answer within {timeout_s:g} s{more}"
     async with answered_within(timeout_s, coordinator, silence):
         return await asking
+
+
+async def server_said(coordinator: Coordinator, server: ServerId, timeout_s: float) -> str:
+    """Return a server's number and name for an error's message; the number alone if no name can be read."""
+    try:
+        return (await answered(coordinator, coordinator.expected_servers(), timeout_s)).value.said(server)
+    except PolonaiseError:
+        return str(server)
 
 
 async def values_in(coordinator: Coordinator, partitions: Iterable[PartitionId]) -> dict[PartitionId, PartitionValue]:

@@ -9,7 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Final
 
@@ -127,7 +127,8 @@ class StorageStatus:
     directory: str | None = None
     """The storage directory; None if the node did not tell."""
     partitions: int | None = None
-    """The number of partitions of which the node has files, also of copies that it gave up; None if it did not tell."""
+    """The number of partitions that have a copy on the node, or get one; None while not all owners tell where they have
+    theirs."""
     free_bytes: int | None = None
     """The bytes of the directory's disk that the node may still use; None if it did not tell."""
     total_bytes: int | None = None
@@ -137,10 +138,20 @@ class StorageStatus:
     not_connected: Mapping[ServerId, str] = field(default_factory=dict)
     """The servers that told that they have no connection to the storage node, or hear nothing of it, each with the
     reason."""
+    server_names: ExpectedServers = field(default_factory=ExpectedServers)
+    """What the servers are called."""
     draining: bool = False
     """Whether the storage node is being drained: it gets no more copies."""
     clock_ahead_s: Mapping[ServerId, float] = field(default_factory=dict)
     """How far the node's clock is ahead of that of a server, by servers whose own clocks are fit, where it is off."""
+    known: int | None = None
+    """The number of partitions of which the node knows, also of those whose copy was given up; None if it did not tell.
+    """
+
+    @property
+    def given_up(self) -> int | None:
+        """The number of partitions whose copy on the node was given up; None if that is not known."""
+        return None if self.partitions is None or self.known is None else max(self.known - self.partitions, 0)
 
     @property
     def troubles(self) -> list[str]:
@@ -148,10 +159,12 @@ class StorageStatus:
         lines = [self.trouble] if self.trouble else []
         if self.free_bytes is not None and self.free_bytes < _FULL_BYTES:
             lines.append("its disk is full: archive and trim the log, or give it a larger one")
-        lines += [f"server {server} does not reach it: {why}" for server, why in self.not_connected.items()]
+        for server, why in self.not_connected.items():
+            lines.append(f"server {self.server_names.said(server)} does not reach it: {why}")
         if self.clock_ahead_s:
             server, ahead_s = next(iter(self.clock_ahead_s.items()))
-            lines.append(f"its clock is {clock_words(ahead_s)} that of server {server}: set the clocks (NTP)")
+            whose = f"server {self.server_names.said(server)}"
+            lines.append(f"its clock is {clock_words(ahead_s)} that of {whose}: set the clocks (NTP)")
         return [*lines, *self.told]
 
     @property
@@ -168,6 +181,7 @@ class StorageStatus:
             "draining": self.draining,
             "directory": self.directory,
             "partitions": self.partitions,
+            "given_up": self.given_up,
             "free_bytes": self.free_bytes,
             "total_bytes": self.total_bytes,
             "troubles": self.troubles,
@@ -185,6 +199,8 @@ class PartitionStatus:
     """The condition that the owner tells; None if there is no owner, or it tells none."""
     unknown: str = ""
     """Why there is no condition; empty if there is one."""
+    owner_name: str = ""
+    """The owner's name; empty for one without, or if that could not be read."""
     counts: Mapping[str, Any] = field(default_factory=dict)
     """The other figures of the partition in the owner's health document, such as its mounts and appends."""
 
@@ -230,7 +246,9 @@ class PartitionStatus:
         return {
             "partition": self.partition,
             "state": self.state,
-            "owner": None if owner is None else {"server": owner.server, "address": owner.address},
+            "owner": None
+            if owner is None
+            else {"server": owner.server, "name": self.owner_name, "address": owner.address},
             "generation": None if owner is None else owner.generation,
             **told,
             "troubles": self.troubles,
@@ -387,6 +405,7 @@ class ClusterObserver:
         servers, storage = await asyncio.gather(asyncio.gather(*asked_servers), asyncio.gather(*asked_storage))
         answers = dict(zip(sorted(addresses), servers, strict=True))
         owned = Counter(owner.server for owner in last.owners.values())
+        copies = _copies_in(description, last.owners, answers)
         return ClusterStatus(
             self._address,
             error,
@@ -404,7 +423,12 @@ class ClusterObserver:
                 for server, answer in answers.items()
             ],
             [
-                _storage_status(name, address, answer, answers, draining=name in description.draining)
+                replace(
+                    _storage_status(name, address, answer, answers),
+                    partitions=None if copies is None else copies[name],
+                    server_names=last.expected,
+                    draining=name in description.draining,
+                )
                 for (name, address), answer in zip(description.nodes.items(), storage, strict=True)
             ],
             [self._partition_status(partition, answers) for partition in range(description.total)],
@@ -491,16 +515,17 @@ class ClusterObserver:
         owner = self._last.owners.get(partition)
         if owner is None:
             return PartitionStatus(partition, None, None, "no server owns it: start one (polonaise server run)")
-        answer = answers.get(owner.server)
+        answer, said = answers.get(owner.server), self._last.expected.said(owner.server)
+        name = self._last.expected.name_of(owner.server)
         if not isinstance(answer, dict):
-            return PartitionStatus(
-                partition, owner, None, f"its owner, server {owner.server}, does not answer: {answer}"
-            )
+            return PartitionStatus(partition, owner, None, f"its owner, server {said}, does not answer: {answer}", name)
         health = answer["partitions"].get(str(partition))
         if health is None:
-            return PartitionStatus(partition, owner, None, f"its owner, server {owner.server}, does not serve it yet")
+            return PartitionStatus(partition, owner, None, f"its owner, server {said}, does not serve it yet", name)
         counts = {name: value for name, value in health.items() if name not in _SHOWN}
-        return PartitionStatus(partition, owner, condition_of(partition, answer, health), counts=counts)
+        return PartitionStatus(
+            partition, owner, condition_of(partition, answer, health), owner_name=name, counts=counts
+        )
 
 
 _SHOWN: Final = frozenset(
@@ -546,8 +571,6 @@ def _storage_status(
     address: str,
     answer: Told,
     servers: Mapping[ServerId, Told],
-    *,
-    draining: bool = False,
 ) -> StorageStatus:
     """Return the status of a storage node from its own answer, and from those of the servers."""
     not_reached = {
@@ -557,20 +580,17 @@ def _storage_status(
     }
     off = _clock_off(name, servers)
     if not isinstance(answer, dict):
-        return StorageStatus(
-            name, address, str(answer), not_connected=not_reached, draining=draining, clock_ahead_s=off
-        )
+        return StorageStatus(name, address, str(answer), not_connected=not_reached, clock_ahead_s=off)
     disk = answer.get("disk") or {}
     return StorageStatus(
         name,
         address,
         directory=answer.get("directory"),
-        partitions=answer.get("partitions"),
+        known=answer.get("partitions"),
         free_bytes=disk.get("free_bytes"),
         total_bytes=disk.get("total_bytes"),
         told=storage_troubles(answer),
         not_connected=not_reached,
-        draining=draining,
         clock_ahead_s=off,
     )
 
@@ -588,3 +608,18 @@ def _clock_off(name: StorageId, servers: Mapping[ServerId, Told]) -> dict[Server
             if abs(ahead_s) > clock.get("bound_s", float("inf")):
                 off[server] = ahead_s
     return off
+
+
+def _copies_in(
+    description: ClusterDescription, owners: Mapping[PartitionId, Owner], answers: Mapping[ServerId, Told]
+) -> Counter[StorageId] | None:
+    """Return how many partitions have a copy on each node, or get one; None if an owner does not tell where."""
+    copies: Counter[StorageId] = Counter()
+    for partition in range(description.total):
+        owner = owners.get(partition)
+        answer = None if owner is None else answers.get(owner.server)
+        health = answer["partitions"].get(str(partition)) if isinstance(answer, dict) else None
+        if health is None or health.get("members") is None:
+            return None
+        copies.update({*health["members"], *(health.get("next") or ())})
+    return copies

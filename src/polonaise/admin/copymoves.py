@@ -315,9 +315,9 @@ class CopyMoves:
             return "waits for an owner: start a server"
         health = await ask_health(self._host, owner.address, ROLE_SERVER, description.key, self._timeout_s)
         if not isinstance(health, dict):
-            return f"waits for server {owner.server}, which does not answer: {health}"
+            return f"waits for server {await self._edits.server_said(owner.server)}, which does not answer: {health}"
         try:
             condition = condition_of(partition, health, health["partitions"][str(partition)])
         except (LookupError, TypeError, AttributeError):
-            return f"waits for server {owner.server} to serve the partition"
+            return f"waits for server {await self._edits.server_said(owner.server)} to serve the partition"
         return "; ".join([condition.change or "waits for the owner to see the change", *condition.troubles])

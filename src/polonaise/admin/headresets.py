@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, TypeVar
 
-from polonaise.admin.asking import answered, ask_health
+from polonaise.admin.asking import answered, ask_health, server_said
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import HeadReset, Owner, PartitionValue, Versioned
 from polonaise.errors import CoordinatorUnavailable, DeadlineExceeded, HeadNotReset, PolonaiseError
@@ -106,7 +106,8 @@ async def head_state(host: Host, coordinator: Coordinator, partition: PartitionI
     health = told.get("partitions", {}).get(str(partition)) if isinstance(told, dict) else None
     if health is None:
         why = "does not serve it yet" if isinstance(told, dict) else f"does not answer: {told}"
-        raise HeadNotReset(f"the owner of partition {partition}, server {owner.server}, {why}; restart it if need be")
+        said = await server_said(coordinator, owner.server, timeout_s)
+        raise HeadNotReset(f"the owner of partition {partition}, server {said}, {why}; restart it if need be")
     if health["session"] is not None:
         raise HeadNotReset(
             f"partition {partition} is open in session {health['session']}, and its owner knows where its log ends: "

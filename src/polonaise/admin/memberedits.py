@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
+from polonaise.admin.asking import server_said
 from polonaise.coordination import Coordinator
 from polonaise.coordination.memberchanges import cancelled, with_copy, without_copy
 from polonaise.coordination.values import Assignment, ClusterDescription, PartitionValue, Versioned
 from polonaise.errors import CoordinatorUnavailable, PolonaiseError, UnknownStorageNode
-from polonaise.terms import PartitionId, StorageId
+from polonaise.terms import PartitionId, ServerId, StorageId
 
 T = TypeVar("T")
 
@@ -73,6 +74,10 @@ class MemberEdits:
     async def description(self) -> Versioned[ClusterDescription]:
         """Return the description of the cluster, with its version."""
         return await self._bounded(self._coordinator.description)
+
+    async def server_said(self, server: ServerId) -> str:
+        """Return a server's number and name for a message."""
+        return await server_said(self._coordinator, server, self._timeout_s)
 
     async def assignment(self) -> Assignment:
         """Return the assignment."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from polonaise.admin.asking import answered, ask_health
+from polonaise.admin.asking import answered, ask_health, server_said
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import Assignment, Owner, Registration, Versioned
 from polonaise.errors import BadOption, CoordinatorUnavailable, DeadlineExceeded, UnknownPartition
@@ -51,7 +51,8 @@ async def move_owner(host: Host, coordinator: Coordinator, partition: PartitionI
             f"the assignment was changed by servers {_TRIES_MAX} times meanwhile: nothing was changed; repeat the "
             "command"
         )
-    await _served(host, description.key, partition, owner, timeout_s)
+    said = await server_said(coordinator, owner.server, timeout_s)
+    await _served(host, description.key, partition, owner, said, timeout_s)
     return owner
 
 
@@ -81,15 +82,16 @@ async def _with_owner(
     members = await answered(coordinator, coordinator.members(), timeout_s)
     candidates = {each.server: Candidate(each.address, True, each.preferred) for each in members}
     if assign(moved, candidates, total).owners[partition] != owner:
+        said = await server_said(coordinator, server.server, timeout_s)
         raise BadOption(
-            f"partition {partition} would not stay with server {server.server}: the servers keep the numbers of their "
+            f"partition {partition} would not stay with server {said}: the servers keep the numbers of their "
             "partitions equal but for one, and partitions where they are preferred. Give it another one of its "
             "partitions first, or start the server with --prefer. Nothing was changed"
         )
     return moved
 
 
-async def _served(host: Host, key: bytes, partition: PartitionId, owner: Owner, timeout_s: float) -> None:
+async def _served(host: Host, key: bytes, partition: PartitionId, owner: Owner, said: str, timeout_s: float) -> None:
     """Wait until the owner says that it serves the partition."""
     until_s = host.clock.monotonic_s() + timeout_s
     why = "it has not seen the change yet"
@@ -104,6 +106,5 @@ async def _served(host: Host, key: bytes, partition: PartitionId, owner: Owner, 
             why = str(told)
         await asyncio.sleep(_LOOK_S)
     raise DeadlineExceeded(
-        f"partition {partition} belongs to server {owner.server} now, which does not serve it after {timeout_s:g} s: "
-        f"{why}"
+        f"partition {partition} belongs to server {said} now, which does not serve it after {timeout_s:g} s: {why}"
     )

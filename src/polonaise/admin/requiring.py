@@ -7,15 +7,15 @@ from its next session on, which its owner starts at once; only then does the cha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from polonaise.admin.asking import Told, answered, ask_health, values_in
+from polonaise.admin.asking import Told, answered, ask_health, server_said, values_in
 from polonaise.coordination import Coordinator
 from polonaise.coordination.requirement import Requirement
 from polonaise.coordination.topics import check_topic_name
-from polonaise.coordination.values import ClusterDescription, Owner, PartitionValue, Versioned
+from polonaise.coordination.values import ClusterDescription, PartitionValue, Versioned
 from polonaise.errors import BadOption, CoordinatorUnavailable, InsufficientReplicas
 from polonaise.host import Host
 from polonaise.redaction import redacted
@@ -162,15 +162,20 @@ async def _check_servers(
     """Raise `InsufficientReplicas` unless all servers know such requirements: their health has the key `known_by`."""
     servers = {each.server: each.address for each in await answered(coordinator, coordinator.members(), timeout_s)}
     told = await _asked(host, servers, ROLE_SERVER, description.key, timeout_s)
+
+    def said(server: ServerId) -> Awaitable[str]:
+        return server_said(coordinator, server, timeout_s)
+
     for server, answer in told.items():
         if not isinstance(answer, dict):
             raise InsufficientReplicas(
-                f"server {server} does not answer, and may not know of a requirement: {answer}. Nothing was changed"
+                f"server {await said(server)} does not answer, and may not know of a requirement: {answer}. "
+                "Nothing was changed"
             )
         if known_by not in answer:
             what = "required copies" if known_by == "required" else "copies required of a topic"
             raise InsufficientReplicas(
-                f"server {server} is of a version that knows no {what}: upgrade it. Nothing was changed"
+                f"server {await said(server)} is of a version that knows no {what}: upgrade it. Nothing was changed"
             )
 
 
@@ -234,20 +239,23 @@ async def _told_by_owners(
     try:
         key = (await answered(coordinator, coordinator.describe(), _LAST_S)).key
         owners = (await answered(coordinator, coordinator.assignment(), _LAST_S)).value.owners
+        expected = (await answered(coordinator, coordinator.expected_servers(), _LAST_S)).value
     except CoordinatorUnavailable:
         return {}
     owned = {partition: owners[partition] for partition in partitions if partition in owners}
     servers = {owner.server: owner.address for owner in owned.values()}
     told = await _asked(host, servers, ROLE_SERVER, key, _LAST_S)
     return {
-        partition: why for partition, owner in owned.items() if (why := _why_in(told[owner.server], partition, owner))
+        partition: why
+        for partition, owner in owned.items()
+        if (why := _why_in(told[owner.server], partition, expected.said(owner.server)))
     }
 
 
-def _why_in(told: Told, partition: PartitionId, owner: Owner) -> str:
+def _why_in(told: Told, partition: PartitionId, owner: str) -> str:
     """Return what a partition waits for: its owner's word, or that it does not answer; empty if it tells nothing."""
     if not isinstance(told, dict):
-        return f"its owner, server {owner.server}, does not answer: {told}"
+        return f"its owner, server {owner}, does not answer: {told}"
     try:
         return str(told["partitions"][str(partition)]["waits_for"])
     except (LookupError, TypeError):

@@ -165,7 +165,7 @@ def storage_rows(nodes: Sequence[StorageStatus]) -> Rows:
                 each.name,
                 "its name" if each.address == each.name else each.address,
                 ("UNREACHABLE" if each.trouble else "reachable") + (", draining" if each.draining else ""),
-                "-" if each.partitions is None else each.partitions,
+                _copies_of(each),
                 "-" if each.free_bytes is None else f"{size(each.free_bytes)} of {size(each.total_bytes or 0)}",
                 each.troubles,
             )
@@ -175,8 +175,15 @@ def storage_rows(nodes: Sequence[StorageStatus]) -> Rows:
     )
 
 
+def _copies_of(each: StorageStatus) -> str:
+    """Return how many partitions have a copy on a node; at most as many as it knows, while not all owners tell."""
+    if each.partitions is None:
+        return "unknown" if each.known is None else f"{each.known} at most"
+    return f"{each.partitions}, {each.given_up} given up" if each.given_up else str(each.partitions)
+
+
 def partition_rows(partitions: Sequence[PartitionStatus]) -> Rows:
-    """Return partitions as rows: the owner is a server's id, `committed` the partition's committed high-water mark."""
+    """Return partitions as rows: the owner is a server's name, or else its id; `committed` is the committed mark."""
     columns = ["partition", "state", "owner", "gen.", "session", "committed", "engaged", "problems"]
     return Rows(columns, [_partition_row(each) for each in partitions], (0, 2, 3, 4, 5))
 
@@ -195,7 +202,7 @@ def _partition_row(each: PartitionStatus) -> Sequence[object]:
     return (
         each.partition,
         each.state if each.state in ("ready", "degraded") else each.state.upper(),
-        "nobody" if each.owner is None else each.owner.server,
+        "nobody" if each.owner is None else each.owner_name or each.owner.server,
         "-" if each.owner is None else each.owner.generation,
         session,
         committed,

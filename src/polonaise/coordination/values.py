@@ -523,6 +523,10 @@ class ExpectedServers(CoordinatorValue):
         """Return the name of the server with this id; empty if it has none."""
         return next((name for name, each in self.servers.items() if each.server == server), "")
 
+    def said(self, server: ServerId) -> str:
+        """Return the server's number, and its name in brackets if it has one, for messages."""
+        return f"{server} ({name})" if (name := self.name_of(server)) else str(server)
+
 
 V = TypeVar("V")
 
