@@ -30,6 +30,7 @@ class Scripted:
         """While it is a list, answers to reads wait there until they are let go."""
 
     has_servers = False
+    renewed_us: int | None = None
 
     async def servers(self, timeout_s: float) -> Mapping[str, str]:
         return {}

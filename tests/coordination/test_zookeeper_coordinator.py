@@ -170,6 +170,17 @@ async def test_a_name_goes_with_its_session_and_is_taken_again_by_its_next_renew
     assert await other.registered("members") == {}
 
 
+async def test_a_renewal_tells_the_time_of_zookeeper(backend: ZooKeeperBackend) -> None:
+    assert await backend.create(ENTRIES)
+    assert await backend.register("members/7", Entry(DESCRIPTION.key, 0, b"7"))
+    assert backend.renewed_us is None
+    clock = RealClock()
+    began_us = clock.wall_us()
+    assert await backend.renew("members/7")
+    assert backend.renewed_us is not None
+    assert began_us - 1_000 <= backend.renewed_us <= clock.wall_us(), "on one machine, in milliseconds"
+
+
 async def test_a_name_that_another_process_took_meanwhile_is_not_taken_back(
     backend: ZooKeeperBackend, other: ZooKeeperBackend
 ) -> None:

@@ -63,7 +63,8 @@ async def test_every_metric_has_samples_that_hold_nothing_of_the_node(town: Town
     of_a_player = {metric for metric in metrics.METRICS if metric.name.startswith("polonaise_player_")}
     of_a_store = {metric for metric in metrics.METRICS if "fragment" in metric.name or "archive" in metric.name}
     of_a_group = {metric for metric in metrics.METRICS if metric.name.startswith("polonaise_group_")}
-    of_a_group.add(metrics.COORDINATOR_SERVER_UP)  # the simulated coordinator has no servers
+    # The simulated coordinator has no servers, and no clock.
+    of_a_group |= {metrics.COORDINATOR_SERVER_UP, metrics.COORDINATOR_CLOCK_OFFSET}
     assert set(metrics.METRICS) - set(seen) == of_every_node | of_a_store | of_a_player | of_a_group
     assert pickle.loads(pickle.dumps(seen)) == seen
     for metric, samples in seen.items():

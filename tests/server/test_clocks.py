@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from unittest.mock import patch
 
 from polonaise.client.log import Log
 from polonaise.node.condition import conditions_in, server_troubles
+from polonaise.node.monitoring import metriclist as metrics
+from polonaise.node.monitoring.detail import Detail
+from polonaise.node.monitoring.face import ObservedServer
 from polonaise.server.settings import ServerSettings
 from polonaise.simulator.cluster import Node
+from polonaise.simulator.coordinator import SimulatedBackend
 from rigs.town import Town, in_a_town, in_an_application
 from rigs.waiting import wait_until
 
@@ -105,3 +110,20 @@ async def test_times_that_stand_still_are_told_with_the_moment_at_which_that_end
     assert "commit times stand still at 2025-" in trouble
     await asyncio.sleep(3_700.0)
     assert conditions_in(town.server.health())[0].troubles == []
+
+
+@in_an_application(servers=1)
+async def test_the_coordinators_clock_is_measured_by_renewals_and_told(town: Town, log: Log) -> None:
+    """ZooKeeper dates what is written; nothing else tells its time."""
+    assert town.server.health()["clock"]["coordinator"] is None, "a coordinator without a clock of its own"
+    renewed = property(lambda _: town.world.true_us + 7_200_000_000)
+    with patch.object(SimulatedBackend, "renewed_us", renewed):
+        await wait_until(lambda: "coordinator's clock is" in town.server.health()["clock"]["trouble"])
+        clock = town.server.health()["clock"]
+        assert abs(clock["coordinator"] - 7_200.0) < NEAR_S
+        assert "the coordinator's clock is 2.0 hours ahead of that of this server" in clock["trouble"]
+        assert not clock["unfit"], "it decides nothing"
+        samples = await ObservedServer(town.server, town.server._host.clock).samples(Detail())
+        ((_, offset_s),) = samples[metrics.COORDINATOR_CLOCK_OFFSET]
+        assert abs(offset_s - 7_200.0) < NEAR_S
+    await wait_until(lambda: town.server.health()["clock"]["coordinator"] is None)

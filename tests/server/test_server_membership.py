@@ -85,7 +85,7 @@ class FakeCoordinator:
 
     async def register(self, registration: Registration) -> Any:
         self.registrations += 1
-        return SimpleNamespace(renew=self.renew, left=False, holds_s=self.holds_s)
+        return SimpleNamespace(renew=self.renew, left=False, holds_s=self.holds_s, renewed_us=None)
 
     async def renew(self) -> bool:
         self.renewals += 1

@@ -186,15 +186,8 @@ class BatchReader:
         Commit times stand still there, because a batch was committed by a clock that was ahead: what is read, and what
         is left out, has been chosen by times that are not those of the commits.
         """
-        if batch.commit_time_us > self._requests.wall_us() + _FUTURE_US:
-            until = datetime.fromtimestamp(batch.commit_time_us / 1e6, UTC).isoformat(sep=" ", timespec="seconds")
-            _log.warning(
-                "partition %d: commit times stand still at %s, which is in the future, from id %d on or earlier: a "
-                "clock was ahead there (or this machine's is behind). Choose transactions of this partition by ids",
-                self._partition,
-                until,
-                batch.first,
-            )
+        if text := future_times(self._partition, batch.first, batch.commit_time_us, self._requests.wall_us()):
+            _log.warning("%s", text)
 
     def _request_rest_of(self, request: _PartRequest) -> None:
         """Request what an answer left out of its part, before all else; drop the parts in which no batch can begin."""
@@ -355,3 +348,14 @@ class TransactionReader:
         if until is None or batch.last <= until:
             return transactions
         return takewhile(lambda tx: tx.id <= until, transactions)
+
+
+def future_times(partition: PartitionId, id: TransactionId, commit_time_us: int, now_us: int) -> str:
+    """Return what is told if a commit time by which a transaction was chosen is of the future; else empty."""
+    if commit_time_us <= now_us + _FUTURE_US:
+        return ""
+    until = datetime.fromtimestamp(commit_time_us / 1e6, UTC).isoformat(sep=" ", timespec="seconds")
+    return (
+        f"partition {partition}: commit times stand still at {until}, which is in the future, from id {id} on or "
+        "earlier: a clock was ahead there (or this machine's is behind). Choose transactions of this partition by ids"
+    )

@@ -30,6 +30,10 @@ class Backend(Protocol):
     `str()` of a backend names it, in messages.
     """
 
+    renewed_us: int | None
+    """When a name of this process was renewed last, by the clock of the store, in microseconds UTC.
+
+    None before that, and for a store that has no clock but this machine's."""
     has_servers: bool
     """Whether the store consists of servers that can fail one by one, of which `servers` tells."""
 

@@ -89,6 +89,11 @@ class Membership:
         """The seconds for which the registration holds at the least, from the beginning of its last renewal on."""
         return self._backend.holds_s
 
+    @property
+    def renewed_us(self) -> int | None:
+        """When it was renewed last, by the coordinator's clock, in microseconds UTC; None if that is not known."""
+        return self._backend.renewed_us
+
     async def renew(self) -> bool:
         """Renew the lease; return False if the registration is gone, and has to be made again.
 

@@ -125,6 +125,7 @@ class FileBackend:
         return self._values.path(key)
 
     has_servers = False
+    renewed_us: int | None = None
 
     async def servers(self, timeout_s: float) -> Mapping[str, str]:
         """Return nothing: a directory consists of no servers."""

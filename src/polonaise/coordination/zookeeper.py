@@ -91,6 +91,7 @@ class ZooKeeperBackend:
         self._tls = tls
         self._session: ZooKeeperSession | None = None
         self._closed = False
+        self.renewed_us: int | None = None
         self._own: dict[str, Entry] = {}
         """The names that this process has registered, each with its entry, to be taken again in a new session."""
         self._watchers: dict[str, asyncio.Future[None]] = {}
@@ -314,7 +315,13 @@ class ZooKeeperBackend:
         node = await self._get(name)
         if node is None:
             return await self._take(name, entry)
-        return node.owner == self._opened().number() and await self._set(name, node.data, node.version) is not None
+        if node.owner != self._opened().number():
+            return False
+        stat = await self._replace(name, node.data, node.version)
+        if stat is None:
+            return False
+        self.renewed_us = int(stat.mtime) * 1_000
+        return True
 
     async def tell(self, name: str, contents: bytes) -> None:
         """Replace the contents of one's own name; one that has to be taken again gets the new ones."""
@@ -393,14 +400,18 @@ class ZooKeeperBackend:
 
     async def _set(self, key: str, data: bytes, version: int) -> int | None:
         """Replace a node of this version and return its new version; None when it has another by now, or is gone."""
+        stat = await self._replace(key, data, version)
+        return None if stat is None else int(stat.version)
+
+    async def _replace(self, key: str, data: bytes, version: int) -> Any:
+        """Replace a node of this version and return what ZooKeeper tells of it; None as `_set`."""
         path = self._path(key)
         try:
-            stat = await self._ask(
+            return await self._ask(
                 f"changing {self.place(key)}", lambda client: client.set_async(path, data, version), changes=True
             )
         except (BadVersionError, NoNodeError):
             return None
-        return int(stat.version)
 
     async def _create_node(self, key: str, data: bytes, *, ephemeral: bool = False) -> bool:
         """Create a node; return False when there is one."""

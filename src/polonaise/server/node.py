@@ -111,7 +111,7 @@ class Server:
         """Where the storage nodes are reached; unset before `start`."""
         self._links = StorageLinks(self._link)
         self._storage_health = StorageHealth(host, self._links)
-        self._clock = ServerClock(host, self._settings, self._links)
+        self._clock = ServerClock(host, self._settings, self._links, lambda: self._membership.coordinator_clock)
         self._shared: SharedParts
         """What each partition is given; from `start` on."""
         self.partitions: dict[PartitionId, ServedPartition] = {}

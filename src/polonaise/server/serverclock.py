@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from polonaise.errors import PartitionNotReady
 from polonaise.host import Host
-from polonaise.server.protocol.commitclock import CommitClock
+from polonaise.server.protocol.commitclock import FRESH_S, CommitClock
 from polonaise.server.protocol.moment import Moment
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLink
-from polonaise.terms import StorageId
+from polonaise.terms import PeerClock, StorageId, clock_words
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +23,15 @@ class ServerClock:
     To be looked at by `look` several times a second, so that a jump is told apart from time that passes.
     """
 
-    def __init__(self, host: Host, settings: ServerSettings, links: Mapping[StorageId, StorageLink]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        settings: ServerSettings,
+        links: Mapping[StorageId, StorageLink],
+        coordinator: Callable[[], PeerClock | None] = lambda: None,
+    ) -> None:
+        """`coordinator` returns what was measured of the coordinator's clock last. It decides nothing, and is told."""
+        self._coordinator = coordinator
         self._clock = host.clock
         self._settings = settings
         self._links = links
@@ -59,7 +67,22 @@ class ServerClock:
     @property
     def trouble(self) -> str:
         """What is wrong with the clock of this server, or of its storage nodes; empty if nothing is."""
-        return self._commit.trouble(self._clock.monotonic_s())
+        lines = [self._commit.trouble(self._clock.monotonic_s())]
+        ahead_s = self._coordinator_ahead_s
+        if ahead_s is not None and abs(ahead_s) > self._settings.clock_off_s_max:
+            lines.append(f"the coordinator's clock is {clock_words(ahead_s)} that of this server: set the clocks (NTP)")
+        return "; ".join(each for each in lines if each)
+
+    @property
+    def _coordinator_ahead_s(self) -> float | None:
+        """How far the coordinator's clock is ahead of this server's, in seconds, as measured lately; None if not.
+
+        Of the server of ZooKeeper that leads: it dates what is written.
+        """
+        measured, now_s = self._coordinator(), self._clock.monotonic_s()
+        if measured is None or now_s - measured.at_s > FRESH_S:
+            return None
+        return (measured.offset_us - (self._clock.wall_us() - int(now_s * 1e6))) / 1e6
 
     @property
     def unfit_s(self) -> float:
@@ -70,11 +93,12 @@ class ServerClock:
         """Raise `PartitionNotReady` if no session may start by this clock, as far as it was measured by now."""
         self.look()
         if self._commit.unfit:
-            raise PartitionNotReady(self.trouble)
+            raise PartitionNotReady(self._commit.trouble(self._clock.monotonic_s()))
 
     def health(self) -> dict[str, Any]:
         """Return what is known of clocks as a JSON-ready document: seconds, ahead of this server's clock above 0."""
         skews = self._commit.skews_s(self._clock.monotonic_s())
+        coordinator_s = self._coordinator_ahead_s
         return {
             "trouble": self.trouble,
             "unfit": self._commit.unfit,
@@ -82,5 +106,6 @@ class ServerClock:
             "bound_s": self._settings.clock_off_s_max,
             "jumps": self._commit.jumps,
             "last_jump_s": round(self._commit.last_jump_s, 3),
+            "coordinator": None if coordinator_s is None else round(coordinator_s, 3),
             "storage": {name: round(skew, 3) for name, skew in sorted(skews.items())},
         }

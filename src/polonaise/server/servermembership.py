@@ -14,6 +14,7 @@ from polonaise.coordination.values import Registration
 from polonaise.errors import Closed, PolonaiseError
 from polonaise.host import Host
 from polonaise.server.coordinatortrouble import CoordinatorTrouble, answered_within
+from polonaise.terms import PeerClock
 
 _log = logging.getLogger(__name__)
 _LEASE: Final = "the lease can't be renewed"
@@ -45,6 +46,8 @@ class ServerMembership:
         self.stretch = 0
         """The number of times that the registration may have run out. What was read in one stretch is not to be
         followed in the next: others may have changed it meanwhile."""
+        self.coordinator_clock: PeerClock | None = None
+        """The coordinator's clock, as the last renewal that it dated has measured it; None if it has dated none."""
         self.not_owning = ""
         """Why the server owns nothing since its registration may have run out.
 
@@ -121,7 +124,10 @@ class ServerMembership:
                     every_s = renew_every_s(self._membership.holds_s)
                     # One that stepped aside has no registration that could run out. It goes on until the server that
                     # takes its partitions over fences it: it may be the last one that can serve them.
-                    if self._membership.left or await self._membership.renew():
+                    if self._membership.left:
+                        self._note_renewed(began_s, self._membership)
+                    elif await self._membership.renew():
+                        self._measure(began_s, self._membership.renewed_us)
                         self._note_renewed(began_s, self._membership)
                     elif not self._membership.left:  # it may have left while the answer was under way
                         await self.register_again()
@@ -168,6 +174,13 @@ class ServerMembership:
                     f"server {self._registration.server} owns nothing: it has renewed its registration, and has not "
                     "been able to read the assignment since"
                 )
+
+    def _measure(self, began_s: float, renewed_us: int | None) -> None:
+        """Take note of what a renewal that has just succeeded tells of the coordinator's clock."""
+        if renewed_us is not None:
+            now_s = self._now_s
+            half_us = int((now_s - began_s) * 5e5)
+            self.coordinator_clock = PeerClock(renewed_us - int(began_s * 1e6) - half_us, half_us, now_s)
 
     def owns_again(self) -> None:
         """Take note that the server follows an assignment that was read while the registration held."""

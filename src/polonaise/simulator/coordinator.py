@@ -243,6 +243,7 @@ class SimulatedBackend:
         return _place(key)
 
     has_servers = False
+    renewed_us: int | None = None
 
     async def servers(self, timeout_s: float) -> Mapping[str, str]:
         """Return nothing: the simulated store consists of no servers."""

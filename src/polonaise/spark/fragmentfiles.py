@@ -5,6 +5,8 @@ Errors name the fragment.
 
 from __future__ import annotations
 
+import logging
+import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from polonaise.client.batchreader import future_times
 from polonaise.errors import FragmentDamaged, NotFound, UnsupportedFormat, WrongClusterKey
 from polonaise.fragments.columns import ROWS_MAX, columns_in
 from polonaise.fragments.format import Footer, open_fragment
@@ -20,10 +23,12 @@ from polonaise.fragments.protocol.coverage import FragmentRange, Span, cover
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.ranges import RangeFile
 from polonaise.fragments.store import ObstoreStore
-from polonaise.terms import TransactionId
+from polonaise.terms import PartitionId, TransactionId
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_log = logging.getLogger("polonaise.spark")
 
 
 def columns_from(
@@ -74,8 +79,17 @@ def first_at(
     found = end
     if index < len(pieces):
         span = pieces[index].span
-        found = span.first + int(np.searchsorted(times(pieces[index], span), time_us))
+        all_times = times(pieces[index], span)
+        at = int(np.searchsorted(all_times, time_us))
+        found = span.first + at
+        tell_future(pieces[index].fragment.partition, found, int(all_times[at]))
     return Span(next((hole.first for hole in holes if hole.last == found - 1), found), found)
+
+
+def tell_future(partition: PartitionId, id: TransactionId, commit_time_us: int) -> None:
+    """Warn if a range was chosen by a commit time that is of the future: times stand still there."""
+    if text := future_times(partition, id, commit_time_us, time.time_ns() // 1_000):
+        _log.warning("%s", text)
 
 
 @contextmanager

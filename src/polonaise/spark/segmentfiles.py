@@ -22,6 +22,7 @@ from polonaise.host.files import ReadOnlyFile
 from polonaise.log.batch import Batch
 from polonaise.log.segment import SegmentRemoved, walk
 from polonaise.redaction import redacted
+from polonaise.spark.fragmentfiles import tell_future
 from polonaise.spark.options import partitions_among
 from polonaise.spark.protocol.splits import Extent, Split
 from polonaise.storage.files import Files, evidence_in, find, find_partition, first_of, found_again, trimmed_in
@@ -197,11 +198,14 @@ class SegmentFiles:
         if early >= 0:
             for batch in _walked(segments[early].path, examined.files, segments[early].span):
                 if batch.commit_time_us >= time_us:
+                    tell_future(partition, batch.first, batch.commit_time_us)
                     found = min(batch.first, end)
                     return Span(found, found)
         # All that can be read below this id is earlier; what can be read from the next segment on is late enough.
         searched = segments[early].span.last + 1 if early >= 0 else examined.begin
         found = min(segments[early + 1].span.first, end) if early + 1 < len(segments) else end
+        if found < end:
+            tell_future(partition, found, _first_time(segments[early + 1].path, examined.files))
         return Span(min(searched, found), found)
 
 

@@ -201,6 +201,11 @@ CLOCK_OFFSET: Final = _gauge(
     "measured.",
     STORAGE,
 )
+COORDINATOR_CLOCK_OFFSET: Final = _gauge(
+    "server_coordinator_clock_offset_seconds",
+    "How far the clock of the coordinator (of ZooKeeper's leader) is ahead of the server's, below 0 if it is behind; "
+    "no sample while it is not known, and with a coordinator in a directory.",
+)
 CLOCK_UNFIT: Final = _gauge(
     "server_clock_unfit",
     "1 if the server's clock is off from those of a majority of the storage nodes, so that it starts no session, else "

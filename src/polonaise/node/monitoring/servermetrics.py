@@ -111,6 +111,8 @@ def _add_totals(samples: Samples, server: Server, measures: ServerMeasures, tota
     clock = measures.clock
     for name, offset_s in clock["storage"].items():
         add(metrics.CLOCK_OFFSET, offset_s, name)
+    if clock["coordinator"] is not None:
+        add(metrics.COORDINATOR_CLOCK_OFFSET, clock["coordinator"])
     add(metrics.CLOCK_UNFIT, int(clock["unfit"]))
     add(metrics.CLOCK_NOT_BELIEVED, clock["not_believed_s"])
     add(metrics.CLOCK_JUMPS, clock["jumps"])
