@@ -124,10 +124,9 @@ class ServerMembership:
                     every_s = renew_every_s(self._membership.holds_s)
                     # One that stepped aside has no registration that could run out. It goes on until the server that
                     # takes its partitions over fences it: it may be the last one that can serve them.
-                    if self._membership.left:
-                        self._note_renewed(began_s, self._membership)
-                    elif await self._membership.renew():
-                        self._measure(began_s, self._membership.renewed_us)
+                    if self._membership.left or await self._membership.renew():
+                        if not self._membership.left:
+                            self._measure(began_s, self._membership.renewed_us)
                         self._note_renewed(began_s, self._membership)
                     elif not self._membership.left:  # it may have left while the answer was under way
                         await self.register_again()
