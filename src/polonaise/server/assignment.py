@@ -23,8 +23,9 @@ class Candidate(NamedTuple):
     preferred: frozenset[PartitionId] = frozenset()
     """Partitions that it should own, as far as the balance allows."""
     unable: frozenset[PartitionId] = frozenset()
-    """Partitions that it can't serve, as it says itself: nothing moves to it while there are any, if anybody is able.
-    """
+    """Partitions that it can't serve, as it says itself: nothing moves to it while there are any."""
+    doubtful: bool = False
+    """Whether it says that it is unable to serve some, perhaps only since a moment: nothing moves to it, either."""
 
 
 def assign(
@@ -37,8 +38,9 @@ def assign(
 
     - A partition without a living owner goes to a settled server, if there is one to one that prefers it. While none
       has settled, those that own some count as such, and while none does, all.
-    - A partition moves from an owner that is unable to serve it to a settled server that is unable to serve none. While
-      there is no such server it stays: where nobody can serve it, moving helps nobody.
+    - A partition moves from an owner that is unable to serve it to a settled server that is able: unable to serve none,
+      and not doubtful. While there is no such server no partition of a living server moves, for balance neither: where
+      nobody can serve it, moving helps nobody.
     - With `rebalance`, settled servers end with as many partitions as each other, or one more. Few partitions move for
       that: none between servers whose numbers differ by one. Without it no partition of a living server moves.
     - With `rebalance`, a partition moves to a settled server that prefers it from an owner that does not, where that
@@ -54,7 +56,7 @@ def assign(
         if partition not in loads.owner_of:
             loads.give(partition, loads.least_loaded(loads.preferring(partition) or loads.takers))
     _leave_the_unable(loads)
-    if rebalance:
+    if rebalance and loads.able:
         # Until nothing moves any more, or the next look would move something again. Two rounds are nearly always
         # enough; the bound is for a server that must not be kept busy by a case that nobody has thought of.
         for _ in range(partitions + 1):
@@ -121,6 +123,7 @@ class LivingServers:
                 now_s - self._since_s[server] >= self._settle_s,
                 member.preferred,
                 self._believed_unable(member, now_s),
+                doubtful=bool(member.unable),
             )
             for server, member in living.items()
         }
@@ -151,7 +154,7 @@ class _Loads:
             or sorted(candidates)
         )
         """The servers that partitions may move to."""
-        self.able = [server for server in self.takers if not candidates[server].unable]
+        self.able = [each for each in self.takers if not (candidates[each].unable or candidates[each].doubtful)]
         self.takers = self.able or self.takers
         self.owner_of: dict[PartitionId, ServerId] = {}
         self.owned: dict[ServerId, set[PartitionId]] = {server: set() for server in candidates}

@@ -244,12 +244,12 @@ class Server:
         return StorageLink(self._host, name, self.id, key, self._settings, self._links, self._addresses)
 
     def _storage_majority_connected(self) -> bool:
-        """Whether as many storage nodes are connected as are a majority of a partition's copies.
+        """Whether most storage nodes are connected, and as many as are a majority of a partition's copies.
 
-        With fewer, hardly any partition can start a session.
+        With fewer, hardly any partition can start a session, or many can't: whose copies are where is not known here.
         """
         connected = sum(link.session is not None for link in self._links.values())
-        return 2 * connected > self.replication_factor
+        return 2 * connected > max(self.replication_factor, len(self._links))
 
     async def close(self) -> None:
         """Stop serving. The next owner of each partition decides the fate of the appends in flight."""

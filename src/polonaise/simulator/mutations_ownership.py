@@ -42,8 +42,8 @@ OWNERSHIP_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "unable-servers-pass-partitions-on": Mutation(
         "polonaise.server.assignment",
-        "        self.able = [server for server in self.takers if not candidates[server].unable]\n",
-        "        self.able = self.takers\n",
+        " if not (candidates[each].unable or candidates[each].doubtful)]\n",
+        "]\n",
         "P11: where nobody can serve a partition, it is passed from server to server",
     ),
     # No manager is elected: every server computes the same assignment. What two managers would do wrong, two servers do

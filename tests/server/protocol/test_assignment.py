@@ -224,6 +224,16 @@ def test_where_nobody_is_able_nothing_moves() -> None:
     held = owned(1, 1, 2, 2)
     assert assign(held, unable(1, 0, 1) | unable(2, 2), 4) == held
     assert assign(held, unable(1, 0, 1), 4, rebalance=False) == assign(held, candidates(1), 4, rebalance=False)
+    held = owned(1, 1, 1, 1)
+    assert assign(held, unable(1, 0, 1) | unable(2, 2), 4) == held
+
+
+def test_nothing_moves_to_a_server_that_has_just_said_that_it_is_unable() -> None:
+    doubtful = {2: Candidate("s:2", doubtful=True)}
+    assert servers_of(assign(owned(1, 1, 3), unable(1, 0) | doubtful | candidates(3), 3)) == [3, 1, 3]
+    held = owned(1, 1, 1, 1)
+    assert assign(held, unable(1, 0) | doubtful, 4) == held
+    assert assign(held, candidates(1) | doubtful, 4) == held
 
 
 def test_that_a_server_is_unable_is_believed_once_all_could_have_said_the_same() -> None:
@@ -232,6 +242,7 @@ def test_that_a_server_is_unable_is_believed_once_all_could_have_said_the_same()
     held = Assignment()
     assert not living.candidates(members, held, 50.0)[2].unable
     assert not living.candidates(members, held, 52.0)[2].unable
+    assert living.candidates(members, held, 52.0)[2].doubtful
     assert living.candidates(members, held, 53.0)[2].unable == {4}
     assert not living.candidates([members[0], Registration(2, "s:2")], held, 54.0)[2].unable
     assert not living.candidates(members, held, 55.0)[2].unable
