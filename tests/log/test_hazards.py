@@ -10,7 +10,7 @@ from zlib import crc32
 
 import pytest
 
-from polonaise.errors import PolonaiseError
+from polonaise.errors import DiskFailed, PolonaiseError
 from polonaise.host import Host
 from polonaise.link.connection import Connection
 from polonaise.log import tail
@@ -368,5 +368,37 @@ def test_hazard_e_partitions_that_are_made_at_the_same_time_do_not_cut_each_othe
             control = await ControlFile.open(host, DIRECTORY, KEY)
             for number in numbers:
                 assert await control.load(number) is not None
+
+    simulate(scenario, seed)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_partition_that_is_made_while_the_sync_of_another_fails_is_there_or_was_never_made(seed: int) -> None:
+    """Of two syncs at the same time the system tells one that something was lost, which may be the other one's."""
+
+    async def scenario(machine: Machine) -> None:
+        made: set[int] = set()
+
+        async def live(host: Host) -> None:
+            control = await ControlFile.open(host, DIRECTORY, KEY)
+
+            async def create(number: int, after_s: float) -> None:
+                await asyncio.sleep(after_s)
+                await control.create(number)
+                made.add(number)
+
+            machine.disk.fail_appends(1)
+            creating = (create(number, number * 0.00005) for number in range(3))
+            await asyncio.wait_for(asyncio.gather(*creating, return_exceptions=True), 1.0)
+
+        process = machine.start(live, may_fail=(DiskFailed,))
+        await process.ended()
+        assert len(made) < 3
+        machine.power_loss()
+        async with alive(machine) as host:
+            control = await ControlFile.open(host, DIRECTORY, KEY)
+            for number in range(3):
+                loaded = await control.load(number)  # raises if there is a directory without promises
+                assert loaded is not None or number not in made
 
     simulate(scenario, seed)

@@ -21,6 +21,8 @@ from polonaise.errors import (
     ControlFileDamaged,
     ControlFileMissing,
     DirectoryGone,
+    DiskFailed,
+    DiskFull,
     NotInitialized,
     PolonaiseError,
     UnsupportedFormat,
@@ -347,7 +349,15 @@ class ControlFile:
         disk = self._host.disk
         start = offset_of(partition)
         copy = PromiseSector(partition, 1, 0, Promises(), NO_EVIDENCE)
-        await self._file.write(start, [copy.encode(), copy.encode(), bytes(SECTOR_BYTES)], sync=True)
+        try:
+            await self._file.write(start, [copy.encode(), copy.encode(), bytes(SECTOR_BYTES)], sync=True)
+        except DiskFull:
+            raise  # nothing was promised yet, and what others have promised was not touched
+        except DiskFailed as error:
+            # What failed to become durable may be another partition's, which is made at the same time and is told of
+            # no failure: the system tells one of them only.
+            self._host.fail(error)
+            raise
         await disk.make_directory(self.partition_directory(partition))
         await self._sync_names()
         return ControlSlot(self, copy, NO_EVIDENCE, 0)

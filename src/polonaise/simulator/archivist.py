@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from polonaise.admin.archive import archive
 from polonaise.admin.trimming import trim
@@ -22,6 +23,10 @@ from polonaise.simulator.cluster import Cluster, Node
 from polonaise.simulator.object_store import SimulatedStore
 from polonaise.simulator.observations import History, ReadCheck
 from polonaise.terms import PartitionId
+
+
+_TASK_S: Final = 30.0
+"""Archiving, trimming or reading all of a partition takes less, in virtual seconds, once all is well again."""
 
 
 def history_settings(source: random.Random) -> HistorySettings:
@@ -63,7 +68,9 @@ class Archivist:
             while True:
                 await asyncio.sleep(self._random.choice((0.05, 0.3, 0.6)) * self._random.random())
                 try:
-                    async with asyncio.timeout(self._random.choice((0.5, 2.0, 5.0))):
+                    step_s = self._random.choice((0.5, 2.0, 5.0))
+                    # A task is done as a whole: what is tried again must not be broken off each time.
+                    async with asyncio.timeout(step_s if self._task is None else _TASK_S):
                         await self._step(log, self._random.randrange(self._cluster.knobs.partitions))
                 except PolonaiseError as error:
                     self._history.contradicted(error, "the archivist")
