@@ -24,7 +24,6 @@ from polonaise.simulator.object_store import SimulatedStore
 from polonaise.simulator.observations import History, ReadCheck
 from polonaise.terms import PartitionId
 
-
 _TASK_S: Final = 30.0
 """Archiving, trimming or reading all of a partition takes less, in virtual seconds, once all is well again."""
 
