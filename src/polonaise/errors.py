@@ -221,7 +221,7 @@ class CopyNeeded(PolonaiseError):
 
 
 class ClusterInUse(PolonaiseError):
-    """Servers of a cluster that is to be deleted are registered, or it was changed meanwhile. Nothing was deleted."""
+    """Servers of a cluster that is to be deleted, or recovered, run, or it was changed meanwhile: nothing was changed."""
 
     code = "cluster_in_use"
     retry = Retry.AGAIN

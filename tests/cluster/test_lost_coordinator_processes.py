@@ -13,7 +13,15 @@ from polonaise.admin.coordinatorbackup import RecoveredCluster, backup, read_bac
 from polonaise.coordination.file import coordinator_in
 from polonaise.coordination.rebuilding import Noted
 from polonaise.coordination.values import ClusterDescription, Registration
-from polonaise.errors import AlreadyInitialized, CoordinatorDamaged, CoordinatorLost, NotInitialized, PolonaiseError
+from polonaise.errors import (
+    AlreadyInitialized,
+    ClusterInUse,
+    CoordinatorDamaged,
+    CoordinatorLost,
+    NotInitialized,
+    PolonaiseError,
+    RecoveryUnsafe,
+)
 from polonaise.host.real import RealHost
 from polonaise.node.addresses import coordinator_at
 from polonaise.node.local import LocalCluster, StartFailed
@@ -109,13 +117,15 @@ async def test_a_registered_server_of_an_earlier_cluster_hinders_nobody(tmp_path
         host.close()
 
 
-async def recovered(cluster: ObservedCluster, known: Noted | None = None) -> RecoveredCluster:
+async def recovered(
+    cluster: ObservedCluster, known: Noted | None = None, nodes: dict[str, str] | None = None
+) -> RecoveredCluster:
     """Make the coordinator's values again, from one storage node and those that it tells of, or from a backup."""
     host = RealHost()
     opened = coordinator_at(host, cluster.coordinator)
     try:
-        nodes = {} if known else {"one": cluster.storage[0].address}
-        return await recover(host, opened, known, nodes, 3.0)
+        first = {} if known else {"one": cluster.storage[0].address}
+        return await recover(host, opened, known, nodes or first, 3.0)
     finally:
         await opened.close()
         host.close()
@@ -152,6 +162,25 @@ async def test_a_lost_coordinators_values_are_made_again_and_the_log_goes_on(tmp
             assert isinstance(await _refused(recovered(cluster)), AlreadyInitialized)
         finally:
             await server.stop()
+
+
+async def test_the_backup_of_another_cluster_and_a_cluster_in_use_are_refused(tmp_path: Path) -> None:
+    async with observed_cluster(tmp_path / "x") as x, observed_cluster(tmp_path / "y", notes_s=0.05) as y:
+        of_x = await backed_up(x.coordinator, tmp_path / "backup")
+        at = {node.address: node.address for node in y.storage}
+        await until_noted(tmp_path / "y")
+        elsewhere = y._replace(coordinator=f"file:{tmp_path / 'elsewhere'}")
+        in_use = await _refused(recovered(elsewhere))
+        assert isinstance(in_use, ClusterInUse)
+        assert "server 1 from 127.0.0.1:" in str(in_use)
+        await y.server.stop()
+        (tmp_path / "y/coordinator").rename(tmp_path / "lost")
+        error = await _refused(recovered(y, of_x, at))
+        assert isinstance(error, RecoveryUnsafe)
+        assert "the backup is of cluster" in str(error)
+        assert not (tmp_path / "y/coordinator").exists()
+        assert not (tmp_path / "elsewhere").exists()
+        await recovered(y)
 
 
 async def backed_up(address: str, path: Path) -> Noted:

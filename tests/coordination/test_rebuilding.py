@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from polonaise.coordination.rebuilding import NodeAnswer, Noted, Promised, rebuilt
 from polonaise.coordination.values import ClusterDescription, Engagement, PartitionValue
-from polonaise.errors import RecoveryUnsafe
+from polonaise.errors import ClusterInUse, RecoveryUnsafe
 
 KEY = b"k" * 16
 ABC = ("a", "b", "c")
@@ -66,7 +68,7 @@ def test_a_session_that_only_a_minority_joined_was_never_engaged() -> None:
         (told(None, 8, -1), "is empty, or older"),
         (told(None, 8, 2), "is empty, or older"),
         (told(None, 8, 8, lost=True), "may have lost something"),
-        (told(None, 8, 8, key=b"o" * 16), "belongs to another cluster"),
+        (told(None, 8, 8, key=b"o" * 16), "belong to different clusters: a, b to 6b6b6b6b, c to 6f6f6f6f"),
     ],
 )
 def test_a_copy_that_lacks_something_is_no_witness_of_a_later_session(third: NodeAnswer, why: str) -> None:
@@ -79,6 +81,35 @@ def test_an_older_backup_is_raised_by_what_the_copies_have_promised() -> None:
     _, beginning = rebuilt(older, answers)
     assert beginning.partitions[0].engagements == {name: Engagement(4) for name in ABC}
     assert beginning.partitions[0].session > 4
+
+
+def test_the_backup_of_another_cluster_is_refused_whichever_description_is_newer() -> None:
+    answers = {name: told(value(1), 1, 1) for name in ABC}
+    for version in (1, 99):
+        other = Noted(replace(DESCRIPTION, key=b"o" * 16), version, 500, {0: value(5)})
+        why = refused(other, **answers)
+        assert "the backup is of cluster 6f6f6f6f, the storage nodes belong to 6b6b6b6b" in why
+        assert "Nothing was changed" in why
+    assert "does not tell of which cluster" in refused(Noted(partitions={0: value(5)}), **answers)
+
+
+def test_a_storage_node_whose_note_is_of_another_cluster_is_refused() -> None:
+    other = replace(told(value(5), 5, 5), noted=Noted(replace(DESCRIPTION, key=b"o" * 16), 99, 41, {0: value(9)}))
+    why = refused(None, a=told(value(5), 5, 5), b=told(value(5), 5, 5), c=other)
+    assert "storage node c belongs to cluster 6b6b6b6b, and what it has noted is of another one, 6f6f6f6f" in why
+
+
+def test_a_cluster_to_whose_storage_nodes_servers_are_connected_is_in_use() -> None:
+    idle = told(value(5), 5, 5)
+    answers = {"a": replace(idle, servers={1: "10.0.0.1:4242"}), "b": idle, "c": replace(idle, servers={1: "", 2: ""})}
+    with pytest.raises(ClusterInUse) as error:
+        rebuilt(None, answers)
+    assert "server 1 from 10.0.0.1:4242 (to a, c), server 2 (to c)" in str(error.value)
+    assert "nothing was changed" in str(error.value)
+    assert f"--confirm {KEY.hex()}" in str(error.value)
+    assert rebuilt(None, answers, KEY.hex().upper()) == rebuilt(None, dict.fromkeys(ABC, idle))
+    with pytest.raises(RecoveryUnsafe, match="was given to confirm"):
+        rebuilt(None, dict.fromkeys(ABC, idle), "yes")
 
 
 def test_a_used_partition_that_nobody_has_noted_is_not_guessed() -> None:

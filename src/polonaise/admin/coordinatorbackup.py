@@ -93,11 +93,14 @@ async def recover(
     known: Noted | None,
     nodes: Mapping[StorageId, str],
     timeout_s: float,
+    confirmed: str = "",
 ) -> RecoveredCluster:
     """Make the values of a coordinator that has lost them again, from a backup and what the storage nodes tell.
 
     `nodes` are storage nodes that are asked first; the description that they or the backup know names the others. Stop
-    the servers before. Raises `AlreadyInitialized`, and `RecoveryUnsafe` with every reason; nothing was changed then.
+    the servers before: while one is connected to a storage node that answers, `ClusterInUse` is raised, unless
+    `confirmed` is the cluster's key. Raises `AlreadyInitialized`, and `RecoveryUnsafe` with every reason; nothing was
+    changed then.
     """
     try:
         await coordinator.describe()
@@ -123,7 +126,7 @@ async def recover(
             raise RecoveryUnsafe(f"{error.text}{'. ' + told if told else ''}") from None
         to_ask = {name: address for name, address in description.nodes.items() if name not in answers}
     try:
-        description, beginning = rebuilt(known, answers)
+        description, beginning = rebuilt(known, answers, confirmed)
     except RecoveryUnsafe as error:
         told = "; ".join(f"{name}: {why}" for name, why in silent.items() if name not in answers)
         raise RecoveryUnsafe(f"{error.text}{'. ' + told if told else ''}") from None
@@ -164,4 +167,5 @@ async def _ask(host: Host, address: str, timeout_s: float) -> tuple[StorageId | 
             for partition, each in document["promises"].items()
         }
         noted = Noted.of(document["note"])
-        return document["name"], NodeAnswer(bytes.fromhex(document["cluster"]), noted, promised)
+        servers = {int(server): str(address) for server, address in document.get("servers", {}).items()}
+        return document["name"], NodeAnswer(bytes.fromhex(document["cluster"]), noted, promised, servers)

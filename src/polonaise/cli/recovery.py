@@ -54,12 +54,21 @@ def cluster_recover(
         str | None,
         Option(help="Storage nodes to ask, NAME=HOST:PORT,…; they tell of the others.", show_default=False),
     ] = None,
+    confirm: Annotated[
+        str | None,
+        Option(
+            metavar="KEY",
+            help="The cluster's key, to go on although servers are connected to the storage nodes.",
+            show_default=False,
+        ),
+    ] = None,
     timeout: looking.Timeout = looking.TIMEOUT_S,
     as_json: looking.Json = False,
 ) -> None:
     """Make the values of a coordinator that has lost its data again, from its storage nodes and, if given, a backup.
 
-    Stop the servers first, and let the storage nodes run. For an embedded log, close it in every process, and give
+    Stop the servers first, and let the storage nodes run. It is refused while servers are connected to them: with
+    another coordinator than theirs these would lose their partitions. For an embedded log, close it in every process, and give
     --coordinator embedded:PATH. Nothing is made, and every reason is told, if it can't be
     proved that nothing committed would be lost, for instance because too few storage nodes answer. With TLS it needs a
     server's certificate.
@@ -85,13 +94,15 @@ def cluster_recover(
     async def do(host: Host, opened: Coordinator) -> None:
         from polonaise.admin.coordinatorbackup import recover
 
-        tell(await recover(host, opened, known, nodes, timeout))
+        tell(await recover(host, opened, known, nodes, timeout, confirm or ""))
 
     address = looking.required(coordinator)
     embedded = address.startswith(SCHEME)
     if not embedded:
         looking.with_coordinator(address, do, as_server=True)
         return
+    if confirm:
+        raise BadOption("an embedded log that is open anywhere is refused: leave --confirm out, and close it there")
     if storage:
         raise BadOption("the storage directories of an embedded log are known: leave --storage out")
     with tidy():

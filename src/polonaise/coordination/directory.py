@@ -100,8 +100,9 @@ def translated_errors(what: str, *, changes: bool = True) -> Iterator[None]:
         raise CoordinatorUnavailable(f"{what}: {error.text}{hint}") from error
     except NotFound as error:
         raise CoordinatorDamaged(
-            f"{what}: {error.text}. The coordinator's directory was removed while in use: stop the cluster's "
-            "processes and restore it as it was last"
+            f"{what}: {error.text}. The coordinator's directory was removed or replaced while in use: stop the "
+            "servers. If there is none now, restore it as it was last, or make its values again (polonaise cluster "
+            "recover); then start the servers again"
         ) from error
 
 

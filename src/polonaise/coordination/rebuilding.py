@@ -6,6 +6,8 @@ Invariants, each of which a session's start rests on:
 - A copy that may hold what the last session committed counts as engaged in it: either a value names the copies that
   were engaged, and no copy has joined a later session, or every storage node answers, and the copies themselves tell.
 - A unique id that was given out is not given out again.
+- Nothing is taken from the values of another cluster, whose partitions and sessions have the same numbers.
+- Nobody works with the lost values any more: servers that do would lose their partitions to those of the new ones.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from polonaise.coordination.values import (
     Owner,
     PartitionValue,
 )
-from polonaise.errors import RecoveryUnsafe
+from polonaise.errors import ClusterInUse, RecoveryUnsafe
 from polonaise.terms import NO_SESSION, PartitionId, ServerId, SessionId, StorageId
 
 SESSIONS_APART: Final = 1_000_000
@@ -81,6 +83,8 @@ class NodeAnswer:
     noted: Noted
     promised: Mapping[PartitionId, Promised | None]
     """By partition of which it has files; None where nothing can be read of the promises."""
+    servers: Mapping[ServerId, str] = field(default_factory=dict)
+    """The servers that are connected to it, each with the address from which."""
 
 
 def newest_description(sources: Sequence[Noted]) -> tuple[int, ClusterDescription]:
@@ -94,15 +98,23 @@ def newest_description(sources: Sequence[Noted]) -> tuple[int, ClusterDescriptio
     return max(known, key=lambda each: each[0])
 
 
-def rebuilt(backup: Noted | None, answers: Mapping[StorageId, NodeAnswer]) -> tuple[ClusterDescription, Beginning]:
-    """Return the cluster's values, made again. Raises `RecoveryUnsafe`, which names every reason."""
+def rebuilt(
+    backup: Noted | None, answers: Mapping[StorageId, NodeAnswer], confirmed: str = ""
+) -> tuple[ClusterDescription, Beginning]:
+    """Return the cluster's values, made again. Raises `RecoveryUnsafe`, which names every reason.
+
+    Raises `ClusterInUse` while servers are connected to the storage nodes, unless `confirmed` is the cluster's key.
+    """
+    # First: with the values of another cluster all else would be said of the wrong one.
+    if reasons := _of_different_clusters(backup, answers):
+        raise _unsafe(reasons)
     sources = [each.noted for each in answers.values()] + ([] if backup is None else [backup])
     version, description = newest_description(sources)
-    reasons = [
-        f"storage node {name} belongs to another cluster"
-        for name, answer in answers.items()
-        if answer.cluster_key != description.key
-    ]
+    if confirmed and confirmed.strip().lower() != description.key.hex():
+        raise RecoveryUnsafe(
+            f"{confirmed!r} was given to confirm the cluster's key, which is {description.key.hex()}: nothing was "
+            "changed"
+        )
     values: dict[PartitionId, PartitionValue] = {}
     for partition in range(description.total):
         known = [each.partitions[partition] for each in sources if partition in each.partitions]
@@ -113,8 +125,9 @@ def rebuilt(backup: Noted | None, answers: Mapping[StorageId, NodeAnswer]) -> tu
         else:
             values[partition] = found
     if reasons:
-        shown = "; ".join(reasons[:5]) + (f"; and {len(reasons) - 5} more" if len(reasons) > 5 else "")
-        raise RecoveryUnsafe(f"the coordinator's values can't be made again safely: {shown}. Nothing was changed")
+        raise _unsafe(reasons)
+    if not confirmed:
+        _check_unused(description, answers)
     owners = {
         partition: Owner(_NOBODY, "unix:recovered", value.generation)
         for partition, value in values.items()
@@ -123,6 +136,61 @@ def rebuilt(backup: Noted | None, answers: Mapping[StorageId, NodeAnswer]) -> tu
     unique_id = max((each.unique_id for each in sources), default=0)
     unique_id = min(unique_id + UNIQUE_IDS_APART, (unique_id + UNIQUE_ID_MAX) // 2)
     return description, Beginning(values, Assignment(owners), unique_id, version + VERSIONS_APART)
+
+
+def _unsafe(reasons: Sequence[str]) -> RecoveryUnsafe:
+    shown = "; ".join(reasons[:5]) + (f"; and {len(reasons) - 5} more" if len(reasons) > 5 else "")
+    return RecoveryUnsafe(f"the coordinator's values can't be made again safely: {shown}. Nothing was changed")
+
+
+def _of_different_clusters(backup: Noted | None, answers: Mapping[StorageId, NodeAnswer]) -> list[str]:
+    """Return in which sources another cluster's values are; empty if all are of one cluster."""
+    keys: dict[bytes, list[StorageId]] = {}
+    for name, answer in sorted(answers.items()):
+        keys.setdefault(answer.cluster_key, []).append(name)
+    belong = ", ".join(f"{', '.join(names)} to {_short(key)}" for key, names in keys.items())
+    reasons = [f"the storage nodes belong to different clusters: {belong}"] if len(keys) > 1 else []
+    reasons += [
+        f"storage node {name} belongs to cluster {_short(each.cluster_key)}, and what it has noted is of another one, "
+        f"{_short(each.noted.description.key)}"
+        for name, each in sorted(answers.items())
+        if each.noted.description is not None and each.noted.description.key != each.cluster_key
+    ]
+    if backup is None:
+        return reasons
+    if backup.description is None:
+        return [*reasons, "the backup does not tell of which cluster it is"]
+    if keys.keys() - {backup.description.key}:
+        reasons.append(
+            f"the backup is of cluster {_short(backup.description.key)}, the storage nodes belong to "
+            f"{' and '.join(map(_short, keys))}: give the backup of that cluster, or correct the addresses"
+        )
+    return reasons
+
+
+def _check_unused(description: ClusterDescription, answers: Mapping[StorageId, NodeAnswer]) -> None:
+    """Raise `ClusterInUse` if a server is connected to a storage node."""
+    connected: dict[ServerId, tuple[str, list[StorageId]]] = {}
+    for name, answer in sorted(answers.items()):
+        for server, address in answer.servers.items():
+            connected.setdefault(server, (address, []))[1].append(name)
+    if not connected:
+        return
+    shown = [
+        f"server {server}{f' from {address}' if address else ''} (to {', '.join(names)})"
+        for server, (address, names) in sorted(connected.items())
+    ]
+    more = f", and {len(shown) - 5} more" if len(shown) > 5 else ""
+    raise ClusterInUse(
+        f"the cluster is in use, and nothing was changed: connected to its storage nodes are {', '.join(shown[:5])}"
+        f"{more}. If they work with their coordinator, the address given here is the wrong one, and a second "
+        "coordinator would take their partitions away: correct it. If their coordinator has lost its data, stop them "
+        f"first; only if they can't be stopped, repeat the command with --confirm {description.key.hex()}"
+    )
+
+
+def _short(key: bytes) -> str:
+    return key.hex()[:8]
 
 
 def _rebuild(

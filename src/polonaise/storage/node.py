@@ -379,10 +379,22 @@ class StorageNode:
                 "name": self.name,
                 "note": self._note,
                 "promises": {str(partition): await control.told_of(partition) for partition in sorted(self._known)},
+                "servers": self._connected_servers(),
             }
             connection.send(NotedAre(json.dumps(told).encode()), request=request)
         except PolonaiseError as error:
             connection.refuse(error, request=request)
+
+    def _connected_servers(self) -> dict[str, str]:
+        """Return the servers of the cluster that are connected, by number, each with the address from which.
+
+        Others than servers come in that role as well, such as this very question: they have no number.
+        """
+        return {
+            str(each.peer.node): each.peer_address
+            for each in self._connections
+            if each.peer_role == ROLE_SERVER and each.peer is not None and each.peer.node and not each.closed
+        }
 
     def _check_named(self, name: StorageId) -> None:
         """Raise `WrongStorageNode` if this node has, or was given, another name than this one."""
