@@ -221,7 +221,7 @@ class CopyNeeded(PolonaiseError):
 
 
 class ClusterInUse(PolonaiseError):
-    """Servers of a cluster that is to be deleted, or recovered, run, or it was changed meanwhile: nothing was changed."""
+    """Servers of a cluster that is to be deleted or recovered run, or it was changed meanwhile: nothing was done."""
 
     code = "cluster_in_use"
     retry = Retry.AGAIN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -244,6 +245,12 @@ async def test_a_server_with_a_name_notes_itself_and_tells_whom_it_misses(town: 
         await coordinator.forget_server("gone")
         await coordinator.expect_server("first", ExpectedServer(second.server, second.address))
         await wait_until(lambda: not watch.missing and "same name" in watch.trouble)
+        await coordinator.forget_server("first")  # while it hung: it goes on, and is to be missed from then on
+
+        async def noted_again() -> bool:
+            return "first" in (await coordinator.expected_servers()).value.servers
+
+        await wait_until(noted_again, "the server that goes on has noted itself again")
         task.cancel()
 
     await town.operator(look)
@@ -413,6 +420,29 @@ async def test_what_stops_without_a_node_is_said_before_it_is_stopped(town: Town
     assert verdict.stops == ["partitions 0-2: not ready, or not known to be, already"]
     with pytest.raises(BadOption, match="no node 'nobody'"):
         safe_to_stop(status, "nobody")
+
+
+@in_a_town(partitions=PARTITIONS, servers=2)
+async def test_nothing_is_said_to_go_on_that_is_not_known_to(town: Town) -> None:
+    status = await until(town, lambda each: len(each.servers) == 2 and not each.wellness and len(each.storage) == 3)
+    assert not any(each.stops for each in safe_to_stop(status, None))
+    unready = [replace(each, condition=None, unknown="no answer") for each in status.partitions]
+    silent = CoordinatorUnavailable("no answer")
+    for worse, why in (
+        (replace(status, partitions=unready), "partitions 0-2: not ready"),
+        (replace(status, coordinator_error=silent), "the coordinator can't be read"),
+        (replace(status, partitions=[]), ""),
+    ):
+        for verdict in safe_to_stop(worse, None):
+            assert why in "; ".join(verdict.stops), verdict
+            assert bool(verdict.stops) == bool(why)
+    unseen = [replace(each, registered=None) for each in status.servers]
+    assert all("no other server" in safe_to_stop(replace(status, servers=unseen), str(each.server))[0].stops[0]
+               for each in status.servers if each.partitions)  # fmt: skip
+    first = status.servers[0]
+    assert [each.node for each in safe_to_stop(status, first.address)] == [first.name or first.address]
+    named = replace(status, servers=[replace(each, name=f"s{each.server}") for each in status.servers])
+    assert [each.node for each in safe_to_stop(named, first.address)] == [f"s{first.server}"]
 
 
 @in_a_town(partitions=PARTITIONS, servers=2)

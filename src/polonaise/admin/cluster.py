@@ -81,7 +81,7 @@ class ServerStatus:
     told: Sequence[str] = ()
     """What is wrong according to the server itself, line by line."""
     name: str = ""
-    """The name by which the cluster misses the server; empty for one without, or if that could not be read."""
+    """The name by which the cluster misses the server, or that it tells itself; empty for one without, or unknown."""
 
     @property
     def troubles(self) -> list[str]:
@@ -418,7 +418,7 @@ class ClusterObserver:
                     owned[server],
                     trouble_in(answer),
                     _told_by(answer, last.expected),
-                    last.expected.name_of(server),
+                    last.expected.name_of(server) or _name_told(answer),
                 )
                 for server, answer in answers.items()
             ],
@@ -556,6 +556,12 @@ def _is_known(answer: Mapping[str, Any]) -> bool:
         return all({"error", "connected"} <= set(node) for node in answer["storage"].values())
     except (AttributeError, LookupError, TypeError, ValueError):
         return False
+
+
+def _name_told(answer: Told) -> str:
+    """Return the name that a server says it has; empty without one, or if it says nothing."""
+    name = answer.get("name") if isinstance(answer, dict) else None
+    return name if isinstance(name, str) else ""
 
 
 def _told_by(answer: Told, expected: ExpectedServers) -> Sequence[str]:

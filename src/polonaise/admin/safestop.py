@@ -15,7 +15,7 @@ class StopVerdict(NamedTuple):
     """What becomes of a cluster when one node is stopped now."""
 
     node: str
-    """The node's name; of a server without one, its id."""
+    """The node's name; of a server without one, its id, or the address by which it was asked for."""
     kind: str
     """`server`, `storage node` or `ZooKeeper server`."""
     stops: list[str]
@@ -35,42 +35,50 @@ def safe_to_stop(status: ClusterStatus, name: str | None) -> list[StopVerdict]:
         assert status.coordinator_error is not None
         raise status.coordinator_error
     verdicts = [
-        StopVerdict(each.name, "storage node", _without_storage(status, each.name))
+        StopVerdict(each.name, "storage node", _without_storage(status, each.name) + _unknown(status))
         for each in status.storage
         if name in (None, each.name, each.address)
     ]
     verdicts += [
-        StopVerdict(each.name or str(each.server), "server", _without_server(status, each))
+        StopVerdict(each.name or name or str(each.server), "server", _without_server(status, each) + _unknown(status))
         for each in status.servers
         if name in (None, each.name, each.address, str(each.server))
     ]
     verdicts += [
-        StopVerdict(address, "ZooKeeper server", _without_coordinator_server(status, address))
+        StopVerdict(address, "ZooKeeper server", _without_coordinator_server(status, address) + _unknown(status))
         for address in status.coordinator_servers
         if name in (None, address)
     ]
     if not verdicts:
         known = [each.name for each in status.storage] + [each.name or str(each.server) for each in status.servers]
+        known += status.coordinator_servers
         raise BadOption(f"the cluster has no node {redacted(name)!r}; its nodes are {', '.join(known)}")
     return verdicts
 
 
 def _without_storage(status: ClusterStatus, name: str) -> list[str]:
-    """Return what stops without this storage node: what needs it, and what is not known to go on without it."""
-    needing, unknown = [], []
-    for each in status.partitions:
-        if each.condition is None or not each.condition.ready:
-            unknown.append(each.partition)
-        elif name in each.condition.stops_without:
-            needing.append(each.partition)
-    lines = [f"{_named(needing)} would take no appends until it is back"] if needing else []
-    return lines + ([f"{_named(unknown)}: not ready, or not known to be, already"] if unknown else [])
+    """Return what stops without this storage node: what needs it."""
+    needing = [
+        each.partition
+        for each in status.partitions
+        if each.condition is not None and each.condition.ready and name in each.condition.stops_without
+    ]
+    return [f"{_named(needing)} would take no appends until it is back"] if needing else []
+
+
+def _unknown(status: ClusterStatus) -> list[str]:
+    """Return what is not known to go on, whichever node is stopped: the coordinator, and partitions not ready."""
+    unready = [each.partition for each in status.partitions if each.condition is None or not each.condition.ready]
+    lines = [f"{_named(unready)}: not ready, or not known to be, already"] if unready else []
+    if status.coordinator_error is not None:
+        lines.append(f"the coordinator can't be read, so nobody knows who would take over: {status.coordinator_error}")
+    return lines
 
 
 def _without_server(status: ClusterStatus, server: ServerStatus) -> list[str]:
     """Return what stops without this server: all that it owns, unless another one is there to take it over."""
     others = [each for each in status.servers if each.server != server.server and not each.trouble]
-    if any(each.registered is not False for each in others):
+    if any(each.registered for each in others):
         return []
     owned = [each.partition for each in status.partitions if each.owner and each.owner.server == server.server]
     return [f"{_named(owned)}: no other server is there to take over"] if owned else []

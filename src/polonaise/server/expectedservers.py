@@ -38,17 +38,22 @@ class ExpectedServersWatch:
 
     async def run(self, server: ServerId, address: str) -> None:
         """Look for ever. A coordinator that does not answer is told of elsewhere: what was seen last stands."""
-        noted = not self._name
+        noted = False
         while True:
             if self._coordinator.has_servers:
                 self.coordinator_servers = await self._coordinator.servers(_SERVER_S)
             try:
                 async with answered_within(_ANSWER_S, self._coordinator):
-                    if not noted:
+                    expected = (await self._coordinator.expected_servers()).value
+                    members = await self._coordinator.members()
+                    # Again, if it was removed while it hung, and goes on: from then on it is to be missed. Not when it
+                    # is ending: it has left the members, so that it may be removed.
+                    there = any(each.server == server for each in members)
+                    if self._name and (not noted or (there and self._name not in expected.servers)):
                         await self._coordinator.expect_server(self._name, ExpectedServer(server, address))
                         noted = True
-                    expected = (await self._coordinator.expected_servers()).value
-                    self._look(server, expected, await self._coordinator.members())
+                        expected = (await self._coordinator.expected_servers()).value
+                    self._look(server, expected, members)
             except PolonaiseError as error:
                 _log.debug("the servers that are to be there can't be looked up: %s", error)
             await asyncio.sleep(_LOOK_S)
