@@ -70,7 +70,7 @@ def cluster_recover(
     Stop the servers first, and let the storage nodes run. It is refused while servers are connected to them: with
     another coordinator than theirs these would lose their partitions. For an embedded log, close it in every process,
     and give --coordinator embedded:PATH. Nothing is made, and every reason is told, if it can't be proved that nothing
-    committed would be lost, for instance because too few storage nodes answer. With TLS it needs a server's certificate.
+    committed would be lost, such as when too few storage nodes answer. With TLS it needs a server's certificate.
     """
     from polonaise.admin.coordinatorbackup import read_backup
     from polonaise.admin.embeddedrecovery import recover_embedded
