@@ -115,6 +115,33 @@ def test_however_the_command_ends_its_nodes_end_and_the_cluster_comes_back_at_it
             assert bodies(again.until("ready")["log"]) == ["kept"]
 
 
+def test_a_cluster_whose_coordinator_is_lost_goes_on_without_servers_until_it_is_made_again(tmp_path: Path) -> None:
+    directory = tmp_path / "d"
+    with started_cluster(directory, FILE, "--storage", "1", "--servers", "1") as cluster:
+        append(cluster.until("ready")["log"], "kept")
+        notes = directory / "storage-0/polonaise-cluster"
+        block_until(lambda: notes.exists() and b'"unique_id": 0' not in notes.read_bytes(), "the values are noted")
+        cluster.end()
+    (directory / "coordinator").rename(tmp_path / "lost")
+    with started_cluster(directory) as lost:
+        coordinator = lost.until("starting")["coordinator"]
+        told = lost.until("not_ready")
+        assert "coordinator_lost" in told["why"]
+        assert lost.process.poll() is None
+        program, *words = told["recover"].split()
+        assert program == "polonaise"
+        output_of(run_polonaise(*words))
+        code, seen = status(coordinator)
+        assert code == 1
+        assert {each["state"] for each in seen["partitions"]} == {"unknown"}
+        assert all("no server has been started since" in str(each["troubles"]) for each in seen["partitions"])
+        assert "recovered MISSING" not in str(seen)
+        assert [(each["registered"], each["partitions"]) for each in seen["servers"]] == [(False, 0)]
+        assert lost.end(signal.SIGINT) == 0
+    with started_cluster(directory) as again:
+        assert bodies(again.until("ready")["log"]) == ["kept"]
+
+
 def test_a_cluster_whose_reader_goes_away_leaves_no_process_behind(tmp_path: Path) -> None:
     directory = tmp_path / "d"
     command = [*POLONAISE, "cluster", "start", "--directory", str(directory), FILE, "--storage", "1", "--servers", "1"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
 from pathlib import Path
 
 import pytest
 
 import polonaise
+from polonaise.admin import coordinatorbackup
 from polonaise.admin.coordinatorbackup import RecoveredCluster, backup, read_backup, recover, write_backup
 from polonaise.coordination.file import coordinator_in
 from polonaise.coordination.rebuilding import Noted
@@ -197,6 +199,26 @@ async def backed_up(address: str, path: Path) -> Noted:
         read_backup(path)
     path.write_bytes(raw)
     return read_backup(path)
+
+
+def test_a_backup_that_can_not_be_written_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "backup"
+    first, second = (Noted(ClusterDescription.new(bytes([n] * 16), 1, {"a": "127.0.0.1:7100"})) for n in (1, 2))
+    synced = list[Path]()
+    monkeypatch.setattr(coordinatorbackup, "sync_path", lambda path, flags=0: synced.append(path))
+    write_backup(path, first)
+    assert synced == [tmp_path / "backup.new", tmp_path], "the bytes, then the name"
+
+    def full(path: Path, flags: int = 0) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(coordinatorbackup, "sync_path", full)
+    with pytest.raises(PolonaiseError):
+        write_backup(path, second)
+    assert read_backup(path) == first
+    assert [each.name for each in tmp_path.iterdir()] == ["backup"]
 
 
 async def until_noted(directory: Path) -> None:

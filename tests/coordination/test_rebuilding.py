@@ -6,9 +6,18 @@ from dataclasses import replace
 
 import pytest
 
+from polonaise.coordination.coordinator import first_entries
 from polonaise.coordination.rebuilding import NodeAnswer, Noted, Promised, rebuilt
-from polonaise.coordination.values import ClusterDescription, Engagement, PartitionValue
+from polonaise.coordination.values import (
+    EXPECTED,
+    ClusterDescription,
+    Engagement,
+    ExpectedServer,
+    ExpectedServers,
+    PartitionValue,
+)
 from polonaise.errors import ClusterInUse, RecoveryUnsafe
+from polonaise.storage.clusternote import merged
 
 KEY = b"k" * 16
 ABC = ("a", "b", "c")
@@ -119,3 +128,26 @@ def test_a_used_partition_that_nobody_has_noted_is_not_guessed() -> None:
 def test_a_note_reads_as_it_was_written() -> None:
     noted = Noted(DESCRIPTION, 7, 41, {0: value(5, "a", "b")})
     assert Noted.of(noted.document()) == noted
+    named = replace(noted, expected_version=3, expected=ExpectedServers({"s1": ExpectedServer(1, "127.0.0.1:7000")}))
+    assert Noted.of(named.document()) == named
+
+
+def test_the_servers_that_are_to_be_there_are_known_again_and_none_owns_anything() -> None:
+    older, newer = (ExpectedServers({name: ExpectedServer(1, "127.0.0.1:7000")}) for name in ("older", "newer"))
+    answers = {name: told(value(5), 5, 5) for name in ABC}
+    for name, version, expected in (("a", 2, older), ("b", 3, newer)):
+        noted = replace(answers[name].noted, expected_version=version, expected=expected)
+        answers[name] = replace(answers[name], noted=noted)
+    _, beginning = rebuilt(None, answers)
+    assert beginning.expected == newer
+    assert first_entries(DESCRIPTION, beginning)[EXPECTED].contents == newer.encode()
+    assert EXPECTED not in first_entries(DESCRIPTION)
+    assert beginning.assignment.owners[0].generation == beginning.partitions[0].generation
+    assert beginning.assignment.owner_of(0) is None
+    assert beginning.assignment.owned == {}
+
+
+def test_a_storage_node_keeps_the_newest_of_what_servers_tell_of_those_that_are_to_be_there() -> None:
+    assert merged({"expected": [3, "later"]}, {"expected": [2, "earlier"]})["expected"] == [3, "later"]
+    assert merged({"expected": [3, "later"]}, {"unique_id": 7})["expected"] == [3, "later"]
+    assert "expected" not in merged({}, {"unique_id": 7})

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from polonaise.errors import AlreadyInitialized, BadOption, CertificateUnusable, ExtraMissing
 from polonaise.host.certificates import CLIENT, PLAYER, ROLE_URI, SERVER, STORAGE, TARGET
-from polonaise.host.files import with_own_errors
+from polonaise.host.files import sync_path, with_own_errors
 from polonaise.host.tls import TlsFiles
 
 try:
@@ -344,10 +344,15 @@ def _write(path: Path, contents: bytes, mode: int = 0o644) -> None:
         new.unlink(missing_ok=True)
         # The mode is set as the file is made: no other user may read a key, not even for a moment.
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with open(descriptor, "wb") as file:
-            file.write(contents)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(contents)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(new, path)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            raise
+        sync_path(path.parent, os.O_DIRECTORY)
 
     with_own_errors(str(path), write)

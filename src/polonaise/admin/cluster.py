@@ -55,6 +55,9 @@ _FULL_BYTES: Final = 1024 * 1024
 """A disk with less than this many free bytes counts as full: hardly one more batch fits."""
 
 
+_MADE_ANEW: Final = "its values were recovered or restored, and no server has been started since: start the servers"
+
+
 class Wellness(IntEnum):
     """How well a cluster, a node or a partition is. The larger, the worse."""
 
@@ -350,7 +353,7 @@ class _LastRead:
 
     @property
     def owners(self) -> Mapping[PartitionId, Owner]:
-        return {} if self.assignment is None else self.assignment.owners
+        return {} if self.assignment is None else self.assignment.owned
 
     @property
     def registered(self) -> dict[ServerId, str]:
@@ -514,7 +517,8 @@ class ClusterObserver:
             return PartitionStatus(partition, None, None, "who owns it could not be read from the coordinator")
         owner = self._last.owners.get(partition)
         if owner is None:
-            return PartitionStatus(partition, None, None, "no server owns it: start one (polonaise server run)")
+            why = _MADE_ANEW if partition in self._last.assignment.owners else "no server owns it: start one"
+            return PartitionStatus(partition, None, None, f"{why} (polonaise server run)")
         answer, said = answers.get(owner.server), self._last.expected.said(owner.server)
         name = self._last.expected.name_of(owner.server)
         if not isinstance(answer, dict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from polonaise.errors import (
     UnsupportedVersion,
 )
 from polonaise.host import Host
-from polonaise.host.files import with_own_errors
+from polonaise.host.files import sync_path, with_own_errors
 from polonaise.link.connection import ANY_CLUSTER
 from polonaise.redaction import redacted
 from polonaise.terms import StorageId
@@ -48,23 +49,28 @@ async def backup(coordinator: Coordinator) -> Noted:
     """Return the coordinator's values as they are now. They hold no secrets."""
     described = await coordinator.description()
     partitions = await values_in(coordinator, range(described.value.total))
-    return Noted(described.value, described.version, await coordinator.unique_ids_given(), partitions)
+    unique_id, expected = await coordinator.unique_ids_given(), await coordinator.expected_servers()
+    return Noted(
+        described.value, described.version, unique_id, partitions,
+        expected.version, expected.value if expected.version >= 0 else None,
+    )  # fmt: skip
 
 
 def write_backup(path: Path, noted: Noted) -> None:
-    """Write a backup: beside its place, durably, then renamed. Raises faults of the disk."""
+    """Write a backup, durably: beside its place, then renamed. Raises faults of the disk, and leaves what was there."""
     document = json.dumps(noted.document(), sort_keys=True).encode()
     raw = f"{_MAGIC} {_FORMAT} {crc32(document):08x}\n".encode() + document + b"\n"
 
     def write() -> None:
-        import os
-
         beside = path.with_name(f"{path.name}.new")
-        with beside.open("wb") as file:
-            file.write(raw)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        try:
+            beside.write_bytes(raw)
+            sync_path(beside)
+            beside.replace(path)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+        sync_path(path.parent, os.O_DIRECTORY)  # else a loss of power could take the name back
 
     with_own_errors(str(path), write)
 

@@ -310,7 +310,7 @@ class CopyMoves:
                 told = await ask_health(self._host, address, ROLE_STORAGE, description.key, self._timeout_s)
                 if not isinstance(told, dict):
                     return f"waits for storage node {name}, which does not answer: {told}"
-        owner = (await self._edits.assignment()).owners.get(partition)
+        owner = (await self._edits.assignment()).owner_of(partition)
         if owner is None:
             return "waits for an owner: start a server"
         health = await ask_health(self._host, owner.address, ROLE_SERVER, description.key, self._timeout_s)

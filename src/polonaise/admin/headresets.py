@@ -130,7 +130,7 @@ async def _kept(
 ) -> tuple[Versioned[PartitionValue], Owner | None, bytes]:
     """Return a partition's value, its owner, and the cluster's key."""
     current = await coordinator.partition(partition)
-    owner = (await coordinator.assignment()).value.owners.get(partition)
+    owner = (await coordinator.assignment()).value.owner_of(partition)
     return current, owner, (await coordinator.describe()).key
 
 

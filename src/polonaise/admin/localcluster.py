@@ -17,7 +17,7 @@ from polonaise.admin.asking import answered, opened_coordinator
 from polonaise.admin.cluster import ClusterObserver, ClusterStatus, Wellness
 from polonaise.admin.configuration import configuration_of
 from polonaise.admin.localplan import LOCK, NODES_LOCK, ZOOKEEPER, LocalPlan, Wanted, forget_plan, plan_in, write_plan
-from polonaise.errors import DirectoryInUse, ExtraMissing, JavaMissing, PolonaiseError, WrongClusterKey
+from polonaise.errors import CoordinatorLost, DirectoryInUse, ExtraMissing, JavaMissing, PolonaiseError, WrongClusterKey
 from polonaise.host.files import RealLock, try_lock, with_own_errors
 from polonaise.host.stopsignals import StopFlag
 from polonaise.node.local import ChildNode, LocalCluster, StartFailed
@@ -93,6 +93,8 @@ class LocalClusterRun:
         self._cluster: LocalCluster | None = None
         self._watched: list[_Watched] = []
         self._is_new = True
+        self._is_lost = False
+        """Whether the coordinator has lost the cluster's values."""
         self._left_out: list[str] = []
         """The names of servers of an earlier run that this one does not have: nobody is to miss them."""
         self._began_s = time.monotonic()
@@ -115,7 +117,8 @@ class LocalClusterRun:
         Raises what is wrong with the directory or with what is wanted (`BadOption`, `DirectoryInUse`, `NotADirectory`,
         `ClusterFileDamaged`, …), `JavaMissing` and `ExtraMissing` without ZooKeeper, `AddressInUse`, and `StartFailed`.
         After any of these errors but `StartFailed`, no cluster was made or changed. After `StartFailed`, a new cluster
-        is removed again if none of its servers was started. Returns early after `stop_soon`.
+        is removed again if none of its servers was started. Returns early after `stop_soon`, and without servers if
+        the coordinator has lost its data: the storage nodes run, because they are needed to make it again.
         """
         plan = self._plan()
         if plan.coordinator == ZOOKEEPER:
@@ -144,13 +147,27 @@ class LocalClusterRun:
         self._tell_starting(plan)
         try:
             self._cluster.start(self._stopped.is_set)
-        except StartFailed:
-            if self._is_new and not self._cluster.servers:
+        except StartFailed as error:
+            self._is_lost = not self._is_new and isinstance(error.__cause__, CoordinatorLost)
+            if self._is_lost:
+                self._tell_lost(error)
+            elif self._is_new and not self._cluster.servers:
                 self._cluster.stop()
                 forget_plan(self.directory)  # nobody could append: another start may want something else
-            if not self._stopped.is_set():
+            if not self._stopped.is_set() and not self._is_lost:
                 raise
         self._watched = [_Watched(node) for node in self._cluster.nodes]
+
+    def _tell_lost(self, error: StartFailed) -> None:
+        """Tell the user how the coordinator of this cluster gets its values back."""
+        nodes = ",".join(f"{name}={node.address}" for name, node in self.cluster.named.items())
+        command = f"polonaise cluster recover --coordinator {self.cluster.coordinator} --storage {nodes}"
+        text = (
+            f"{error.text}\nthe storage nodes go on, without servers, so that the coordinator can be made again. Put "
+            f"its directory back; or, in another terminal:\n  {command}\n(with the file of a backup behind `recover`, if"
+            " there is one). Then interrupt this command, and start it again"
+        )
+        self._tell(Told("not_ready", text, {"why": error.text, "recover": command}))
 
     def _plan(self) -> LocalPlan:
         """Return the plan for this run, without changing anything."""
@@ -205,7 +222,7 @@ class LocalClusterRun:
         If that takes more than a minute, or longer for many partitions, raises `StartFailed` for a new cluster. A
         cluster that existed before goes on: a partition may wait for its operator, who needs the nodes to help it.
         """
-        if self._stopped.is_set():
+        if self._stopped.is_set() or self._is_lost:
             return
         try:
             missing = asyncio.run(self._until_ready())

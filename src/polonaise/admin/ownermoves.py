@@ -34,7 +34,7 @@ async def move_owner(host: Host, coordinator: Coordinator, partition: PartitionI
     server = await _registered(coordinator, to, timeout_s)
     for _ in range(_TRIES_MAX):
         current = await answered(coordinator, coordinator.assignment(), timeout_s)
-        owner = current.value.owners.get(partition)
+        owner = current.value.owner_of(partition)
         if owner is not None and owner.server == server.server:
             break
         moved = await _with_owner(coordinator, current, partition, server, description.total, timeout_s)

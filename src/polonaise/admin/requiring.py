@@ -238,7 +238,7 @@ async def _told_by_owners(
     """Return what each of these partitions waits for, by its owner's health, where that tells it."""
     try:
         key = (await answered(coordinator, coordinator.describe(), _LAST_S)).key
-        owners = (await answered(coordinator, coordinator.assignment(), _LAST_S)).value.owners
+        owners = (await answered(coordinator, coordinator.assignment(), _LAST_S)).value.owned
         expected = (await answered(coordinator, coordinator.expected_servers(), _LAST_S)).value
     except CoordinatorUnavailable:
         return {}

@@ -20,6 +20,7 @@ from polonaise.admin.newdirectory import new_directory
 from polonaise.admin.replicas import Replicas, new_replicas
 from polonaise.coordination.coordinator import UNIQUE_ID_MAX
 from polonaise.coordination.values import (
+    NOBODY,
     Assignment,
     Beginning,
     ClusterDescription,
@@ -69,8 +70,6 @@ _UNIQUE_IDS_APART: Final = 2**20
 The archived log may have given out more unique ids, of which that shows nothing. No client or server of that log must
 ever pass for one of the new log.
 """
-_NOBODY: Final = 0
-"""A server id that is never given out. It stands for the last owner of every partition, which is dead."""
 
 
 class Key(enum.Enum):
@@ -454,7 +453,7 @@ def _beginning(restored: Sequence[RestoredPartition], names: tuple[StorageId, ..
         generation, session = partition.generation + _GENERATIONS_APART, partition.session + _SESSIONS_APART
         engagements = {name: Engagement(session) for name in names}
         values[partition.partition] = PartitionValue(generation, session, names, engagements=engagements)
-        owners[partition.partition] = Owner(_NOBODY, "unix:restored", generation)
+        owners[partition.partition] = Owner(NOBODY, "unix:restored", generation)
     unique_id = max((partition.unique_id for partition in restored), default=0)
     # Near the end of the range of ids, which a log hardly ever reaches, take half of what is left.
     unique_id = min(unique_id + _UNIQUE_IDS_APART, (unique_id + UNIQUE_ID_MAX) // 2)

@@ -68,8 +68,8 @@ def _without_storage(status: ClusterStatus, name: str) -> list[str]:
 
 def _unknown(status: ClusterStatus) -> list[str]:
     """Return what is not known to go on, whichever node is stopped: the coordinator, and partitions not ready."""
-    unready = [each.partition for each in status.partitions if each.condition is None or not each.condition.ready]
-    lines = [f"{_named(unready)}: not ready, or not known to be, already"] if unready else []
+    not_ready = [each.partition for each in status.partitions if each.condition is None or not each.condition.ready]
+    lines = [f"{_named(not_ready)}: not ready, or not known to be, already"] if not_ready else []
     if status.coordinator_error is not None:
         lines.append(f"the coordinator can't be read, so nobody knows who would take over: {status.coordinator_error}")
     return lines

@@ -186,7 +186,7 @@ async def _give_owners(coordinator: Coordinator, total: int) -> Assignment:
 
 def _topic(description: ClusterDescription, name: str, assignment: Assignment) -> Topic:
     ids = description.topics[name]
-    owners = (assignment.owners.get(partition) for partition in ids)
+    owners = (assignment.owner_of(partition) for partition in ids)
     demand = description.topics_required.get(name)
     told = "" if demand is None else demand.told
     return Topic(name, ids, tuple("" if owner is None else owner.address for owner in owners), told)

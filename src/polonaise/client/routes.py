@@ -95,7 +95,7 @@ class Routes:
 
     def owner_in(self, assignment: Assignment, partition: PartitionId) -> Owner | None:
         """Return the owner of a partition in an assignment; None if it has none there."""
-        return assignment.owners.get(self.id_of(partition))
+        return assignment.owner_of(self.id_of(partition))
 
     async def owner(self, partition: PartitionId) -> Owner:
         """Return the owner of a partition; wait, without a deadline of its own, while it has none."""

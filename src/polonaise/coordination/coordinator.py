@@ -60,6 +60,8 @@ def first_entries(description: ClusterDescription, beginning: Beginning | None =
     }
     values[ASSIGNMENT] = beginning.version, beginning.assignment.encode()
     values[UNIQUE_ID] = beginning.unique_id, b"{}"
+    if beginning.expected is not None:
+        values[EXPECTED] = beginning.version, beginning.expected.encode()
     values[DESCRIPTION] = beginning.version, description.encode()
     return {key: Entry(description.key, *value) for key, value in values.items()}
 

@@ -17,10 +17,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from polonaise.coordination.values import (
+    NOBODY,
     Assignment,
     Beginning,
     ClusterDescription,
     Engagement,
+    ExpectedServers,
     Owner,
     PartitionValue,
 )
@@ -36,7 +38,6 @@ VERSIONS_APART: Final = 1 << 32
 """How far the values' versions lie above that of the description, so that a process that has read the lost values sees
 these as later ones."""
 UNIQUE_ID_MAX: Final = 2**31 - 1
-_NOBODY: Final[ServerId] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +57,32 @@ class Noted:
     version: int = -1
     unique_id: int = 0
     partitions: Mapping[PartitionId, PartitionValue] = field(default_factory=dict)
+    expected_version: int = -1
+    expected: ExpectedServers | None = None
+    """The servers that the cluster is to have; None if nothing is known of them."""
 
     @classmethod
     def of(cls, note: Mapping[str, Any]) -> Noted:
         """Return the values in a note. Raises `CoordinatorDamaged` for one that does not read."""
         version, text = note.get("description") or (-1, "")
+        expected_version, expected = note.get("expected") or (-1, "")
         return cls(
             ClusterDescription.decode(text.encode()) if text else None,
             int(version),
             int(note.get("unique_id", 0)),
             {int(p): PartitionValue.decode(value.encode()) for p, value in note.get("partitions", {}).items()},
+            int(expected_version),
+            ExpectedServers.decode(expected.encode()) if expected else None,
         )
 
     def document(self) -> dict[str, Any]:
         """Return the values as `of` reads them."""
         described = None if self.description is None else [self.version, self.description.encode().decode()]
         partitions = {str(p): value.encode().decode() for p, value in self.partitions.items()}
-        return {"description": described, "unique_id": self.unique_id, "partitions": partitions}
+        document = {"description": described, "unique_id": self.unique_id, "partitions": partitions}
+        if self.expected is not None:
+            document["expected"] = [self.expected_version, self.expected.encode().decode()]
+        return document
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +139,14 @@ def rebuilt(
     if not confirmed:
         _check_unused(description, answers)
     owners = {
-        partition: Owner(_NOBODY, "unix:recovered", value.generation)
+        partition: Owner(NOBODY, "unix:recovered", value.generation)
         for partition, value in values.items()
         if value.generation
     }
     unique_id = max((each.unique_id for each in sources), default=0)
     unique_id = min(unique_id + UNIQUE_IDS_APART, (unique_id + UNIQUE_ID_MAX) // 2)
-    return description, Beginning(values, Assignment(owners), unique_id, version + VERSIONS_APART)
+    newest = max(sources, key=lambda each: each.expected_version)
+    return description, Beginning(values, Assignment(owners), unique_id, version + VERSIONS_APART, newest.expected)
 
 
 def _unsafe(reasons: Sequence[str]) -> RecoveryUnsafe:

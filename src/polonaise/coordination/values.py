@@ -213,6 +213,11 @@ class PartitionValue(CoordinatorValue):
         )
 
 
+NOBODY: Final[ServerId] = 0
+"""The server of an owner that is no server: it keeps the generation of a partition whose values were made anew, until
+the first server has started."""
+
+
 @dataclass(frozen=True, slots=True)
 class Owner:
     """The one server that may serve a partition, and under which generation."""
@@ -227,6 +232,17 @@ class Assignment(CoordinatorValue):
     """Which server owns which partition. A partition without an owner is missing."""
 
     owners: Mapping[PartitionId, Owner] = field(default_factory=dict)
+    """The owners as they are written, `NOBODY` among them: for whoever gives out the next generation."""
+
+    def owner_of(self, partition: PartitionId) -> Owner | None:
+        """Return the server that owns a partition; None if no server does."""
+        owner = self.owners.get(partition)
+        return None if owner is None or owner.server == NOBODY else owner
+
+    @property
+    def owned(self) -> dict[PartitionId, Owner]:
+        """The owner of each partition that a server owns."""
+        return {partition: owner for partition, owner in self.owners.items() if owner.server != NOBODY}
 
     def encode(self) -> bytes:
         return _encode(owners={str(p): [o.server, o.address, o.generation] for p, o in sorted(self.owners.items())})
@@ -457,6 +473,8 @@ class Beginning:
     """The number up to which unique ids count as given out."""
     version: int = 0
     """The first version of all other values."""
+    expected: ExpectedServers | None = None
+    """The servers that the cluster is to have; None if none is known."""
 
 
 @dataclass(frozen=True, slots=True)

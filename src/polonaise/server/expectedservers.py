@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from polonaise.coordination import Coordinator
-from polonaise.coordination.values import ExpectedServer, ExpectedServers, Registration
+from polonaise.coordination.values import ExpectedServer, ExpectedServers, Registration, Versioned
 from polonaise.errors import PolonaiseError
 from polonaise.server.coordinatortrouble import answered_within
 from polonaise.terms import ServerId
@@ -29,6 +29,8 @@ class ExpectedServersWatch:
         """`name` is that of this server; without one, there is nothing to `run`."""
         self._coordinator = coordinator
         self._name = name
+        self.seen: Versioned[ExpectedServers] | None = None
+        """What the coordinator said at the last look; None before the first."""
         self.missing: dict[str, str] = {}
         """The addresses, by name, of the servers that were not registered at the last look."""
         self.trouble = ""
@@ -44,16 +46,16 @@ class ExpectedServersWatch:
                 self.coordinator_servers = await self._coordinator.servers(_SERVER_S)
             try:
                 async with answered_within(_ANSWER_S, self._coordinator):
-                    expected = (await self._coordinator.expected_servers()).value
+                    self.seen = await self._coordinator.expected_servers()
                     members = await self._coordinator.members()
                     # Again, if it was removed while it hung, and goes on: from then on it is to be missed. Not when it
                     # is ending: it has left the members, so that it may be removed.
                     there = any(each.server == server for each in members)
-                    if self._name and (not noted or (there and self._name not in expected.servers)):
+                    if self._name and (not noted or (there and self._name not in self.seen.value.servers)):
                         await self._coordinator.expect_server(self._name, ExpectedServer(server, address))
                         noted = True
-                        expected = (await self._coordinator.expected_servers()).value
-                    self._look(server, expected, members)
+                        self.seen = await self._coordinator.expected_servers()
+                    self._look(server, self.seen.value, members)
             except PolonaiseError as error:
                 _log.debug("the servers that are to be there can't be looked up: %s", error)
             await asyncio.sleep(_LOOK_S)

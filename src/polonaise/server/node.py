@@ -206,8 +206,9 @@ class Server:
             self._tasks.append(self._host.spawn(self._expected.run(self.id, self.address), "expected servers"))
         if self._settings.notes_s:
             notes = ValueNotes(
-                self._host, self._coordinator, self._settings, self._cluster, self._links, self.partitions
-            )
+                self._host, self._coordinator, self._settings, self._cluster, self._links, self.partitions,
+                self._expected,
+            )  # fmt: skip
             self._tasks.append(self._host.spawn(notes.run(), "notes of the coordinator's values"))
         if self._settings.members_look_s:
             self._tasks.append(self._host.spawn(members.run(), "members"))

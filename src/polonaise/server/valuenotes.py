@@ -14,6 +14,7 @@ from polonaise.host import Host
 from polonaise.link.connection import Connection
 from polonaise.server.clusteranswers import ClusterAnswers
 from polonaise.server.coordinatortrouble import answered_within
+from polonaise.server.expectedservers import ExpectedServersWatch
 from polonaise.server.protocol.recovery import participants
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.settings import ServerSettings
@@ -32,7 +33,8 @@ _IDS_S: Final = 60.0
 class ValueNotes:
     """Tells each storage node that is connected what it has not been told on its connection yet.
 
-    The description and the unique ids go to all; a partition's value, as its session began, to those with a copy of it.
+    The description, the unique ids, and the servers that are to be there go to all; a partition's value, as its session
+    began, to those with a copy of it.
     Nothing waits for a note: no session and no append rests on one.
     """
 
@@ -44,6 +46,7 @@ class ValueNotes:
         cluster: ClusterAnswers,
         links: StorageLinks,
         partitions: Mapping[PartitionId, ServedPartition],
+        expected: ExpectedServersWatch,
     ) -> None:
         self._host = host
         self._coordinator = coordinator
@@ -51,6 +54,7 @@ class ValueNotes:
         self._cluster = cluster
         self._links = links
         self._partitions = partitions
+        self._expected = expected
         self._unique_id = 0
         self._looked_s = float("-inf")
         self._told: dict[StorageId, tuple[Connection, dict[str, Any]]] = {}
@@ -105,6 +109,8 @@ class ValueNotes:
             "description": [described.version, described.value.encode().decode()],
             "unique_id": self._unique_id,
         }
+        if self._expected.seen is not None and self._expected.seen.version >= 0:
+            known["expected"] = [self._expected.seen.version, self._expected.seen.value.encode().decode()]
         for partition, served in self._partitions.items():
             session = served.owner.session
             if session is not None and name in participants(session.value):

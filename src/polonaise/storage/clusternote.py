@@ -1,7 +1,8 @@
 """What a storage node notes of its cluster's values, in case the coordinator loses them.
 
 A file of one line, `polonaise-cluster 1 <CRC, 8 hexadecimal digits> <JSON>`, replaced whole: `description`, with its
-version; `unique_id`, up to which ids were given out; and by partition, as texts, the values of those that the node has
+version; `expected`, if there are any, the servers that the cluster is to have, likewise; `unique_id`, up to which ids
+were given out; and by partition, as texts, the values of those that the node has
 copies of. It proves nothing, and no session rests on it: what the copies have promised is in the control file.
 """
 
@@ -24,9 +25,14 @@ Note = dict[str, Any]
 
 def merged(present: Note, told: Note) -> Note:
     """Return a note with what was told added: the newer description, the larger id, and partitions one by one."""
-    description = max((each["description"] for each in (present, told) if each.get("description")), default=None)
+
+    def newest(key: str) -> Any:
+        return max((each[key] for each in (present, told) if each.get(key)), default=None)
+
+    expected = newest("expected")
     return {
-        "description": description,
+        "description": newest("description"),
+        **({} if expected is None else {"expected": expected}),
         "unique_id": max(present.get("unique_id", 0), told.get("unique_id", 0)),
         "partitions": {**present.get("partitions", {}), **told.get("partitions", {})},
     }
