@@ -164,8 +164,8 @@ class LocalClusterRun:
         command = f"polonaise cluster recover --coordinator {self.cluster.coordinator} --storage {nodes}"
         text = (
             f"{error.text}\nthe storage nodes go on, without servers, so that the coordinator can be made again. Put "
-            f"its directory back; or, in another terminal:\n  {command}\n(with the file of a backup behind `recover`, if"
-            " there is one). Then interrupt this command, and start it again"
+            f"its directory back; or, in another terminal:\n  {command}\n(with the file of a backup, if there is "
+            "one). Then interrupt this command, and start it again"
         )
         self._tell(Told("not_ready", text, {"why": error.text, "recover": command}))
 
