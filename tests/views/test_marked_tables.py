@@ -349,6 +349,14 @@ def test_a_sum_that_does_not_fit_is_refused_by_key_and_column_and_the_table_stay
         assert table.merge(lambda: [[{"account": "a", "wei": -BIG, "rate": -1e308}]], marks, {0: 9})
 
 
+def test_a_key_that_the_database_does_not_even_look_for_is_named(
+    postgresql_url: str, opened: Callable[..., MarkedTable]
+) -> None:
+    table = opened(postgresql_url, SUMS)
+    with pytest.raises(ViewFailed, match=r"table sums refuses the row with account 'a\\x00b': .*NUL"):
+        table.merge(rows(("a", 1, 0.5), ("a\0b", 1, 0.5), shape=SUMS), {}, {0: 0})
+
+
 def test_keys_of_several_texts_and_of_binaries_are_made_and_told_apart(url: str) -> None:
     names = [f"part_{number}" for number in range(6)]
     fields = [Field("id", "bigint"), *(Field(name, "binary" if name == "part_5" else "string") for name in names)]

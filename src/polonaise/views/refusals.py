@@ -96,7 +96,12 @@ def _naming(table: Table, row: Mapping[str, Any]) -> list[str]:
 def _sum_beyond(db: Connection, table: Table, row: Mapping[str, Any], sums: Sequence[str]) -> str | None:
     """Describe the sum that does not fit its column; None if all do, as far as is known here."""
     same_key = [column == row[column.name] for column in table.primary_key]
-    held = db.execute(select(table).where(*same_key)).mappings().first() if same_key else None
+    try:
+        held = db.execute(select(table).where(*same_key)).mappings().first() if same_key else None
+    except DBAPIError as error:
+        if trouble_in(error) is not None:
+            raise
+        return None  # a key that the database does not even look for, such as a text with NUL
     if held is None:
         return None
     for name in sums:
@@ -108,7 +113,7 @@ def _sum_beyond(db: Connection, table: Table, row: Mapping[str, Any], sums: Sequ
             return f"{name} would be {old} + {new}, which is beyond bigint"
         if isinstance(kind, Numeric) and kind.asdecimal:
             digits = (kind.precision or 38) - (kind.scale or 0)
-            if abs(total) >= 10**digits:
+            if total.is_finite() and abs(total) >= 10**digits:
                 return f"{name} would be {old} + {new}, which is beyond decimal({kind.precision},{kind.scale})"
         if isinstance(total, float) and abs(total) == float("inf"):
             return f"{name} would be {old} + {new}, which is beyond double"
