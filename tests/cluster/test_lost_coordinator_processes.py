@@ -120,14 +120,14 @@ async def test_a_registered_server_of_an_earlier_cluster_hinders_nobody(tmp_path
 
 
 async def recovered(
-    cluster: ObservedCluster, known: Noted | None = None, nodes: dict[str, str] | None = None
+    cluster: ObservedCluster, known: Noted | None = None, nodes: dict[str, str] | None = None, confirmed: str = ""
 ) -> RecoveredCluster:
     """Make the coordinator's values again, from one storage node and those that it tells of, or from a backup."""
     host = RealHost()
     opened = coordinator_at(host, cluster.coordinator)
     try:
         first = {} if known else {"one": cluster.storage[0].address}
-        return await recover(host, opened, known, nodes or first, 3.0)
+        return await recover(host, opened, known, nodes or first, 3.0, confirmed)
     finally:
         await opened.close()
         host.close()
@@ -183,6 +183,19 @@ async def test_the_backup_of_another_cluster_and_a_cluster_in_use_are_refused(tm
         assert not (tmp_path / "y/coordinator").exists()
         assert not (tmp_path / "elsewhere").exists()
         await recovered(y)
+
+
+async def test_a_server_that_ran_on_through_the_recovery_goes_on_with_the_new_values(tmp_path: Path) -> None:
+    async with observed_cluster(tmp_path, notes_s=0.05) as cluster:
+        async with polonaise.connect(cluster.coordinator) as log:
+            await log.append(b"one payment", partition=0)
+            key = log.cluster_key
+        await until_noted(tmp_path)
+        (tmp_path / "coordinator").rename(tmp_path / "lost")
+        await recovered(cluster, confirmed=key.hex())
+        async with polonaise.connect(cluster.coordinator) as log, asyncio.timeout(PATIENCE_S):
+            await log.append(b"another", partition=0)
+            assert [tx.data async for tx in log.read(0)] == [b"one payment", b"another"]
 
 
 async def backed_up(address: str, path: Path) -> Noted:

@@ -417,6 +417,22 @@ async def test_a_missing_value_is_damage_and_not_an_empty_cluster(scene: Scene, 
 
 
 @in_a_scene
+async def test_a_member_whose_directory_was_replaced_is_told_so_and_registers_anew(scene: Scene) -> None:
+    coordinator = await scene.open()
+    await coordinator.initialize(DESCRIPTION)
+    member = await coordinator.register(Registration(1, "a:1"))
+    assert await member.renew()
+    process, _ = await scene.process()
+    disk = process.host.disk
+    for name in await disk.list(f"{DIRECTORY}/members"):
+        await disk.remove(f"{DIRECTORY}/members/{name}")
+    assert not await member.renew(), "nobody sees it any more"
+    again = await coordinator.register(Registration(1, "a:1"))
+    assert await again.renew()
+    assert [each.server for each in await (await scene.open()).members()] == [1]
+
+
+@in_a_scene
 async def test_a_damaged_registration_of_a_living_server_is_named(scene: Scene) -> None:
     coordinator = await scene.made()
     await coordinator.register(Registration(5, "s:5"))

@@ -134,6 +134,19 @@ async def test_a_server_whose_renewals_succeed_owns_for_ever(scene: Scene) -> No
     assert scene.coordinator.renewals >= 110
 
 
+def test_errors_of_one_kind_are_told_once_with_all_that_they_hinder() -> None:
+    trouble = CoordinatorTrouble(RealClock())
+    trouble.failed("the lease can't be renewed", CoordinatorDamaged("it is gone: bring it back"))
+    trouble.failed("the assignment can't be read", CoordinatorDamaged("it is missing: bring it back"))
+    trouble.failed("ids can't be given out", CoordinatorUnavailable("no answer"))
+    assert str(trouble) == (
+        "the lease can't be renewed, the assignment can't be read: [coordinator_damaged] it is gone: bring it back; "
+        "ids can't be given out: [coordinator_unavailable] no answer"
+    )
+    trouble.succeeded("the lease can't be renewed")
+    assert "it is missing" in str(trouble)
+
+
 ANSWERS = [
     CoordinatorUnavailable("no answer"),
     CoordinatorDamaged("its directory is gone"),

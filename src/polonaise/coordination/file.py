@@ -307,12 +307,20 @@ class FileBackend:
         return True
 
     async def renew(self, name: str) -> bool:
-        """Write the next beat. Nothing is synced: only living processes have to see it."""
+        """Write the next beat. Nothing is synced: only living processes have to see it.
+
+        Returns False if the name's file is gone, with the whole directory: nobody sees this process there any more, and
+        its lock is on a file that no name leads to.
+        """
         own = self._own.get(name)
         if own is None:
             return False
         own.beats += 1
         with translated_errors(f"renewing {self.place(name)}", changes=False):
+            if not await self._disk.exists(self.place(name)):
+                if self._own.pop(name, None) is not None:
+                    own.lock.release()
+                return False
             async with opened_file(self._disk, self.place(name + _BEAT), create=True) as file:
                 await file.write(0, [own.beats.to_bytes(8, "little")])
         return True

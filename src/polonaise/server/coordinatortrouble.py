@@ -48,7 +48,8 @@ class CoordinatorTrouble:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._failing: dict[str, str] = {}
+        self._failing: dict[str, tuple[str, str]] = {}
+        """The code and the text of what each failing operation failed with last."""
         self._since_s: float | None = None
         """When the first of the present failures happened; None while nothing fails."""
         self._logged_s: dict[str, float] = {}
@@ -62,7 +63,7 @@ class CoordinatorTrouble:
         `level` and `fields` are those of the line in the log.
         """
         self.errors += 1
-        self._failing[what] = str(error)
+        self._failing[what] = error.code, str(error)
         now_s = self._clock.monotonic_s()
         if self._since_s is None:
             self._since_s = now_s
@@ -81,5 +82,11 @@ class CoordinatorTrouble:
             self._logged_s.clear()
 
     def __str__(self) -> str:
-        """Return what fails at present, and why; empty if nothing does."""
-        return "; ".join(f"{what}: {error}" for what, error in self._failing.items())
+        """Return what fails at present, and why; empty if nothing does.
+
+        Of errors of one kind the first is told: they have one reason, and the same advice.
+        """
+        kinds: dict[str, list[str]] = {}
+        for what, (code, _) in self._failing.items():
+            kinds.setdefault(code, []).append(what)
+        return "; ".join(f"{', '.join(whats)}: {self._failing[whats[0]][1]}" for whats in kinds.values())

@@ -71,6 +71,7 @@ _MAKING_MAX = 4
 _ASSIGNMENT = "the assignment can't be read"
 _DESCRIPTION_S = 60.0
 """Seconds after which the description is read again unasked: who grew a topic may have died before assigning it."""
+_GIVING_UP = "the partitions that this server gives up can't be told"
 _LOOK_S = 1.0
 """The interval, in seconds, at which this server looks which partitions it can't serve."""
 _NAMED_MAX = 8
@@ -472,7 +473,9 @@ class Server:
             self._owned,
             connected=self._storage_majority_connected(),
         )
-        if given_up != self.given_up and (self._telling is None or self._telling.done()):
+        if given_up == self.given_up:
+            self._trouble.succeeded(_GIVING_UP)  # there is nothing to be told any more
+        elif self._telling is None or self._telling.done():
             self._telling = self._host.spawn(self._tell_given_up(given_up), "partitions that are given up")
 
     async def _tell_given_up(self, given_up: frozenset[PartitionId]) -> None:
@@ -481,8 +484,9 @@ class Server:
             async with answered_within(self._settings.coordinator_s_max, self._coordinator):
                 await self._membership.tell(replace(self._registration, unable=given_up))
         except PolonaiseError as error:
-            _log.warning("server %d can't tell which partitions it gives up: %s", self.id, error, extra=self._fields)
+            self._trouble.failed(_GIVING_UP, error, **self._fields)
             return
+        self._trouble.succeeded(_GIVING_UP)
         self.given_up = given_up
         listed = ", ".join(map(str, sorted(given_up)[:_NAMED_MAX])) + (" …" if len(given_up) > _NAMED_MAX else "")
         news = f"gives up {len(given_up)} partitions that it can't serve: {listed}" if given_up else "gives up nothing"
