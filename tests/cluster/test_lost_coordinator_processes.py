@@ -81,6 +81,9 @@ async def test_a_lost_coordinator_is_named_and_no_new_cluster_takes_its_place(tm
             assert "polonaise cluster recover" in str(error)
             assert "erase" not in str(error)
         assert not (tmp_path / "coordinator" / "description").exists()
+        one = await _refused(made_at(cluster.coordinator, {"x": cluster.storage[0].address}))
+        own = cluster.storage[0].address
+        assert f"storage node x (whose directory is that of {own}) belongs to one" in str(one)
 
 
 async def _refused(making: asyncio.Future[object] | object) -> PolonaiseError:

@@ -7,7 +7,8 @@ servers refuse what may be the only copy of the log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from polonaise.coordination import Coordinator
@@ -23,7 +24,7 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.link.connection import ANY_CLUSTER, Connection, connect, hello
 from polonaise.terms import StorageId
-from polonaise.wire.messages import ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE
+from polonaise.wire.messages import ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE, NotedAre, TellNoted
 
 LOOK_S: Final = 3.0
 """Seconds that each storage node has to answer."""
@@ -46,14 +47,43 @@ async def why_none(
     )
 
 
-def lost(coordinator: object, holding: Iterable[StorageId]) -> CoordinatorLost:
+def lost(coordinator: object, holding: Collection[str]) -> CoordinatorLost:
     """Return the error for a coordinator without a cluster, while these storage nodes hold the data of one."""
+    belong = (
+        f"storage node{'s' if len(holding) > 1 else ''} {', '.join(holding)} belong{'' if len(holding) > 1 else 's'}"
+    )
     return CoordinatorLost(
-        f"the coordinator {coordinator} holds no cluster, but storage nodes {', '.join(holding)} belong to one: the "
+        f"the coordinator {coordinator} holds no cluster, but {belong} to one: the "
         "*coordinator* has lost its data, or this is another one's address. Nothing was changed, and the log is on the "
         "storage nodes: leave their directories as they are. Correct the address, or bring the coordinator back: "
         "polonaise cluster recover (docs/operations.md). For another, new cluster give the nodes new directories"
     )
+
+
+async def by_own_names(host: Host, nodes: Mapping[StorageId, str], look_s: float = LOOK_S) -> list[str]:
+    """Return these storage nodes by the names that they were given, and by those in their directories if these differ.
+
+    A node that does not tell its own name is called as it was given.
+    """
+
+    async def own(given: StorageId, address: str) -> str:
+        greeting = hello(ROLE_SERVER, "operator", cluster_key=ANY_CLUSTER)
+
+        def make() -> Connection:
+            return Connection(host, hello=greeting, peer_roles=(ROLE_STORAGE,), on_message=_refuse_unasked)
+
+        try:
+            connection = await connect(host, address, make, deadline_s=look_s)
+            try:
+                told = await connection.request(TellNoted(), deadline_s=look_s)
+            finally:
+                connection.close()
+            name = json.loads(told.document)["name"] if isinstance(told, NotedAre) else None
+        except (PolonaiseError, ValueError, LookupError, TypeError):
+            name = None
+        return given if name in (None, given) else f"{given} (whose directory is that of {name})"
+
+    return list(await asyncio.gather(*(own(*each) for each in nodes.items())))
 
 
 async def look_at(

@@ -25,7 +25,7 @@ from polonaise.host import Host, unreachable
 from polonaise.host.address import HostPort, is_every_interface, parse_address
 from polonaise.host.tls import TlsIdentity
 from polonaise.node.addresses import coordinator_at
-from polonaise.node.lostcoordinator import LOOK_S, look_at, lost, why_none
+from polonaise.node.lostcoordinator import LOOK_S, by_own_names, look_at, lost, why_none
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
@@ -210,7 +210,7 @@ async def create_cluster(
         raise AlreadyInitialized(f"{coordinator} holds a cluster: use it, or choose another place")
     found = await look_at(host, nodes, look_s)
     if holding := [name for name, error in found.items() if isinstance(error, WrongClusterKey)]:
-        raise lost(coordinator, holding)
+        raise lost(coordinator, await by_own_names(host, {name: nodes[name] for name in holding}, look_s))
     if away := {name: error for name, error in found.items() if error is not None}:
         raise ConnectionLost(
             f"no cluster was made, because it is not known whether these storage nodes hold another one's data: "
