@@ -148,6 +148,17 @@ FOUND_BY_TESTS = {
         "tests/server/test_older_coordinator.py"
         "::test_an_older_state_of_the_coordinator_alone_takes_no_append_however_often_servers_start"
     ),
+    "backup-of-another-cluster-taken": (
+        "tests/coordination/test_rebuilding.py"
+        "::test_the_backup_of_another_cluster_is_refused_whichever_description_is_newer"
+    ),
+    "coordinator-beside-the-one-in-use": (
+        "tests/coordination/test_rebuilding.py::test_a_cluster_to_whose_storage_nodes_servers_are_connected_is_in_use"
+    ),
+    "unseen-registration-renewed": (
+        "tests/coordination/test_file_coordinator.py"
+        "::test_a_member_whose_directory_was_replaced_is_told_so_and_registers_anew"
+    ),
     "late-replica-told-of-what-is-not-committed": (
         "tests/server/test_copies_of_commits.py"
         "::test_a_late_replica_is_copied_what_is_committed_while_more_is_on_its_way"

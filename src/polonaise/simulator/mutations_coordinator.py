@@ -38,4 +38,22 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
         "            if current.value.outdated > current.value.session:\n",
         "P13: that a session was given out twice is forgotten with the next attempt to start one",
     ),
+    "backup-of-another-cluster-taken": Mutation(
+        "polonaise.coordination.rebuilding",
+        "    if keys.keys() - {backup.description.key}:\n",
+        "    if not keys.keys():\n",
+        "P13: a lost coordinator gets the values of another cluster, whose partitions have the same numbers",
+    ),
+    "coordinator-beside-the-one-in-use": Mutation(
+        "polonaise.coordination.rebuilding",
+        "    if not confirmed:\n        _check_unused(description, answers)\n",
+        "",
+        "P13: a second coordinator is made beside that of a cluster whose servers run, and takes their partitions away",
+    ),
+    "unseen-registration-renewed": Mutation(
+        "polonaise.coordination.file",
+        "            if not await self._disk.exists(self.place(name)):\n",
+        "            if name not in self._own:\n",
+        "P13: a server owns by a registration that nobody sees, in a directory that was replaced",
+    ),
 }
