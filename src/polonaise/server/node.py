@@ -246,12 +246,21 @@ class Server:
         return StorageLink(self._host, name, self.id, key, self._settings, self._links, self._addresses)
 
     def _storage_majority_connected(self) -> bool:
-        """Whether most storage nodes are connected, and as many as are a majority of a partition's copies.
+        """Whether as many storage nodes are connected as are a majority of a partition's copies.
 
-        With fewer, hardly any partition can start a session, or many can't: whose copies are where is not known here.
+        With fewer, hardly any partition can start a session.
         """
-        connected = sum(link.session is not None for link in self._links.values())
-        return 2 * connected > max(self.replication_factor, len(self._links))
+        return 2 * self._storage_connected > self.replication_factor
+
+    @property
+    def _most_storage_connected(self) -> bool:
+        """Whether most storage nodes are connected, too: else many partitions can't start a session, and whose copies
+        are where is not known here."""
+        return self._storage_majority_connected() and 2 * self._storage_connected > len(self._links)
+
+    @property
+    def _storage_connected(self) -> int:
+        return sum(link.session is not None for link in self._links.values())
 
     async def close(self) -> None:
         """Stop serving. The next owner of each partition decides the fate of the appends in flight."""
@@ -471,7 +480,7 @@ class Server:
             {partition: served.struggle for partition, served in self.partitions.items()},
             Struggle(bool(self.not_owning), self._membership.stretch),
             self._owned,
-            connected=self._storage_majority_connected(),
+            connected=self._most_storage_connected,
         )
         if given_up == self.given_up:
             self._trouble.succeeded(_GIVING_UP)  # there is nothing to be told any more
