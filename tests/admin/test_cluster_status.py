@@ -14,6 +14,7 @@ from polonaise.admin.cluster import (
     ClusterStatus,
     ServerStatus,
     Wellness,
+    _copies_in,
     _is_known,
     _storage_status,
 )
@@ -23,7 +24,7 @@ from polonaise.admin.requiring import require
 from polonaise.admin.safestop import safe_to_stop
 from polonaise.admin.serverremoval import remove_server
 from polonaise.coordination import Coordinator
-from polonaise.coordination.values import ExpectedServer, Owner, Registration
+from polonaise.coordination.values import ClusterDescription, ExpectedServer, Owner, Registration
 from polonaise.errors import (
     BadOption,
     ClusterInUse,
@@ -470,3 +471,16 @@ async def test_a_partition_is_given_to_another_server_and_stays_there(town: Town
         await move(0, "nobody")
     with pytest.raises(UnknownPartition):
         await move(99, str(less.server))
+
+
+def test_copies_are_not_counted_while_an_owner_does_not_tell_where_they_are() -> None:
+    description = ClusterDescription(bytes(16), 2, ("a", "b", "c"))
+    owners = {0: Owner(1, "s:1", 1), 1: Owner(2, "t:1", 1)}
+    both = {
+        1: {"partitions": {"0": {"members": ["a", "b"], "next": None}}},
+        2: {"partitions": {"1": {"members": ["b"], "next": ["b", "c"]}}},
+    }
+    assert _copies_in(description, owners, both) == {"a": 1, "b": 2, "c": 1}
+    assert _copies_in(description, owners, both | {2: "no answer"}) is None
+    assert _copies_in(description, owners, both | {2: {"partitions": {"1": {"members": None}}}}) is None
+    assert _copies_in(description, {0: owners[0]}, both) is None

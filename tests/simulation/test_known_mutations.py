@@ -205,6 +205,19 @@ FOUND_BY_TESTS = {
     "topic-requirement-ignored": (
         "tests/server/test_required_of_a_topic.py::test_appends_to_the_topic_are_refused_while_others_go_on"
     ),
+    "unknown-lag-told-as-none": (
+        "tests/client/test_client_groups_of_workers.py"
+        "::test_a_partition_that_does_not_answer_is_told_and_its_lag_is_not_known"
+    ),
+    "given-up-partitions-untold": (
+        "tests/server/test_coordinator_away.py::test_partitions_that_a_server_has_given_up_are_told_of_it"
+    ),
+    "missing-servers-dropped": (
+        "tests/admin/test_cluster_status.py::test_a_server_that_is_gone_is_missed_until_it_is_removed"
+    ),
+    "untold-copies-counted-as-none": (
+        "tests/admin/test_cluster_status.py::test_copies_are_not_counted_while_an_owner_does_not_tell_where_they_are"
+    ),
 }
 """Mutations of what no schedule does, or not often enough to be caught by it; each with the test that finds it.
 

@@ -25,6 +25,7 @@ from polonaise.simulator.mutations_ownership import OWNERSHIP_MUTATIONS
 from polonaise.simulator.mutations_requirement import REQUIREMENT_MUTATIONS
 from polonaise.simulator.mutations_resets import RESET_MUTATIONS
 from polonaise.simulator.mutations_sessions import SESSION_MUTATIONS
+from polonaise.simulator.mutations_telling import TELLING_MUTATIONS
 
 
 class MutationDoesNotApply(Exception):
@@ -499,5 +500,6 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     **REQUIREMENT_MUTATIONS,
     **RESET_MUTATIONS,
     **SESSION_MUTATIONS,
+    **TELLING_MUTATIONS,
     **COORDINATOR_MUTATIONS,
 }

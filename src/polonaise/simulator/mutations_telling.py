@@ -1,0 +1,34 @@
+"""Mutations of what is told of a cluster and of a group: health that speaks too well."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from polonaise.simulator.mutation import Mutation
+
+TELLING_MUTATIONS: Final[dict[str, Mutation]] = {
+    "unknown-lag-told-as-none": Mutation(
+        "polonaise.client.workerpartition",
+        "        if self.committed is None or not self.progress.epoch:\n            return None\n",
+        "        if self.committed is None or not self.progress.epoch:\n            return 0\n",
+        "P13: a worker whose partition does not answer says that it lacks nothing",
+    ),
+    "given-up-partitions-untold": Mutation(
+        "polonaise.node.condition",
+        '    found += _given_up(health.get("given_up", ()))\n',
+        "",
+        "P13: the status does not say that a server can't serve partitions, and has given them up",
+    ),
+    "missing-servers-dropped": Mutation(
+        "polonaise.admin.cluster",
+        "        return expected | {owner.server: owner.address for owner in self.owners.values()} | self.registered\n",
+        "        return {owner.server: owner.address for owner in self.owners.values()} | self.registered\n",
+        "P13: a server that has ended is not in the status any more, although it is to be there",
+    ),
+    "untold-copies-counted-as-none": Mutation(
+        "polonaise.admin.cluster",
+        '        if health is None or health.get("members") is None:\n            return None\n',
+        '        if health is None or health.get("members") is None:\n            continue\n',
+        "P13: copies of which nobody tells are counted as none",
+    ),
+}
