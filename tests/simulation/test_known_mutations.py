@@ -76,7 +76,7 @@ FOUND_BY = {
     "join-without-a-look-at-the-end": 9,
     "stores-on-a-second-connection": 9,
     "goes-on-after-a-failed-store": 9,
-    "owner-forgets-what-it-saw-committed": 53,
+    "owner-forgets-what-it-saw-committed": 67,
     "lease-that-never-runs-out": 19,
     "lease-that-runs-out-unseen": 44,
     "lease-that-nobody-renews": 19,

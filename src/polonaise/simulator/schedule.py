@@ -460,12 +460,21 @@ class Schedule:
             application.log = log
             try:
                 async with log:
-                    self.history.connected(node.name, log.client_id)
+                    if log.client_id:
+                        self.history.connected(node.name, log.client_id)
+                    else:
+                        host.spawn(self._note_later_id(node, log), "note the client's id")
                     log._routes.listeners[AssignmentCheck(self.history, node.name)] = None  # applications have none
                     await self._work(ClientLife(host, application, log))
             finally:
                 await discovery.close()
         await asyncio.get_running_loop().create_future()  # ends with the schedule: who returns is started again
+
+    async def _note_later_id(self, node: Node, log: Log) -> None:
+        """Note the id that a client is given; none is given out while the coordinator can't be written."""
+        while not log.client_id:
+            await asyncio.sleep(LOOK_S)
+        self.history.connected(node.name, log.client_id)
 
     async def _work(self, session: ClientLife) -> None:
         """Work with one log object until all steps are done, or until it is to be opened anew.

@@ -399,7 +399,8 @@ class Trials:
         await self._nothing_is_given_up()
         await asyncio.sleep(max(LEASE_S, self._cluster.knobs.server.settle_s) + _TAKE_OVER_S)
         before = self._generations()
-        away = self._cluster.storage[: len(self._cluster.storage) // 2 + 1]
+        # The spares, too: with them most storage nodes could be there, so that a server has reason to try again.
+        away = [*self._cluster.storage[: len(self._cluster.storage) // 2 + 1], *self._cluster.spares]
         for node in away:
             node.put_down()
         try:

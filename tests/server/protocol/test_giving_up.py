@@ -98,3 +98,11 @@ def test_a_server_that_was_stopped_itself_has_failed_nobody_meanwhile() -> None:
     server.fares(1, FAILS, WELL)
     server.now_s += 60.0
     assert server.fares(1, FAILS, WELL) == set()
+
+
+def test_the_faults_that_a_server_finds_when_it_goes_on_after_it_was_stopped_are_its_own() -> None:
+    server = Server()
+    server.fares(1, WELL, WELL)
+    server.now_s += 7.5
+    assert server.fares(1, Struggle(True, 5), WELL) == set()
+    assert server.fares(1, Struggle(False, 5), WELL) == set()
