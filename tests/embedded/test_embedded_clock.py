@@ -64,4 +64,4 @@ async def test_a_log_whose_times_stand_still_says_until_when(tmp_path: Path, clo
     clock.ahead_s = 0
     async with polonaise.connect(f"embedded:{tmp_path}") as log:
         await log.append(b"after", partition=0)
-        assert "commit times stand still at 20" in conditions_in(await log.health(0))[0].clock
+        assert "commit times stand still at 20" in conditions_in(await log.health(0))[0].times
