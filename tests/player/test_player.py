@@ -448,9 +448,11 @@ async def test_what_is_damaged_is_read_again(
             await wait_until(lambda: player.health()["well"], "nothing is wrong any more")
 
 
-async def test_a_log_that_does_not_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_that_does_not_answer_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("polonaise.player.logreading._WATCH_S", 0.02)
-    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+    async with polonaise.connect(f"embedded:{tmp_path}?partitions=4") as log:
         away = False
         asked = log.high_water_mark
 
@@ -463,8 +465,13 @@ async def test_a_log_that_does_not_answer_is_told(tmp_path: Path, monkeypatch: p
         async with Player(log, "p", route, {"a": ListTarget()}) as player:
             await wait_until(lambda: player.health()["well"], "all is well")
             away = True
-            await wait_until(lambda: "no session" in player.health()["partitions"]["0"]["trouble"], "it is told")
+            for partition in "0123":
+                await wait_until(
+                    lambda which=partition: "no session" in player.health()["partitions"][which]["trouble"],
+                    "it is told",
+                )
             assert not player.health()["well"]
+            assert len([each for each in caplog.messages if "no session" in each]) == 1, "not for each partition"
             away = False
             await wait_until(lambda: player.health()["well"], "all is well again")
 

@@ -142,15 +142,19 @@ class Routes:
             self._note_trouble(str(error) or "there was no answer")
 
     def _note_trouble(self, trouble: str) -> None:
-        """Remember why the assignment can't be read, and log it: each kind of error every `_TOLD_AGAIN_S` seconds.
+        """Remember why the assignment can't be read, and log it."""
+        self._tell("the assignment", trouble)
+        self._trouble = trouble
+
+    def _tell(self, what: str, trouble: str) -> None:
+        """Log that something can't be read: each kind of error every `_TOLD_AGAIN_S` seconds.
 
         Its text is hardly ever the same twice: it tells which server was asked, and for how long it lasts.
         """
-        now_s, kind = self._host.clock.monotonic_s(), trouble.partition("]")[0]
+        now_s, kind = self._host.clock.monotonic_s(), what + trouble.partition("]")[0]
         if now_s - self._told_s.get(kind, float("-inf")) >= _TOLD_AGAIN_S:
             self._told_s[kind] = now_s
-            _log.warning("the assignment can't be read, and is read again: %s", trouble)
-        self._trouble = trouble
+            _log.warning("%s can't be read, and is read again: %s", what, trouble)
 
     def _learn(self, read: Versioned[Assignment]) -> None:
         """Keep an assignment that was read if it is newer; then end the waits for a change, and call listeners."""
@@ -192,7 +196,7 @@ class Routes:
                 topic = self._grow(topic, read)
                 backoff.reset()
             except (PolonaiseError, TimeoutError) as error:
-                _log.warning("the partitions of topic %s can't be read, and are read again: %s", topic.name, error)
+                self._tell(f"the description of topic {topic.name}", str(error) or "there was no answer")
                 await asyncio.sleep(backoff.pause_s(self._host.random.random()))
 
     def _grow(self, before: TopicPartitions, read: TopicPartitions) -> TopicPartitions:

@@ -146,10 +146,15 @@ class LogReading:
                 await reader.aclose()
 
     def _troubled(self, partition: PartitionId, what: str, error: PolonaiseError) -> None:
-        """Note that the log does not answer what it is asked for; logged when that begins."""
-        if (partition, what) not in self._troubles:
-            _log.warning("player %s: partition %d does not tell %s: %s", self._events.name, partition, what, error)
-        self._troubles[partition, what] = str(error)
+        """Note that the log does not answer what it is asked for.
+
+        Logged when that begins: once for all partitions with one kind of error, as while no server answers.
+        """
+        text = str(error)
+        kind = text.partition("]")[0]
+        if not any(asked == what and why.startswith(kind) for (_, asked), why in self._troubles.items()):
+            _log.warning("player %s: partition %d does not tell %s: %s", self._events.name, partition, what, text)
+        self._troubles[partition, what] = text
 
     async def watch(self, key: bytes) -> None:
         """Look at the log now and then: at each mark, for the lag of targets and whether the log answers, and at the

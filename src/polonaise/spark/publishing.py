@@ -421,7 +421,9 @@ async def collect_leftovers(log: Log, store: ObjectStore, older_than_s: float = 
 
     What the plan of an unfinished batch refers to stays, however old. Choose an age above that of the longest batch.
     """
-    return await collect(store, partial(_is_needed, log), older_than_s)
+    # A clock that is days ahead would take the objects of the batch that is being written for old ones.
+    ahead_s = max(0.0, log.clock_ahead_s or 0.0)
+    return await collect(store, partial(_is_needed, log), older_than_s + ahead_s)
 
 
 async def _is_needed(log: Log, plan: Plan, name: str) -> bool:
