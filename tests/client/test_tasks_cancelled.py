@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
+import sys
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
@@ -99,3 +101,44 @@ async def test_what_the_client_ends_by_itself_is_no_failure(tmp_path: Path, capl
             assert log.failure is None
     assert log.failure is None
     assert not caplog.records
+
+
+_APPENDS_FOR_EVER = """
+import asyncio, sys
+import polonaise
+
+async def main():
+    async with polonaise.connect(sys.argv[1]) as log:
+        number = 0
+        while True:
+            await log.append(b"%d" % number, partition=0)
+            print(number, flush=True)
+            number += 1
+
+asyncio.run(main())
+"""
+
+
+async def test_ctrl_c_under_asyncio_run_closes_the_log_and_loses_nothing_that_was_told(tmp_path: Path) -> None:
+    address = f"embedded:{tmp_path}/log"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _APPENDS_FOR_EVER, address,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        first = await process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = await asyncio.wait_for(process.communicate(), 30)
+    finally:
+        if process.returncode is None:
+            process.kill()
+    told = [int(line) for line in (first + out).split()]
+    last = err.decode().strip().splitlines()[-1]
+    assert last == "KeyboardInterrupt", err
+    assert b"never retrieved" not in err
+    assert b"was destroyed" not in err
+    async with polonaise.connect(address, wait=20) as log:
+        there = [int(tx.data) async for tx in log.read(0, timeout=20)]
+    assert there[: len(told)] == told
+    assert len(there) <= len(told) + 1, "the one that was broken off"
