@@ -124,6 +124,7 @@ CALLS: dict[str, Callable[[blocking.Log], object]] = {
     "Log.transaction": lambda log: log.transaction(0),
     "Log.trouble": lambda log: log.trouble(0),
     "Log.failure": lambda log: log.failure,
+    "Log.clock_ahead_s": lambda log: log.clock_ahead_s,
     "Log.call": lambda log: log.call(lambda log: log.high_water_mark()),
     "Log.run": lambda log: log.run(_build),
     "Log.submit": lambda log: log.submit(_build),

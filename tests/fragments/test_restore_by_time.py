@@ -53,13 +53,16 @@ async def test_a_time_at_which_commit_times_stand_still_is_refused(
 
 
 async def test_a_reading_by_time_that_begins_in_the_future_says_so(
-    log: polonaise.Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await log.append(b"now", 0)
-    since = datetime.now(UTC) - timedelta(minutes=1)
-    assert [tx.data async for tx in log.read_time(0, since=since)] == [b"now"]
-    assert "stand still" not in caplog.text
+    directory = f"embedded:{tmp_path / 'ahead'}"
+    async with polonaise.connect(directory) as log:
+        await log.append(b"now", 0)
+        since = datetime.now(UTC) - timedelta(minutes=1)
+        assert [tx.data async for tx in log.read_time(0, since=since)] == [b"now"]
+        assert "stand still" not in caplog.text
     real = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: real() - 3_600 * 10**9)
-    assert [tx.data async for tx in log.read_time(0, since=since)] == [b"now"]
+    async with polonaise.connect(directory) as log:
+        assert [tx.data async for tx in log.read_time(0, since=since)] == [b"now"]
     assert "partition 0: commit times stand still at " in caplog.text

@@ -51,6 +51,7 @@ def raise_for_row(db: Connection, refused: RowsRefused, sums: Sequence[str], *, 
     said = str(refused.__cause__) if error is None else first_line(error)
     if row is None:
         raise ViewFailed(f"table {table.name}: writing rows and marks fails: {said}")
+    db.execute(select(table).limit(0))  # raises if it is the table that is wrong, and no row: as when it was dropped
     beyond = None if emptied else _sum_beyond(db, table, row, sums)
     why = said if beyond is None else f"{beyond}: {BEYOND}"
     raise ViewFailed(f"table {table.name} refuses the row with {named(table, row)}: {why}")
