@@ -21,7 +21,7 @@ FOUND_BY = {
     "copy-removed-while-it-is-needed": 22,
     "new-quorum-counts-alone": 26,
     "requirement-ignored-at-commit": 13,
-    "required-zones-ignored-at-commit": 62,
+    "required-zones-ignored-at-commit": 796,
     "copies-proved-by-a-commit": 8,
     "copies-proved-by-what-was-sent": 8,
     "copies-not-refused": 2,
