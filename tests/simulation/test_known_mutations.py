@@ -99,7 +99,7 @@ FOUND_BY = {
     "second-reset-forgets-the-first": 29,
     "reset-recorded-by-its-own-session-only": 154,
     "new-owner-grants-leases-at-once": 207,
-    "holder-that-does-not-stop": 815,
+    "holder-that-does-not-stop": 1617,
     "fence-not-checked-by-the-target": 38,
     "any-fence-accepted": 38,
     "previous-not-compared": 38,
