@@ -21,7 +21,6 @@ from polonaise.errors import (
     ControlFileDamaged,
     ControlFileMissing,
     DirectoryGone,
-    DiskFailed,
     DiskFull,
     NotInitialized,
     PolonaiseError,
@@ -349,15 +348,10 @@ class ControlFile:
         disk = self._host.disk
         start = offset_of(partition)
         copy = PromiseSector(partition, 1, 0, Promises(), NO_EVIDENCE)
-        try:
-            await self._file.write(start, [copy.encode(), copy.encode(), bytes(SECTOR_BYTES)], sync=True)
-        except DiskFull:
-            raise  # nothing was promised yet, and what others have promised was not touched
-        except DiskFailed as error:
-            # What failed to become durable may be another partition's, which is made at the same time and is told of
-            # no failure: the system tells one of them only.
-            self._host.fail(error)
-            raise
+        # What failed to become durable may be another partition's, which is made at the same time and is told of no
+        # failure: the system tells one of them only. A full disk has harmed nothing that was promised.
+        sectors = [copy.encode(), copy.encode(), bytes(SECTOR_BYTES)]
+        await self._or_fail(self._file.write(start, sectors, sync=True), spared=(Closed, DiskFull))
         await disk.make_directory(self.partition_directory(partition))
         await self._sync_names()
         return ControlSlot(self, copy, NO_EVIDENCE, 0)
@@ -371,15 +365,16 @@ class ControlFile:
         if sync:
             await self._sync()
 
-    async def _or_fail(self, work: Awaitable[None]) -> None:
-        """Await a write or a sync of the file. A failure stops the node, unless the file was closed.
+    async def _or_fail(self, work: Awaitable[None], spared: tuple[type[PolonaiseError], ...] = (Closed,)) -> None:
+        """Await a write or a sync of the file. A failure stops the node, unless it is one of the `spared`.
 
-        A failed sync is not tried again: a later one would not tell what this one has lost.
+        The file may be closed by this process, on its way out: then nothing has failed. A failed sync is not tried
+        again: a later one would not tell what this one has lost.
         """
         try:
             await work
-        except Closed:
-            raise  # closed by this process, on its way out: nothing has failed
+        except spared:
+            raise
         except PolonaiseError as error:
             self._host.fail(error)
             raise

@@ -17,7 +17,7 @@ CLOCK_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "clock-bound-not-checked": Mutation(
         _CLOCK,
-        "        return _Verdict.OFF if off > within else _Verdict.WITHIN\n",
+        "        return _Verdict.OFF if 2 * sum(since) < len(since) else _Verdict.WITHIN\n",
         "        return _Verdict.WITHIN\n",
         "P3: an owner whose clock is off from all others goes by it",
     ),

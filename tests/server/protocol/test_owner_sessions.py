@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from rigs.owner import COMMITTED, READY, SENT, Talk, check
 
+PACED = READY.replace("> session 1 at -1", "> session 1 at -1 pace 2")
+"""The beginning of a session that a quorum took 2 seconds to join."""
+
 # ------------------------------------------------------------------ sessions that end
 
 
@@ -242,14 +245,7 @@ def test_a_replica_may_take_several_times_as_long_as_the_others_need() -> None:
 
 def test_a_replica_may_take_several_times_as_long_as_the_others_needed_to_join() -> None:
     """What is quick says nothing about disks: a barrier is not synced."""
-    check("""
-    > session 1 at -1 pace 2
-    confirm -1
-    mark -1
-    > x mounts at -1
-    send 1: barrier
-    > A B store 1
-    answer x: ready at -1
+    check(f"""{PACED}
     > time 7
     > time 2
     news for x: hindered by storage node C: did not sync within 3 s
@@ -258,14 +254,8 @@ def test_a_replica_may_take_several_times_as_long_as_the_others_needed_to_join()
 
 
 def test_where_joining_took_long_a_quorum_is_waited_for_longer_too() -> None:
-    check("""
-    > session 1 at -1 pace 2
-    confirm -1
-    mark -1
-    > x mounts at -1
-    send 1: barrier
-    > A B C store 1
-    answer x: ready at -1
+    check(f"""{PACED}
+    > C store 1
     > x appends 1
     send 2: 0..0
     > time 150

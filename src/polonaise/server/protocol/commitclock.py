@@ -125,21 +125,20 @@ class CommitClock:
         right again: on one machine all clocks jump together, and an earlier measure of them would speak against all.
         """
         bound_us = self._bound_us / 2 if self.unfit else self._bound_us
-        off = within = off_before = within_before = 0
-        for witness in self._witnesses.values():
-            measure = witness.measure
-            if not self._counts(witness, now_s):
-                continue
-            is_off = abs(self._wall_us - measure.offset_us) - measure.within_us > bound_us
-            if measure.at_s > self._jumped_s:
-                off, within = off + is_off, within + (not is_off)
-            else:
-                off_before, within_before = off_before + is_off, within_before + (not is_off)
-        if within + within_before > off + off_before:
+        told = [
+            (witness.measure.at_s > self._jumped_s, self._is_within(witness.measure, bound_us))
+            for witness in self._witnesses.values()
+            if self._counts(witness, now_s)
+        ]
+        if 2 * sum(within for _, within in told) > len(told):
             return _Verdict.WITHIN
-        if not off + within:
+        since = [within for is_since, within in told if is_since]
+        if not since:
             return _Verdict.UNKNOWN
-        return _Verdict.OFF if off > within else _Verdict.WITHIN
+        return _Verdict.OFF if 2 * sum(since) < len(since) else _Verdict.WITHIN
+
+    def _is_within(self, measure: PeerClock, bound_us: float) -> bool:
+        return abs(self._wall_us - measure.offset_us) - measure.within_us <= bound_us
 
     def _counts(self, witness: _Witness, now_s: float) -> bool:
         """Whether a clock was measured lately and has not jumped itself for long enough to be believed."""
