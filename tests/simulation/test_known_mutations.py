@@ -120,6 +120,8 @@ FOUND_BY = {
     "lane-not-woken": 58,
     "tasks-not-waited-for": 17,
     "jumped-clock-believed": 34,
+    "earlier-measures-not-heard": 27001476,
+    "promises-that-failed-believed": 27001349,
     "clock-bound-not-checked": 34,
     "session-starts-by-a-wrong-clock": 156,
     "jump-seen-a-tick-late": 34,

@@ -156,6 +156,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "await self.save(self.promises.lost(last))",
         "P11: after a failed sync on a majority, the partition waits for ever for a batch that nobody acknowledged",
     ),
+    "promises-that-failed-believed": Mutation(
+        "polonaise.log.control",
+        "spared=(Closed, DiskFull))",
+        "spared=(PolonaiseError,))",
+        "P11: a partition that is made while the sync of another fails has no promises, and its replica is lost",
+    ),
     "fence-and-joined-confused": Mutation(
         "polonaise.storage.partitionreplica",
         "joined=promises.joined,",

@@ -15,6 +15,12 @@ CLOCK_MUTATIONS: Final[dict[str, Mutation]] = {
         "        lasts = True\n",
         "P3: a clock that jumps ahead stamps commits before another clock has confirmed it",
     ),
+    "earlier-measures-not-heard": Mutation(
+        _CLOCK,
+        "        if 2 * sum(within for _, within in told) > len(told):\n",
+        "        if False:\n",
+        "P3: a clock that was wrong only when its server began stamps commits after others have told the true time",
+    ),
     "clock-bound-not-checked": Mutation(
         _CLOCK,
         "        return _Verdict.OFF if 2 * sum(since) < len(since) else _Verdict.WITHIN\n",
