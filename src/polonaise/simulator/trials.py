@@ -266,6 +266,10 @@ class Trials:
         if len(nodes) != 3 or nodes[1].name in self._nemesis.spoilt:
             return
         _, late, gone = nodes
+        if gone.name in self._nemesis.spoilt:
+            # It may have rot that nothing has read yet, and a quorum needs it while the late one is away.
+            await self._mended(gone, self._wipe)
+            self._nemesis.is_whole(gone)
         late.put_down()
         try:
             self._observer.begin_work_again(_REPLACED_STEPS)
