@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from polonaise.pipelines.deltatarget import DeltaTarget
 from polonaise.pipelines.parquettarget import ParquetTarget
 from polonaise.pipelines.views import follow, rebuild, update
 from polonaise.pipelines.viewsource import UndecodablePolicy, policy_of
-from polonaise.views.letters import DeadLetters
+from polonaise.views.rowstatements import RowStatements
 from rigs import tableviews
 from rigs.programs import run_polonaise
 from rigs.tableviews import COUNT, READ, balances, bank_log, changes, expected_balances, expected_changes, rows_in
@@ -130,6 +131,32 @@ def dying(real: Any, *, first: bool) -> Any:
     return dies
 
 
+def dying_after(real: Any, *, calls: int) -> Any:
+    """As `dying`, but so many `calls` are done before."""
+    dies, done = dying(real, first=False), iter(range(1, calls))
+
+    def works(*given: Any) -> Any:
+        return (dies if next(done, None) is None else real)(*given)
+
+    return works
+
+
+# The methods themselves rather than their names: types are checked before slow tests run.
+PLACES: dict[str, list[tuple[type, Callable[..., Any], Any]]] = {
+    "parquet": [(ParquetTarget, ParquetTarget._finish, partial(dying, first=True))],
+    "delta": [
+        (DeltaTarget, DeltaTarget._transactions, partial(dying, first=False)),
+        (DeltaTarget, DeltaTarget._write_letters, partial(dying, first=False)),
+    ],
+    # Rows and letters are a statement each: whichever is the first of them, it is not committed without the other.
+    "sqlite": [
+        (RowStatements, RowStatements.write, partial(dying_after, calls=1)),
+        (RowStatements, RowStatements.write, partial(dying_after, calls=2)),
+    ],
+}
+"""Where a run dies, by the kind of table."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "again"),
@@ -137,19 +164,15 @@ def dying(real: Any, *, first: bool) -> Any:
     indirect=["table"],
 )
 def test_a_run_that_dies_between_the_letters_and_the_rows_leaves_each_letter_once(
-    spark: SparkSession, log: Log, address: str, table: str, again: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, log: Log, address: str, table: str, again: str
 ) -> None:
     """The next run may take another range. Only Delta's are two tables, of which a rebuild replaces both."""
     update(spark, address, changes, table, on_undecodable="table", transactions_max=2 * COUNT + 1)
-    log.append(WORSE, 1).result(timeout=30)
-    places: list[tuple[type, str]] = {
-        "parquet": [(ParquetTarget, "_finish")],
-        "delta": [(DeltaTarget, "_transactions"), (DeltaTarget, "_write_letters")],
-        "sqlite": [(DeadLetters, "add")],
-    }[table.partition(":")[0]]  # type: ignore[assignment]
-    for kind, name in places:
+    for each in (WORSE, b'{"account": 3, "amount": 5}'):
+        log.append(each, 1).result(timeout=30)
+    for kind, method, killer in PLACES[table.partition(":")[0]]:
         with pytest.MonkeyPatch.context() as life:
-            life.setattr(kind, name, dying(getattr(kind, name), first=name == "_finish"))
+            life.setattr(kind, method.__name__, killer(method))
             with pytest.raises(Killed):
                 update(spark, address, changes, table, on_undecodable="table")
     log.append(BAD, 1).result(timeout=30)
@@ -157,8 +180,8 @@ def test_a_run_that_dies_between_the_letters_and_the_rows_leaves_each_letter_onc
         update(spark, address, changes, table, on_undecodable="table")
     else:
         rebuild(spark, address, changes, table, on_undecodable="table")
-    assert letters_in(table, changes) == [*LETTERS, (1, COUNT + 1, 0, WORSE), (1, COUNT + 2, 0, BAD)]
-    assert rows_in(spark, table, changes, log) == expected_changes(COUNT, COUNT)
+    assert letters_in(table, changes) == [*LETTERS, (1, COUNT + 1, 0, WORSE), (1, COUNT + 3, 0, BAD)]
+    assert rows_in(spark, table, changes, log) == [*expected_changes(COUNT, COUNT), (1, COUNT + 2, 3, 5)]
 
 
 @pytest.mark.slow
