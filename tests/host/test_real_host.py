@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -68,6 +69,20 @@ async def test_a_full_disk_is_told_apart_from_a_broken_one(host: RealHost) -> No
     file = await host.disk.open("/dev/full")
     with pytest.raises(DiskFull):
         await file.write(0, [b"x"])
+    await file.close()
+
+
+async def test_a_file_that_may_not_grow_so_far_is_told_as_a_full_disk(host: RealHost, tmp_path: Path) -> None:
+    file = await host.disk.open(str(tmp_path / "a"), create=True)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**28, limits[1]))
+    try:
+        with pytest.raises(DiskFull, match="can't grow so far"):
+            await file.write(2**28, [b"x"], sync=True)
+        await file.write(0, [b"x"], sync=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert await file.size() == 1
     await file.close()
 
 

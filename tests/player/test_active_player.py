@@ -20,7 +20,7 @@ from polonaise.player.protocol.effects import (
     SendBatches,
     StandDown,
 )
-from polonaise.player.protocol.entries import Fence, RoutedEntry
+from polonaise.player.protocol.entries import TERM_MAX, Fence, RoutedEntry
 from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.player.protocol.targetqueue import QueueState
 from polonaise.player.protocol.targetstream import StreamState
@@ -534,6 +534,18 @@ def test_a_target_with_a_higher_term_of_the_same_epoch_is_taken_at_its_word() ->
     player.do("fenced", "a", 1, Fence(3, 6))
     player.tick(1.0)
     assert player.all(OpenStream) == [OpenStream("a", 7)]
+
+
+@pytest.mark.parametrize("term", [TERM_MAX + 1, 2**63 - 1])
+def test_a_target_that_keeps_a_term_without_a_next_one_ends_its_own_stream_only(term: int) -> None:
+    player = served("a", "b")
+    player.do("fenced", "a", 1, Fence(3, term))
+    (closed,) = player.all(CloseStream)
+    assert "a term that no player has come to" in closed.reason
+    player.tick(1.0)
+    assert player.all(OpenStream) == [OpenStream("a", 2)]
+    assert player.machine.targets["b"].state is StreamState.UP
+    assert player.all(StandDown) == []
 
 
 def test_events_of_an_earlier_stream_change_nothing() -> None:

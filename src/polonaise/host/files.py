@@ -50,6 +50,12 @@ def _translated(error: OSError, path: str) -> PolonaiseError:
         return exhausted
     if error.errno in _NO_ROOM:
         return DiskFull(f"no space left for {path!r}: free some, then try again")
+    # Like a full disk: nothing was written, and what was written before is kept.
+    if error.errno == errno.EFBIG:
+        return DiskFull(
+            f"{path!r} can't grow so far: its file system, or the limit of this process (ulimit -f), takes no file of "
+            "that length: raise the limit, or move the directory"
+        )
     if error.errno == errno.ENOENT:
         return NotFound(f"no file or directory {path!r}")
     # EEXIST comes from making a directory where a file is.

@@ -19,8 +19,47 @@ from polonaise.host.wholefiles import write_whole
 
 NOTE_FILE: Final = "polonaise-cluster"
 FORMAT: Final = 1
+NOTE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""The most bytes of a note. Of thousands of partitions it has a few."""
+_VERSION_STOP: Final = 2**63
+_UNIQUE_ID_STOP: Final = 2**31
 
 Note = dict[str, Any]
+
+
+def checked(told: Any, partitions_max: int) -> Note:
+    """Return what was told, if it has a note's form. Raises `ValueError`, which says what has not.
+
+    Only the form is checked: the values may be of a later version than this node, which keeps them for its operator.
+    """
+    if not isinstance(told, dict):
+        raise ValueError("no object")
+    for key in ("description", "expected"):
+        pair = told.get(key)
+        if pair is not None and not (
+            isinstance(pair, list)
+            and len(pair) == 2
+            and _is_number(pair[0], _VERSION_STOP)
+            and isinstance(pair[1], str)
+        ):
+            raise ValueError(f"{key} is no version with a text")
+    if not _is_number(told.get("unique_id", 0), _UNIQUE_ID_STOP):
+        raise ValueError("unique_id is no unique id")
+    partitions = told.get("partitions", {})
+    if not isinstance(partitions, dict):
+        raise ValueError("partitions is no object")
+    for partition, value in partitions.items():
+        number = int(partition) if partition.isdecimal() and len(partition) <= len(str(partitions_max)) else -1
+        if not 0 <= number < partitions_max or str(number) != partition:
+            raise ValueError(f"a partition is none of 0 to {partitions_max - 1}")
+        if not isinstance(value, str):
+            raise ValueError(f"the value of partition {number} is no text")
+    return told
+
+
+def _is_number(value: Any, stop: int) -> bool:
+    """Whether this is a whole number from 0 to `stop - 1`; JSON knows larger ones, and fractions."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < stop
 
 
 def merged(present: Note, told: Note) -> Note:
@@ -39,8 +78,10 @@ def merged(present: Note, told: Note) -> Note:
 
 
 def encode_note(note: Note) -> bytes:
-    """Return the contents of the file."""
+    """Return the contents of the file. Raises `ValueError` if they are more than `NOTE_BYTES_MAX`."""
     document = json.dumps(note, sort_keys=True).encode()
+    if len(document) > NOTE_BYTES_MAX:
+        raise ValueError(f"a note of {len(document)} bytes, more than {NOTE_BYTES_MAX}")
     return f"{NOTE_FILE} {FORMAT} {crc32(document):08x} ".encode() + document + b"\n"
 
 

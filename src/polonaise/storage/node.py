@@ -31,7 +31,7 @@ from polonaise.log.control import ControlFile
 from polonaise.log.openfiles import OpenFiles
 from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segmentreader import SegmentCache
-from polonaise.storage.clusternote import Note, merged, read_note, write_note
+from polonaise.storage.clusternote import Note, checked, merged, read_note, write_note
 from polonaise.storage.measures import StorageMeasures
 from polonaise.storage.namefile import check_name, read_name, write_name
 from polonaise.storage.partitionreplica import PartitionReplica, ReplicaRead
@@ -361,10 +361,12 @@ class StorageNode:
             async with self._noting:
                 self._check_serving()
                 await self._opened_control()
-                self._note = merged(self._note, json.loads(document))
-                await write_note(self._host.disk, self._settings.directory, self._note)
+                told = checked(json.loads(document), self._settings.partitions_max)
+                note = merged(self._note, told)
+                await write_note(self._host.disk, self._settings.directory, note)
+                self._note = note
             connection.send(ValuesNoted(), request=request)
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             connection.refuse(ProtocolError(f"invalid values: {error}"), request=request)
         except PolonaiseError as error:
             connection.refuse(error, request=request)
@@ -425,7 +427,8 @@ class StorageNode:
             return replica
         if not 0 <= partition < self._settings.partitions_max:
             raise UnknownPartition(
-                f"invalid partition {partition}: this node takes 0 to {self._settings.partitions_max - 1}"
+                f"invalid partition {partition}: this node takes 0 to {self._settings.partitions_max - 1} "
+                "(partitions_max in its settings)"
             )
         if partition not in self._known and not create:
             raise UnknownPartition(f"partition {partition} was never on this node")

@@ -40,7 +40,7 @@ from polonaise.player.protocol.effects import (
     SendBatches,
     StandDown,
 )
-from polonaise.player.protocol.entries import Epoch, Fence, RoutedEntry, TargetName, Term
+from polonaise.player.protocol.entries import TERM_MAX, Epoch, Fence, RoutedEntry, TargetName, Term
 from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.player.protocol.targetqueue import QueueState, ReadNumbers, TargetQueue
 from polonaise.player.protocol.targetstream import StreamState, TargetStream, Unproved
@@ -177,9 +177,14 @@ class ActivePlayer:
             return self._effects()
         if kept.epoch > self.epoch:
             return self.replaced(f"target {target} is served by a player of epoch {kept.epoch}")
-        # The same epoch twice would be two players that were elected as one; the target's word is above ours.
-        stream.term = max(stream.term, kept.term)
-        stream.close(f"the target keeps {kept}, not below {Fence(self.epoch, term)}", now_s)
+        reason = f"the target keeps {kept}, not below {Fence(self.epoch, term)}"
+        # The same epoch twice would be two players that were elected as one; the target's word is above ours. But for
+        # a number that no player has come to: none would be left above it, and no message could carry the next.
+        if kept.term <= TERM_MAX:
+            stream.term = max(stream.term, kept.term)
+        else:
+            reason += ": a term that no player has come to; the target has damaged what it keeps, or made it up"
+        stream.close(reason, now_s)
         self._out.append(CloseStream(target, term, stream.reason))
         return self._effects()
 

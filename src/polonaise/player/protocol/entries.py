@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from polonaise.terms import PartitionId, TransactionId
 
@@ -17,6 +17,11 @@ Term: TypeAlias = int
 """The count of the streams that one active player has opened, or tried to open, to one target: from 1.
 
 One that was removed and is added again goes on above the terms that it had."""
+
+
+TERM_MAX: Final[Term] = 2**62
+"""The highest term that a player believes a target to keep. None gets so far; terms above still have room on the wire.
+"""
 
 
 class Fence(NamedTuple):

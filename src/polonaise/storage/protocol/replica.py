@@ -165,12 +165,16 @@ class Replica:
     def cut_for_reset(self, session: SessionId, last: TransactionId, since: SessionId) -> list[Action]:
         """Cut everything above `last`, confirmed or not, because an operator has reset the log's head.
 
-        With `since`, the session that carried out the reset, the copy notes that it was cut for it: from then on, what
-        is copied to it and confirmed is of the log after the reset.
+        With `since`, the earlier session that carried out the reset, the copy notes that it was cut for it: from then
+        on, what is copied to it and confirmed is of the log after the reset.
         """
         if refusal := self.refusal(session):
             return [refusal]
         promises = self.promises
+        # Both become promises, which later sessions are decided by: no id is below -1, and no copy has taken part in a
+        # session that has not begun.
+        if last < NO_TRANSACTION or since > session:
+            return [Refuse(OutOfOrder(f"the log can't be cut at {last} in session {session} for one of {since}"))]
         if promises.joined == session:
             return [Refuse(OutOfOrder(f"this copy has joined session {session}, in which it is not cut"))]
         # The marks before the cut: after a crash in between, the tail above them is a dirty one, and is cut next time.
