@@ -30,7 +30,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(run_module, "TOLD_S", 0.0)
     monkeypatch.setattr(run_module, "_TROUBLE_S", 0.0)
     running: Any = SmokeRun(SmokeOptions(tmp_path, 1_000, 3), lambda told: None)
-    running._state = SimpleNamespace(found=[], told_s={})
+    running._state = SimpleNamespace(found=[], judged={}, told_s={})
     running._look = lambda: None
     running._town = SimpleNamespace(addresses={"zookeeper-1": "z:1", "zookeeper-2": "z:2"}, clients=[])
     return running

@@ -44,6 +44,8 @@ class SmokeReport:
     archive_runs: int = 0
     history: str = ""
     """The digest of the recorded history; empty until all is checked."""
+    judged: dict[str, int] = field(default_factory=dict)
+    """How many faults of each kind the cluster's status had to tell of."""
     told_s: dict[str, float] = field(default_factory=dict)
     """By kind of fault: the longest that it took the cluster's status to tell of one, in seconds."""
     violations: list[BrokenPromise] = field(default_factory=list)
@@ -70,6 +72,7 @@ class SmokeReport:
             ("took", f"{self.duration_s:.0f} s, {self.interruptions} interruptions"),
             ("schedule", f"{self.schedule}, {self.steps} steps"),
             ("faults", ", ".join(f"{count} {kind}" for kind, count in sorted(self.faults.items()))),
+            ("judged", ", ".join(f"{self.judged.get(kind, 0)} {kind}" for kind in sorted(self.faults))),
             ("told within", ", ".join(f"{kind} {told_s:g} s" for kind, told_s in sorted(self.told_s.items()))),
             ("operations", ", ".join(f"{count:,} {kind}" for kind, count in self.operations.items())),
             ("in the log", f"{self.committed:,} transactions"),

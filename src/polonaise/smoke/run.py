@@ -205,6 +205,7 @@ class SmokeRun:
         report.duration_s, report.interruptions = round(state.seconds, 1), state.interruptions
         report.faults = dict(sorted(state.counts.items()))
         report.archive_runs = self._town.archiver.runs
+        report.judged = dict(sorted(state.judged.items()))
         report.told_s = dict(sorted(state.told_s.items()))
         report.violations += [BrokenPromise(*found.split(": ", 1)) for found in state.found]
         try:
@@ -258,8 +259,11 @@ class SmokeRun:
 
     def _until_told(self, step: FaultStep, faults: Sequence[Fault]) -> None:
         """Look at the cluster's status until it tells of these faults; note it if that takes longer than `TOLD_S`."""
-        if not any(map(is_to_be_told, faults)):
+        judged = [fault for fault in faults if is_to_be_told(fault)]
+        if not judged:
             return
+        for fault in judged:
+            self._state.judged[fault.kind] = self._state.judged.get(fault.kind, 0) + 1
         began_s = time.monotonic()
         while True:
             next_s = time.monotonic() + _TROUBLE_S
@@ -276,7 +280,7 @@ class SmokeRun:
             self._note(STATUS, f"step {step.number}: {named}: after {TOLD_S:g} s {wrong}. It said: {said}")
             return
         took_s = round(time.monotonic() - began_s, 1)
-        for fault in filter(is_to_be_told, faults):
+        for fault in judged:
             self._state.told_s[fault.kind] = max(took_s, self._state.told_s.get(fault.kind, 0.0))
         self._say("told", f"step {step.number}: the status tells of {named} after {took_s:g} s")
 

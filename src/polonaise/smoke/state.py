@@ -37,6 +37,8 @@ class SmokeState:
     """How many faults of each kind were inflicted."""
     found: list[str] = field(default_factory=list)
     """What was found wrong while the run went on, each with the promise that it breaks before a colon."""
+    judged: dict[str, int] = field(default_factory=dict)
+    """How many faults of each kind the cluster's status had to tell of."""
     told_s: dict[str, float] = field(default_factory=dict)
     """By kind of fault: the longest that it took the cluster's status to tell of one, in seconds."""
     finished: bool = False

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from polonaise.smoke.protocol.faults import LEADER_KINDS, PLANNED_KINDS, TARGETS, Fault, FaultKind, NodeGroup, nodes_of
+from polonaise.smoke.protocol.told import is_to_be_told
 
 T = TypeVar("T")
 
@@ -20,8 +21,10 @@ _HOLDS_S: Final = (0.3, 1.0, 2.0, 3.5, 8.0)
 TOLD_HOLD_S: Final = 2.0
 """A fault that lasts at least this long has to be told by the cluster's status, and lasts until it is told, or until
 `told.TOLD_S` have passed. Shorter ones may be over before anybody can see them."""
-_LASTING: Final = LEADER_KINDS | {FaultKind.CUT_STORAGE, FaultKind.LOSE, FaultKind.CLOCK}
-"""The kinds that always last so long."""
+LASTING: Final = LEADER_KINDS | {
+    FaultKind.CUT_STORAGE, FaultKind.CUT_PAIR, FaultKind.WIPE, FaultKind.LOSE, FaultKind.CLOCK,
+}  # fmt: skip
+"""The kinds that always last so long. Of each other kind, the first fault that status tells of does."""
 
 
 class FaultStep(NamedTuple):
@@ -48,19 +51,23 @@ def schedule_of(seed: int, transactions: int, kinds: Collection[FaultKind]) -> t
 
     Faults are dealt like cards: each kind on each group comes once before any comes twice, but for the second fault of
     a step when all cards that are left touch the group of its first one. So a long run has them all. No step has two
-    faults that touch one group: a majority of the ZooKeeper servers, storage nodes and servers is always left.
+    faults that touch one group: a majority of the ZooKeeper servers, storage nodes and servers is always left. No kind
+    goes through a run without a fault that lasts long enough to be told.
     """
     dice = _Dice(f"{seed}/{transactions}/{','.join(sorted(kinds))}")
     deck = _Deck(dice, kinds)
     count = max(STEPS_MIN, transactions // STEP_TRANSACTIONS)
     steps = []
+    lasted = set[FaultKind]()
     for number in range(count):
         first = deck.deal(frozenset())
         taken = [first]
         if dice.below(100) < _PAIRED_PERCENT and first.kind not in PLANNED_KINDS:
             taken.append(deck.deal(first.groups, PLANNED_KINDS))
-        lasting = any(fault.kind in _LASTING for fault in taken)
-        hold_s = dice.choice([each for each in _HOLDS_S if each >= TOLD_HOLD_S] if lasting else _HOLDS_S)
+        told = {fault.kind for fault in taken if is_to_be_told(fault)}
+        is_lasting = bool(told & LASTING or told - lasted)
+        hold_s = dice.choice([each for each in _HOLDS_S if each >= TOLD_HOLD_S] if is_lasting else _HOLDS_S)
+        lasted |= told if hold_s >= TOLD_HOLD_S else set()
         at = transactions * (number + 1) // (count + 1)
         steps.append(FaultStep(number, at, hold_s, tuple(taken)))
     return tuple(steps)

@@ -20,6 +20,10 @@ _STATUSES: Final = {"well": 0, "degraded": 3, "failed": 1}
 _CLOCK: Final = "clock"
 _LOST: Final = "lost on the way"
 _NONE_REACHED: Final = "reaches none of the storage nodes"
+_PAIR: Final = "does not reach it"
+"""What a storage node's line says of a server that has no connection to it."""
+_REACHED: Final = frozenset({FaultKind.CUT_PAIR, FaultKind.CUT_STORAGE, FaultKind.CLOCK})
+"""The kinds whose nodes whoever asks for the status reaches as before."""
 
 
 def is_to_be_told(fault: Fault) -> bool:
@@ -78,7 +82,7 @@ def _tells(fault: Fault, status: Mapping[str, Any], addresses: Mapping[str, str]
     if fault.kind is FaultKind.CUT_STORAGE:
         return any(_NONE_REACHED in line for line in lines)
     if fault.kind is FaultKind.CUT_PAIR:
-        names = [name for server in found for name in (f"server {server['server']}", server["address"])]
+        names = [name for server in found for name in _called(server)]
         at_storage = [line for node in status["storage"] if node["name"] == fault.other for line in node["troubles"]]
         return any(_names(line, [fault.other]) for line in lines) or any(_names(line, names) for line in at_storage)
     if fault.kind is FaultKind.CLOCK:
@@ -96,12 +100,27 @@ def _tells_of_storage(fault: Fault, status: Mapping[str, Any]) -> bool:
 
 
 def _accused(faults: Sequence[Fault], status: Mapping[str, Any], addresses: Mapping[str, str]) -> Iterator[str]:
-    """Yield the nodes that are said not to be reached although nothing befell them."""
+    """Yield the nodes that are said not to be reached, by whoever asks or by a server, although they are."""
     faulty = {name for fault in faults for name in (fault.node, fault.other) if name}
     guilty = faulty | {addresses[name] for name in faulty if name in addresses}
+    reached = {name for fault in faults if fault.kind in _REACHED for name in (fault.node, fault.other) if name}
+    there = reached | {addresses[name] for name in reached if name in addresses}
     for node in [*status["servers"], *status["storage"]]:
-        if not node["reachable"] and not guilty & {node["name"], node["address"]}:
+        known = {node["name"], node["address"]}
+        if not node["reachable"] and not guilty & known:
             yield f"{node['name'] or node['address']} is said not to be reached, and nothing befell it"
+        if not node["reachable"] and there & known:
+            yield f"{node['name'] or node['address']} is said not to be reached, and only some others do not reach it"
+    servers = [name for each in status["servers"] if guilty & {each["name"], each["address"]} for name in _called(each)]
+    for node in status["storage"]:
+        for line in node["troubles"]:
+            if _PAIR in line and node["name"] not in guilty and not _names(line, servers):
+                yield f"{node['name']} and a server are said not to reach each other, and nothing befell them: {line}"
+
+
+def _called(server: Mapping[str, Any]) -> list[str]:
+    """Return what lines about other nodes call a server."""
+    return [f"server {server['server']}", server["address"]]
 
 
 def _names(line: str, names: Sequence[str]) -> bool:
