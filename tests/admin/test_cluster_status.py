@@ -307,6 +307,14 @@ def test_a_storage_node_whose_clock_is_off_is_told_in_its_own_row() -> None:
     assert not _storage_status("a", "a:1", {}, {1: {"storage": {}}}).troubles, "one of an older version"
 
 
+def test_a_server_whose_clock_has_just_jumped_blames_no_storage_node() -> None:
+    clocks = {"a": 86_400.0, "b": 86_400.1, "c": 0.0}
+    server = {"storage": {}, "clock": {"unfit": False, "bound_s": 10.0, "storage": clocks}}
+    assert not _storage_status("a", "a:1", {}, {1: server}).troubles
+    clocks["b"] = 0.1
+    assert len(_storage_status("a", "a:1", {}, {1: server}).troubles) == 1
+
+
 def test_a_server_that_answers_and_is_not_registered_is_not_to_be_started() -> None:
     told = ["the clock of this server is off"]
     left = ServerStatus(1, "m1:7000", False, 0, told=told, name="m1").troubles

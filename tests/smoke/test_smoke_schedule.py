@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from polonaise.smoke.protocol.faults import COUNTS, LINK_KINDS, PROCESS_KINDS, TARGETS, FaultKind, group_of
-from polonaise.smoke.protocol.schedule import STEPS_MIN, digest_of, schedule_of
+from polonaise.smoke.protocol.schedule import LASTING, STEPS_MIN, TOLD_HOLD_S, digest_of, schedule_of
+from polonaise.smoke.protocol.told import is_to_be_told
 
 EVERY = frozenset(FaultKind)
 
@@ -17,7 +18,7 @@ def test_the_same_seed_gives_the_same_schedule_and_another_one_another() -> None
 
 def test_a_schedule_is_the_one_that_it_was() -> None:
     """By this value a report of an earlier version can be repeated; a change of it is a change that users notice."""
-    assert digest_of(schedule_of(1, 50_000, EVERY)) == "a197ad1ca391eecc"
+    assert digest_of(schedule_of(1, 50_000, EVERY)) == "a243fb891d675a85"
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -40,6 +41,28 @@ def test_steps_are_spread_over_the_whole_run(seed: int) -> None:
 def test_a_long_run_has_every_kind_on_every_group(seed: int) -> None:
     dealt = {(fault.kind, group_of(fault.node)) for step in schedule_of(seed, 150_000, EVERY) for fault in step.faults}
     assert dealt == {(kind, group) for kind, groups in TARGETS.items() for group in groups}
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_fifty_thousand_transactions_have_a_fault_of_each_kind_that_is_judged(seed: int) -> None:
+    steps = schedule_of(seed, 50_000, EVERY)
+    judged = {
+        fault.kind for step in steps if step.hold_s >= TOLD_HOLD_S for fault in filter(is_to_be_told, step.faults)
+    }
+    assert judged == EVERY
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_kinds_that_are_rare_always_last_until_they_are_told(seed: int) -> None:
+    frequent = {FaultKind.KILL, FaultKind.STOP, FaultKind.CUT, FaultKind.CUT_OUT, FaultKind.CUT_IN, FaultKind.MOVE}
+    assert frequent == EVERY - LASTING
+    for step in schedule_of(seed, 1_000_000, EVERY):
+        assert step.hold_s >= TOLD_HOLD_S or not LASTING & {fault.kind for fault in step.faults}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_many_faults_of_a_long_run_are_over_before_any_deadline(seed: int) -> None:
+    assert sum(step.hold_s < TOLD_HOLD_S for step in schedule_of(seed, 1_000_000, EVERY)) > 40
 
 
 def test_only_the_kinds_that_can_be_inflicted_are_drawn() -> None:

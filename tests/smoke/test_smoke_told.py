@@ -103,6 +103,93 @@ def test_a_status_that_names_another_node_is_wrong(fault: Fault) -> None:
     assert f"{fault} is not told" in untold([fault], status_of(other), ADDRESSES)
 
 
+PAIR = Fault(FaultKind.CUT_PAIR, "server-2", "storage-3")
+
+
+@pytest.mark.parametrize(("server", "storage"), [(1, 3), (2, 2)])
+def test_a_status_that_names_only_one_of_a_pair_is_wrong(server: int, storage: int) -> None:
+    lie = told(storage, "storage", f"server {server} ({ADDRESSES[f'server-{server}']}) does not reach it: silent")
+    found = untold([PAIR], lie, ADDRESSES)
+    assert f"{PAIR} is not told" in found
+    assert "is blamed, and only another pair is cut" in found
+    right = f"server 2 ({ADDRESSES['server-2']}) does not reach it: silent"
+    lie["storage"][2]["troubles"].append(right)
+    assert "is blamed, and only another pair is cut" in untold([PAIR], lie, ADDRESSES), "one pair too many"
+
+
+@pytest.mark.parametrize("fault", TO_BE_TOLD, ids=str)
+def test_a_status_that_says_something_else_of_the_culprit_is_wrong(fault: Fault) -> None:
+    """As when its disk is nearly full: what is wrong with it is told, and this fault is not."""
+    if fault.node.startswith("zookeeper"):
+        return  # all that is said of such a server is that it does not answer, or why not
+    status = well()
+    status["wellness"] = "degraded"
+    for node in [*status["servers"], *status["storage"]]:
+        if node["address"] in (ADDRESSES[fault.node], ADDRESSES.get(fault.other)):
+            node["troubles"].append("its disk is full")
+    assert untold([fault], status, ADDRESSES) == f"{fault} is not told"
+
+
+def test_lost_packets_are_not_told_by_a_line_on_a_clock() -> None:
+    loss, clock = Fault(FaultKind.LOSE, "storage-3"), Fault(FaultKind.CLOCK, "server-3")
+    status = told(3, "servers", "the clock of this server has jumped")
+    status["storage"][2]["troubles"].append("its clock is 24.0 hours behind that of server 3")
+    assert untold([loss, clock], status, ADDRESSES) == (
+        "lose storage-3 is not told; "
+        "storage-3 is blamed for its clock, and nothing befell that: its clock is 24.0 hours behind that of server 3"
+    )
+    status["storage"][2]["troubles"] = [LOST.format("servers 1, 2")]
+    assert untold([loss, clock], status, ADDRESSES) == ""
+
+
+@pytest.mark.parametrize(
+    ("group", "line"),
+    [
+        ("storage", "its clock is 60.0 s behind that of server 1: set the clocks (NTP)"),
+        ("storage", "server 1 does not reach it: it has been silent for 2.7 s"),
+        ("storage", LOST.format("servers 1, 3")),
+        ("servers", LOST.format("storage nodes storage-2, storage-3")),
+        ("servers", "clocks differ by more than 10 s: this server is 24.0 hours behind storage-2"),
+        ("servers", "the clock of this server has jumped"),
+    ],
+)
+def test_a_line_that_blames_nodes_to_which_nothing_happened_is_wrong(group: str, line: str) -> None:
+    for fault in (Fault(FaultKind.STOP, "storage-1"), Fault(FaultKind.CUT_LEADER, "zookeeper-2")):
+        status = status_of(fault)
+        status[group][1]["troubles"].append(line)
+        assert "is blamed" in untold([fault], status, ADDRESSES)
+
+
+def test_zookeeper_servers_that_elect_a_leader_are_no_culprits() -> None:
+    fault, electing = Fault(FaultKind.STOP_LEADER, "zookeeper-2"), "does not serve: it has not joined a majority"
+    status = status_of(fault)
+    servers = status["coordinator"]["servers"]
+    servers[ADDRESSES["zookeeper-1"]] = electing
+    assert untold([fault], status, ADDRESSES) == ""
+    servers[ADDRESSES["zookeeper-2"]] = electing
+    assert untold([fault], status, ADDRESSES) == "stop-leader zookeeper-2 is not told"
+    servers |= {ADDRESSES["zookeeper-1"]: "did not answer", ADDRESSES["zookeeper-2"]: "did not answer"}
+    assert "zookeeper-1 is blamed" in untold([fault], status, ADDRESSES).replace(
+        ADDRESSES["zookeeper-1"], "zookeeper-1"
+    )
+
+
+def test_others_may_blame_the_culprit() -> None:
+    fault = Fault(FaultKind.CUT, "server-2")
+    status = status_of(fault)
+    for node in status["storage"]:
+        node["troubles"] += [LOST.format("servers 1, 2"), "server 2 (198.18.0.32:7000) does not reach it: silent"]
+    assert untold([fault], status, ADDRESSES) == ""
+
+
+@pytest.mark.parametrize("kind", [FaultKind.CUT_PAIR, FaultKind.CUT_STORAGE, FaultKind.CLOCK])
+def test_a_node_that_whoever_asks_does_reach_is_not_away(kind: FaultKind) -> None:
+    fault = next(each for each in FAULTS if each.kind is kind and each.node == "server-2")
+    status = status_of(fault)
+    status["servers"][1]["reachable"] = False
+    assert "is said not to be reached, and whoever asks does reach it" in untold([fault], status, ADDRESSES)
+
+
 @pytest.mark.parametrize(
     ("fault", "wellness"),
     [("stop storage-2", "failed"), ("cut-leader zookeeper-2", "failed"), ("kill server-2", "well")],

@@ -608,15 +608,18 @@ def _storage_status(
 def _clock_off(name: StorageId, servers: Mapping[ServerId, Told]) -> dict[ServerId, float]:
     """Return how far a storage node's clock is ahead of that of each server, where that is more than its bound.
 
-    A server whose own clock is off from those of most storage nodes tells nothing of theirs.
+    A server whose own clock is off from those of most storage nodes tells nothing of theirs: neither once it knows
+    that, nor in the seconds after its clock has jumped, in which it has yet to measure the others again.
     """
     off = {}
     for server, told in servers.items():
         clock = told.get("clock") if isinstance(told, dict) else None
-        if isinstance(clock, dict) and not clock.get("unfit"):
-            ahead_s = clock.get("storage", {}).get(name, 0.0)
-            if abs(ahead_s) > clock.get("bound_s", float("inf")):
-                off[server] = ahead_s
+        if not isinstance(clock, dict) or clock.get("unfit"):
+            continue
+        measured, bound_s = clock.get("storage", {}), clock.get("bound_s", float("inf"))
+        differing = {node: ahead_s for node, ahead_s in measured.items() if abs(ahead_s) > bound_s}
+        if name in differing and 2 * len(differing) <= len(measured):
+            off[server] = differing[name]
     return off
 
 

@@ -275,14 +275,14 @@ class SmokeRun:
             self._look()
             time.sleep(max(0.0, next_s - time.monotonic()))
         named = ", ".join(map(str, faults))
+        said = "; ".join(lines_in(status)) or "all is well"
         if wrong:
-            said = "; ".join(lines_in(status)) or "all is well"
             self._note(STATUS, f"step {step.number}: {named}: after {TOLD_S:g} s {wrong}. It said: {said}")
             return
         took_s = round(time.monotonic() - began_s, 1)
         for fault in judged:
             self._state.told_s[fault.kind] = max(took_s, self._state.told_s.get(fault.kind, 0.0))
-        self._say("told", f"step {step.number}: the status tells of {named} after {took_s:g} s")
+        self._say("told", f"step {step.number}: the status tells of {named} after {took_s:g} s: {said}")
 
     def _note(self, promise: str, text: str) -> None:
         """Note a promise that was broken while the run goes on."""
