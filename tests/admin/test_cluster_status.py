@@ -176,6 +176,7 @@ async def test_an_assignment_that_could_not_be_read_is_no_partition_without_an_o
     status = await observed(town, look)
     assert {each.state for each in status.partitions} == {"unknown"}
     assert all("could not be read" in each.troubles[0] for each in status.partitions)
+    assert [each.document()["partitions"] for each in status.servers] == [None] * len(status.servers), "unlike 0"
     assert status.wellness is Wellness.FAILED
 
 

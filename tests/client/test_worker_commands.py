@@ -6,6 +6,7 @@ import pytest
 
 from polonaise import Transaction, testing
 from polonaise.admin.workergroups import describe_group, list_groups, reset_group
+from polonaise.client.protocol.groupleases import member_lease, partition_lease
 from polonaise.errors import BadOption
 from polonaise.views.sql import SqlView
 from rigs.waiting import wait_until
@@ -37,6 +38,21 @@ async def test_members_partitions_lag_and_trouble_are_told_while_they_work() -> 
             assert found.partitions[1].lag > 0
             (listed,) = await list_groups(log, 5)
             assert (listed.name, listed.members, listed.partitions) == ("g", 2, 2)
+
+
+async def test_the_lag_of_a_group_is_not_known_while_nobody_works_on_a_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The leases are those that a member has, and an application may not."""
+    monkeypatch.setattr("polonaise.client.lease.GROUP_LEASES", "another prefix")
+    async with testing.log(partitions=2) as log:
+        await log.append(b"for nobody", 1)
+        async with log.lease(member_lease("g", 1)), log.lease(partition_lease("g", 0), note=b'{"lag": 0}'):
+            (listed,) = await list_groups(log, 5)
+            assert (listed.partitions, listed.lag) == (1, None), "0 would say that nothing waits"
+            async with log.lease(partition_lease("g", 1), note=b'{"lag": 1}'):
+                (listed,) = await list_groups(log, 5)
+                assert (listed.partitions, listed.lag) == (2, 1)
 
 
 async def test_the_position_of_a_view_is_not_changed_from_outside(tmp_path: object) -> None:

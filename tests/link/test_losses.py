@@ -13,6 +13,7 @@ from polonaise.link.losses import LATELY_S, LossMeasuring
 
 def test_the_share_that_was_sent_again_lately_is_told() -> None:
     losses = LossMeasuring()
+    assert losses.resent is None, "nobody has counted yet"
     losses.seen(0.0, 1_000, 500)  # of before: nobody knows when
     assert losses.resent == 0.0
     losses.seen(1.0, 1_100, 530)

@@ -163,6 +163,11 @@ def test_what_is_not_read_any_more_is_lacking_as_well() -> None:
     assert targets_health(machine)["a"]["lag"] == {"0": 3}
 
 
+def test_a_target_that_has_told_nothing_lacks_nobody_knows_what() -> None:
+    machine, _ = machine_at(applied=9, last=9)
+    assert targets_health(machine)["away"]["lag"] == {"0": None}, "10 would say that it has applied nothing"
+
+
 def test_a_log_that_does_not_answer_leaves_the_lag_unknown() -> None:
     machine, _ = machine_at(applied=9, last=9)
     assert targets_health(machine)["a"]["lag"] == {"0": 0}

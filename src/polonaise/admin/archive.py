@@ -21,7 +21,6 @@ from polonaise.errors import (
 from polonaise.fragments.format import Footer
 from polonaise.fragments.mark import INIT, MARK, claim, is_marked, put_mark
 from polonaise.fragments.objects import (
-    FRAGMENT_BYTES,
     PUT_BACK,
     ArchivedFragment,
     contradictions,
@@ -34,7 +33,7 @@ from polonaise.fragments.objects import (
 )
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName
-from polonaise.fragments.protocol.plan import belongs, spans_to_write
+from polonaise.fragments.protocol.plan import FRAGMENT_BYTES, belongs, spans_to_write
 from polonaise.fragments.store import MendableStore, ObjectStore, ReadableStore
 from polonaise.fragments.topicrecord import record_topics
 from polonaise.log.batch import Batch

@@ -77,8 +77,8 @@ class ServerStatus:
     registered: bool | None
     """Whether the server is registered at the coordinator; None if that could not be read. If not, it will lose its
     partitions."""
-    partitions: int
-    """The number of partitions that the assignment gives to the server."""
+    partitions: int | None
+    """The number of partitions that the assignment gives to the server; None if that could not be read."""
     trouble: str = ""
     """Why there is no health of the server to be read, such as that another one answers; empty if there is one."""
     told: Sequence[str] = ()
@@ -330,8 +330,8 @@ class ClusterStatus:
         return {
             "wellness": self.wellness.name.lower(),
             "cluster": None if description is None else description.key.hex(),
-            "required": self.required,
-            "topics_required": self.topics_required,
+            "required": None if description is None else self.required,
+            "topics_required": None if description is None else self.topics_required,
             "coordinator": {
                 "address": redacted(self.coordinator),
                 "trouble": self.coordinator_trouble,
@@ -418,7 +418,7 @@ class ClusterObserver:
                     server,
                     addresses[server],
                     None if last.members is None else server in last.registered,
-                    owned[server],
+                    None if last.assignment is None else owned[server],
                     trouble_in(answer),
                     _told_by(answer, last.expected),
                     last.expected.name_of(server) or _name_told(answer),

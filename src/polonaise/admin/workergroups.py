@@ -31,7 +31,7 @@ class ListedGroup(NamedTuple):
     partitions: int
     """How many partitions are worked on at present."""
     lag: int | None
-    """How many transactions behind the log the partitions that are worked on are, in total; None if nobody knows."""
+    """How many transactions the group is behind the log; None if nobody knows, as where nobody works on a partition."""
 
 
 class WorkedPartition(NamedTuple):
@@ -67,7 +67,15 @@ async def list_groups(log: Log, timeout_s: float) -> list[ListedGroup]:
     for partition in range(log.partition_count):
         names |= {key[len(GROUPS) :].decode() for key in await log.list_registers(GROUPS, partition, timeout=timeout_s)}
     told = {name: groups.get(name, ToldGroup()) for name in sorted(names)}
-    return [ListedGroup(name, len(each.members), len(each.workers), each.lag) for name, each in told.items()]
+    return [
+        ListedGroup(
+            name,
+            len(each.members),
+            len(each.workers),
+            each.lag if len(each.workers) >= log.partition_count else None,
+        )
+        for name, each in told.items()
+    ]
 
 
 async def describe_group(log: Log, name: str, timeout_s: float) -> DescribedGroup:

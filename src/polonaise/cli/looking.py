@@ -147,7 +147,7 @@ def server_rows(servers: Sequence[ServerStatus]) -> Rows:
                 each.name if each.name != each.address else "its address",
                 each.address,
                 "MISSING" if each.registered is False else "UNREACHABLE" if each.trouble else "reachable",
-                each.partitions,
+                "unknown" if each.partitions is None else each.partitions,
                 each.troubles,
             )
             for each in servers

@@ -190,13 +190,14 @@ class WorkerGroup:
         """Return what this member does, as a document for JSON.
 
         `well`; the `members` of the group; `trouble` with the leases; `lag`, the sum over this member's partitions, or
-        None if that of one of them is not known; and by partition its `state`, `epoch`, `position`, `lag`, and the
-        `trouble` that keeps it from going on.
+        None if that of one of them is not known, or which these are; and by partition its `state`, `epoch`, `position`,
+        `lag`, and the `trouble` that keeps it from going on.
         """
         partitions = {str(partition): work.health() for partition, work in sorted(self._work.items())}
         member = self._tenures.get(member_lease(self.name, self.member))
+        is_there = member is not None and member.holds(self._now_s())
         trouble = self._trouble
-        if not trouble and not (member is not None and member.holds(self._now_s())):
+        if not trouble and not is_there:
             trouble = "the lease of this member is lost" if self._has_joined else _NOT_JOINED
         if self._over.done():
             trouble = str(self._over.result())
@@ -206,7 +207,7 @@ class WorkerGroup:
             "members": list(self._members),
             "well": not trouble and not any(each["trouble"] for each in partitions.values()),
             "trouble": trouble,
-            "lag": total_lag(each["lag"] for each in partitions.values()) if self._has_joined else None,
+            "lag": total_lag(each["lag"] for each in partitions.values()) if is_there else None,
             "partitions": partitions,
         }
 

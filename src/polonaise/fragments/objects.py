@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from polonaise.errors import BatchDamaged, FragmentDamaged, UnsupportedFormat, WrongClusterKey
 from polonaise.fragments.format import Footer, FragmentWriter, batches_in, footer_in, open_fragment
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
+from polonaise.fragments.protocol.plan import FRAGMENT_BYTES
 from polonaise.fragments.ranges import FOOTER_BYTES
 from polonaise.fragments.store import ObjectStore, ReadableStore
 from polonaise.log.batch import Batch
@@ -22,8 +23,6 @@ from polonaise.terms import PartitionId
 
 _log = logging.getLogger(__name__)
 
-FRAGMENT_BYTES: Final = 256 * 1024 * 1024
-"""The default size of a fragment in bytes of batches, before Parquet makes them smaller: as much as a segment holds."""
 MEND: Final = (
     "write it again from the log, if that still holds its transactions (polonaise archive verify STORE --repair LOG), "
     "or restore it from a copy"

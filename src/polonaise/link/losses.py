@@ -16,8 +16,8 @@ class LossMeasuring:
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, int, int]] = deque()
-        self.resent = 0.0
-        """The share of pieces that were sent again lately, of all that were sent: 0 to 1."""
+        self.resent: float | None = None
+        """The share of pieces that were sent again lately, of all that were sent: 0 to 1; None if nobody counts."""
 
     def seen(self, now_s: float, sent: int, resent: int) -> None:
         """Take note of how many pieces were sent since the beginning, and how many of these once more."""

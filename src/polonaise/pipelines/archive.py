@@ -17,9 +17,9 @@ import polonaise
 from polonaise.admin.archive import batch_left_out, batches_of, missing_in, own_fragments_of
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, BeyondLog
-from polonaise.fragments.objects import FRAGMENT_BYTES, ArchivedFragment, fragments_of, write_fragments
+from polonaise.fragments.objects import ArchivedFragment, fragments_of, write_fragments
 from polonaise.fragments.protocol.coverage import Span, archived_up_to
-from polonaise.fragments.protocol.plan import spans_to_write
+from polonaise.fragments.protocol.plan import FRAGMENT_BYTES, spans_to_write
 from polonaise.fragments.store import open_store
 from polonaise.node.addresses import absolute_store, check_no_topic
 from polonaise.pipelines.joblog import full_address, open_log, tasks_address

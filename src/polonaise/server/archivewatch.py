@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from polonaise.errors import PolonaiseError
 from polonaise.fragments.protocol.coverage import archived_up_to
@@ -13,19 +13,27 @@ from polonaise.fragments.protocol.names import FragmentName
 from polonaise.log.batch import Batch
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.partitionreader import PartitionReader
-from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+from polonaise.server.protocol.backlog import Backlog
+from polonaise.terms import PartitionId, TransactionId
 
 _log = logging.getLogger(__name__)
+_READ_BYTES: Final = 64 * 1024
+"""About how many bytes of headers are read at a time: hundreds of batches take the event loop a millisecond or two."""
 
 
 class ArchiveLag(NamedTuple):
-    """How far the archive was behind the partitions of a server, when it looked last."""
+    """How far the archive was behind the partitions of a server, when it looked last.
 
-    transactions: int
-    """The most committed transactions of a partition that no fragment held."""
-    oldest_us: int | None
-    """When the oldest of these was committed, of all partitions, in µs UTC; 0 if no fragment lacks any, None if not
-    known."""
+    What is not known of one partition hides nothing that is wrong with another; only that all is well is not said then.
+    """
+
+    transactions: int | None
+    """The most committed transactions of a partition that no fragment held; None if that is 0 and not all is known."""
+    due_us: int | None
+    """Since when the oldest fragment could have been written that is not there, in µs UTC: when the batch was committed
+    that fills it. 0 if there is none, None if none is known of and not all is known."""
+    unknown: int
+    """The number of partitions of which it was not known."""
 
 
 class ArchiveWatch:
@@ -38,53 +46,78 @@ class ArchiveWatch:
         self,
         history: ArchivedHistory,
         look_s: float,
+        fragment_bytes: int,
         readers: Callable[[], Mapping[PartitionId, PartitionReader]],
     ) -> None:
-        """`readers` returns the readers of the partitions owned now; a look is taken every `look_s` seconds."""
+        """`readers` returns the readers of the partitions owned now; a look is taken every `look_s` seconds.
+
+        The archiver is taken to write fragments of `fragment_bytes` bytes of batches; with 0, all that there is.
+        """
         self._history = history
         self._look_s = look_s
+        self._fragment_bytes = fragment_bytes
         self._readers = readers
-        self._times: dict[PartitionId, tuple[TransactionId, int]] = {}
-        """By partition the first id that was found in no fragment, and when its batch was committed, in µs UTC."""
+        self._backlogs: dict[PartitionId, Backlog] = {}
+        """What was measured of the partitions that lack something in the store."""
         self.lag: ArchiveLag | None = None
-        """None before the first look that has succeeded."""
+        """None before the first look."""
 
     async def run(self) -> None:
-        """Look for ever. A store that can't be read is told of by the scrub: what was seen last stands."""
+        """Look for ever. Of a store that can't be read, what it lacked stands; that it lacked nothing does not."""
         while True:
             await asyncio.sleep(self._look_s)
             try:
                 await self._look(await self._history.held())
             except PolonaiseError as error:
                 _log.debug("how far the archive is can't be seen: %s", error)
+                before = self.lag or ArchiveLag(None, None, 0)
+                self.lag = ArchiveLag(before.transactions or None, before.due_us or None, len(self._readers()))
 
     async def _look(self, fragments: Iterable[FragmentName]) -> None:
         by_partition: dict[PartitionId, list[FragmentName]] = {}
         for name in fragments:
             by_partition.setdefault(name.partition, []).append(name)
-        lacking, known, oldest_us = 0, True, 0
-        times: dict[PartitionId, tuple[TransactionId, int]] = {}
+        backlogs: dict[PartitionId, Backlog] = {}
+        due_us: list[int] = []
+        lacking = unknown = 0
         for partition, reader in self._readers().items():
-            committed, first = reader.owner.committed, archived_up_to(by_partition.get(partition, ())) + 1
-            if committed == NO_TRANSACTION or first > committed:
-                continue
-            lacking = max(lacking, committed + 1 - first)
-            if (time_us := await self._committed_us(reader, first, committed)) is None:
-                known = False
-                continue
-            times[partition] = first, time_us
-            oldest_us = min(time_us, oldest_us or time_us)
-        self._times = times
-        self.lag = ArchiveLag(lacking, oldest_us if known else None)
+            committed, held = reader.owner.proved, by_partition.get(partition, ())
+            first = archived_up_to(held) + 1
+            if committed is None:
+                unknown += 1
+            elif first <= committed:
+                lacking = max(lacking, committed + 1 - first)
+                backlog = backlogs[partition] = self._backlog(partition, first, held)
+                unknown += not await self._measure(reader, backlog, committed)
+                if backlog.due_us is not None:
+                    due_us.append(backlog.due_us)
+        self._backlogs = backlogs
+        nothing = None if unknown else 0
+        self.lag = ArchiveLag(lacking or nothing, min(due_us) if due_us else nothing, unknown)
 
-    async def _committed_us(self, reader: PartitionReader, first: TransactionId, last: TransactionId) -> int | None:
-        """Return when the batch with the first of these ids was committed, in µs UTC; None if it can't be read now."""
-        known = self._times.get(reader.owner.partition)
-        if known is not None and known[0] == first:
-            return known[1]
+    def _backlog(self, partition: PartitionId, first: TransactionId, held: Iterable[FragmentName]) -> Backlog:
+        """Return what was measured of a partition from `first` on; begin anew after more was archived."""
+        before = self._backlogs.get(partition)
+        if before is not None and before.first == first:
+            return before
+        # Ids below those of a fragment make a fragment of their own, however few they are.
+        return Backlog(first, 0 if any(name.first > first for name in held) else self._fragment_bytes)
+
+    async def _measure(self, reader: PartitionReader, backlog: Backlog, committed: TransactionId) -> bool:
+        """Measure on until a fragment is full or all that is committed was measured; return whether that was possible.
+
+        By headers and columns alone: what the registers of a batch take is left out.
+        """
         try:
-            raw = await reader.read_history(first, last, 1, with_data=False)
-            return Batch.parse(raw, verify=False).commit_time_us if raw else None
+            while backlog.due_us is None and backlog.next <= committed:
+                raw, start = await reader.read_history(backlog.next, committed, _READ_BYTES, with_data=False), 0
+                if not raw:
+                    return False
+                while start < len(raw):
+                    batch = Batch.parse(raw, start, verify=False)
+                    backlog.brought(batch.last, batch.length + batch.data_bytes, batch.commit_time_us)
+                    start += batch.length
         except PolonaiseError as error:
-            _log.debug("partition %d: transaction %d can't be read: %s", reader.owner.partition, first, error)
-            return None
+            _log.debug("partition %d: transaction %d can't be read: %s", reader.owner.partition, backlog.next, error)
+            return False
+        return True

@@ -32,14 +32,15 @@ class ServerMeasures(NamedTuple):
     owner answers, such as appends, mounts and flushes."""
     storage_connected: Mapping[StorageId, bool]
     """Whether each storage node is connected."""
-    storage_resent: Mapping[StorageId, float]
-    """The share of what was sent to each storage node lately that had to be sent again."""
+    storage_resent: Mapping[StorageId, float | None]
+    """The share of what was sent to each storage node lately that had to be sent again; None if it is not known."""
     coordinator_errors: int
     """The total of failed attempts to follow the assignment, to read partitions' members and to renew the lease."""
     coordinator_trouble: str
     """Which of the assignment, partitions' members and the lease can't be read or renewed, and why; empty if none."""
-    missing_servers: int
-    """The number of servers that the cluster is to have, and that were not registered at the last look."""
+    missing_servers: int | None
+    """The number of servers that the cluster is to have, and that were not registered at the last look; None before
+    it."""
     given_up: int
     """The number of partitions that this server can't serve, and has given up for others to take over."""
     coordinator_servers: Mapping[str, bool]
@@ -47,7 +48,7 @@ class ServerMeasures(NamedTuple):
     fragments_scrub: Mapping[str, Any] | None
     """The report of the scrub of the fragment store; None without a store or a scrub."""
     archive: ArchiveLag | None
-    """How far the archive was behind at the last look; None without a store, and before a look has succeeded."""
+    """How far the archive was behind at the last look; None without a store, and before the first look."""
     copies: Mapping[str, Any]
     """The report of the copies to late replicas in the background: `CopyTurns.health`."""
     clock: Mapping[str, Any]

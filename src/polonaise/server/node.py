@@ -214,7 +214,8 @@ class Server:
         if self._settings.members_look_s:
             self._tasks.append(self._host.spawn(members.run(), "members"))
         if self._history is not None:
-            self._archive = ArchiveWatch(self._history, self._settings.archive_look_s, self._readers)
+            look_s, fragment_bytes = self._settings.archive_look_s, self._settings.archive_fragment_bytes
+            self._archive = ArchiveWatch(self._history, look_s, fragment_bytes, self._readers)
             self._tasks.append(self._host.spawn(self._archive.run(), "archive"))
         if self._history is not None and self._settings.scrub_bytes_per_s:
             self._scrubbing = FragmentScrubbing(self._host, self._settings, self._history, self._readers)
@@ -675,7 +676,7 @@ class Server:
             storage_connected={name: link.session is not None for name, link in self._links.items()},
             storage_resent={name: link.resent for name, link in self._links.items()},
             coordinator_errors=self._trouble.errors,
-            missing_servers=len(self._expected.missing),
+            missing_servers=None if self._expected.seen is None else len(self._expected.missing),
             given_up=len(self.given_up),
             coordinator_servers={name: not why for name, why in self._expected.coordinator_servers.items()},
             coordinator_trouble=self._coordinator_trouble,
@@ -730,7 +731,7 @@ class Server:
                     "connected_at": None if link.session is None else link.session_address,
                     "error": str(link.last_error or link.bulk_error or ""),
                     "silent_s": link.silent_s,
-                    "resent_to": link.resent,
+                    **({} if link.resent is None else {"resent_to": link.resent}),
                 }
                 for name, link in self._links.items()
             },

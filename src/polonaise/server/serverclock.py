@@ -101,7 +101,7 @@ class ServerClock:
         coordinator_s = self._coordinator_ahead_s
         return {
             "trouble": self.trouble,
-            "unfit": self._commit.unfit,
+            "unfit": self._commit.unfit if skews or self._commit.unfit else None,
             "not_believed_s": round(self._commit.jumped_s, 3),
             "bound_s": self._settings.clock_off_s_max,
             "jumps": self._commit.jumps,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from polonaise.fragments.protocol.plan import FRAGMENT_BYTES
 from polonaise.link.connection import LinkSettings
 from polonaise.server.protocol.order import INLINE_BYTES_MAX
 from polonaise.server.protocol.settings import OwnerSettings
@@ -128,6 +129,9 @@ class ServerSettings(OwnerSettings):
     """The longest that a read waits for something to be committed, or a client for a newer assignment."""
     archive_look_s: float = 300.0
     """The time between two looks at how far the fragment store is behind the log: each one lists the whole store."""
+    archive_fragment_bytes: int = FRAGMENT_BYTES
+    """The size of the fragments that the archiver writes, in bytes of batches: what fills none yet is not late. 0 for
+    an archiver that writes all there is (`--rest`)."""
     scrub_bytes_per_s: int = 2 * 1024 * 1024
     """The rate of the scrub, which reads the fragment store to find rot while the log can mend it; 0 for no scrub."""
     scrub_every_s: float = 24 * 3600.0

@@ -106,10 +106,11 @@ class StorageLink:
         return 0.0 if self.session is None else round(self.session.silent_s, 1)
 
     @property
-    def resent(self) -> float:
-        """The share of what was sent to the node lately that had to be sent again: 0 to 1."""
+    def resent(self) -> float | None:
+        """The share of what was sent to the node lately that had to be sent again: 0 to 1; None if it is not known."""
         connections = [each for each in (self.session, self.bulk) if each is not None]
-        return round(max((each.losses.resent for each in connections), default=0.0), 3)
+        known = [share for each in connections if (share := each.losses.resent) is not None]
+        return round(max(known), 3) if known else None
 
     def start(self) -> None:
         """Make both connections, and make each again whenever it breaks, until `close`."""

@@ -543,9 +543,10 @@ class StorageNode:
         """Return the share of what was sent to each server lately that had to be sent again; of those with losses."""
         shares: dict[str, float] = {}
         for connection in self._connections:
-            if connection.peer_role == ROLE_SERVER and connection.losses.resent and connection.peer is not None:
+            share = connection.losses.resent
+            if connection.peer_role == ROLE_SERVER and share and connection.peer is not None:
                 server = str(connection.peer.node)
-                shares[server] = max(round(connection.losses.resent, 3), shares.get(server, 0.0))
+                shares[server] = max(round(share, 3), shares.get(server, 0.0))
         return shares
 
 

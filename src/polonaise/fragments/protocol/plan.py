@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from polonaise.errors import invariant
 from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.log.batch import Batch
 from polonaise.terms import TransactionId
+
+FRAGMENT_BYTES: Final = 256 * 1024 * 1024
+"""The default size of a fragment in bytes of batches, before Parquet makes them smaller: as much as a segment holds."""
 
 
 def spans_to_write(

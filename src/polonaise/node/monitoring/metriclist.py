@@ -124,9 +124,14 @@ IN_FLIGHT: Final = _gauge(
     "server_in_flight_batches", "Batches and barriers sent to replicas that are not committed yet."
 )
 MOUNTS: Final = _gauge("server_mounts", "Mounts of clients, each of one partition.")
-MOUNTS_BEHIND: Final = _gauge("server_mounts_behind", "Mounts that were not fed all that is committed.")
+MOUNTS_BEHIND: Final = _gauge(
+    "server_mounts_behind",
+    "Mounts that were not fed all that is committed, as far as known; no sample if that is 0 and not known of all.",
+)
 FEED_LAG: Final = _gauge(
-    "server_feed_lag_transactions_max", "The most transactions that a mount is behind what is committed."
+    "server_feed_lag_transactions_max",
+    "The most transactions that a mount is behind what is committed; no sample if that is 0 and of some mounts not "
+    "known, because the owner has not proved yet what is committed.",
 )
 REPLICA_PARTITIONS: Final = _gauge(
     "server_replicas",
@@ -144,7 +149,7 @@ CONNECTED: Final = _gauge("server_storage_connected", "1 if the storage node is 
 RESENT: Final = _gauge(
     "server_storage_resent_ratio",
     "The share of what was sent to the storage node in the last seconds that had to be sent again, because the network "
-    "had lost it; 0 where the kernel does not tell.",
+    "had lost it; no sample before the kernel has told, and where it does not.",
     STORAGE,
 )
 COPIED_BYTES: Final = _counter(
@@ -177,15 +182,16 @@ REQUESTS: Final = _gauge(
 )
 COORDINATOR_TROUBLE: Final = _gauge(
     "server_coordinator_trouble",
-    "1 if the assignment or partitions' members can't be read, or the lease can't be renewed, else 0; `/health` says "
-    "why.",
+    "1 if the assignment or partitions' members can't be read, or the lease can't be renewed, else 0; no sample before "
+    "the first answer or failure; `/health` says why.",
 )
 GIVEN_UP: Final = _gauge(
     "server_given_up_partitions", "Partitions that the server can't serve, and has given up for others to take over."
 )
 MISSING_SERVERS: Final = _gauge(
     "server_missing_servers",
-    "Servers that the cluster is to have, until `polonaise server remove`, and that are not registered.",
+    "Servers that the cluster is to have, until `polonaise server remove`, and that were not registered at the last "
+    "look; no sample before the first.",
 )
 COORDINATOR_SERVER_UP: Final = _gauge(
     "server_coordinator_server_up",
@@ -209,7 +215,7 @@ COORDINATOR_CLOCK_OFFSET: Final = _gauge(
 CLOCK_UNFIT: Final = _gauge(
     "server_clock_unfit",
     "1 if the server's clock is off from those of a majority of the storage nodes, so that it starts no session, else "
-    "0.",
+    "0; no sample before any was measured.",
 )
 CLOCK_NOT_BELIEVED: Final = _gauge(
     "server_clock_not_believed_seconds",
@@ -227,24 +233,36 @@ TIMES_STAND_STILL: Final = _gauge(
 ARCHIVE_LAG: Final = _gauge(
     "server_archive_lag_transactions_max",
     "The most transactions committed in a partition that no fragment held at the last look, every five minutes; no "
-    "sample without a fragment store, and before a look at it has succeeded.",
+    "sample without a fragment store, before the first look, and if that is 0 and not known of all partitions.",
 )
 ARCHIVE_LAG_SECONDS: Final = _gauge(
     "server_archive_lag_seconds_max",
-    "How long ago the oldest transaction was committed that no fragment held at the last look, of all partitions; 0 if "
-    "all are archived; no sample while that time is not known.",
+    "For how long the archiver could have written a fragment that was not there at the last look, of all partitions: "
+    "since the commit that fills it (`archive_fragment_bytes`). 0 if there is none, as where all that is not archived "
+    "fills none; no sample if that would be 0 and not all is known.",
+)
+ARCHIVE_LAG_UNKNOWN: Final = _gauge(
+    "server_archive_lag_unknown_partitions",
+    "Partitions of which it was not known at the last look what the archive lacks: the store did not answer, or the "
+    "partition was not ready. No sample without a fragment store.",
 )
 FRAGMENT_ROUNDS: Final = _counter("server_fragment_scrub_rounds", "Rounds of the scrub of fragments that have ended.")
 FRAGMENTS_DONE: Final = _gauge(
-    "server_fragment_scrub_done", "Fragments that the present round, or the last one, is done with."
+    "server_fragment_scrub_done",
+    "Fragments that the present round, or the last one, is done with; no sample before the first.",
 )
-FRAGMENTS_OF: Final = _gauge("server_fragment_scrub_of", "Fragments in the present round, or the last one.")
+FRAGMENTS_OF: Final = _gauge(
+    "server_fragment_scrub_of", "Fragments in the present round, or the last one; no sample before the first."
+)
 FRAGMENTS_DAMAGED: Final = _counter("server_fragments_damaged", "Fragments found damaged.")
 FRAGMENTS_REPAIRED: Final = _counter("server_fragments_repaired", "Fragments found damaged and repaired.")
 FRAGMENTS_UNREPAIRED: Final = _gauge(
-    "server_fragments_unrepaired", "Fragments in the store that were found damaged and are not repaired."
+    "server_fragments_unrepaired",
+    "Fragments in the store that were found damaged and are not repaired; no sample before the first round.",
 )
-FRAGMENTS_TROUBLE: Final = _gauge("server_fragment_scrub_trouble", "1 if the fragment store can't be read, else 0.")
+FRAGMENTS_TROUBLE: Final = _gauge(
+    "server_fragment_scrub_trouble", "1 if the fragment store can't be read, else 0; no sample before it was tried."
+)
 
 # ---------------------------------------------------------------------- each partition, at its owner
 
@@ -253,7 +271,11 @@ PARTITION_READY: Final = _gauge(
 )
 PARTITION_GENERATION: Final = _gauge("partition_generation", "The owner's generation.", PARTITION)
 PARTITION_SESSION: Final = _gauge("partition_session", "The present session; -1 between sessions.", PARTITION)
-PARTITION_MARK: Final = _gauge("partition_committed_id", "The committed high-water mark; -1 for none.", PARTITION)
+PARTITION_MARK: Final = _gauge(
+    "partition_committed_id",
+    "The committed high-water mark; -1 if nothing is committed, no sample before the owner has proved what is.",
+    PARTITION,
+)
 PARTITION_TRANSACTIONS: Final = _counter(
     "partition_committed_transactions", "Transactions committed by this owner.", PARTITION
 )
@@ -275,7 +297,9 @@ PARTITION_MEMBERS: Final = _gauge(
 )
 PARTITION_MOUNTS: Final = _gauge("partition_mounts", "Mounts of clients.", PARTITION)
 PARTITION_FEED_LAG: Final = _gauge(
-    "partition_feed_lag_transactions_max", "The most transactions that a mount is behind what is committed.", PARTITION
+    "partition_feed_lag_transactions_max",
+    "The most transactions that a mount is behind what is committed; no sample before the owner has proved what is.",
+    PARTITION,
 )
 PARTITION_REPLICA_LAG: Final = _gauge(
     "partition_replica_lag_transactions",
@@ -285,7 +309,10 @@ PARTITION_REPLICA_LAG: Final = _gauge(
     STORAGE,
 )
 CLIENT_LAG: Final = _gauge(
-    "client_feed_lag_transactions", "Transactions committed that a mount was not fed yet.", PARTITION, CLIENT
+    "client_feed_lag_transactions",
+    "Transactions committed that a mount was not fed yet; no sample before the owner has proved what is committed.",
+    PARTITION,
+    CLIENT,
 )
 
 # ---------------------------------------------------------------------- each group of workers, at its first partition
@@ -447,7 +474,8 @@ TARGET_LAG: Final = _gauge(
 )
 TARGET_LAG_UNKNOWN: Final = _gauge(
     "player_target_lag_unknown_partitions",
-    "Partitions of which it is not known how much the target lacks, because the log does not tell how far it reaches.",
+    "Partitions of which it is not known how much the target lacks, because it has told nothing, or the log does not "
+    "tell how far it reaches.",
     TARGET,
 )
 TARGET_LAG_SECONDS: Final = _gauge(

@@ -26,7 +26,9 @@ class SeenPartition(NamedTuple):
     lacks_copies: bool
     """Whether its session has fewer members than the partition is to have; False between sessions."""
     replica_lag: dict[StorageId, int]
+    mounts: int
     feed_lag: dict[ClientId, int]
+    """By client the transactions that its mount was not fed; of none, before the owner knows what is committed."""
     reasons: set[Reason]
     """The kinds of what is wrong with it, as its health has them; what storage nodes found is theirs to tell."""
 
@@ -56,7 +58,10 @@ def look_at(owner: PartitionOwner, now_s: float, copies: int, connected: Mapping
         lag = {name: sent - session.reached(name) for name in engaged}
         reached = owner.readiness.reached
         lag |= {name: max(0, sent - reached.get(name, NO_TRANSACTION)) for name in late}
-    state = state_of(owner, now_s)
+    state, mounts, committed = state_of(owner, now_s), owner.feeds.mounts, owner.proved
+    feed_lag = {}
+    if committed is not None:
+        feed_lag = {client: max(0, committed + 1 - mount.next_id) for client, mount in mounts.items()}
     return SeenPartition(
         state,
         owner.waiting,
@@ -65,7 +70,8 @@ def look_at(owner: PartitionOwner, now_s: float, copies: int, connected: Mapping
         late,
         session is not None and len(session.value.members) < copies,
         lag,
-        {client: max(0, owner.committed + 1 - mount.next_id) for client, mount in owner.feeds.mounts.items()},
+        len(mounts),
+        feed_lag,
         _reasons(owner, copies, connected, ready=state == "ready"),
     )
 

@@ -98,10 +98,13 @@ def _add_totals(samples: Samples, server: Server, measures: ServerMeasures, tota
     for name, connected in measures.storage_connected.items():
         add(metrics.CONNECTED, int(connected), name)
     for name, resent in measures.storage_resent.items():
-        add(metrics.RESENT, resent, name)
-    add(metrics.COORDINATOR_TROUBLE, int(bool(measures.coordinator_trouble)))
+        if resent is not None:
+            add(metrics.RESENT, resent, name)
+    if server.followed or measures.coordinator_trouble:
+        add(metrics.COORDINATOR_TROUBLE, int(bool(measures.coordinator_trouble)))
     add(metrics.GIVEN_UP, measures.given_up)
-    add(metrics.MISSING_SERVERS, measures.missing_servers)
+    if measures.missing_servers is not None:
+        add(metrics.MISSING_SERVERS, measures.missing_servers)
     for address, serves in measures.coordinator_servers.items():
         add(metrics.COORDINATOR_SERVER_UP, int(serves), address)
     add(metrics.COORDINATOR_ERRORS, measures.coordinator_errors)
@@ -113,7 +116,8 @@ def _add_totals(samples: Samples, server: Server, measures: ServerMeasures, tota
         add(metrics.CLOCK_OFFSET, offset_s, name)
     if clock["coordinator"] is not None:
         add(metrics.COORDINATOR_CLOCK_OFFSET, clock["coordinator"])
-    add(metrics.CLOCK_UNFIT, int(clock["unfit"]))
+    if clock["unfit"] is not None:
+        add(metrics.CLOCK_UNFIT, int(clock["unfit"]))
     add(metrics.CLOCK_NOT_BELIEVED, clock["not_believed_s"])
     add(metrics.CLOCK_JUMPS, clock["jumps"])
     copies = measures.copies
@@ -127,19 +131,23 @@ def _add_archive(samples: Samples, measures: ServerMeasures, clock: Clock) -> No
     """Add the metrics of the fragment store; none without one."""
     add, archive = samples.add, measures.archive
     if archive is not None:
-        add(metrics.ARCHIVE_LAG, archive.transactions)
-        if archive.oldest_us is not None:
-            age_s = (clock.wall_us() - archive.oldest_us) / 1e6 if archive.oldest_us else 0.0
+        if archive.transactions is not None:
+            add(metrics.ARCHIVE_LAG, archive.transactions)
+        if archive.due_us is not None:
+            age_s = (clock.wall_us() - archive.due_us) / 1e6 if archive.due_us else 0.0
             add(metrics.ARCHIVE_LAG_SECONDS, max(0.0, age_s))
+        add(metrics.ARCHIVE_LAG_UNKNOWN, archive.unknown)
     scrub = measures.fragments_scrub
     if scrub is not None:
         add(metrics.FRAGMENT_ROUNDS, scrub["rounds"])
-        add(metrics.FRAGMENTS_DONE, scrub["fragments"])
-        add(metrics.FRAGMENTS_OF, scrub["fragments_of"])
         add(metrics.FRAGMENTS_DAMAGED, scrub["found"])
         add(metrics.FRAGMENTS_REPAIRED, scrub["repaired"])
-        add(metrics.FRAGMENTS_UNREPAIRED, scrub["unrepaired"])
-        add(metrics.FRAGMENTS_TROUBLE, int(bool(scrub["trouble"])))
+        if scrub["started_us"]:
+            add(metrics.FRAGMENTS_DONE, scrub["fragments"])
+            add(metrics.FRAGMENTS_OF, scrub["fragments_of"])
+            add(metrics.FRAGMENTS_UNREPAIRED, scrub["unrepaired"])
+        if scrub["started_us"] or scrub["trouble"]:
+            add(metrics.FRAGMENTS_TROUBLE, int(bool(scrub["trouble"])))
 
 
 class _Sums:
@@ -151,7 +159,7 @@ class _Sums:
         self._states: Counter[str] = Counter()
         self._still = 0
         self._under_replicated = self._falling_behind = self._inbox = self._inbox_bytes = self._in_flight = 0
-        self._mounts = self._mounts_behind = self._feed_lag = 0
+        self._mounts = self._mounts_behind = self._feed_lag = self._feed_lag_unknown = 0
         self._engaged: Counter[StorageId] = Counter()
         self._late: Counter[StorageId] = Counter()
         self._behind: dict[StorageId, int] = {}
@@ -169,8 +177,9 @@ class _Sums:
         self._inbox += seen.waiting[0]
         self._inbox_bytes += seen.waiting[1]
         self._in_flight += seen.in_flight
+        self._mounts += seen.mounts
+        self._feed_lag_unknown += seen.mounts - len(seen.feed_lag)
         for lag in seen.feed_lag.values():
-            self._mounts += 1
             self._mounts_behind += lag > 0
             self._feed_lag = max(self._feed_lag, lag)
         for name in seen.engaged:
@@ -196,8 +205,9 @@ class _Sums:
         add(metrics.INBOX_BYTES, self._inbox_bytes)
         add(metrics.IN_FLIGHT, self._in_flight)
         add(metrics.MOUNTS, self._mounts)
-        add(metrics.MOUNTS_BEHIND, self._mounts_behind)
-        add(metrics.FEED_LAG, self._feed_lag)
+        if not self._feed_lag_unknown or self._feed_lag:
+            add(metrics.MOUNTS_BEHIND, self._mounts_behind)
+            add(metrics.FEED_LAG, self._feed_lag)
         for name in sorted({*self._engaged, *self._late}):
             add(metrics.REPLICA_PARTITIONS, self._engaged[name], name, "engaged")
             add(metrics.REPLICA_PARTITIONS, self._late[name], name, "late")
@@ -234,7 +244,8 @@ def _add_partition(samples: Samples, served: ServedPartition, seen: SeenPartitio
     add(metrics.PARTITION_READY, int(seen.state == "ready"))
     add(metrics.PARTITION_GENERATION, owner.generation)
     add(metrics.PARTITION_SESSION, NO_SESSION if session is None else session.id)
-    add(metrics.PARTITION_MARK, owner.committed)
+    if owner.proved is not None:
+        add(metrics.PARTITION_MARK, owner.proved)
     add(metrics.PARTITION_TRANSACTIONS, counts["committed_transactions"])
     add(metrics.PARTITION_BYTES, counts["committed_bytes"])
     add(metrics.PARTITION_FAILED, sum(served.failures_told))
@@ -244,7 +255,8 @@ def _add_partition(samples: Samples, served: ServedPartition, seen: SeenPartitio
     add(metrics.PARTITION_IN_FLIGHT, seen.in_flight)
     add(metrics.PARTITION_ENGAGED, len(seen.engaged))
     add(metrics.PARTITION_MEMBERS, len(seen.engaged) + len(seen.late))
-    add(metrics.PARTITION_MOUNTS, len(seen.feed_lag))
-    add(metrics.PARTITION_FEED_LAG, max(seen.feed_lag.values(), default=0))
+    add(metrics.PARTITION_MOUNTS, seen.mounts)
+    if seen.feed_lag or not seen.mounts:
+        add(metrics.PARTITION_FEED_LAG, max(seen.feed_lag.values(), default=0))
     for name, lag in seen.replica_lag.items():
         samples.add(metrics.PARTITION_REPLICA_LAG, lag, number, name)

@@ -27,9 +27,10 @@ def _target_health(machine: ActivePlayer, stream: TargetStream, silent: Containe
     for partition, main in machine.partitions.items():
         queue = stream.queue(partition)
         # Of a target that was never connected nothing is known, and -1 would read as "has applied nothing".
-        if queue.state is not QueueState.SUSPENDED or queue.acked >= 0:
+        told = queue.state is not QueueState.SUSPENDED or queue.acked >= 0
+        if told:
             applied[str(partition)] = queue.acked
-        if main.current is None or partition in silent:
+        if main.current is None or partition in silent or not told:
             lags[str(partition)] = None
         else:
             delivered = max(queue.delivered(main.current), queue.start_after)

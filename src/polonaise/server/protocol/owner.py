@@ -127,6 +127,11 @@ class PartitionOwner:
         """What the replicas lack that commits need; empty if they lack nothing, or nobody has found out."""
 
     @property
+    def proved(self) -> TransactionId | None:
+        """The committed high-water mark, for whoever tells it; None before the first session has proved any."""
+        return self.committed if self.counts["sessions"] else None
+
+    @property
     def known(self) -> Known:
         """The last commit that this owner has itself seen: the next session start must not decide below it."""
         return Known(self.committed, self._last_crc, self._last_session)
