@@ -135,7 +135,8 @@ SERVER: Final = (
     _of_server("warn_s", _SECONDS, 0, _DAY_S, "What is wrong for so long is warned of in the server's log."),
     _of_server("warn_again_s", _SECONDS, 1, _DAY_S, "A warning is repeated after so long."),
     _of_server(
-        "archive_fragment_bytes", _BYTES, 0, 2**40, "An archiver is late with what fills such a fragment; 0: with all (--rest)."
+        "archive_fragment_bytes", _BYTES, 0, 2**40,
+        "An archiver is late with what fills one of these; 0: with all (--rest).",
     ),
     _of_server("scrub_bytes_per_s", _BYTES, 0, 2**40, "Fragments read per second in search of damage; 0: none."),
     _of_server("scrub_every_s", _SECONDS, 1, 366 * _DAY_S, "Least time from one round's beginning to the next one's."),
