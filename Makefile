@@ -29,13 +29,13 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,all]'
 	touch $(STAMP)
 
-# Three processes for two cores: some tests wait rather than work.
+# Three processes for two cores: some tests wait rather than work. mypy has one core, so the tests do not wait for it.
 check: $(STAMP) ## format, lint, types, import contracts, unit tests, a few simulation seeds: under 2 minutes
 	$(BIN)/ruff format --check src tests benchmarks examples docs/site
 	$(BIN)/ruff check src tests benchmarks examples docs/site
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest -m 'not slow' -n 3 --dist worksteal
+	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -m 'not slow' -n 3 --dist worksteal; tests=$$?; \
+	wait $$types || { echo "mypy has found what stands above the tests"; exit 1; }; exit $$tests
 
 # What needs a browser or a database that is not installed is skipped, with a reason; with POLONAISE_CI=1 that fails.
 test: check ## all that a newcomer should see pass: about 50 minutes on 2 cores

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,11 +35,21 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.enable()
-        gc.freeze()
+        gc.freeze()  # and to the very end: thawed, all of it would be gone through several times at the exit
 
 
-def pytest_sessionfinish() -> None:
-    gc.unfreeze()
+_ALL_SLOW = re.compile(r"^pytestmark = \[?pytest\.mark\.slow\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Of several workers of `make check`, the first alone imports files of slow tests, to see that they can be.
+
+    They have no test to run, and drag in Spark and a library of charts.
+    """
+    alone = os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0"
+    if alone or config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    return True if _ALL_SLOW.search(collection_path.read_text()) else None
 
 
 @pytest.fixture

@@ -205,17 +205,17 @@ def test_what_is_remembered_of_the_feed_takes_four_bytes_for_each_transaction() 
     turns, turn = contending(B)
     tracemalloc.start()
     try:
-        for number in range(2, 300_000):
+        for number in range(2, 140_000):
             turns.fed(number, [B] if number % 2 else [C])
         kept_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert kept_bytes < 1_000_000
-    assert turns._writer_of(299_999) == B
-    assert turns._writer_of(299_998) == C
-    assert turns._writer_of(299_999 - 30_000) == B
-    assert turns._writer_of(300_000) is None
-    assert turns._writer_of(100_000) is None
+    assert kept_bytes < 500_000
+    assert turns._writer_of(139_999) == B
+    assert turns._writer_of(139_998) == C
+    assert turns._writer_of(139_999 - 30_000) == B
+    assert turns._writer_of(140_000) is None
+    assert turns._writer_of(70_000) is None
     turns.leave(turn)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
@@ -17,8 +18,11 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 _SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _END = frozenset("|&<>;")
+COMMAND = typer.main.get_command(application)
+"""Made once: it holds no state, and making it takes longer than all that is asked of it."""
 
 
+@cache
 def lines(page: Path) -> list[str]:
     return re.findall(r"^polonaise .*", "".join(_SHELL.findall(page.read_text())), re.MULTILINE)
 
@@ -48,7 +52,7 @@ def commands(holder: click.Command, path: tuple[str, ...] = ()) -> Iterator[str]
 )
 def test_a_command_is_one_with_these_options(line: str) -> None:
     """Parsed only: the logs and ports that pages name are not here."""
-    command = typer.main.get_command(application)
+    command = COMMAND
     context = command.make_context("polonaise", words(line)[1:])
     while hasattr(command, "resolve_command"):
         name, command, arguments = command.resolve_command(context, [*context._protected_args, *context.args])  # type: ignore[attr-defined]
@@ -56,7 +60,7 @@ def test_a_command_is_one_with_these_options(line: str) -> None:
     assert context.params
 
 
-@pytest.mark.parametrize("command", [*commands(typer.main.get_command(application))])
+@pytest.mark.parametrize("command", [*commands(COMMAND)])
 def test_a_command_is_in_a_page(command: str) -> None:
     shown = [line for page in PAGES for line in lines(page)]
     assert any(line.split()[:3] == command.split() for line in shown) or any(

@@ -6,7 +6,7 @@ import ast
 import io
 import re
 import tokenize
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +17,7 @@ LIBRARY = ROOT / "src" / "polonaise"
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 SAME_IN_BLOCKING = {"Lease", "Log", "Receipt", "Producer", "Submission", "Outcome", "WorkerGroup"}
 """Classes of the blocking face that have the names of those whose methods they wait for."""
+_CLASS = re.compile(r"^\s*class (\w+)", re.MULTILINE)
 
 
 def replaced_words(glossary: str) -> list[str]:
@@ -25,12 +26,19 @@ def replaced_words(glossary: str) -> list[str]:
     return [row.group(1) for row in re.finditer(r"^\| ([a-z]+) \|", table, re.MULTILINE) if row.group(1) != "not"]
 
 
+def own(path: str, name: str) -> bool:
+    return not (path.startswith("blocking/") and name in SAME_IN_BLOCKING)
+
+
 def classes_that_stand_twice(sources: dict[str, str]) -> dict[str, list[str]]:
     """Class names, with the files that define one of that name, of those that more than one does."""
     files: dict[str, list[str]] = defaultdict(list)
+    looks = Counter(name for path, source in sources.items() for name in _CLASS.findall(source) if own(path, name))
     for path, source in sources.items():
+        if all(looks[name] < 2 for name in _CLASS.findall(source) if own(path, name)):
+            continue  # taking a file apart costs far more than this look
         for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.ClassDef) and not (path.startswith("blocking/") and node.name in SAME_IN_BLOCKING):
+            if isinstance(node, ast.ClassDef) and own(path, node.name):
                 files[node.name].append(path)
     return {name: paths for name, paths in files.items() if len(paths) > 1}
 

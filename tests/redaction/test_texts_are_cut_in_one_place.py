@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -36,6 +37,7 @@ BOUNDED = re.compile(r"^_?[A-Z][A-Z_]*$")
 """A bound that has a name in capitals is a length; what a parser has found has none."""
 CHARACTERS_MIN = 20
 """From how many characters on a bound that is written as a number may leave half a secret."""
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 LOGGED = {"debug", "info", "warning", "error", "exception", "critical"}
 
 
@@ -43,7 +45,7 @@ def declared_texts(trees: list[ast.Module]) -> set[str]:
     """Return the names of attributes and functions that are annotated as texts, and nowhere as anything else."""
     texts, others = set(), set()
     for node in (node for tree in trees for node in ast.walk(tree)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None:
+        if isinstance(node, Function) and node.returns is not None:
             (texts if _is_text(node.returns) else others).add(node.name)
         elif isinstance(node, ast.AnnAssign):
             name = getattr(node.target, "attr", getattr(node.target, "id", ""))
@@ -53,33 +55,41 @@ def declared_texts(trees: list[ast.Module]) -> set[str]:
 
 def cuts_in(tree: ast.Module, declared: set[str]) -> Iterator[tuple[str, int, str]]:
     """Yield the function, the line and the source of each slice that cuts a text, or is told as it is."""
-    for function in [
-        tree,
-        *(each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)),
-    ]:
-        told = set(_told_in(function))
+    for function in [tree, *(each for each in ast.walk(tree) if isinstance(each, Function))]:
+        own = _own_nodes(function)
+        slices = [node for node in own if _is_slice(node) and not _is_digest(node.value)]
+        if not slices:
+            continue
+        told = set(_told_in(own))
         decoded = {
             node.func.value
-            for node in _own_nodes(function)
+            for node in own
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "decode"
         }
         known = _texts_of(function, declared) if not isinstance(function, ast.Module) else set()
-        for node in _own_nodes(function):
-            if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and not _is_digest(node.value):
-                is_text = node in decoded or _tells_text(node.value, known, declared)
-                if node in told or (_cuts(node.slice) and is_text):
-                    yield getattr(function, "name", ""), node.lineno, ast.unparse(node)
+        for node in slices:
+            is_text = node in decoded or _tells_text(node.value, known, declared)
+            if node in told or (_cuts(node.slice) and is_text):
+                yield getattr(function, "name", ""), node.lineno, ast.unparse(node)
 
 
-def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a function without those of functions within it."""
-    for child in ast.iter_child_nodes(function):
-        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield child
-            yield from _own_nodes(child)
+def _own_nodes(function: ast.AST) -> list[ast.AST]:
+    """Return the nodes of a function without those of functions within it."""
+    own, left = [], [function]
+    while left:
+        within = [each for each in ast.iter_child_nodes(left.pop()) if not isinstance(each, Function)]
+        own += within
+        left += within
+    return own
+
+
+def _is_slice(node: ast.AST) -> TypeGuard[ast.Subscript]:
+    return isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice)
 
 
 def _is_text(annotation: ast.AST) -> bool:
+    if not isinstance(annotation, ast.Name | ast.Constant | ast.BinOp):
+        return False  # to write it out takes far longer
     return ast.unparse(annotation).strip("\"'") in ("str", "str | bytes", "bytes | str", "str | None")
 
 
@@ -103,9 +113,9 @@ def _cuts(bounds: ast.Slice) -> bool:
     return False
 
 
-def _told_in(function: ast.AST) -> Iterator[ast.AST]:
+def _told_in(nodes: list[ast.AST]) -> Iterator[ast.AST]:
     """Yield the slices within f-strings, errors and lines of the log, but for those of lists that are joined."""
-    for node in _own_nodes(function):
+    for node in nodes:
         logs = isinstance(node, ast.Call) and getattr(node.func, "attr", "") in LOGGED
         if isinstance(node, ast.FormattedValue | ast.Raise) or logs:
             yield from _sliced(node)

@@ -100,15 +100,15 @@ async def test_times_that_stand_still_are_told_with_the_moment_at_which_that_end
     """As in a log whose owner had a clock that was ahead, before that was noticed."""
     machine = town.cluster.servers[0].machine
     await town.append(b"before")
-    machine.jump_clock(3_600.0)
+    machine.jump_clock(600.0)
     await town.append(b"ahead")
-    machine.jump_clock(-3_600.0)
+    machine.jump_clock(-600.0)
     await town.append(b"after")
     health = town.server.health()
-    assert health["partitions"]["0"]["times_stand_still_until_us"] > town.world.true_us + 3_000_000_000
+    assert health["partitions"]["0"]["times_stand_still_until_us"] > town.world.true_us + 500_000_000
     (trouble,) = conditions_in(health)[0].troubles
     assert "commit times stand still at 2025-" in trouble
-    await asyncio.sleep(3_700.0)
+    await asyncio.sleep(620.0)
     assert conditions_in(town.server.health())[0].troubles == []
 
 

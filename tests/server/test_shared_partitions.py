@@ -101,7 +101,7 @@ class Pair:
                     assert {type(each) for each in told if isinstance(each, BaseException)} <= {LockConflict}, told
                     await asyncio.gather(*runs, *plain)
                     committed += len(runs) + len(plain) + sum(not isinstance(each, BaseException) for each in told)
-                    await asyncio.sleep(0.02)
+                    await asyncio.sleep(0.05)
                 marks = [await log.high_water_mark(partition) for partition in range(PARTITIONS)]
                 assert sum(marks) + PARTITIONS == committed, "each is in the log once"
             return committed
