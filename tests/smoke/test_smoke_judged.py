@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from polonaise.smoke import run as run_module
+from polonaise.smoke.hosts import LoopbackHosts
 from polonaise.smoke.journal import Follower, Journal
 from polonaise.smoke.protocol.faults import Fault, FaultKind
 from polonaise.smoke.protocol.history import LineKind
 from polonaise.smoke.protocol.schedule import FaultStep
 from polonaise.smoke.run import SmokeOptions, SmokeRun
+from polonaise.smoke.state import SmokeState
+from polonaise.smoke.town import Ports
 
 LEADER = Fault(FaultKind.STOP_LEADER, "zookeeper-1")
 MOVE = Fault(FaultKind.MOVE, "server-1")
@@ -66,6 +69,29 @@ def test_a_fault_that_the_status_does_not_tell_of_is_a_violation(run: Any, said:
     (found,) = run._state.found
     assert found.startswith("status: step 0: stop-leader zookeeper-1: after")
     assert "stop-leader zookeeper-1 is not told" in found
+
+
+@pytest.mark.parametrize("culprit", ["storage-2", "storage-3"])
+def test_a_run_whose_status_has_named_the_wrong_culprit_has_failed(run: Any, tmp_path: Path, culprit: str) -> None:
+    """The pair server-1 and storage-3 is cut, and the status names this one, or another pair."""
+    server = {"server": 1, "name": "s1", "address": "s:1", "reachable": True, "troubles": []}
+    storage = [
+        {"name": name, "address": address, "reachable": True, "troubles": []}
+        for name, address in (("storage-2", "d:2"), ("storage-3", "d:3"))
+    ]
+    blamed = next(node for node in storage if node["name"] == culprit)
+    blamed["troubles"] = ["server 1 (s1) does not reach it: it has been silent for 2.7 s"]
+    said = {**status("degraded"), "servers": [server], "storage": storage}
+    run._town.addresses |= {"server-1": "s:1", "storage-2": "d:2", "storage-3": "d:3"}
+    run._town.kill, run._town.archiver = lambda: None, SimpleNamespace(runs=0)
+    run._state = SmokeState(3, 1_000, "loopback", "", Ports((1,), (2,), (3,)), "now", counts={"cut-pair": 1})
+    says(run, said)
+    pair = Fault(FaultKind.CUT_PAIR, "server-1", "storage-3")
+    run._work = lambda steps, report: run._until_told(FaultStep(0, 1, 2.0, (pair,)), [pair])
+    report = run._in_town(LoopbackHosts())
+    assert report.judged == {"cut-pair": 1}
+    assert report.passed == (culprit == "storage-3")
+    assert report.passed or "cut-pair server-1 from storage-3 is not told" in report.text()
 
 
 @pytest.mark.parametrize(("faults", "broken"), [((MOVE,), True), ((KILL,), False)])

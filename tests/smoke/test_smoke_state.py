@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from polonaise.errors import BadOption, DiskFull
+from polonaise.smoke import run as run_module
 from polonaise.smoke.failure import SmokeFailed
 from polonaise.smoke.hosts import LoopbackHosts
 from polonaise.smoke.journal import Follower, Journal, lines_in
@@ -57,6 +58,19 @@ def test_an_unfinished_run_of_other_parameters_is_refused(tmp_path: Path, transa
     with pytest.raises(BadOption, match="resume it with --transactions 1000 --seed 3 --hosts loopback"):
         run_in(tmp_path, transactions, seed).run()
     assert SmokeState.read(tmp_path) == state()
+
+
+def test_an_unfinished_run_by_a_version_with_another_schedule_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would go on amid faults that the report does not tell, and skip others."""
+    monkeypatch.setattr(run_module, "sweep", list)
+    begun = state()
+    begun.schedule = "a197ad1ca391eecc"
+    begun.write(tmp_path)
+    with pytest.raises(BadOption, match="by another version, whose faults come in another order"):
+        run_in(tmp_path).run()
+    assert SmokeState.read(tmp_path) == begun
 
 
 def test_a_journal_is_read_but_for_a_line_that_a_kill_has_torn(tmp_path: Path) -> None:
@@ -175,3 +189,9 @@ def test_the_command_of_a_report_names_the_directory_and_the_hosts() -> None:
 
 def test_a_report_says_of_which_code_it_is() -> None:
     assert this_version()
+
+
+def test_a_report_says_how_many_faults_of_each_kind_were_judged_and_when_the_last_one_was_told() -> None:
+    told = report()
+    told.faults, told.judged, told.told_s = {"cut-pair": 2, "kill": 3}, {"cut-pair": 2}, {"cut-pair": 2.6}
+    assert "judged      2 cut-pair, 0 kill\ntold within cut-pair 2.6 s\n" in told.text()

@@ -161,11 +161,17 @@ class SmokeRun:
         network = "" if resumed is None else resumed.network
         hosts: Hosts = NamespaceHosts(self._notes.prefix, nodes, network) if kind == NAMESPACES else LoopbackHosts()
         try:
+            schedule = digest_of(schedule_of(self._options.seed, self._options.transactions, hosts.kinds))
             if resumed is None:
                 started = datetime.now(UTC).isoformat(timespec="seconds")
                 options = self._options
                 self._state = SmokeState(
-                    options.seed, options.transactions, kind, hosts.network, Ports.on(hosts), started
+                    options.seed, options.transactions, kind, hosts.network, Ports.on(hosts), started, schedule
+                )
+            elif resumed.schedule != schedule:
+                raise BadOption(
+                    f"{self._directory} holds an unfinished run by another version, whose faults come in another "
+                    "order: resume it with that version, or name another directory"
                 )
             else:
                 self._state = resumed
@@ -272,6 +278,7 @@ class SmokeRun:
             # A look that began in time counts: how long it takes is the operator's `--timeout`, and the machine's load.
             if not wrong or time.monotonic() >= began_s + TOLD_S:
                 break
+            self._say("untold", f"step {step.number}: not yet after {time.monotonic() - began_s:.1f} s: {wrong}")
             self._look()
             time.sleep(max(0.0, next_s - time.monotonic()))
         named = ", ".join(map(str, faults))

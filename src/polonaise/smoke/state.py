@@ -28,6 +28,8 @@ class SmokeState:
     ports: Ports
     started: str
     """When the run began first: ISO 8601, UTC."""
+    schedule: str = ""
+    """The digest of the schedule by which the run began."""
     steps: int = 0
     """The number of steps that are over."""
     seconds: float = 0.0
