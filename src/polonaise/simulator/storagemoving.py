@@ -12,6 +12,7 @@ from polonaise.coordination import Coordinator
 from polonaise.errors import PolonaiseError
 from polonaise.host import Host
 from polonaise.simulator.cluster import Cluster, Node
+from polonaise.simulator.process import Process
 from polonaise.terms import StorageId
 
 _PORT: Final = 9100
@@ -32,6 +33,8 @@ class StorageMoves:
         self._cluster = cluster
         self._random: random.Random = cluster.world.random("operator")
         self._port = _PORT
+        self._moving: dict[str, Process | None] = {}
+        """By name of a node that was given another address: its process then, which listens at the one before."""
         self.resting = False
         """Whether nothing is to be moved any more. The operator then corrects all addresses in the description."""
         # Without given names, a wiped disk would take its name from the first server that reaches it, at an address
@@ -48,6 +51,9 @@ class StorageMoves:
             with contextlib.suppress(PolonaiseError):
                 await deed(self, one, another, self._random.choice(self._cluster.storage))
         for each in self._cluster.storage:
+            # It goes on where it was if the operator was not answered, or died, after telling the cluster ahead.
+            if each.process is not None and each.process is self._moving.get(each.name):
+                each.crash()
             await self._tell_until_told(one, each)
         await asyncio.get_running_loop().create_future()
 
@@ -103,6 +109,7 @@ class StorageMoves:
         self._port += 1
         self._cluster.world.faults.count("storage_moved")
         self._cluster.places[node.name] = f"{node.name}:{self._port}"
+        self._moving[node.name] = node.process
         return self._cluster.places[node.name]
 
     async def _tell(self, coordinator: Coordinator, node: Node, address: str) -> None:

@@ -40,6 +40,8 @@ _LATER_S: Final = 0.5
 
 _NEEDED_S: Final = 8.0
 """Virtual seconds within which a session begins that needs a replica which lacks some kilobytes."""
+_BROKEN_OFF: Final = 3
+"""How many times as long it may take where connections break by chance: each break begins the session's start anew."""
 _TOLD_S: Final = 15.0
 """Virtual seconds within which a waiting client must be told which nodes it waits for, and health must say why a
 directory is refused."""
@@ -276,7 +278,9 @@ class Trials:
             await self._observer.until(SETTLE_S, self._observer.finished)
             gone.put_down()
             late.let_up()
-            await self._observer.until(_NEEDED_S, lambda: self._observer.engaged(late))
+            network = self._cluster.world.configuration.network
+            seconds = _NEEDED_S * (_BROKEN_OFF if network.reset_chance or network.flip_chance else 1)
+            await self._observer.until(seconds, lambda: self._observer.engaged(late))
         finally:
             late.let_up()
             gone.let_up()
