@@ -82,6 +82,20 @@ class Observer:
             return False
         return all(self.engaged(node) for node in self.cluster.storage)
 
+    def at_work(self) -> bool:
+        """Whether every partition has a session of a running server, with all first members in it.
+
+        At the coordinator replicas stay engaged when a session ends, until the next one begins.
+        """
+        first = {self.cluster.storage_id(node) for node in self.cluster.storage}
+        sessions = [
+            (partition, served.owner.session)
+            for server in self.cluster.running_servers
+            for partition, served in server.partitions.items()
+        ]
+        working = {partition for partition, session in sessions if session is not None and {*session.engaged} >= first}
+        return working >= {*self._partitions}
+
     def filled(self, node: Node) -> bool:
         """Whether the node's disk holds everything that is known to be committed."""
         return all(node.durable_last(partition) >= told for partition, told in enumerate(self.history.told))
@@ -101,11 +115,15 @@ class Observer:
         return any(len(set(each)) > 1 for each in lasts)
 
     async def repaired(self, node: Node | None = None) -> None:
-        """Wait until all replicas are engaged, and `node`, if given, holds all that is known to be committed.
+        """Wait until all replicas are engaged, and so in the present sessions, and all is on `node`, if one is given.
+
+        All is what is known to be committed.
 
         Raises `Violation` as `until` does, after `REPAIR_S` seconds. Then gives the replicas time to become `level`.
         """
-        await self.until(REPAIR_S, lambda: self.all_engaged() and (node is None or self.filled(node)))
+        await self.until(
+            REPAIR_S, lambda: self.all_engaged() and self.at_work() and (node is None or self.filled(node))
+        )
         await self.level()
 
     async def level(self) -> None:
