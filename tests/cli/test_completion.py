@@ -14,7 +14,6 @@ PROGRAM = Path(sys.executable).with_name("polonaise")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not PROGRAM.exists(), reason="the command is not installed beside this Python")
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [("polonaise clu", ["cluster"]), ("polonaise cluster st", ["status", "start"]), ("polonaise config sh", ["show"])],
@@ -30,7 +29,6 @@ def test_a_shell_is_offered_the_commands_that_begin_so(typed: str, offered: list
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not PROGRAM.exists(), reason="the command is not installed beside this Python")
 @pytest.mark.parametrize("option", ["--install-completion", "--show-completion"])
 @pytest.mark.parametrize("shell", ["nosuch", "--version nosuch", "bash zsh"])
 def test_nothing_is_installed_for_a_shell_that_is_not_known(tmp_path: Path, option: str, shell: str) -> None:
@@ -42,7 +40,6 @@ def test_nothing_is_installed_for_a_shell_that_is_not_known(tmp_path: Path, opti
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not PROGRAM.exists(), reason="the command is not installed beside this Python")
 def test_completion_is_installed_for_the_shell_that_is_named(tmp_path: Path) -> None:
     environment = {**os.environ, "HOME": str(tmp_path), "SHELL": "/bin/bash"}
     run_program(PROGRAM, "--install-completion", "fish", environment=environment)

@@ -6,6 +6,7 @@ Each case is a program of its own, because the test's process must not fork.
 from __future__ import annotations
 
 import textwrap
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from polonaise.errors import HostFailed
 from polonaise.node import hostelection
 from polonaise.node.embedded import parse_embedded
+from rigs.lacking import lacking
 from rigs.programs import run_python
 
 pytestmark = pytest.mark.slow
@@ -104,7 +106,8 @@ def test_a_process_of_multiprocessing_leaves_its_parent_alone(tmp_path: Path) ->
 
 
 def test_patched_threads_are_told_at_once(tmp_path: Path) -> None:
-    pytest.importorskip("gevent", reason="gevent is not installed")
+    if find_spec("gevent") is None:
+        lacking("no gevent: pip install gevent, one of the development extras")
     program = f"""
         from gevent import monkey
         monkey.patch_all()

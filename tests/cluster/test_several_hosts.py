@@ -9,7 +9,6 @@ import contextlib
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import threading
@@ -22,7 +21,7 @@ import pytest
 from polonaise.smoke.hosts import NamespaceHosts, namespaces_possible
 from polonaise.smoke.leftovers import Notes, names_of
 from polonaise.smoke.protocol.faults import Fault, FaultKind
-from rigs.lacking import lacking
+from rigs.lacking import program
 from rigs.programs import output_of, run_program
 from rigs.waiting import PATIENCE_S, block_until
 
@@ -99,8 +98,7 @@ class Machines:
 
 @pytest.fixture
 def machines(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machines]:
-    if shutil.which("ip") is None:
-        lacking("no `ip` on this machine: Debian's package iproute2 has it")
+    program("ip", "iproute2")
     if why := namespaces_possible():
         pytest.skip(why)  # in CI as well: rights can't be installed
     notes = Notes()

@@ -13,7 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from rigs.pages import browser, program
+from rigs.lacking import program
+from rigs.pages import browser
 from rigs.programs import output_of, run_program
 from sitepages import FROM_ROOT, MODULES, public
 

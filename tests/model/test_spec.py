@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from rigs.lacking import lacking
+from rigs.lacking import program
 from rigs.programs import output_of, run_program
 
 TEXT = Path(__file__).parents[2] / "spec" / "delivery.pml"
@@ -25,9 +24,8 @@ class Checked(NamedTuple):
 
 def check_by_spin(directory: Path, defined: str, *options: str) -> Checked:
     """Have Spin walk all states within the bounds, and with the changes, that these words define."""
-    for program, package in (("spin", "spin"), ("gcc", "gcc")):
-        if shutil.which(program) is None:
-            lacking(f"no {program} on this machine: Debian's package {package} has it")
+    for name in ("spin", "gcc"):
+        program(name, name)
     live = "LIVENESS" in defined
     output_of(run_program("spin", "-a", *(f"-D{each}" for each in defined.split()), TEXT, cwd=directory))
     # Not optimized: with that, gcc takes longer than the walk.

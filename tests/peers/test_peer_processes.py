@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,8 @@ from benchmarks.peers import install
 from benchmarks.peers.figures import Floor
 from benchmarks.peers.floor import busy, settled
 from benchmarks.peers.processes import Server, free_ports, listens, run, stop_all, until
+
+from rigs.lacking import program
 
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
 
@@ -94,8 +95,8 @@ time.sleep(60)
 """
 
 
-@pytest.mark.skipif(not shutil.which("setpriv"), reason="no setpriv (Debian: util-linux), which tells the kernel")
 def test_no_server_outlives_a_benchmark_that_is_killed(tmp_path: Path) -> None:
+    program("setpriv", "util-linux")  # which tells the kernel
     benchmark = subprocess.Popen(
         [sys.executable, "-c", BENCHMARK, tmp_path / "output"], cwd=install.ROOT, stdout=subprocess.PIPE, text=True
     )

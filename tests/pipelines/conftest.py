@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from polonaise.blocking.log import Log
+from rigs.lacking import program
 
 
 @pytest.fixture(scope="module")
 def chromium() -> str:
-    from rigs.pages import program  # with it comes the library of charts, not for the many tests that draw none
-
     return program("chromium", "chromium")
 
 

@@ -15,7 +15,8 @@ import pytest
 from polonaise.pipelines.charts import Bars, Flows, Lines, Mark, Series
 from polonaise.pipelines.page import ReportPage, ReportVerdict
 from polonaise.pipelines.tables import Table
-from rigs.pages import browser, program
+from rigs.lacking import program
+from rigs.pages import browser
 from rigs.programs import output_of, run_program
 
 pytestmark = pytest.mark.slow

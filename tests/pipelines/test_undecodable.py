@@ -141,7 +141,7 @@ def dying_after(real: Any, *, calls: int) -> Any:
     return works
 
 
-# The methods themselves rather than their names: types are checked before slow tests run.
+# The methods themselves rather than their names: one that is gone is missed where this file is collected.
 PLACES: dict[str, list[tuple[type, Callable[..., Any], Any]]] = {
     "parquet": [(ParquetTarget, ParquetTarget._finish, partial(dying, first=True))],
     "delta": [

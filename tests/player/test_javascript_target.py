@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -18,11 +17,10 @@ from polonaise.player import Player, remote
 from polonaise.player.protocol.entries import Fence
 from polonaise.player.protocol.settings import PlayerSettings
 from rigs.deliverystreams import SOURCE, opening
+from rigs.lacking import program
 from rigs.waiting import time_passes, wait_until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "target.mjs"
-NODE = shutil.which("node")
-pytestmark = pytest.mark.skipif(NODE is None, reason="no node here, which runs JavaScript")
 
 QUICK = PlayerSettings(
     retry_s_min=0.01, retry_s_max=0.1, start_patience_s=0.2, batch_entries_max=7, partition_window_bytes=2_000
@@ -45,7 +43,7 @@ class JavaScriptTarget:
         self.port = int((await asyncio.to_thread(self._first_line)).rpartition(" ")[2])
 
     def _first_line(self) -> str:
-        command = [str(NODE), str(EXAMPLE), f"127.0.0.1:{self.port}", str(self.file)]
+        command = [program("node", "nodejs"), str(EXAMPLE), f"127.0.0.1:{self.port}", str(self.file)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         return self._process.stdout.readline()

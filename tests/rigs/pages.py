@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +10,6 @@ from xml.etree import ElementTree
 
 from polonaise.pipelines.charts import Chart
 from polonaise.pipelines.formatting import width_of
-from rigs.lacking import lacking
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -155,14 +153,6 @@ def check_inside(svg: ElementTree.Element) -> None:
     for each in [*boxes, *(extent(text) for text in svg.iter("text"))]:
         assert -4 <= each.left <= each.right <= width + 4, each
         assert -4 <= each.top <= each.bottom <= height + 4, each
-
-
-def program(name: str, package: str) -> str:
-    """Return the path of a program; if it is missing, skip the test, or fail it in CI."""
-    found = shutil.which(name)
-    if found is None:
-        lacking(f"no {name} on this machine: Debian's package {package} has it")
-    return found
 
 
 def browser(chromium: str, directory: Path) -> list[str]:

@@ -15,6 +15,7 @@ from polonaise.smoke.hosts import namespaces_possible
 from polonaise.smoke.leftovers import PREFIX, names_of
 from polonaise.smoke.protocol.faults import PROCESS_KINDS, FaultKind
 from polonaise.smoke.run import LOOPBACK, NAMESPACES, SmokeOptions, SmokeRun
+from rigs.lacking import program
 from rigs.localcluster import processes_in
 from rigs.programs import POLONAISE
 from rigs.waiting import block_until
@@ -90,8 +91,10 @@ def test_fifty_thousand_transactions_with_faults_of_every_kind_break_no_promise(
 
 @pytest.mark.parametrize("hosts", [LOOPBACK, NAMESPACES])
 def test_a_run_that_is_interrupted_and_killed_leaves_nothing_and_is_resumed(directory: Path, hosts: str) -> None:
-    if hosts == NAMESPACES and (why := namespaces_possible()):
-        pytest.skip(f"no network namespaces here: {why}")
+    if hosts == NAMESPACES:
+        program("ip", "iproute2")
+        if why := namespaces_possible():
+            pytest.skip(f"no network namespaces here: {why}")  # in CI as well: rights can't be installed
     before = networks()
     run = Command(directory, hosts)
     run.until_fault()

@@ -19,6 +19,7 @@ from polonaise.smoke.hosts import NamespaceHosts, namespaces_possible
 from polonaise.smoke.leftovers import Notes, birth_of, names_of, sweep
 from polonaise.smoke.losses import PacketLoss
 from polonaise.smoke.protocol.faults import Fault, FaultKind, NodeGroup, nodes_of
+from rigs.lacking import program
 from rigs.waiting import block_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are told apart by /proc")
@@ -197,8 +198,9 @@ def without(*nodes: str) -> set[tuple[str, str]]:
 
 @pytest.mark.slow
 def test_links_are_cut_as_a_fault_says_and_healed_and_nothing_is_left(tmp_path: Path) -> None:
+    program("ip", "iproute2")
     if why := namespaces_possible():
-        pytest.skip(f"no network namespaces here: {why}")
+        pytest.skip(f"no network namespaces here: {why}")  # in CI as well: rights can't be installed
     notes = Notes(tmp_path)
     hosts = NamespaceHosts(notes.prefix, NODES)
     try:

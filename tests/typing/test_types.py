@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
+from mypy import api
 
-api = pytest.importorskip("mypy.api")
 ROOT = Path(__file__).parents[2]
 FILE = Path(__file__).parent / "contexts.py"
 
