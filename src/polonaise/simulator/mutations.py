@@ -21,6 +21,7 @@ from polonaise.simulator.mutations_clocks import CLOCK_MUTATIONS
 from polonaise.simulator.mutations_coordinator import COORDINATOR_MUTATIONS
 from polonaise.simulator.mutations_delivery import DELIVERY_MUTATIONS
 from polonaise.simulator.mutations_leases import LEASE_MUTATIONS
+from polonaise.simulator.mutations_outside import OUTSIDE_MUTATIONS
 from polonaise.simulator.mutations_ownership import OWNERSHIP_MUTATIONS
 from polonaise.simulator.mutations_requirement import REQUIREMENT_MUTATIONS
 from polonaise.simulator.mutations_resets import RESET_MUTATIONS
@@ -502,6 +503,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     **CLOCK_MUTATIONS,
     **DELIVERY_MUTATIONS,
     **LEASE_MUTATIONS,
+    **OUTSIDE_MUTATIONS,
     **OWNERSHIP_MUTATIONS,
     **REQUIREMENT_MUTATIONS,
     **RESET_MUTATIONS,

@@ -1,0 +1,87 @@
+"""Mutations of what is noticed when others end or take away what nodes and views rely on, and of what is told then."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from polonaise.simulator.mutation import Mutation
+
+_EXPECTED: Final = "polonaise.server.expectedservers"
+_SAFE_STOP: Final = "polonaise.admin.safestop"
+_SOCKETS: Final = "polonaise.host.sockets"
+
+OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
+    "commit-that-nobody-saw-not-marked": Mutation(
+        "polonaise.views.sql",
+        "                self._torn[partition], writer.was_ended = after, False\n",
+        "                writer.was_ended = False\n",
+        "P7: what application code committed of a run counts as the whole run, and the rest is never applied",
+    ),
+    "torn-mark-believed": Mutation(
+        "polonaise.views.marks",
+        "        if mark <= _TORN:\n",
+        "        if mark < _TORN - (1 << 62):\n",
+        "P7: a mark of which a part was committed is taken for one by other processes",
+    ),
+    "given-marks-not-remembered": Mutation(
+        "polonaise.views.sql",
+        "            self._lost.remember(db, partition)\n",
+        "",
+        "P7: a view whose marks were lost begins as new, and applies everything a second time",
+    ),
+    "lost-marks-begin-anew": Mutation(
+        "polonaise.views.lostmarks",
+        "        if self._tables and not held:\n",
+        "        if self._tables:\n",
+        "P7: a view whose marks were lost begins as new although its tables hold what was applied",
+    ),
+    "removed-socket-not-made-again": Mutation(
+        _SOCKETS,
+        "            if identity(path) == self._identity:\n",
+        "            if self._identity:\n",
+        "P11: nobody can connect to a node whose Unix socket a cleaner has removed, and nobody is told",
+    ),
+    "socket-made-again-with-other-rights": Mutation(
+        _SOCKETS,
+        "            os.chmod(path, self._mode)\n",
+        "            pass\n",
+        "P11: those who could connect to a Unix socket can't any more once it was made again",
+    ),
+    "last-server-safe-to-stop": Mutation(
+        _SAFE_STOP,
+        "    if any(each.registered for each in others):\n",
+        "    if others:\n",
+        "P13: a server may be stopped, it is said, of which nobody knows that another one could take over",
+    ),
+    "needed-storage-node-safe-to-stop": Mutation(
+        _SAFE_STOP,
+        "        if each.condition is not None and each.condition.ready and name in each.condition.stops_without\n",
+        "        if each.condition is not None and each.condition.ready and name in each.condition.out\n",
+        "P13: a storage node may be stopped, it is said, without which partitions take no appends",
+    ),
+    "removed-server-not-noted-again": Mutation(
+        _EXPECTED,
+        "if self._name and (not noted or (there and self._name not in self.seen.value.servers)):",
+        "if self._name and not noted:",
+        "P13: a server that was removed while it hung, and goes on, is not missed when it ends",
+    ),
+    "namesakes-untold": Mutation(
+        _EXPECTED,
+        "        other = namesake is not None and namesake.server != server and self._name not in missing\n",
+        "        other = False\n",
+        "P13: two servers with one name are expected as one, and nobody is told",
+    ),
+    "server-that-is-cut-off-untold": Mutation(
+        "polonaise.node.condition",
+        "    if len(unreached) == len(nodes) > 1:\n",
+        "    if len(unreached) > len(nodes):\n",
+        "P13: a server that reaches no storage node blames them, and says that it is well itself",
+    ),
+    "left-out-replica-not-in-metrics": Mutation(
+        "polonaise.node.monitoring.seenpartition",
+        "    if any((ready and name not in engaged) or not connected.get(name, True) for name in members):\n"
+        "        found.add(Reason.REPLICA_LEFT_OUT)\n",
+        "",
+        "P13: health names a reason for which a node is degraded, and the metrics that alerts rest on do not",
+    ),
+}
