@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+from bisect import bisect_left
 from functools import cache
 from pathlib import Path
 
@@ -73,16 +74,27 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(TESTS))
 
 
-def asserts(function: ast.AST, helpers: dict[str, ast.AST], foreign: set[str]) -> bool:
-    """Is there an assertion in it, or in what it uses of its own file? What it uses is taken out of `helpers`."""
+def asserts(
+    function: Function | ast.ClassDef,
+    helpers: dict[str, Function | ast.ClassDef],
+    foreign: set[str],
+    assertions: list[int],
+) -> bool:
+    """Is there an assertion in it, or in what it uses of its own file? What it uses is taken out of `helpers`.
+
+    `assertions` are the lines of all assertions of the file, in their order.
+    """
+    place = bisect_left(assertions, function.lineno)
+    if place < len(assertions) and assertions[place] <= (function.end_lineno or 0):
+        return True
     used = []
     for each in ast.walk(function):
         name = getattr(each, "attr", None) or getattr(each, "id", "")
-        if isinstance(each, ast.Assert) or name in PYTEST_CHECKS or (name.startswith(CHECKS) and name not in foreign):
+        if name in PYTEST_CHECKS or (name.startswith(CHECKS) and name not in foreign):
             return True
         if name in helpers:
             used.append(helpers.pop(name))
-    return any(asserts(each, helpers, foreign) for each in used)
+    return any(asserts(each, helpers, foreign, assertions) for each in used)
 
 
 def test_every_test_asserts_something() -> None:
@@ -90,8 +102,9 @@ def test_every_test_asserts_something() -> None:
     for path in FILES:
         functions = {each.name: each for each in nodes_of(path) if isinstance(each, Function | ast.ClassDef)}
         foreign = {name.rpartition(".")[2] for name in imported_by(path) if name.startswith("polonaise")}
+        assertions = sorted(each.lineno for each in nodes_of(path) if isinstance(each, ast.Assert))
         for name, function in functions.items():
-            if name.startswith("test_") and not asserts(function, dict(functions), foreign):
+            if name.startswith("test_") and not asserts(function, dict(functions), foreign, assertions):
                 without.append(f"{name_of(path)}: {name}")
     assert without == []
 

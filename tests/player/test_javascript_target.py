@@ -95,10 +95,10 @@ async def test_a_target_in_javascript_and_its_player_are_killed_and_nothing_is_m
 
     async with polonaise.connect(f"embedded:{tmp_path / 'log'}?partitions=2") as log:
         kills = 0
-        for _ in range(4):
+        for _ in range(3):
             reached = {"js": remote(target.address)}
             async with Player(log, "p", lambda tx: {"js": tx.data}, reached, settings=QUICK):
-                for _ in range(4):
+                for _ in range(2):
                     await write(log)
                     await time_passes(random.random() * 0.05)
                     target.kill()

@@ -318,11 +318,9 @@ def test_every_mutation_applies() -> None:
     source = (
         "from polonaise.simulator import mutations; import importlib, sys\n"
         "for name, mutation in mutations.MUTATIONS.items():\n"
+        "    sys.modules.pop(mutation.module, None)\n"
         "    mutations.put_in(name); importlib.import_module(mutation.module)\n"
-        "    sys.meta_path.pop(0)\n"
-        "    kept = 'polonaise.simulator', 'polonaise.simulator.mutations', 'polonaise.simulator.mutation'\n"
-        "    for module in [m for m in sys.modules if m.startswith('polonaise.') and m not in kept]:\n"
-        "        del sys.modules[module]\n"
+        "    sys.meta_path.pop(0); del sys.modules[mutation.module]\n"
     )
     done = run_python("-c", source, within_s=None)
     assert done.returncode == 0, done.stderr

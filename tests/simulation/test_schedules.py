@@ -11,7 +11,7 @@ from simulation_seeds import fresh, kept
 from polonaise.simulator.schedule import run
 from rigs.programs import output_of, run_python
 
-FRESH_QUICK = 5
+FRESH_QUICK = 3
 FRESH_SLOW = 40
 
 PRINT_FINGERPRINTS = """
