@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from rigs.shell import Shell
 
 # How long an example takes says how busy the machine is, not whether the code is right.
-settings.register_profile("polonaise", deadline=None, print_blob=True)
+# Each run draws other examples; CI draws twice as many.
+EXAMPLES = 100 if os.environ.get("POLONAISE_CI") else 50
+settings.register_profile("polonaise", deadline=None, print_blob=True, max_examples=EXAMPLES)
 settings.load_profile("polonaise")
 
 

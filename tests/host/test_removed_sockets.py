@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from polonaise.errors import ConnectionLost
-from polonaise.host import Network, unreachable
+from polonaise.host import Network, sockets, unreachable
 from polonaise.host.real import RealHost
 from polonaise.host.socketdirectory import SocketDirectory
 from rigs.waiting import wait_until
@@ -22,8 +22,9 @@ NOTICED_S = 10.0
 
 
 @pytest.fixture
-async def place(tmp_path: Path, host: RealHost) -> AsyncIterator[Path]:
-    """A socket at which a listener accepts connections."""
+async def place(tmp_path: Path, host: RealHost, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Path]:
+    """A socket at which a listener accepts connections, and looks ten times as often whether it is still there."""
+    monkeypatch.setattr(sockets, "_LOOK_S", 0.1)
     (tmp_path / "run").mkdir()
     path = tmp_path / "run" / "socket"
     listener = await host.network.listen(f"unix:{path}", asyncio.Protocol)

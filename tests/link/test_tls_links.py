@@ -320,13 +320,17 @@ async def test_strangers_and_silent_peers_are_cut_off(
     monkeypatch.setattr(tlssockets, "HANDSHAKE_S", 0.2)
     monkeypatch.setattr(tlssockets, "_WARNING_S", 0.0)
     async with NodeWithTls(TlsIdentity(ours.node())) as node:
-        for first in (b"", b"\x16", b"\x16\x03\x01", b"\x16\x03\x01\x02\x00" + bytes(512), b"GET / HTTP/1.1\r\n\r\n"):
+
+        async def call(first: bytes) -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
             writer.write(first)
             async with asyncio.timeout(DEADLINE_S):
                 with contextlib.suppress(ConnectionResetError):
                     await reader.read()  # until the node has closed it
             writer.close()
+
+        strange = b"", b"\x16", b"\x16\x03\x01", b"\x16\x03\x01\x02\x00" + bytes(512), b"GET / HTTP/1.1\r\n\r\n"
+        await asyncio.gather(*map(call, strange))
         await wait_until(lambda: "no handshake in time (0.2 s to begin it, and 0.2 s to finish it)" in caplog.text)
         await works(node, TlsIdentity(ours.node("other")))
         await wait_until(lambda: not getattr(node.listener, "_arriving"))  # noqa: B009 - a private one
