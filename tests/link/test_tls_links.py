@@ -22,7 +22,7 @@ from polonaise.host.certificates import CLIENT, SERVER, STORAGE
 from polonaise.host.real import RealClock, RealHost
 from polonaise.host.tls import TlsIdentity
 from polonaise.link import vouching
-from polonaise.link.connection import Connection, connect, hello
+from polonaise.link.connection import Connection, LinkSettings, connect, hello
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, HighWaterMark, HighWaterMarkIs
 from rigs.nodewithtls import NodeWithTls
 from rigs.scenarios import runs_tests_on_loops
@@ -320,6 +320,7 @@ async def test_strangers_and_silent_peers_are_cut_off(
     monkeypatch.setattr(tlssockets, "HANDSHAKE_S", 0.2)
     monkeypatch.setattr(tlssockets, "_WARNING_S", 0.0)
     async with NodeWithTls(TlsIdentity(ours.node())) as node:
+        node.settings = LinkSettings(hello_s_max=0.2)  # a stranger without TLS is waited for as long
 
         async def call(first: bytes) -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
