@@ -53,6 +53,18 @@ def test_a_source_may_end_with_a_slash_as_shells_complete_it(source: Path, tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_and_leads_to_what_is_made(source: Path, tmp_path: Path, there: bool) -> None:
+    (tmp_path / "disk").mkdir()
+    if there:
+        (tmp_path / "disk" / "b").mkdir()
+    (tmp_path / "link").symlink_to("disk/b")
+    assert recovered(tmp_path / "link", source) == [(0, 11)]
+    assert (tmp_path / "link").is_symlink()
+    assert find(str(tmp_path / "disk" / "b"))
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["b"]
+
+
 def test_a_directory_that_is_not_empty_is_left_alone(source: Path, tmp_path: Path) -> None:
     other = make_storage(tmp_path / "b")
     before = sorted(path.name for path in other.iterdir())

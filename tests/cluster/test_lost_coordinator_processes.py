@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import polonaise
-from polonaise.admin import coordinatorbackup
 from polonaise.admin.coordinatorbackup import RecoveredCluster, backup, read_backup, recover, write_backup
 from polonaise.coordination.file import coordinator_in
 from polonaise.coordination.rebuilding import Noted
@@ -24,6 +23,7 @@ from polonaise.errors import (
     PolonaiseError,
     RecoveryUnsafe,
 )
+from polonaise.host import replacing
 from polonaise.host.real import RealHost
 from polonaise.node.addresses import coordinator_at
 from polonaise.node.local import LocalCluster, StartFailed
@@ -223,14 +223,15 @@ def test_a_backup_that_can_not_be_written_leaves_what_was_there(
     path = tmp_path / "backup"
     first, second = (Noted(ClusterDescription.new(bytes([n] * 16), 1, {"a": "127.0.0.1:7100"})) for n in (1, 2))
     synced = list[Path]()
-    monkeypatch.setattr(coordinatorbackup, "sync_path", lambda path, flags=0: synced.append(path))
+    monkeypatch.setattr(replacing, "sync_path", lambda path, flags=0: synced.append(path))
     write_backup(path, first)
-    assert synced == [tmp_path / "backup.new", tmp_path], "the bytes, then the name"
+    assert [each.suffix for each in synced] == [".new", ""], "the bytes, then the name"
+    assert synced[0].parent == synced[1] == tmp_path
 
     def full(path: Path, flags: int = 0) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(coordinatorbackup, "sync_path", full)
+    monkeypatch.setattr(replacing, "sync_path", full)
     with pytest.raises(PolonaiseError):
         write_backup(path, second)
     assert read_backup(path) == first

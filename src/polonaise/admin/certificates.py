@@ -22,7 +22,8 @@ from typing import Final, NamedTuple
 
 from polonaise.errors import AlreadyInitialized, BadOption, CertificateUnusable, ExtraMissing
 from polonaise.host.certificates import CLIENT, PLAYER, ROLE_URI, SERVER, STORAGE, TARGET
-from polonaise.host.files import sync_path, with_own_errors
+from polonaise.host.files import with_own_errors
+from polonaise.host.replacing import replaced
 from polonaise.host.tls import TlsFiles
 
 try:
@@ -340,19 +341,7 @@ def _write(path: Path, contents: bytes, mode: int = 0o644) -> None:
     """Replace a file as a whole: a process that reads it meanwhile gets the old or the new contents, and no mixture."""
 
     def write() -> None:
-        new = path.with_name(f"{path.name}.new")
-        new.unlink(missing_ok=True)
-        # The mode is set as the file is made: no other user may read a key, not even for a moment.
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(contents)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(new, path)
-        except BaseException:
-            new.unlink(missing_ok=True)
-            raise
-        sync_path(path.parent, os.O_DIRECTORY)
+        with replaced(path, mode) as file:
+            file.write(contents)
 
     with_own_errors(str(path), write)

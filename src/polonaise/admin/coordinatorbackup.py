@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ from polonaise.coordination.rebuilding import NodeAnswer, Noted, Promised, newes
 from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import (
     AlreadyInitialized,
+    BadOption,
     CoordinatorDamaged,
     NotInitialized,
     PolonaiseError,
@@ -26,10 +26,11 @@ from polonaise.errors import (
     UnsupportedVersion,
 )
 from polonaise.host import Host
-from polonaise.host.files import sync_path, with_own_errors
+from polonaise.host.files import with_own_errors
+from polonaise.host.replacing import replaced
 from polonaise.link.connection import ANY_CLUSTER
 from polonaise.redaction import redacted
-from polonaise.terms import StorageId
+from polonaise.terms import NO_SESSION, PartitionId, StorageId
 from polonaise.wire.messages import NOTES_VERSION, ROLE_SERVER, ROLE_STORAGE, NotedAre, TellNoted
 
 _MAGIC: Final = "polonaise-coordinator-backup"
@@ -57,22 +58,56 @@ async def backup(coordinator: Coordinator) -> Noted:
 
 
 def write_backup(path: Path, noted: Noted) -> None:
-    """Write a backup, durably: beside its place, then renamed. Raises faults of the disk, and leaves what was there."""
+    """Write a backup to a file, as `replaced` does. Raises faults of the disk, and `BadOption`; a file is kept then."""
     document = json.dumps(noted.document(), sort_keys=True).encode()
     raw = f"{_MAGIC} {_FORMAT} {crc32(document):08x}\n".encode() + document + b"\n"
 
     def write() -> None:
-        beside = path.with_name(f"{path.name}.new")
-        try:
-            beside.write_bytes(raw)
-            sync_path(beside)
-            beside.replace(path)
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
-        sync_path(path.parent, os.O_DIRECTORY)  # else a loss of power could take the name back
+        with replaced(path) as file:
+            file.write(raw)
 
     with_own_errors(str(path), write)
+
+
+def outdated_in(noted: Noted) -> list[PartitionId]:
+    """Return the partitions whose values are known to be older than what the storage nodes have seen."""
+    return [partition for partition, value in sorted(noted.partitions.items()) if value.outdated != NO_SESSION]
+
+
+def check_replaces_no_later(path: Path, noted: Noted) -> None:
+    """Raise `BadOption` if the file is a backup with later values than these, or one of another cluster."""
+    try:
+        kept = read_backup(path) if path.is_file() else None
+    except PolonaiseError:
+        return  # no backup, or a damaged one: nothing is lost with it
+    if kept is None or kept.description is None or noted.description is None:
+        return
+    consent = "Nothing was written: name another file, or replace it with --force"
+    if kept.description.key != noted.description.key:
+        raise BadOption(f"{path} is a backup of another cluster, {kept.description.key.hex()}. {consent}")
+    if kept.version > noted.version:
+        later = "the description of the cluster"
+    elif behind := [
+        partition
+        for partition, value in sorted(noted.partitions.items())
+        if (before := kept.partitions.get(partition)) is not None
+        and (before.session > value.session or before.generation > value.generation)
+    ]:
+        later = f"the values of partitions {_some(behind)}"
+    elif outdated_in(noted) and not outdated_in(kept):  # each try to start a session has raised the numbers since
+        later = f"the values of partitions {_some(outdated_in(noted))}"
+    elif kept.unique_id > noted.unique_id or kept.expected_version > noted.expected_version:
+        later = "how many ids were given out, or which servers there are to be"
+    else:
+        return
+    raise BadOption(
+        f"{path} is a later backup of this cluster: {later} there are later than the coordinator's, which has been put "
+        f"back to an older state. {consent}"
+    )
+
+
+def _some(partitions: Sequence[PartitionId]) -> str:
+    return ", ".join([*map(str, partitions[:5]), *(["…"] if len(partitions) > 5 else [])])
 
 
 def read_backup(path: Path) -> Noted:

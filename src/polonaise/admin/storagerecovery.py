@@ -57,6 +57,8 @@ async def recover_storage(
     the disk. A recovery that fails on its way leaves what it has written beside `directory`.
     """
     source = source.rstrip("/") or "/"
+    if os.path.islink(directory.rstrip("/")):
+        directory = os.path.realpath(directory)  # the link stays, and leads to what is made
     staging = _checked(directory, source, name)
     found = find(source)
     for files in found:

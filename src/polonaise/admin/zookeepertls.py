@@ -8,6 +8,7 @@ from pathlib import Path
 
 from polonaise.errors import CertificateUnusable
 from polonaise.host.files import with_own_errors
+from polonaise.host.replacing import replaced
 from polonaise.host.tls import TlsFiles
 
 
@@ -33,11 +34,8 @@ def check_key(path: str) -> None:
 
 def write_store(path: Path, tls: TlsFiles) -> None:
     """Write key and certificate into one file, for the user of this process only. It is whole at any time."""
-    new = path.with_suffix(".new")
-    new.unlink(missing_ok=True)
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    with replaced(path, mode=0o600) as file:
         file.write(Path(tls.key).read_bytes() + b"\n" + Path(tls.certificate).read_bytes())
-    new.replace(path)
 
 
 def changes_of(tls: TlsFiles) -> tuple[object, ...]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
+import typer
 from typer import Argument, Option
 
 from polonaise.cli import inputs, looking
@@ -20,27 +22,54 @@ if TYPE_CHECKING:
     from polonaise.coordination import Coordinator
     from polonaise.host import Host
 
+_STREAM: Final = Path("-")
+_OUTPUT: Final = Path("/dev/stdout")
+_INPUT: Final = Path("/dev/stdin")
+
 
 @cluster.command("backup", epilog=EXIT_STATUS)
 @with_tls
 def cluster_backup(
-    file: Annotated[Path, Argument(help="File to write; one that is there is replaced.")],
+    file: Annotated[Path, Argument(help="File to write; one that is there is replaced. `-`: standard output.")],
     coordinator: looking.CoordinatorOption = None,
+    force: Annotated[
+        bool, Option("--force", help="Replace a backup with later values, or of another cluster.")
+    ] = False,
     as_json: looking.Json = False,
 ) -> None:
-    """Write the coordinator's values to a file, for `cluster recover`. The file holds no secrets, and not the log."""
+    """Write the coordinator's values to a file, for `cluster recover`. The file holds no secrets, and not the log.
+
+    A link stays, and what it points to is replaced; into a pipe or a device it is written. A backup with later values
+    is kept: the coordinator has been put back to an older state then. What is known of that is told as a warning.
+    """
+    path = _OUTPUT if file == _STREAM else file
 
     async def do(_: Host, opened: Coordinator) -> None:
-        from polonaise.admin.coordinatorbackup import backup, write_backup
+        from polonaise.admin.coordinatorbackup import backup, check_replaces_no_later, outdated_in, write_backup
+        from polonaise.host.replacing import is_standard_output
 
         noted = await backup(opened)
-        write_backup(file, noted)
+        if not force:
+            check_replaces_no_later(path, noted)
+        in_output = is_standard_output(path)
+        write_backup(path, noted)
         assert noted.description is not None
-        key, total = noted.description.key.hex(), noted.description.total
+        key, total, outdated = noted.description.key.hex(), noted.description.total, outdated_in(noted)
+        if outdated:
+            typer.echo(
+                "WARNING: the coordinator has been put back to an older state, and its values are older than the "
+                f"storage nodes know, of partitions {', '.join(map(str, outdated))}: keep your earlier backups, and "
+                "recover (operations: when the coordinator has lost its data)",
+                err=True,
+            )
         if as_json:
-            say_json({"cluster": key, "partitions": total, "file": str(file)})
+            told = json.dumps({"cluster": key, "partitions": total, "file": str(file), "outdated": outdated})
         else:
-            say(f"cluster {key}: the values of {total} partitions are in {file}")
+            told = f"cluster {key}: the values of {total} partitions are in {file}"
+        if in_output:  # what is there is the backup, and nothing else
+            typer.echo(told, err=True)
+        else:
+            say(told)
 
     looking.with_coordinator(coordinator, do)
 
@@ -48,7 +77,9 @@ def cluster_backup(
 @cluster.command("recover", epilog=EXIT_STATUS)
 @with_tls
 def cluster_recover(
-    file: Annotated[Path | None, Argument(help="File that `cluster backup` has written.", show_default=False)] = None,
+    file: Annotated[
+        Path | None, Argument(help="File that `cluster backup` has written. `-`: standard input.", show_default=False)
+    ] = None,
     coordinator: looking.CoordinatorOption = None,
     storage: Annotated[
         str | None,
@@ -77,7 +108,7 @@ def cluster_recover(
     from polonaise.node.addresses import storage_nodes_of
     from polonaise.node.embedded import SCHEME
 
-    known = None if file is None else read_backup(file)
+    known = None if file is None else read_backup(_INPUT if file == _STREAM else file)
     nodes = storage_nodes_of(inputs.listed(storage), "--storage") if storage else {}
 
     def tell(made: RecoveredCluster) -> None:

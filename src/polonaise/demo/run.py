@@ -258,6 +258,7 @@ def without_tls() -> Iterator[None]:
 def _make_room(output: Path) -> None:
     marker = output / _MARKER
     try:
+        output = output.resolve()  # a link to it stays
         if output.exists() and not marker.exists() and any(output.iterdir()):
             raise BadOption(f"{output} holds something else than a day of this bank: choose another --output")
         shutil.rmtree(output, ignore_errors=True)

@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from polonaise.errors import BadOption, DiskFailed
+from polonaise.host.replacing import replaced
 from polonaise.pipelines.charts import Bars, Chart, Lines, Series
 from polonaise.pipelines.formatting import quoted
 from polonaise.pipelines.joblog import open_log
 from polonaise.pipelines.page import ReportPage
 from polonaise.pipelines.progress import JobProgress, Silence
-from polonaise.pipelines.runs import replaced
 from polonaise.pipelines.snapshots import Snapshot
 from polonaise.pipelines.summaries import Summaries, summed_up, top_values
 from polonaise.pipelines.tables import Table
@@ -238,12 +238,12 @@ def _stored(directory: Path, page: ReportPage, tables: Mapping[str, pa.Table]) -
         directory.mkdir(parents=True, exist_ok=True)
         for name, table in tables.items():
             path = directory / f"{name}.parquet"
-            with replaced(path) as unfinished:
-                pq.write_table(table, unfinished, compression="zstd")
+            with replaced(path) as file:
+                pq.write_table(table, file, compression="zstd")
             paths.append(path)
         # The page last: a new page never stands beside earlier versions of its tables, even if the job is killed.
-        with replaced(directory / _PAGE) as unfinished:
-            unfinished.write_text(page.html(), encoding="utf-8")
+        with replaced(directory / _PAGE) as file:
+            file.write(page.html().encode())
     except OSError as error:
         raise DiskFailed(f"the report can't be written to {directory}: {error.strerror or error}") from error
     return tuple(paths)

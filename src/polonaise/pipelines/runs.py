@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from polonaise.errors import BadOption, DiskFailed, PolonaiseError
+from polonaise.host.replacing import may_be_replaced, replaced
 
 
 class Report(Protocol):
@@ -77,17 +76,6 @@ def run(job: str, work: Callable[[], ReportT], finished: Callable[[Run], None]) 
     return report
 
 
-@contextmanager
-def replaced(path: Path) -> Iterator[Path]:
-    """Give a path to write to. If the `with` statement ends without an error, this replaces the file in one step."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield unfinished
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
 class ReportFile:
     """The file for a run's report, checked before the run, which may take hours.
 
@@ -96,13 +84,13 @@ class ReportFile:
 
     def __init__(self, path: str) -> None:
         self._path = Path(path).absolute()
-        if self._path.is_dir() or not os.access(self._path.parent, os.W_OK | os.X_OK):
+        if not may_be_replaced(self._path):
             raise BadOption(f"the report can't be written to {path}: name a file in a writable directory")
 
     def write(self, run: Run) -> None:
-        """Replace the file in one step: readers see the report before, or this one. Raises `DiskFailed`."""
+        """Replace the file as `replaced` does: readers see the report before, or this one. Raises `DiskFailed`."""
         try:
-            with replaced(self._path) as unfinished:
-                unfinished.write_text(json.dumps(run.fields(), indent=2) + "\n")
+            with replaced(self._path) as file:
+                file.write(json.dumps(run.fields(), indent=2).encode() + b"\n")
         except OSError as error:
             raise DiskFailed(f"the report can't be written to {self._path}: {error.strerror or error}") from error
