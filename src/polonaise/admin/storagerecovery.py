@@ -57,8 +57,7 @@ async def recover_storage(
     the disk. A recovery that fails on its way leaves what it has written beside `directory`.
     """
     source = source.rstrip("/") or "/"
-    if os.path.islink(directory.rstrip("/")):
-        directory = os.path.realpath(directory)  # the link stays, and leads to what is made
+    directory = _beyond_link(directory)
     staging = _checked(directory, source, name)
     found = find(source)
     for files in found:
@@ -89,6 +88,11 @@ async def recover_storage(
     finally:
         host.close()
     return copies
+
+
+def _beyond_link(directory: str) -> str:
+    """Return where a link leads, or the path as it is: the link stays, and leads to what is made."""
+    return os.path.realpath(directory) if os.path.islink(directory.rstrip("/")) else directory
 
 
 def _checked(directory: str, source: str, name: StorageId) -> str:
