@@ -22,12 +22,21 @@ _ENDS_CHARACTERS: Final = 100_000
 """The characters before the end of a text that are read with it: many lines, in which a secret may begin."""
 
 _SECRET_NAMES: Final = "pass|pwd|secret|token|key|cred|sig|auth|private|sas"
-_SECRET_NAME: Final = re.compile(rf"(?i){_SECRET_NAMES}")
-_NAME: Final = re.compile(r"(?:^|[?&;,\s'\"({/:])([\w.\-%]+)=")
-_VALUE: Final = re.compile(r"'[^']*'?|\"[^\"]*\"?|[^&;\s'\")},]*")
+_SECRET_NAME: Final = re.compile(rf"(?i){_SECRET_NAMES}|(?:^|[_.\-])pw$")
+_NAME: Final = re.compile(r"(?:^|[?&#;,\s'\"({/:])([\w.\-%]+)=")
+_VALUE: Final = re.compile(r"b?'(?:[^'\\]|\\.|'')*'?|b?\"(?:[^\"\\]|\\.|\"\")*\"?|[^&;\s'\")},]*", re.DOTALL)
 """A parameter, and its value: `password=…` in a query, a JDBC address or a DSN of words.
 
 A quoted value without its second quote has been cut by somebody else: it goes to the end.
+"""
+_CERTAIN_NAMES: Final = "passw(?:or)?d|passphrase|pwd|secret|token|(?:api|access|private)[_-]?key|authorization"
+_SETTING: Final = re.compile(
+    rf"(?i)(?<![\w.\-])(?:[\w.\-]{{0,100}}(?:{_CERTAIN_NAMES})(?:['\"]?\s{{0,9}}:|['\"]?\s{{1,9}}=)|"
+    rf"--[\w\-]{{0,100}}(?:{_CERTAIN_NAMES})(?=\s)|(?:password|identified\s{{1,9}}by)(?=\s{{1,9}}['\"]))\s{{0,9}}(?:(?:bearer|basic)\s{{1,9}})?"
+)
+"""What stands before a secret in JSON, in a header, in settings with blanks, on a command line, and in SQL.
+
+Fewer names than in an address: many a word of a message stands before a colon.
 """
 _UP_TO_AT: Final = re.compile(r"(?<!\S)\S*@")
 """A word up to its last at sign."""
@@ -36,8 +45,9 @@ _PASSWORD: Final = re.compile(
 )
 """`user:password@`, up to the last at sign: an unquoted at sign within a password would leave its second half visible.
 """
-_SPACED: Final = re.compile(r"(?P<scheme>(?<![\w+.\-])[\w+.\-]+://)(?P<user>[^\s:/@'\"]*):[^@\n]{1,200}@")
-"""`user:password@` with blanks in it, only where a scheme shows that an address begins."""
+_SPACED: Final = re.compile(r"(?P<scheme>(?<![\w+.\-])[\w+.\-]+://)(?P<user>[^\s:/@'\"]*):(?:[^\n:]|:(?!//)){1,200}@")
+"""`user:password@` with blanks in it, up to the last at sign before another address, only where a scheme shows that an
+address begins: what is told between an address and a later at sign of its line is hidden with the password."""
 _TOKEN: Final = re.compile(r"(?i)\b(?P<scheme>https?://)[^\s:/@'\"]+@")
 """A user without a password in an http or https address, where the user may be itself the token."""
 _QUOTED: Final = re.compile(r"(?i)(?<![^\s?&=;'\"])[^\s?&=;'\"]*(?:%3a%2f%2f|%40|%3d)[^\s&;'\"]*")
@@ -85,10 +95,11 @@ def redacted_end(text: str, characters_max: int) -> str:
 def _redacted(shown: str, depth: int) -> str:
     # Each pattern begins where a word or a run of letters does, so that no letter is looked at from many beginnings.
     shown = _QUOTED.sub(lambda match: _within(match[0], depth), shown)
-    shown = _UP_TO_AT.sub(lambda word: _PASSWORD.sub(_without_password, word[0]), shown)
+    # With blanks first: the first half of a password, hidden on its own, would look like the whole of it.
     shown = _SPACED.sub(_without_password, shown)
+    shown = _UP_TO_AT.sub(lambda word: _PASSWORD.sub(_without_password, word[0]), shown)
     shown = _TOKEN.sub(lambda match: f"{match['scheme']}{HIDDEN}@", shown)
-    return _without_named(shown)
+    return _without_settings(_without_named(shown))
 
 
 def _without_password(match: re.Match[str]) -> str:
@@ -97,11 +108,20 @@ def _without_password(match: re.Match[str]) -> str:
 
 def _without_named(text: str) -> str:
     """Return the text without the values of parameters whose names suggest a secret."""
+    return _without_values(text, _NAME, lambda name: _SECRET_NAME.search(name[1]) is not None)
+
+
+def _without_settings(text: str) -> str:
+    """Return the text without what stands behind the name of a secret and a colon, or an equals sign with blanks."""
+    return _without_values(text, _SETTING, lambda _: True)
+
+
+def _without_values(text: str, names: re.Pattern[str], hides: Callable[[re.Match[str]], bool]) -> str:
     parts, at = [], 0
-    while (name := _NAME.search(text, at)) is not None:
+    while (name := names.search(text, at)) is not None:
         parts.append(text[at : name.end()])
         at = name.end()
-        if _SECRET_NAME.search(name[1]):
+        if hides(name):
             parts.append(HIDDEN)
             value = _VALUE.match(text, at)
             at = value.end() if value is not None else at

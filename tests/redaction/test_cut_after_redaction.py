@@ -36,7 +36,59 @@ def test_what_redaction_shortens_leaves_room_for_no_half_of_another_secret() -> 
 
 
 @pytest.mark.parametrize(
-    "piece", ["A", "a.", "a:", "pass", "%3d", "a=b", "%25", "a@", "x://", "key='", "http://", "?key=", "'", "+a-"]
+    "text",
+    [
+        "postgresql+psycopg://u:p@ss SECRET@h/db",
+        "mariadb+pymysql://u:a@b cSECRET/x@127.0.0.1:1/db",
+        "embedded:./l?fragments=s3://k:p@ss SECRET@b/x",
+        "s3://u:SECRET@a to s3://u:SECRET@b",
+        '{"password": "a SECRET", "user": "u"}',
+        "{'passwd': 'SECRET'}",
+        "{b'password': b'SECRET'}",
+        "db_password: SECRET",
+        "password = SECRET",
+        r"password='a\'SECRET b' user=u",
+        "password='a''SECRET b' user=u",
+        "https://h/#access_token=SECRET",
+        "https://h/?pw=SECRET",
+        "Authorization: Bearer SECRET",
+        "serve --db-password SECRET now",
+        "ALTER USER u IDENTIFIED BY 'SECRET'",
+        "ALTER ROLE u PASSWORD 'SECRET'",
+    ],
+)
+def test_a_secret_is_hidden_whole_in_whatever_form_it_is_told(text: str) -> None:
+    shown = redacted(text)
+    assert "SECRET" not in shown
+    assert "***" in shown
+
+
+def test_what_only_resembles_a_secret_is_told() -> None:
+    for text in ("the key: 5", "author: me", "3 of 5 tokens", "no password", "polonaise://h:7000 at 12:30", "a: b@c"):
+        assert redacted(text) == text
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "A",
+        "a.",
+        "a:",
+        "pass",
+        "%3d",
+        "a=b",
+        "%25",
+        "a@",
+        "x://",
+        "key='",
+        "http://",
+        "?key=",
+        "'",
+        "+a-",
+        "password",
+        "x://u:",
+        "\\",
+    ],
 )
 def test_long_words_take_time_in_proportion_to_their_length(piece: str) -> None:
     def took_s(count: int) -> float:
