@@ -86,6 +86,12 @@ def test_lines_are_those_that_another_system_has_written(shell: Shell) -> None:
     assert bodies == [b"one", b"two\rhalves", "\ufeffthree".encode()]
 
 
+def test_a_file_of_a_byte_order_mark_alone_has_no_lines(shell: Shell) -> None:
+    shell.cluster()
+    assert shell.run("log", "append", LOG, stdin=b"\xef\xbb\xbf") == (0, "", "")
+    assert bodies(shell) == []
+
+
 @pytest.mark.parametrize("end", [b"", b"\nnext"], ids=["the last line", "a line amid others"])
 def test_a_line_that_is_too_long_is_named_by_its_number(shell: Shell, end: bytes) -> None:
     shell.cluster()

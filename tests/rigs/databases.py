@@ -166,6 +166,8 @@ class PostgreSQL(Server):
     def command(self) -> list[str]:
         options = ["listen_addresses=", f"unix_socket_directories={self.directory}", "max_connections=200"]
         options += [f"fsync={'on' if self._synced else 'off'}", "deadlock_timeout=20ms"]
+        # As few digits as a server may be set to send: what is read must be whole all the same.
+        options += ["extra_float_digits=-12"] if self._pooled else []
         settings = [part for option in options for part in ("-c", option)]
         return [str(self._programs / "postgres"), "-D", str(self.directory / "data"), *settings]
 

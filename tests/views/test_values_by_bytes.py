@@ -6,12 +6,15 @@ import contextlib
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
-from polonaise.errors import ViewFailed, ViewUnfit
+from polonaise.errors import BadOption, ViewFailed, ViewUnfit
+from polonaise.terms import Transaction
 from polonaise.views.letters import DeadLetters
+from polonaise.views.sql import SqlView
 from polonaise.views.tables import Field, MarkedTable, Shape, snapshot
-from rigs.databases import engine_at, execute
+from rigs.databases import MariaDB, engine_at, execute
+from rigs.lacking import lacking
 
 NAMES = [
     "Alice",
@@ -61,6 +64,54 @@ def test_least_and_most_are_those_by_bytes(url: str) -> None:
         rows = [{"name": "all", "amount": 1, "least": name, "most": name} for name in NAMES]
         assert table.merge(lambda: [[row] for row in rows], {}, {0: 0})
     assert held(url) == [("all", len(NAMES), ordered[0], ordered[-1])]
+
+
+def test_numbers_are_read_with_all_their_digits(url: str, request: pytest.FixtureRequest) -> None:
+    floats = Shape("floats", (Field("n", "bigint"), Field("x", "double")), key=("n",))
+    values = [0.1234567890123456, 1e22, 12345678.9, 5e-324, -1.7976931348623157e308]
+    if "postgresql" in url:
+        name = url.partition("?")[0].rpartition("/")[2]
+        execute(url, f'ALTER DATABASE "{name}" SET extra_float_digits = -12')
+    with contextlib.closing(MarkedTable(url, floats, LOG, "by number")) as table:
+        table.prepare()
+        rows = [{"n": n, "x": x} for n, x in enumerate(values)]
+        assert table.replace(lambda: [rows], {}, {0: 0})
+    with snapshot(url, floats.fields, floats.name, marks_table=None) as (_, parts):
+        assert sorted(row for part in parts for row in part) == list(enumerate(values))
+
+
+@pytest.mark.slow
+def test_a_binary_log_of_statements_is_named_with_what_can_be_set() -> None:
+    class Counted(SqlView):
+        def apply(self, tx: Transaction, db: Connection) -> None: ...
+
+    if MariaDB.program() is None:
+        lacking("no `mariadbd` on this machine: Debian's package mariadb-server-core has it")
+    options = {"log-bin": "log", "binlog-format": "STATEMENT", "transaction-isolation": "READ-COMMITTED"}
+    options["max-join-size"] = "1"
+    with contextlib.closing(MariaDB(options)) as server:
+        server.start()
+        url = server.database()
+        with pytest.raises(ViewUnfit, match="binlog_format to MIXED or ROW"):
+            Counted(url).prepare()
+        Counted.isolation_level = "REPEATABLE READ"
+        Counted(url).prepare()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "mariadb+pymysql://u@h/db?nosuch=1",
+        "mariadb+pymysql://u@h/db?ssl_key=/no&ssl_ca=/no",
+        "postgresql+psycopg://u@127.0.0.1:1/d?x=1",
+    ],
+)
+def test_a_wrong_option_of_a_url_is_told_as_that(wrong: str) -> None:
+    class Counted(SqlView):
+        def apply(self, tx: Transaction, db: Connection) -> None: ...
+
+    with pytest.raises(BadOption, match="correct the options of the URL"):
+        Counted(wrong).prepare()
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, select, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from polonaise.errors import BadOption, ViewUnfit
+from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
 from polonaise.player.deliverytarget import AppliedBatch
 from polonaise.player.protocol.entries import RoutedEntry
 from polonaise.player.sqldelivery import SqlDeliveryTarget
@@ -145,8 +145,64 @@ async def test_an_error_that_apply_caught_in_postgresql_is_raised_at_the_end(pos
     check_fold(postgresql_url, {0: 0})
 
 
-STATEMENTS = ["COMMIT", "rollback", " /* well */ commit work"]
+@pytest.mark.parametrize("goes_on", [False, True], ids=["and does no more", "and goes on"])
+async def test_a_full_disk_on_which_sqlite_rolls_back_is_told_as_that(sqlite_url: str, goes_on: bool) -> None:
+    """SQLite ends the transaction with the error, which `apply` catches outside of `begin_nested()`."""
+    open_accounts(sqlite_url)
+    execute(sqlite_url, "CREATE TABLE more (x BLOB)")
+    full = [True]
+
+    class Notes(Bank):
+        def apply(self, tx: Transaction, db: Connection) -> None:
+            if full and full.pop():
+                pages = db.exec_driver_sql("PRAGMA page_count").scalar_one()
+                db.exec_driver_sql(f"PRAGMA max_page_count = {pages + 1}")
+                with contextlib.suppress(DBAPIError):
+                    for _ in range(50):
+                        db.execute(text("INSERT INTO more VALUES (zeroblob(20000))"))
+            if goes_on or not full:
+                super().apply(tx, db)
+
+    view = Notes(sqlite_url)
+    try:
+        with pytest.raises(ViewUnavailable, match="disk is full"):
+            await view.apply_run(transactions(2))
+        full.clear()
+        assert await view.apply_run(transactions(2)) == 1
+    finally:
+        await view.close()
+    check_fold(sqlite_url, {0: 2})
+
+
+async def test_apply_may_drop_the_driver_s_connection(url: str) -> None:
+    """As SQLAlchemy says how to get rid of a bad one: the next try has another."""
+    open_accounts(url)
+    dropped: list[int] = []
+
+    class Drops(Bank):
+        def apply(self, tx: Transaction, db: Connection) -> None:
+            super().apply(tx, db)
+            if not dropped:
+                dropped.append(tx.id)
+                db.connection.invalidate()
+
+    view = Drops(url)
+    try:
+        with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the driver says of a connection that is gone
+            await view.apply_run(transactions(2))
+        assert await view.high_water_mark(0) == -1
+        assert await view.apply_run(transactions(2)) == 1
+    finally:
+        await view.close()
+    check_fold(url, {0: 2})
+
+
+STATEMENTS = ["COMMIT", "rollback", " /* well */ commit work", " ; COMMIT"]
 ON_MARIADB = [
+    "/*!COMMIT*/",
+    "/*M!100000 COMMIT */",
+    "# well\nCOMMIT",
+    "SET STATEMENT max_statement_time = 1 FOR COMMIT",
     "CREATE TABLE more (id INT)",
     "TRUNCATE journal",
     "SET autocommit = 1",
@@ -164,12 +220,17 @@ def with_a_cursor(db: Connection, statement: str) -> None:
         cursor.execute(statement)
 
 
+def with_many(db: Connection, statement: str) -> None:
+    with contextlib.closing(db.connection.cursor()) as cursor:
+        cursor.executemany(statement, [()])
+
+
 def by_the_driver(db: Connection, statement: str) -> None:
     driver: Any = db.connection.dbapi_connection
     getattr(driver, "rollback" if "rollback" in statement else "commit")()
 
 
-@pytest.mark.parametrize("how", [through_sqlalchemy, with_a_cursor, by_the_driver])
+@pytest.mark.parametrize("how", [through_sqlalchemy, with_a_cursor, with_many, by_the_driver])
 @pytest.mark.parametrize("statement", STATEMENTS)
 async def test_nobody_else_ends_the_transaction_unnoticed(
     server_url: str, how: Callable[[Connection, str], None], statement: str

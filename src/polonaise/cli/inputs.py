@@ -196,7 +196,7 @@ async def lines() -> AsyncGenerator[bytes, None]:
             yield _line(line, number)
             number += 1
         _check_size(incomplete, number)
-    if incomplete:
+    if incomplete and (number > 1 or incomplete != codecs.BOM_UTF8):  # a mark alone is a file without a line
         yield _line(incomplete, number)
 
 
@@ -215,12 +215,16 @@ def _check_size(body: bytes, line: int | None = None) -> None:
     """
     from polonaise.client.protocol.draft import Limits, checked_body
 
+    limits = Limits()
     try:
-        checked_body(body, Limits())
-    except BodyTooLarge as error:
+        checked_body(body, limits)
+    except BodyTooLarge:
         if line is None:
             raise
-        raise BodyTooLarge(f"line {line} is too long, and those before it may be in the log: {error.text}") from None
+        raise BodyTooLarge(  # without a number of bytes: the end of the line may not have been read
+            f"line {line} is too long, and those before it may be in the log: a body has {limits.body_bytes_max} bytes "
+            "at most; store it elsewhere and append its address"
+        ) from None
 
 
 async def _standard_input() -> AsyncGenerator[bytes, None]:

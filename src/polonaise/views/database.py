@@ -11,14 +11,14 @@ from typing import Final, cast
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from polonaise.errors import BadOption, Forked, NotFound, ViewUnavailable, ViewUnfit
 from polonaise.redaction import redacted
 from polonaise.views.databaseerrors import translated, trouble_in
-from polonaise.views.dialects import SQLITE, engine_of, set_up, unchain
+from polonaise.views.dialects import MARIADB, SQLITE, engine_of, read_whole_floats, set_up, unchain
 from polonaise.views.writerconnection import WriterConnection, begin_sqlite, note_errors
 
 _SQLITE_HEADER: Final = b"SQLite format 3\0"
@@ -32,6 +32,8 @@ _SNAPSHOT_LEVELS: Final = ("REPEATABLE READ", "SERIALIZABLE")
 """The isolation levels under which all reads of a transaction see one state."""
 _UNCHAINED: Final = "polonaise: unchained"
 _LEAST_LEVEL: Final = "READ COMMITTED"
+_BINLOG_REFUSES: Final = "SELECT @@log_bin AND @@SESSION.sql_log_bin AND @@SESSION.binlog_format = 'STATEMENT'"
+"""Asks MariaDB whether it logs statements, which it can't of transactions at the least level."""
 
 
 class Database:
@@ -98,6 +100,8 @@ class Database:
                 # Or a mark might be read that is rolled back afterwards, and be taken for what is applied.
                 level = _LEAST_LEVEL if level.upper().replace("_", " ") == "READ UNCOMMITTED" else level
                 db.execution_options(isolation_level=level)
+                if self.kind in MARIADB:
+                    _check_binary_log(db)
             # The connection lives as long as its worker: the application's pool must neither wait for it nor get it
             # back with these settings.
             db.detach()
@@ -157,22 +161,39 @@ class Database:
                 default = self.engine.dialect.default_isolation_level
                 level = default if default in _SNAPSHOT_LEVELS else _SNAPSHOT_LEVELS[0]
                 db.execution_options(isolation_level=level)
+                read_whole_floats(db)
             yield db
 
     def _connected(self) -> Connection:
-        """Return a connection of the engine. Raises `ViewUnavailable`, `Forked`."""
+        """Return a connection of the engine. Raises `ViewUnavailable`, `Forked`, and `BadOption` for a wrong option."""
         self.check_process()
         try:
             return self.engine.connect()
         except (OperationalError, InterfaceError, PoolTimeout) as error:
             reason = getattr(error, "orig", error)
             raise ViewUnavailable(f"can't connect to {redacted(self.engine.url)}: {redacted(reason)}") from error
+        except (ProgrammingError, TypeError, ValueError, OSError) as error:
+            # The driver's own for an option that it does not know, or a file that it can't read; none of the network's.
+            reason = getattr(error, "orig", error)
+            raise BadOption(
+                f"can't connect to {redacted(self.engine.url)}: {redacted(reason)}; correct the options of the URL, "
+                "and the files that they name"
+            ) from error
 
     def close(self) -> None:
         """Close the engine if it was made here; the application's engine, and a parent process's, stay open."""
         if self._owned and not self.is_parents:
             self.engine.dispose()
             self._pid = None  # the next connections may be opened by a child
+
+
+def _check_binary_log(db: Connection) -> None:
+    """Raise `ViewUnfit` if MariaDB's binary log refuses every change at the isolation level of the connection."""
+    if db.exec_driver_sql(_BINLOG_REFUSES).scalar() and db.get_isolation_level() in (_LEAST_LEVEL, "READ UNCOMMITTED"):
+        raise ViewUnfit(
+            "MariaDB refuses changes at the isolation level READ COMMITTED while binlog_format is STATEMENT: set "
+            "binlog_format to MIXED or ROW, or the view's isolation_level to REPEATABLE READ"
+        )
 
 
 def _driver(db: Connection) -> sqlite3.Connection:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
@@ -100,7 +100,7 @@ def _set_up_mariadb(driver: Any, utc: bool) -> None:
         modes += [mode for mode in _MODES_WANTED if mode not in modes]
         cursor.execute(
             "SET SESSION sql_mode = %s, sql_select_limit = %s, sql_safe_updates = 0, sql_auto_is_null = 0, "
-            "completion_type = 'NO_CHAIN'",
+            "sql_big_selects = 1, completion_type = 'NO_CHAIN'",
             (",".join(modes), _ALL_ROWS),
         )
         if utc:
@@ -113,12 +113,24 @@ def _set_up_postgresql(driver: Any, utc: bool) -> None:
     # has prepared; and a plan that is kept fails when a table is altered.
     driver.prepare_threshold = None
     wanted = {} if driver.info.encoding == "utf-8" else {"client_encoding": "UTF8"}
+    (digits,) = driver.execute("SHOW extra_float_digits").fetchone()
+    if int(digits) < 1:
+        wanted["extra_float_digits"] = "1"
     if utc:
         wanted |= {"TimeZone": "UTC", "DateStyle": "ISO, YMD"}
-    # Poolers keep these for the client, and no others.
+    # Poolers keep these for the client, and no others: digits are asked for in each transaction that only reads, too.
     for name, value in wanted.items():
         driver.execute(f"SET {name} TO '{value}'")
     driver.commit()
+
+
+def read_whole_floats(db: Connection) -> None:
+    """Have PostgreSQL send floating-point numbers with all their digits until the transaction ends.
+
+    Its own default does, but a server, a database or a user may be set to fewer, and then reads would be rounded.
+    """
+    if db.dialect.name == POSTGRESQL:
+        db.exec_driver_sql("SET LOCAL extra_float_digits = 1")
 
 
 def unchain(dialect: Dialect, driver: Any) -> None:

@@ -22,14 +22,18 @@ _WRITER: Final = "polonaise_writer"
 _WHOLE: Final = "polonaise_whole"
 """The savepoint that is there as long as the transaction that began with it."""
 
-_COMMENTS: Final = r"^(?:\s|/\*.*?\*/|--[^\n]*\n)*"
+_COMMENTS: Final = r"^(?:\s|;|/\*.*?\*/|--[^\n]*\n)*"
+_COMMENTS_MARIADB: Final = r"^(?:\s|;|/\*M?!\d*|/\*.*?\*/|--[^\n]*\n|#[^\n]*\n)*"
+"""What may stand before a statement. MariaDB executes what is in a comment that begins with `/*!` or `/*M!`."""
 _ENDS: Final = re.compile(
     _COMMENTS + r"(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:WORK\s+|TRANSACTION\s+)?TO\b)|PREPARE\s+TRANSACTION)\b",
     re.IGNORECASE | re.DOTALL,
 )
 """Statements that end a transaction in PostgreSQL."""
 _ENDS_MARIADB: Final = re.compile(
-    _COMMENTS + r"(?:COMMIT|ROLLBACK(?!\s+(?:WORK\s+)?TO\b)|BEGIN|START|XA|SET\s[^;]*\bautocommit|LOCK|UNLOCK|ALTER|"
+    _COMMENTS_MARIADB
+    + r"(?:COMMIT|ROLLBACK(?!\s+(?:WORK\s+)?TO\b)|BEGIN(?!\s+NOT\s+ATOMIC\b)|START|XA|SET\s[^;]*\bautocommit|"
+    r"SET\s+STATEMENT\s[^;'\"]*\sFOR\s+COMMIT|LOCK|UNLOCK|ALTER|"
     r"CREATE(?!\s+(?:OR\s+REPLACE\s+)?TEMPORARY\b)|DROP(?!\s+TEMPORARY\b)|RENAME|TRUNCATE|GRANT|REVOKE|ANALYZE|"
     r"OPTIMIZE|REPAIR|CHECK|CACHE|FLUSH|RESET|INSTALL|UNINSTALL)\b",
     re.IGNORECASE | re.DOTALL,
@@ -65,6 +69,8 @@ class WriterConnection:
         self._meddled = False
         self._swallowed: DBAPIError | None = None
         """The error of this transaction that `apply` may have caught."""
+        self._ended_by: DBAPIError | None = None
+        """The error with which SQLite has rolled this transaction back."""
         db.execution_options(**{_WRITER: self})
         event.listen(db, "commit", self._check_end)
         event.listen(db, "rollback", self._check_end)
@@ -82,8 +88,11 @@ class WriterConnection:
 
     @property
     def usable(self) -> bool:
-        """Whether the connection can still be used."""
-        return not (self.db.closed or self.db.invalidated)
+        """Whether the connection can still be used.
+
+        Application code may have dropped the driver's connection below SQLAlchemy's (`db.connection.invalidate()`).
+        """
+        return not (self.db.closed or self.db.invalidated) and self.db.connection.dbapi_connection is self._driver
 
     @contextlib.contextmanager
     def transaction(self, *, guarded: bool = False, synced: bool = False) -> Iterator[Connection]:
@@ -104,7 +113,7 @@ class WriterConnection:
                 self._sqlite.execute("PRAGMA synchronous = NORMAL")
             return
         db, transaction = self.db, self.db.begin()
-        self._swallowed = None
+        self._swallowed = self._ended_by = None
         self.was_ended = False
         try:
             if self._sqlite is not None:
@@ -160,6 +169,8 @@ class WriterConnection:
 
     def _reason(self, error: BaseException) -> DBAPIError | None:
         """Return the error with which the database has ended the transaction, if `error` only followed from it."""
+        if self._ended_by is not None:
+            return self._ended_by if isinstance(error, Exception) and error is not self._ended_by else None
         caught = self._swallowed
         if caught is None or caught is error or trouble_in(caught) is None or trouble_in(error) is not None:
             return None
@@ -200,8 +211,16 @@ class WriterConnection:
             self._check_still_open()
 
     def _check_still_open(self) -> None:
-        """Raise `BadOption` if the application has ended the transaction, as far as is known without asking."""
-        self._meddled = self._meddled or (self._sqlite is not None and not self._sqlite.in_transaction)
+        """Raise if the transaction has ended, as far as is known without asking: `BadOption` if `apply` ended it.
+
+        If SQLite did, on an error that `apply` caught, such as that of a full disk, that error is raised again.
+        """
+        if not self._meddled and self._sqlite is not None and not self._sqlite.in_transaction:
+            self._meddled = True
+            if self._swallowed is not None and trouble_in(self._swallowed) is not None:
+                self._ended_by = self._swallowed
+        if self._ended_by is not None:
+            raise self._ended_by
         if self._meddled:
             raise BadOption(_HAS_ENDED)
 
@@ -238,9 +257,16 @@ class WriterConnection:
 
         class RefusingCursor(kind):  # type: ignore[misc]
             def execute(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+                self._check(query)
+                return super().execute(query, *args, **kwargs)
+
+            def executemany(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+                self._check(query)
+                return super().executemany(query, *args, **kwargs)
+
+            def _check(self, query: Any) -> None:
                 if not (writer._ours or writer._meddled) and _ends_on_postgresql(query, self):
                     raise BadOption(_MAY_NOT_END)
-                return super().execute(query, *args, **kwargs)
 
         return RefusingCursor
 
