@@ -98,6 +98,36 @@ def test_a_directory_in_place_of_a_key_is_refused(ours: Authority) -> None:
     assert f"{files.key!r} can't be read: Is a directory" in refusal(files)
 
 
+def in_place_of(kind: str, path: str) -> None:
+    """Put something into a file's place from which nothing can be read, or no end."""
+    os.remove(path)
+    match kind:
+        case "a pipe":
+            os.mkfifo(path)
+        case "a device without an end":
+            os.symlink("/dev/zero", path)
+        case "a large file":
+            with open(path, "wb") as file:
+                file.truncate(2**40)
+
+
+NO_FILES = ["a pipe", "a device without an end", "a large file"]
+
+
+@pytest.mark.parametrize("file", ["ca", "certificate", "key"])
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_can_not_be_read_to_its_end_is_refused_by_name_and_leaves_the_files_before_in_use(
+    ours: Authority, file: str, kind: str
+) -> None:
+    files = ours.node()
+    identity = TlsIdentity(files)
+    context = identity.accepting()
+    in_place_of(kind, getattr(files, file))
+    assert identity.accepting() is context
+    assert f"{getattr(files, file)!r} " in identity.warning()
+    assert getattr(files, file) in refusal_of(files)
+
+
 def test_a_key_that_does_not_fit_its_certificate_is_refused(ours: Authority) -> None:
     files, other = ours.node(), ours.node("other")
     said = refusal(TlsFiles(files.ca, files.certificate, other.key))
@@ -257,7 +287,7 @@ def test_files_that_can_not_be_opened_for_a_moment_are_tried_again_and_told_dail
     context = identity.accepting()
     tries = 0
 
-    def no_descriptors(*_: Any) -> Any:
+    def no_descriptors(*_: Any, **__: Any) -> Any:
         nonlocal tries
         tries += 1
         raise OSError(errno.EMFILE, "Too many open files")

@@ -43,6 +43,8 @@ EXPIRY_WARNING_S: Final = 14 * 86_400.0
 _DAY_S: Final = 86_400.0
 RETRY_S: Final = 30.0
 """Seconds after which files that could not be used are tried again even though they did not change."""
+_FILE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""The most bytes of a file. That of a system's CAs has a quarter of a million."""
 _PATH_MAX: Final = 4096
 """The most characters of a path, which is Linux's limit."""
 
@@ -206,6 +208,7 @@ class TlsIdentity:
         if version[0] == self._used[0] or version[1:] != self._used[1:]:
             return
         try:
+            _check_text(self.files.ca, "CERTIFICATE-----", "certificate")
             accepting = _loaded(self.files, ssl.PROTOCOL_TLS_SERVER)
             dialling = _loaded(self.files, ssl.PROTOCOL_TLS_CLIENT)
         except CertificateUnusable:
@@ -290,21 +293,30 @@ def _contexts(files: TlsFiles, role: str | None) -> _Contexts:
     return _Contexts(accepting, dialling, own)
 
 
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file as `open` does, but a pipe at once: until somebody writes into it, nothing else would go on."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def _check_text(path: str, mark: str, kind: str) -> None:
     """Raise `CertificateUnusable` unless the file can be read and holds `mark`, which PEM has for this kind.
 
     Also warn in the log of a private key that other users may read.
     """
     try:
-        with open(path, "rb") as file:
-            text = file.read()
+        with open(path, "rb", opener=_without_waiting) as file:
             status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise CertificateUnusable(f"{path!r} can't be read: it is no ordinary file: name one with a {kind}")
+            text = file.read(_FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         raise CertificateUnusable(f"no file {path!r}: correct the path of the {kind}") from None
     except OSError as error:
         raise CertificateUnusable(
             f"{path!r} can't be read: {error.strerror}: let the user of this process read it"
         ) from error
+    if len(text) > _FILE_BYTES_MAX:
+        raise CertificateUnusable(f"{path!r} has more than {_FILE_BYTES_MAX} bytes: name a file with a {kind} in PEM")
     if mark.encode() not in text:
         raise CertificateUnusable(f"{path!r} holds no {kind} in PEM: name a file with one")
     if kind != "private key":
