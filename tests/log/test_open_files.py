@@ -55,6 +55,29 @@ async def test_what_was_used_longest_ago_is_closed_and_opened_again_when_it_is_a
         await kept[0].read(0, 1)
 
 
+@on_a_host
+async def test_another_file_in_the_place_of_one_that_was_closed_is_not_taken_for_it(
+    host: Host, process: Process
+) -> None:
+    files = OpenFiles(host.disk, 1)
+    first = await files.open("data/0", create=True)
+    await first.write(0, [b"0"], sync=True)
+    second = await files.open("data/1", create=True)
+    assert await first.read(0, 10) == b"0", "opened again, it is the same"
+    await second.size()
+    await host.disk.rename("data/0", "data/moved")
+    other = await host.disk.open("data/0", create=True)
+    await other.write(0, [b"1"], sync=True)
+    await other.close()
+    with pytest.raises(NotFound, match="was replaced"):
+        await first.read(0, 10)
+    await host.disk.rename("data/moved", "data/0")
+    assert await first.read(0, 10) == b"0"
+    await first.close()
+    await second.close()
+    assert process.handles == []
+
+
 @in_one_life
 async def test_promises_that_are_too_late_for_a_closed_control_file_stop_no_process(
     machine: Machine, opened: Open

@@ -14,8 +14,8 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from polonaise.errors import Closed
-from polonaise.host import Buffer, Disk, File
+from polonaise.errors import Closed, NotFound
+from polonaise.host import Buffer, Disk, File, Identity
 
 T = TypeVar("T")
 
@@ -83,7 +83,8 @@ class OpenFiles:
 
     async def open(self, path: str, *, create: bool = False) -> File:
         """Open the file; close others, not in use, if too many are open. See `Disk.open`."""
-        kept = _KeptFile(self, path, await self._disk.open(path, create=create))
+        file = await self._disk.open(path, create=create)
+        kept = _KeptFile(self, path, file, await self._disk.identity(path))
         self._open[kept] = None
         try:
             await self._make_room(kept)
@@ -104,12 +105,18 @@ class OpenFiles:
     # ------------------------------------------------------------------ for the files
 
     async def reopened(self, kept: _KeptFile) -> File:
-        """Open the file again, and return it, once fewer than the allowed number are in use."""
+        """Open the file again, and return it, once fewer than the allowed number are in use.
+
+        Raises `NotFound` if another file is in its place by now.
+        """
         while self._opening + sum(1 for other in self._open if other.users) >= self._files_max:
             await self._wait_for_free_file()
         self._opening += 1
         try:
             file = await self._disk.open(kept.path)
+            if await self._disk.identity(kept.path) != kept.identity:
+                await file.close()
+                raise NotFound(f"{kept.path!r} was replaced while it was not open")
         finally:
             self._opening -= 1
         kept.file = file
@@ -162,11 +169,13 @@ class OpenFiles:
 class _KeptFile:
     """A file that is open as far as its users can tell, and closed when other files need its place."""
 
-    def __init__(self, files: OpenFiles, path: str, file: File) -> None:
+    def __init__(self, files: OpenFiles, path: str, file: File, identity: Identity | None) -> None:
         self._files = files
         self._closed = False
         self._opening = asyncio.Lock()
         self.path = path
+        self.identity = identity
+        """What the file's name led to when it was opened first."""
         self.file: File | None = file
         self.users = 0
 

@@ -578,14 +578,14 @@ class PartitionLog:
                 raise
 
     async def check_tail_in_place(self) -> None:
-        """Raise `DamageFound` when the file of the tail was removed: writes to a removed file still succeed.
+        """Raise `DamageFound` when the file of the tail was removed or replaced: writes to it still succeed.
 
         A log that is broken or has no tail is not checked. To be called while nobody changes the log.
         """
         if self._tail is None or self.broken is not None:
             return
         path, first = self._reader.path(self._tail.segment), self._tail.header.first
-        if await self._disk.identity(path) is None:
+        if await self._disk.identity(path) != self._tail.identity:
             raise removed(path, first, self.slot.cuts)
 
     def _segment_of(self, transaction: TransactionId) -> Segment:

@@ -224,8 +224,8 @@ class Reader:
 
 
 def removed(path: str, first: TransactionId, cuts: int = 0) -> DamageFound:
-    """Return the error for a segment whose file somebody else removed; `first` is the segment's first id."""
-    return DamageFound(f"{path} was removed under the running node", first - 1, cuts)
+    """Return the error for a segment whose file somebody else removed or replaced; `first` is its first id."""
+    return DamageFound(f"{path} was removed or replaced under the running node", first - 1, cuts)
 
 
 async def _scanned(segment: Segment, file: File) -> Scan:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from polonaise.errors import BatchDamaged, DiskFull, NotFound, PolonaiseError, invariant
-from polonaise.host import Buffer, Disk, File
+from polonaise.host import Buffer, Disk, File, Identity
 from polonaise.host.wholefiles import opened_file
 from polonaise.log import index as index_files
 from polonaise.log import registers
@@ -69,6 +69,8 @@ class Tail:
         """Whether the disk has had room for zeros so far."""
         self.header = header
         self.file = file
+        self.identity: Identity | None = None
+        """The identity of the file when it was opened."""
         self.scanned = scanned
         """The scan of the segment, up to date with every write."""
 
@@ -87,10 +89,12 @@ class Tail:
             scanned = empty_scan(header, preamble)
             resumed = loaded is not None and await _resume(file, header, scanned, loaded, limit)
             await scan(file, header, scanned, await file.size(), limit)
+            identity = await disk.identity(f"{directory}/{name(header.first)}")
         except BaseException:  # also when cancelled: only this call can close the file
             await file.close()
             raise
         tail = cls(disk, directory, header, file, scanned)
+        tail.identity = identity
         if loaded is not None:
             checkpoint, _ = loaded
             # A checkpoint covers synced batches only: it is evidence of sync even if it can't be resumed from.

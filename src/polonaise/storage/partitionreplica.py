@@ -172,8 +172,13 @@ class PartitionReplica:
                 log.broken = log.broken or gone
                 await log.close()
 
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way that changes the log, or looks for its files anyway."""
+        return self._changing.locked()
+
     async def check_in_place(self) -> None:
-        """Record a loss if the file that is being written was removed. Raises the disk's errors.
+        """Record a loss if the file that is being written was removed or replaced. Raises the disk's errors.
 
         Nobody else would notice: a removed file can be written and read by the process that has it open. A log that is
         just being opened is left out, because opening looks for the files in any case.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, Final
 
 from polonaise.errors import DirectoryGone, NotFound, PolonaiseError
 from polonaise.host import DiskSpace, Host
@@ -14,10 +14,12 @@ from polonaise.storage.partitionreplica import PartitionReplica
 from polonaise.storage.settings import StorageSettings
 
 _log = logging.getLogger(__name__)
+_IDLE_AT_ONCE: Final = 8
+"""The most partitions that nobody writes to, and whose files one look checks: what they hold is read some day."""
 
 
 class Presence:
-    """Checks regularly that the node's directory, and the files of partitions written to, are in their places."""
+    """Checks regularly that the node's directory, and the files of partitions, are in their places."""
 
     def __init__(
         self,
@@ -36,7 +38,9 @@ class Presence:
         self._replicas = replicas
         self._let_go = let_go
         self._checked = 0
-        """The number of partitions checked so far: it says whose turn is next."""
+        """The number of partitions written to that were checked so far: it says whose turn is next."""
+        self._idle_checked = 0
+        """The same of partitions that nobody writes to."""
         self._error_logged = ""
         self.space: DiskSpace | None = None
         """The room on the directory's disk at the last check that did not fail; None before that, and while there is no
@@ -77,7 +81,14 @@ class Presence:
             return
         await control.check_in_place()
         written = [replica for replica in self._replicas() if replica.written]
-        count = min(len(written), self._settings.presence_partitions_max)
-        for number in range(count):
-            await written[(self._checked + number) % len(written)].check_in_place()
-        self._checked += count
+        idle = [replica for replica in self._replicas() if not replica.written and not replica.busy]
+        self._checked += await _check_some(written, self._checked, self._settings.presence_partitions_max)
+        self._idle_checked += await _check_some(idle, self._idle_checked, _IDLE_AT_ONCE)
+
+
+async def _check_some(replicas: Sequence[PartitionReplica], checked: int, count_max: int) -> int:
+    """Check some of these, those whose turn it is after so many; return how many."""
+    count = min(len(replicas), count_max)
+    for number in range(count):
+        await replicas[(checked + number) % len(replicas)].check_in_place()
+    return count
