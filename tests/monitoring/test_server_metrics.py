@@ -411,6 +411,21 @@ async def test_a_replica_that_cannot_be_used_is_told_by_its_node(town: Town, log
 
 
 @in_an_application
+async def test_a_copy_that_was_given_up_counts_as_nothing_else(town: Town, log: Log) -> None:
+    await log.append(b"first", 0)
+    node = town.cluster.stores[town.cluster.storage[0].name]
+    seen = await of_storage(town)
+    states = ("usable", "unusable", "unopened", "given_up")
+    before = {state: seen.value(metrics.STORAGE_PARTITIONS, state) for state in states}
+    assert before == {"usable": 1, "unusable": 0, "unopened": 0, "given_up": 0}
+    node._elsewhere = {0, 7}
+    seen = await of_storage(town)
+    after = {state: seen.value(metrics.STORAGE_PARTITIONS, state) for state in states}
+    assert after == {"usable": 0, "unusable": 0, "unopened": 0, "given_up": 1}
+    node._elsewhere = set()
+
+
+@in_an_application
 async def test_latencies_are_those_of_the_virtual_clock(town: Town, log: Log) -> None:
     began_s = town.world.now
     await log.append(b"first", 0)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from polonaise.coordination.values import PartitionValue
 from polonaise.errors import PolonaiseError, ProtocolError
 from polonaise.host import Host
 from polonaise.wire.codec import Message
@@ -26,7 +27,7 @@ from polonaise.wire.messages import (
     Truncate,
     ValuesNoted,
 )
-from rigs.log import Maker
+from rigs.log import PARTITION, Maker
 from rigs.storage import Node, connected, opened, simulated
 
 KINDS = (Truncate, CutForReset, Join, Confirm, Trim, ReadBatches, GetRegisters, Digest, EmptyCopy)
@@ -70,6 +71,32 @@ async def test_a_number_at_its_limits_leaves_a_copy_that_sessions_can_use(
         await owner.join(info.max_synced, info.last_crc)
         held = await owner.read_all()
         assert len(held) == info.max_synced + 1
+
+
+@simulated
+async def test_a_copy_that_was_given_up_is_told_apart_by_the_value_that_a_server_tells(host: Host, node: Node) -> None:
+    def told(*members: str) -> NoteValues:
+        value = PartitionValue.initial(members).encode().decode()
+        partitions = {str(partition): value for partition in (PARTITION, PARTITION + 1)}
+        return NoteValues(json.dumps({"partitions": partitions}).encode())
+
+    owner = await opened(host)
+    await owner.identify("here")
+    await owner.link.request(told("here", "b", "c"), deadline_s=10)
+    assert node.node.given_up == set()
+    for _ in range(2):
+        await owner.link.request(told("a", "b", "c"), deadline_s=10)
+        assert node.node.given_up == {PARTITION}, "of the other it has no copy"
+        assert (node.node.health()["partitions"], node.node.health()["given_up"]) == (1, 1)
+        await node.restart()
+        owner = await connected(host)
+        await owner.identify("here")
+        assert node.node.given_up == {PARTITION}
+    told_of = await owner.link.request(TellNoted(), deadline_s=10)
+    assert isinstance(told_of, NotedAre)
+    assert list(json.loads(told_of.document)["note"]["partitions"]) == [str(PARTITION), str(PARTITION + 1)]
+    await owner.link.request(told("here", "b", "c"), deadline_s=10)
+    assert node.node.given_up == set()
 
 
 NOTES = [

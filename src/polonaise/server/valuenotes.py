@@ -15,7 +15,6 @@ from polonaise.link.connection import Connection
 from polonaise.server.clusteranswers import ClusterAnswers
 from polonaise.server.coordinatortrouble import answered_within
 from polonaise.server.expectedservers import ExpectedServersWatch
-from polonaise.server.protocol.recovery import participants
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLinks
@@ -33,8 +32,8 @@ _IDS_S: Final = 60.0
 class ValueNotes:
     """Tells each storage node that is connected what it has not been told on its connection yet.
 
-    The description, the unique ids, and the servers that are to be there go to all; a partition's value, as its session
-    began, to those with a copy of it.
+    The description, the unique ids, the servers that are to be there, and each partition's value, as its session began,
+    go to all. Who has a copy that was given up learns so by the value, and others do not keep it.
     Nothing waits for a note: no session and no append rests on one.
     """
 
@@ -89,7 +88,7 @@ class ValueNotes:
         connection = self._links[name].bulk
         if connection is None or connection.peer is None or connection.peer.version_max < NOTES_VERSION:
             return
-        now = self._known(name)
+        now = self._known()
         before, told = self._told.get(name, (None, {}))
         told = told if before is connection else {}
         news = {key: value for key, value in now.items() if told.get(key) != value}
@@ -101,8 +100,8 @@ class ValueNotes:
         await connection.request(asked, deadline_s=self._settings.replica_s_max)
         self._told[name] = connection, now
 
-    def _known(self, name: StorageId) -> dict[str, Any]:
-        """Return what this storage node is to know: the cluster's values, and those of its partitions, by number."""
+    def _known(self) -> dict[str, Any]:
+        """Return what a storage node is to know: the cluster's values, and those of the partitions, by number."""
         assert self._cluster.described is not None
         described = self._cluster.described
         known: dict[str, Any] = {
@@ -113,6 +112,6 @@ class ValueNotes:
             known["expected"] = [self._expected.seen.version, self._expected.seen.value.encode().decode()]
         for partition, served in self._partitions.items():
             session = served.owner.session
-            if session is not None and name in participants(session.value):
+            if session is not None:
                 known[str(partition)] = session.value.encode().decode()
         return known

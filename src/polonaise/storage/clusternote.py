@@ -13,9 +13,11 @@ import posixpath
 from typing import Any, Final
 
 from polonaise.checksum import crc32
-from polonaise.errors import NotFound
+from polonaise.coordination.values import PartitionValue
+from polonaise.errors import NotFound, PolonaiseError
 from polonaise.host import Disk
 from polonaise.host.wholefiles import write_whole
+from polonaise.terms import PartitionId, StorageId
 
 NOTE_FILE: Final = "polonaise-cluster"
 FORMAT: Final = 1
@@ -75,6 +77,24 @@ def merged(present: Note, told: Note) -> Note:
         "unique_id": max(present.get("unique_id", 0), told.get("unique_id", 0)),
         "partitions": {**present.get("partitions", {}), **told.get("partitions", {})},
     }
+
+
+def held_elsewhere(note: Note, name: StorageId | None) -> set[PartitionId]:
+    """Return the partitions of which the storage node of this name is to have no copy, by the values in a note.
+
+    Those without a value, or with one that this version does not read, are none of them; without a name there are none.
+    """
+    found: set[PartitionId] = set()
+    if name is None:
+        return found
+    for partition, text in note.get("partitions", {}).items():
+        try:
+            value = PartitionValue.decode(text.encode())
+        except PolonaiseError:
+            continue
+        if name not in value.members and name not in (value.next or ()):
+            found.add(int(partition))
+    return found
 
 
 def encode_note(note: Note) -> bytes:

@@ -31,7 +31,7 @@ from polonaise.log.control import ControlFile
 from polonaise.log.openfiles import OpenFiles
 from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segmentreader import SegmentCache
-from polonaise.storage.clusternote import Note, checked, merged, read_note, write_note
+from polonaise.storage.clusternote import Note, checked, held_elsewhere, merged, read_note, write_note
 from polonaise.storage.measures import StorageMeasures
 from polonaise.storage.namefile import check_name, read_name, write_name
 from polonaise.storage.partitionreplica import PartitionReplica, ReplicaRead
@@ -103,6 +103,8 @@ class StorageNode:
         """The connections that did not name the cluster, and may ask for what the node has noted, and for nothing else.
         """
         self._note: Note = {}
+        self._elsewhere: set[PartitionId] = set()
+        """The partitions of which this node is to have no copy, by the values in the note."""
         self._noting = asyncio.Lock()
         self._budget = Budget(settings.connections_bytes_max)
         self._strangers = Strangers(host.clock, settings.directory)
@@ -227,6 +229,7 @@ class StorageNode:
             self._known.update(await control.partitions())
             self._note = await read_note(self._host.disk, self._settings.directory)
             self.name = await self._opened_name()
+            self._elsewhere = held_elsewhere(self._note, self.name)
         except BaseException:  # when cancelled, too: nobody else would close the file and free the lock
             await control.close()
             raise
@@ -362,14 +365,28 @@ class StorageNode:
                 self._check_serving()
                 await self._opened_control()
                 told = checked(json.loads(document), self._settings.partitions_max)
+                told, others = self._of_copies(told)
                 note = merged(self._note, told)
                 await write_note(self._host.disk, self._settings.directory, note)
                 self._note = note
+                self._elsewhere -= set(map(int, told.get("partitions", {})))
+                self._elsewhere |= others
             connection.send(ValuesNoted(), request=request)
         except (ValueError, RecursionError) as error:
             connection.refuse(ProtocolError(f"invalid values: {error}"), request=request)
         except PolonaiseError as error:
             connection.refuse(error, request=request)
+
+    def _of_copies(self, told: Note) -> tuple[Note, set[PartitionId]]:
+        """Return what was told but for the values of partitions of which this node has no copy, nor is to have one.
+
+        And the partitions among the rest of which it has a copy and is to have none.
+        """
+        others = held_elsewhere(told, self.name)
+        strange = others - self._known
+        partitions = told.get("partitions", {})
+        kept = {partition: value for partition, value in partitions.items() if int(partition) not in strange}
+        return {**told, "partitions": kept}, others - strange
 
     async def _tell_noted(self, connection: Connection, request: int) -> None:
         """Tell an operator what is noted here, and what each copy has promised."""
@@ -482,6 +499,11 @@ class StorageNode:
         """Whether this node takes what servers send: it has started, its directory is there, and it is not closed."""
         return self._serving and self._gone is None
 
+    @property
+    def given_up(self) -> set[PartitionId]:
+        """The partitions whose copies here were given up, as far as servers have told: their files are left."""
+        return self._elsewhere & self._known
+
     def measures(self) -> StorageMeasures:
         """Return what can be measured of this node as a whole."""
         return StorageMeasures(
@@ -528,6 +550,7 @@ class StorageNode:
             "unreachable": unreachable(self._host.network),
             "refused": str(self._strangers),
             "partitions": len(self._known),
+            "given_up": len(self.given_up),
             "disk": None if self._presence.space is None else self._presence.space._asdict(),
             "scrub": {
                 "bytes_per_s": self._settings.scrub_bytes_per_s,

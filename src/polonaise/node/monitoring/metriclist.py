@@ -354,7 +354,7 @@ STORAGE_REFUSED: Final = _counter("storage_refused_messages", "Messages of serve
 STORAGE_PARTITIONS: Final = _gauge(
     "storage_partitions",
     "Partitions with files here, by state: `usable`; `unusable` (`/health` says why); `unopened` (not used since the "
-    "node started).",
+    "node started); `given_up` (the copy is needed no more, and its files are left: see `storage clean`).",
     "state",
 )
 STORAGE_QUEUE: Final = _gauge("storage_queue_entries", "Messages that wait in the queues of all partitions.")

@@ -33,11 +33,14 @@ async def storage_samples(node: StorageNode, space: DiskSpace | None, detail: De
             _add_replica(samples, measured)
         if number % _TURN_PARTITIONS == 0:
             await asyncio.sleep(0)
-    known = node.measures().partitions_known
-    usable = sum(each.usable for each in looked)
+    given_up = node.given_up
+    members = [each for each in looked if each.partition not in given_up]
+    known = node.measures().partitions_known - len(given_up)
+    usable = sum(each.usable for each in members)
     samples.add(metrics.STORAGE_PARTITIONS, usable, "usable")
-    samples.add(metrics.STORAGE_PARTITIONS, len(looked) - usable, "unusable")
-    samples.add(metrics.STORAGE_PARTITIONS, max(0, known - len(looked)), "unopened")
+    samples.add(metrics.STORAGE_PARTITIONS, len(members) - usable, "unusable")
+    samples.add(metrics.STORAGE_PARTITIONS, max(0, known - len(members)), "unopened")
+    samples.add(metrics.STORAGE_PARTITIONS, len(given_up), "given_up")
     samples.add(metrics.STORAGE_QUEUE, sum(each.queue_entries for each in looked))
     samples.add(metrics.STORAGE_QUEUE_BYTES, sum(each.queue_bytes for each in looked))
     samples.add(metrics.SEGMENTS, sum(each.segments for each in looked))
