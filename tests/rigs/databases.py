@@ -274,6 +274,19 @@ def execute(url: str, *statements: str) -> None:
             db.execute(text(statement))
 
 
+def make_procedure(url: str, name: str, body: str) -> None:
+    """Make a stored procedure. MariaDB gets the table of its own that it keeps them in, which these servers lack."""
+    if url.startswith("mariadb"):
+        program = MariaDB.program()
+        assert program is not None
+        tables = (program.parent.parent / "share" / "mysql" / "mysql_system_tables.sql").read_text()
+        kept_in = tables[tables.index(table := "CREATE TABLE IF NOT EXISTS proc ") + len(table) :].partition(";\n")[0]
+        made = ("CREATE DATABASE IF NOT EXISTS mysql", f"CREATE TABLE IF NOT EXISTS mysql.proc {kept_in}")
+        execute(url, *made, f"CREATE PROCEDURE {name}() BEGIN {body}; END")
+    else:
+        execute(url, f"CREATE PROCEDURE {name}() LANGUAGE plpgsql AS 'BEGIN {body}; END'")
+
+
 @contextlib.contextmanager
 def small_packets_of(mariadb_url: str) -> Iterator[None]:
     """Meanwhile the server closes the connection on a statement of 256 KiB."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +18,13 @@ from polonaise.player.deliverytarget import AppliedBatch
 from polonaise.player.protocol.entries import RoutedEntry
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.terms import Transaction
+from polonaise.views.marks import Marks
 from polonaise.views.sql import SqlView
 from polonaise.views.writerconnection import WriterConnection
 from rigs.bankview import Bank, accounts, check_fold, journal, open_accounts, transactions
-from rigs.databases import engine_at, execute
+from rigs.databases import engine_at, execute, make_procedure
 from rigs.deliverycalls import batch_of, stream
+from rigs.programs import run_python
 
 
 @contextlib.contextmanager
@@ -99,6 +103,9 @@ async def test_planted_without_a_look_at_the_end_the_tables_are_not_the_fold(
     server_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(WriterConnection, "_check_whole", lambda self: None)
+    # What ends the run at its mark would notice, too, that the mark is not where it began.
+    monkeypatch.setattr(Marks, "begin", Marks.move)
+    monkeypatch.setattr(Marks, "finish", lambda *_: None)
     assert await applied_over_a_deadlock(server_url) == 1
     with pytest.raises(AssertionError):
         check_fold(server_url, {0: 2})
@@ -269,6 +276,134 @@ async def check_not_ended_by(url: str, how: Callable[[Connection, str], None], s
 def commit_unseen(db: Connection) -> None:
     """Commit in a way that nothing on this side of the connection understands, as a stored procedure may."""
     with_a_cursor(db, "SELECT 1; COMMIT" if db.dialect.name == "postgresql" else "EXECUTE IMMEDIATE 'COMMIT'")
+
+
+def call_settle(db: Connection) -> None:
+    """Call a stored procedure of the application, which commits."""
+    db.exec_driver_sql("CALL settle()")
+
+
+@pytest.mark.slow
+async def test_a_stored_procedure_that_commits_stops_the_partition(mariadb_url: str) -> None:
+    open_accounts(mariadb_url)
+    make_procedure(mariadb_url, "settle", "UPDATE accounts SET balance = balance; COMMIT")
+
+    class Sly(Bank):
+        def apply(self, tx: Transaction, db: Connection) -> None:
+            super().apply(tx, db)
+            if tx.id == 1:
+                call_settle(db)
+
+    view = Sly(mariadb_url)
+    try:
+        with pytest.raises(BadOption, match="may not end its SQL transaction"):
+            await view.apply_run(transactions(4))
+        with pytest.raises(ViewUnfit, match="committed a part of what leads to id 3 of partition 0"):
+            await view.high_water_mark(0)
+    finally:
+        await view.close()
+
+
+async def test_a_stored_procedure_that_would_commit_on_postgresql_is_refused_by_it(postgresql_url: str) -> None:
+    open_accounts(postgresql_url)
+    make_procedure(postgresql_url, "settle", "COMMIT")
+
+    class Sly(Bank):
+        def apply(self, tx: Transaction, db: Connection) -> None:
+            super().apply(tx, db)
+            call_settle(db)
+
+    view = Sly(postgresql_url)
+    try:
+        with pytest.raises(DBAPIError, match="invalid transaction termination"):
+            await view.apply_run(transactions(1))
+        assert await view.high_water_mark(0) == -1
+    finally:
+        await view.close()
+
+
+TESTS = {"PYTHONPATH": str(Path(__file__).parent.parent)}
+DYING = """
+import asyncio, os, sys
+from polonaise.views.marks import Marks
+from rigs.bankview import Bank, transactions
+from views.test_whole_transactions import call_settle, commit_unseen
+
+class Sly(Bank):
+    def apply(self, tx, db):
+        super().apply(tx, db)
+        if tx.id == 1:
+            (call_settle if sys.argv[2] == "procedure" else commit_unseen)(db)
+            os._exit(9)
+
+if sys.argv[3:] == ["planted"]:
+    Marks.begin, Marks.finish = Marks.move, lambda *_: None
+asyncio.run(Sly(sys.argv[1]).apply_run(transactions(4)))
+"""
+
+
+async def test_the_next_process_sees_what_one_that_died_had_committed_unseen(server_url: str) -> None:
+    """Nobody was left to notice: what was committed itself must tell, or it is applied a second time."""
+    await dies_after_its_commit(server_url, "statement")
+
+
+@pytest.mark.slow
+async def test_the_next_process_sees_what_one_that_died_had_committed_by_a_procedure(mariadb_url: str) -> None:
+    make_procedure(mariadb_url, "settle", "COMMIT")
+    await dies_after_its_commit(mariadb_url, "procedure")
+
+
+async def dies_after_its_commit(url: str, how: str) -> None:
+    open_accounts(url)
+    view = Bank(url)
+    try:
+        assert await view.high_water_mark(0) == -1
+        died = await asyncio.to_thread(run_python, "-c", DYING, url, how, environment=TESTS)
+        assert died.returncode == 9, died.stderr
+        with pytest.raises(ViewUnfit, match="committed a part of what leads to id 3 of partition 0"):
+            await view.high_water_mark(0)
+        with pytest.raises(ViewUnfit, match="committed a part of what leads to id 3 of partition 0"):
+            await view.apply_run(transactions(4))
+        execute(url, "UPDATE polonaise_marks SET high_water_mark = 1")
+        assert await view.apply_run(transactions(4)[2:]) == 3
+    finally:
+        await view.close()
+    check_fold(url, {0: 4})
+
+
+async def test_planted_without_a_mark_that_says_so_a_part_of_a_run_is_missing(server_url: str) -> None:
+    open_accounts(server_url)
+    view = Bank(server_url)
+    try:
+        assert await view.high_water_mark(0) == -1
+        died = await asyncio.to_thread(run_python, "-c", DYING, server_url, "statement", "planted", environment=TESTS)
+        assert died.returncode == 9, died.stderr
+        assert await view.high_water_mark(0) == 3
+    finally:
+        await view.close()
+    with pytest.raises(AssertionError):
+        check_fold(server_url, {0: 4})
+
+
+async def test_a_mark_that_says_that_a_run_is_under_way_is_seen_by_nobody_else(server_url: str) -> None:
+    open_accounts(server_url)
+    seen: list[int] = []
+
+    class Looks(Bank):
+        def apply(self, tx: Transaction, db: Connection) -> None:
+            super().apply(tx, db)
+            with other.reading() as reading:
+                seen.append(other._marks.all(reading)[0])
+
+    view, other = Looks(server_url), Bank(server_url)
+    try:
+        await view.apply_run(transactions(2))
+        await view.apply_run(transactions(4)[2:])
+        assert await other.high_water_mark(0) == 3
+    finally:
+        await view.close()
+        await other.close()
+    assert seen == [-1, -1, 1, 1]
 
 
 @pytest.mark.parametrize("raises", [False, True])

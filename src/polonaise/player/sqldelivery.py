@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Sequence
@@ -100,8 +99,6 @@ class SqlDeliveryTarget:
         self._close_s_max = close_s_max
         self._workers: dict[int, Worker] = {}
         self._portions: dict[PartitionId, Portion] = {}
-        self._torn: dict[PartitionId, TransactionId] = {}
-        """By partition: the id whose SQL transaction the application has ended itself, until that is marked."""
         self._is_closed = False
         self._prepared = False
         self._refused: dict[PartitionId, tuple[TransactionId, str]] = {}
@@ -155,7 +152,6 @@ class SqlDeliveryTarget:
     async def _apply_all(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
         """Apply the batch in one SQL transaction, or in several if the database takes less of it at a time."""
         portion = self._portions.setdefault(batch.partition, Portion())
-        await self._mark_torn(batch.partition)
         while True:
             partition, previous = batch.partition, batch.previous
 
@@ -169,9 +165,6 @@ class SqlDeliveryTarget:
                     raise
                 # Tried alone, and several times: it is the entry that the database can't take.
                 return self._refusal(DeliveryBatch(partition, previous, batch.entries[:1]), error)
-            finally:
-                with contextlib.suppress(ViewUnavailable):
-                    await self._mark_torn(partition)
             left = [entry for entry in batch.entries if entry.id > applied.last]
             if applied.refusal or applied.verdict is not Verdict.APPLY or not left:
                 return applied
@@ -200,17 +193,6 @@ class SqlDeliveryTarget:
         return self._workers[number]
 
     # ------------------------------------------------------------------ SQL transactions
-
-    async def _mark_torn(self, partition: PartitionId) -> None:
-        """Mark what application code has committed itself, before anybody takes it for applied."""
-        after = self._torn.get(partition)
-        if after is not None:
-            await self._do(partition, self._tear, partition, after)
-            self._torn.pop(partition, None)
-
-    def _tear(self, writer: WriterConnection, partition: PartitionId, after: TransactionId) -> None:
-        with writer.transaction() as db:
-            self._ids.tear(db, partition, after)
 
     def _accept(self, writer: WriterConnection, offered: Fence, source: DeliverySource) -> Acceptance:
         # With each stream: the database that comes back may be another one.
@@ -290,7 +272,10 @@ class SqlDeliveryTarget:
                     return AppliedBatch(verdict, last, kept)
                 if is_first:
                     self._ids.add(db, partition, "")
-                invariant(self._ids.move(db, partition, last, batch.last), f"the id of partition {partition} has moved")
+                # Until the end the id says that the batch is under way: see `Marks.begin`.
+                begun = self._ids.begin(db, partition, last, batch.last)
+                invariant(begun, f"the id of partition {partition} has moved")
+                writer.last_step = lambda: self._ids.finish(db, partition, batch.last)
                 entries = [entry for entry in batch.entries if entry.payload is not None]
                 try:
                     if entries:
@@ -304,8 +289,6 @@ class SqlDeliveryTarget:
         except Exception as error:
             # The library tells an application that it has ended the transaction after the application's own code, and
             # the database checks a deferred constraint when it commits.
-            if writer.was_ended:
-                self._torn[partition], writer.was_ended = batch.last, False
             late = isinstance(error, BadOption) or (is_applied and isinstance(error, DBAPIError))
             if trouble_in(error) is not None or not (error is refusal or late):
                 raise

@@ -13,8 +13,9 @@ _SOCKETS: Final = "polonaise.host.sockets"
 OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     "commit-that-nobody-saw-not-marked": Mutation(
         "polonaise.views.sql",
-        "                self._torn[partition], writer.was_ended = after, False\n",
-        "                writer.was_ended = False\n",
+        "            if self._marks.begin(db, partition, before, after):\n"
+        "                writer.last_step = lambda: self._marks.finish(db, partition, after)\n",
+        "            if self._marks.move(db, partition, before, after):\n",
         "P7: what application code committed of a run counts as the whole run, and the rest is never applied",
     ),
     "torn-mark-believed": Mutation(

@@ -11,12 +11,14 @@ from typing import Any, Final, cast
 from sqlalchemy import BigInteger, Column, Connection, CursorResult, Integer, bindparam, select, update
 from sqlalchemy.exc import IntegrityError
 
-from polonaise.errors import ViewUnfit
+from polonaise.errors import ViewUnfit, invariant
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.columns import LONG_TEXT, short_text, transactional_table
+from polonaise.views.dialects import SQLITE
 
 _TORN: Final = -2
-"""A mark of -2 - id, so -2 and below: a part of what leads to this id was committed by application code itself."""
+"""A mark of -2 - id, so -2 and below: what leads to this id is under way. Others see it only if application code has
+itself committed a part of that."""
 _ONLY: Final = 0
 """The key of the only row in the table of a `DefinitionKept`."""
 
@@ -70,15 +72,6 @@ class Marks:
             self._check_whole(partition, mark)
         return marks
 
-    def tear(self, db: Connection, partition: PartitionId, after: TransactionId) -> None:
-        """Mark that application code has committed a part of what leads to `after`, if the mark has got there.
-
-        From then on `read` and `all` refuse the partition: part of it may be missing, and nothing says which.
-        """
-        columns = self.table.c
-        reached = (columns.partition == partition) & (columns.high_water_mark >= after)
-        db.execute(update(self.table).where(reached).values(high_water_mark=_TORN - columns.high_water_mark))
-
     def _check_whole(self, partition: PartitionId, mark: int) -> None:
         if mark <= _TORN:
             raise ViewUnfit(
@@ -103,6 +96,19 @@ class Marks:
         """
         values = {"at": partition, "before": before, "after": after}
         return cast("CursorResult[Any]", db.execute(self._update, values)).rowcount == 1
+
+    def begin(self, db: Connection, partition: PartitionId, before: TransactionId, after: TransactionId) -> bool:
+        """Move the partition's mark as `move` does, to one that says that what leads to `after` is under way.
+
+        `read` and `all` refuse such a mark: it is seen by others only if application code has itself committed it, with
+        a part of what leads to `after`. `finish` ends it. On SQLite, which lets no code commit, this is `move`.
+        """
+        return self.move(db, partition, before, after if db.dialect.name == SQLITE else _TORN - after)
+
+    def finish(self, db: Connection, partition: PartitionId, after: TransactionId) -> None:
+        """Move the mark that `begin` has left to `after`, as the last statement of its transaction."""
+        if db.dialect.name != SQLITE:
+            invariant(self.move(db, partition, _TORN - after, after), "a mark that was begun is there to be finished")
 
 
 class DefinitionKept:

@@ -16,7 +16,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import IntegrityError
 
 from polonaise.client.protocol.oncekeys import OnceRecord
-from polonaise.errors import BadOption, ViewUnavailable, WorkerFenced
+from polonaise.errors import BadOption, WorkerFenced
 from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
 from polonaise.views.database import Database
 from polonaise.views.databaseerrors import translated
@@ -109,8 +109,6 @@ class SqlView:
         self._close_s_max = close_s_max
         self._workers: dict[int, Worker] = {}
         self._portions: dict[PartitionId, Portion] = {}
-        self._torn: dict[PartitionId, TransactionId] = {}
-        """By partition: the id whose SQL transaction the application has ended itself, until that is marked."""
         self._readers: ThreadPoolExecutor | None = None
         self._preparing = threading.Lock()
         self._prepared = False
@@ -292,30 +290,13 @@ class SqlView:
 
     async def _do(self, partition: PartitionId, work: Callable[..., T], *args: Any) -> T:
         """Run the work in the thread of the partition; threads may serve several partitions."""
-        await self._mark_torn(partition)
         return await self._worker_of(partition).do(work, *args)
 
     async def _apply_some(self, run: Sequence[Transaction], epoch: int | None) -> TransactionId:
         partition = run[0].partition
         portion = self._portions.setdefault(partition, Portion())
         worker = self._worker_of(partition)
-        await self._mark_torn(partition)
-        try:
-            return await worker.do_some(run, portion, lambda writer, some: self._apply(writer, some, epoch))
-        finally:
-            with contextlib.suppress(ViewUnavailable):
-                await self._mark_torn(partition)
-
-    async def _mark_torn(self, partition: PartitionId) -> None:
-        """Mark what application code has committed itself, before anybody takes it for applied."""
-        after = self._torn.get(partition)
-        if after is not None:
-            await self._worker_of(partition).do(self._tear, partition, after)
-            self._torn.pop(partition, None)
-
-    def _tear(self, writer: WriterConnection, partition: PartitionId, after: TransactionId) -> None:
-        with writer.transaction() as db:
-            self._marks.tear(db, partition, after)
+        return await worker.do_some(run, portion, lambda writer, some: self._apply(writer, some, epoch))
 
     def _worker_of(self, partition: PartitionId) -> Worker:
         self._database.check_process()
@@ -368,14 +349,9 @@ class SqlView:
             self._prepare(writer)
         else:
             self._prepare_fences(writer)
-        partition, after = run[0].partition, run[-1].id
-        try:
-            if self._apply_whole(writer, run, epoch):
-                return after
-        finally:
-            if writer.was_ended:
-                self._torn[partition], writer.was_ended = after, False
-        return self._read_mark(writer, partition)
+        if self._apply_whole(writer, run, epoch):
+            return run[-1].id
+        return self._read_mark(writer, run[0].partition)
 
     def _apply_whole(self, writer: WriterConnection, run: Sequence[Transaction], epoch: int | None) -> bool:
         """Apply the run and move the mark in one SQL transaction; return False if the mark is elsewhere."""
@@ -386,7 +362,10 @@ class SqlView:
                     f"partition {partition} was taken over from this worker, which had epoch {epoch}: it goes on there"
                 )
             # The mark first: its row is locked from then on, so that of several processes only one applies the run.
-            if self._marks.move(db, partition, before, after):
+            # Until the end it says that the run is under way: should application code commit a part of it, and this
+            # process die, the next one sees that.
+            if self._marks.begin(db, partition, before, after):
+                writer.last_step = lambda: self._marks.finish(db, partition, after)
                 transactions = [tx for tx in run if not tx.own]
                 if transactions:
                     self.apply_many(transactions, db)

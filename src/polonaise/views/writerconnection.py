@@ -63,8 +63,8 @@ class WriterConnection:
         self.db = db
         self.fresh = True
         """Whether no transaction was committed on it yet: one that has waited for long may have been closed."""
-        self.was_ended = False
-        """Whether the last guarded transaction was ended by the application, so that a part of it may be committed."""
+        self.last_step: Callable[[], None] | None = None
+        """What a guarded transaction does once it is known to be whole, just before it is committed."""
         self._ours = True
         self._meddled = False
         self._swallowed: DBAPIError | None = None
@@ -114,7 +114,7 @@ class WriterConnection:
             return
         db, transaction = self.db, self.db.begin()
         self._swallowed = self._ended_by = None
-        self.was_ended = False
+        self.last_step = None
         try:
             if self._sqlite is not None:
                 begin_sqlite(db, "BEGIN IMMEDIATE")
@@ -130,6 +130,9 @@ class WriterConnection:
                 self._ours = True
             if guarded:
                 self._check_whole()
+            if self.last_step is not None:
+                # Not earlier: what application code has committed must not look as if all of it were there.
+                self.last_step()
             transaction.commit()
             self.fresh = False
         except BaseException as error:
@@ -161,7 +164,6 @@ class WriterConnection:
         except DBAPIError as error:
             if trouble_in(error) is not None:
                 raise
-            self.was_ended = self._swallowed is None or trouble_in(self._swallowed) is None
             if self._swallowed is not None and self._swallowed is not error:
                 raise self._swallowed from error
             self._meddled = True
@@ -190,7 +192,7 @@ class WriterConnection:
         try:
             self.db.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {_WHOLE}")
         except SQLAlchemyError as gone:
-            self.was_ended = self._meddled = isinstance(gone, DBAPIError) and trouble_in(gone) is None
+            self._meddled = isinstance(gone, DBAPIError) and trouble_in(gone) is None
 
     def note(self, error: DBAPIError) -> None:
         """Keep the database's error, which the application's code may catch."""
