@@ -115,14 +115,17 @@ def test_however_the_command_ends_its_nodes_end_and_the_cluster_comes_back_at_it
             assert bodies(again.until("ready")["log"]) == ["kept"]
 
 
-def test_a_cluster_whose_coordinator_is_lost_goes_on_without_servers_until_it_is_made_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "where"), [(FILE, "coordinator"), ("--zookeeper", "zookeeper")])
+def test_a_cluster_whose_coordinator_is_lost_goes_on_without_servers_until_it_is_made_again(
+    tmp_path: Path, kind: str, where: str
+) -> None:
     directory = tmp_path / "d"
-    with started_cluster(directory, FILE, "--storage", "1", "--servers", "1") as cluster:
+    with started_cluster(directory, kind, "--storage", "1", "--servers", "1") as cluster:
         append(cluster.until("ready")["log"], "kept")
         notes = directory / "storage-0/polonaise-cluster"
         block_until(lambda: notes.exists() and b'"unique_id": 0' not in notes.read_bytes(), "the values are noted")
         cluster.end()
-    (directory / "coordinator").rename(tmp_path / "lost")
+    (directory / where).rename(tmp_path / "lost")
     with started_cluster(directory) as lost:
         coordinator = lost.until("starting")["coordinator"]
         told = lost.until("not_ready")
@@ -139,7 +142,10 @@ def test_a_cluster_whose_coordinator_is_lost_goes_on_without_servers_until_it_is
         assert [(each["registered"], each["partitions"]) for each in seen["servers"]] == [(False, 0)]
         assert lost.end(signal.SIGINT) == 0
     with started_cluster(directory) as again:
-        assert bodies(again.until("ready")["log"]) == ["kept"]
+        log = again.until("ready")["log"]
+        append(log, "and more")
+        assert bodies(log) == ["kept", "and more"]
+        assert status(coordinator)[0] == 0
 
 
 def test_a_cluster_whose_reader_goes_away_leaves_no_process_behind(tmp_path: Path) -> None:

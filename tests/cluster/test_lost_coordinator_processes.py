@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import errno
 import shutil
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import polonaise
 from polonaise.admin.coordinatorbackup import RecoveredCluster, backup, read_backup, recover, write_backup
 from polonaise.coordination.file import coordinator_in
-from polonaise.coordination.rebuilding import Noted
+from polonaise.coordination.rebuilding import NodeAnswer, Noted
 from polonaise.coordination.values import ClusterDescription, Registration
 from polonaise.errors import (
     AlreadyInitialized,
@@ -188,6 +191,28 @@ async def test_the_backup_of_another_cluster_and_a_cluster_in_use_are_refused(tm
         await recovered(y)
 
 
+async def test_a_server_that_runs_and_is_cut_off_from_the_storage_nodes_is_found_by_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That it is cut off is stood for by storage nodes that tell of no connection."""
+    ask = coordinatorbackup._ask
+
+    async def cut_off(*about: Any) -> tuple[str | None, NodeAnswer]:
+        name, answer = await ask(*about)
+        return name, replace(answer, servers={})
+
+    monkeypatch.setattr(coordinatorbackup, "_ask", cut_off)
+    async with observed_cluster(tmp_path, notes_s=0.05, name="s1") as cluster:
+        elsewhere = cluster._replace(coordinator=f"file:{tmp_path / 'elsewhere'}")
+        await wait_until(lambda: all(note.get("expected") for note in notes_in(tmp_path)) and noted_in(tmp_path))
+        in_use = await _refused(recovered(elsewhere))
+        assert isinstance(in_use, ClusterInUse)
+        assert f"server 1 at {cluster.server.address} (cut off from the storage nodes that answer)" in str(in_use)
+        assert not (tmp_path / "elsewhere").exists()
+        await cluster.server.stop()
+        await recovered(elsewhere)
+
+
 async def test_a_server_that_ran_on_through_the_recovery_goes_on_with_the_new_values(tmp_path: Path) -> None:
     async with observed_cluster(tmp_path, notes_s=0.05) as cluster:
         async with polonaise.connect(cluster.coordinator) as log:
@@ -239,8 +264,13 @@ def test_a_backup_that_can_not_be_written_leaves_what_was_there(
 
 
 async def until_noted(directory: Path) -> None:
-    def noted() -> bool:
-        notes = [decode_note(path.read_bytes()) for path in directory.glob(f"storage-*/{NOTE_FILE}")]
-        return len(notes) == 3 and all(note["partitions"] and note["unique_id"] for note in notes)
+    await wait_until(lambda: noted_in(directory), "every storage node has noted the values")
 
-    await wait_until(noted, "every storage node has noted the values")
+
+def noted_in(directory: Path) -> bool:
+    notes = notes_in(directory)
+    return len(notes) == 3 and all(note["partitions"] and note["unique_id"] for note in notes)
+
+
+def notes_in(directory: Path) -> list[Mapping[str, Any]]:
+    return [decode_note(path.read_bytes()) for path in directory.glob(f"storage-*/{NOTE_FILE}")]

@@ -9,11 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from polonaise.admin.asking import connected, values_in
+from polonaise.admin.asking import ask_health, connected, values_in
 from polonaise.checksum import crc32
 from polonaise.coordination import Coordinator
-from polonaise.coordination.rebuilding import NodeAnswer, Noted, Promised, newest_description, rebuilt
-from polonaise.coordination.values import ClusterDescription
+from polonaise.coordination.rebuilding import (
+    NodeAnswer,
+    Noted,
+    Promised,
+    newest_description,
+    newest_expected,
+    rebuilt,
+)
+from polonaise.coordination.values import ClusterDescription, ExpectedServers
 from polonaise.errors import (
     AlreadyInitialized,
     BadOption,
@@ -30,7 +37,7 @@ from polonaise.host.files import with_own_errors
 from polonaise.host.replacing import replaced
 from polonaise.link.connection import ANY_CLUSTER
 from polonaise.redaction import redacted
-from polonaise.terms import NO_SESSION, PartitionId, StorageId
+from polonaise.terms import NO_SESSION, PartitionId, ServerId, StorageId
 from polonaise.wire.messages import NOTES_VERSION, ROLE_SERVER, ROLE_STORAGE, NotedAre, TellNoted
 
 _MAGIC: Final = "polonaise-coordinator-backup"
@@ -139,9 +146,9 @@ async def recover(
     """Make the values of a coordinator that has lost them again, from a backup and what the storage nodes tell.
 
     `nodes` are storage nodes that are asked first; the description that they or the backup know names the others. Stop
-    the servers before: while one is connected to a storage node that answers, `ClusterInUse` is raised, unless
-    `confirmed` is the cluster's key. Raises `AlreadyInitialized`, and `RecoveryUnsafe` with every reason; nothing was
-    changed then.
+    the servers before: while one is connected to a storage node that answers, or one that the cluster is to have
+    answers itself, `ClusterInUse` is raised, unless `confirmed` is the cluster's key. Raises `AlreadyInitialized`, and
+    `RecoveryUnsafe` with every reason; nothing was changed then.
     """
     try:
         await coordinator.describe()
@@ -166,13 +173,27 @@ async def recover(
             told = "; ".join(f"{name}: {why}" for name, why in silent.items())
             raise RecoveryUnsafe(f"{error.text}{'. ' + told if told else ''}") from None
         to_ask = {name: address for name, address in description.nodes.items() if name not in answers}
+    sources = [*(each.noted for each in answers.values()), *([known] if known else [])]
+    running = await _running(host, newest_expected(sources), description.key, timeout_s)
     try:
-        description, beginning = rebuilt(known, answers, confirmed)
+        description, beginning = rebuilt(known, answers, confirmed, running)
     except RecoveryUnsafe as error:
         told = "; ".join(f"{name}: {why}" for name, why in silent.items() if name not in answers)
         raise RecoveryUnsafe(f"{error.text}{'. ' + told if told else ''}") from None
     await coordinator.initialize(description, beginning)
     return RecoveredCluster(description, {name: why for name, why in silent.items() if name not in answers})
+
+
+async def _running(
+    host: Host, expected: ExpectedServers | None, cluster_key: bytes, timeout_s: float
+) -> dict[ServerId, str]:
+    """Return the servers that answer, each with its address, of those that the cluster is to have.
+
+    One that is cut off from the storage nodes at this moment may work with the real coordinator all the same.
+    """
+    at = sorted({each.address for each in expected.servers.values()}) if expected is not None else []
+    told = await asyncio.gather(*(ask_health(host, each, ROLE_SERVER, cluster_key, timeout_s) for each in at))
+    return {int(each["server"]): address for address, each in zip(at, told, strict=True) if isinstance(each, dict)}
 
 
 async def _ask_all(

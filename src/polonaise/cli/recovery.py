@@ -98,10 +98,11 @@ def cluster_recover(
 ) -> None:
     """Make the values of a coordinator that has lost its data again, from its storage nodes and, if given, a backup.
 
-    Stop the servers first, and let the storage nodes run. It is refused while servers are connected to them: with
-    another coordinator than theirs these would lose their partitions. For an embedded log, close it in every process,
-    and give --coordinator embedded:PATH. Nothing is made, and every reason is told, if it can't be proved that nothing
-    committed would be lost, such as when too few storage nodes answer. With TLS it needs a server's certificate.
+    Stop the servers first, and let the storage nodes run. It is refused while servers are connected to them, or answer
+    themselves: with another coordinator than theirs these would lose their partitions. For an embedded log, close it in
+    every process, and give --coordinator embedded:PATH. Nothing is made, and every reason is told, if it can't be
+    proved that nothing committed would be lost, such as when too few storage nodes answer. With TLS it needs a server's
+    certificate.
     """
     from polonaise.admin.coordinatorbackup import read_backup
     from polonaise.admin.embeddedrecovery import recover_embedded

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from polonaise.coordination.values import (
@@ -108,12 +109,21 @@ def newest_description(sources: Sequence[Noted]) -> tuple[int, ClusterDescriptio
     return max(known, key=lambda each: each[0])
 
 
+def newest_expected(sources: Sequence[Noted]) -> ExpectedServers | None:
+    """Return the servers that the cluster is to have, as they were noted last; None if nobody has noted any."""
+    return max(sources, key=lambda each: each.expected_version).expected
+
+
 def rebuilt(
-    backup: Noted | None, answers: Mapping[StorageId, NodeAnswer], confirmed: str = ""
+    backup: Noted | None,
+    answers: Mapping[StorageId, NodeAnswer],
+    confirmed: str = "",
+    running: Mapping[ServerId, str] = MappingProxyType({}),
 ) -> tuple[ClusterDescription, Beginning]:
     """Return the cluster's values, made again. Raises `RecoveryUnsafe`, which names every reason.
 
-    Raises `ClusterInUse` while servers are connected to the storage nodes, unless `confirmed` is the cluster's key.
+    `running` has the servers of this cluster that answer, each with its address. Raises `ClusterInUse` for any, and
+    while servers are connected to the storage nodes, unless `confirmed` is the cluster's key.
     """
     # First: with the values of another cluster all else would be said of the wrong one.
     if reasons := _of_different_clusters(backup, answers):
@@ -137,7 +147,7 @@ def rebuilt(
     if reasons:
         raise _unsafe(reasons)
     if not confirmed:
-        _check_unused(description, answers)
+        _check_unused(description, answers, running)
     owners = {
         partition: Owner(NOBODY, "unix:recovered", value.generation)
         for partition, value in values.items()
@@ -145,8 +155,8 @@ def rebuilt(
     }
     unique_id = max((each.unique_id for each in sources), default=0)
     unique_id = min(unique_id + UNIQUE_IDS_APART, (unique_id + UNIQUE_ID_MAX) // 2)
-    newest = max(sources, key=lambda each: each.expected_version)
-    return description, Beginning(values, Assignment(owners), unique_id, version + VERSIONS_APART, newest.expected)
+    expected = newest_expected(sources)
+    return description, Beginning(values, Assignment(owners), unique_id, version + VERSIONS_APART, expected)
 
 
 def _unsafe(reasons: Sequence[str]) -> RecoveryUnsafe:
@@ -179,21 +189,28 @@ def _of_different_clusters(backup: Noted | None, answers: Mapping[StorageId, Nod
     return reasons
 
 
-def _check_unused(description: ClusterDescription, answers: Mapping[StorageId, NodeAnswer]) -> None:
-    """Raise `ClusterInUse` if a server is connected to a storage node."""
+def _check_unused(
+    description: ClusterDescription, answers: Mapping[StorageId, NodeAnswer], running: Mapping[ServerId, str]
+) -> None:
+    """Raise `ClusterInUse` if a server is connected to a storage node, or runs without being connected to any."""
     connected: dict[ServerId, tuple[str, list[StorageId]]] = {}
     for name, answer in sorted(answers.items()):
         for server, address in answer.servers.items():
             connected.setdefault(server, (address, []))[1].append(name)
-    if not connected:
-        return
     shown = [
-        f"server {server}{f' from {address}' if address else ''} (to {', '.join(names)})"
+        f"server {server}{f' from {address}' if address else ''} (connected to {', '.join(names)})"
         for server, (address, names) in sorted(connected.items())
     ]
+    shown += [
+        f"server {server} at {address} (cut off from the storage nodes that answer)"
+        for server, address in sorted(running.items())
+        if server not in connected
+    ]
+    if not shown:
+        return
     more = f", and {len(shown) - 5} more" if len(shown) > 5 else ""
     raise ClusterInUse(
-        f"the cluster is in use, and nothing was changed: connected to its storage nodes are {', '.join(shown[:5])}"
+        f"the cluster is in use, and nothing was changed: there is {', '.join(shown[:5])}"
         f"{more}. If they work with their coordinator, the address given here is the wrong one, and a second "
         "coordinator would take their partitions away: correct it. If their coordinator has lost its data, stop them "
         f"first; only if they can't be stopped, repeat the command with --confirm {description.key.hex()}"
