@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import polonaise
+from polonaise.admin import coordinatorbackup
 from polonaise.admin.coordinatorbackup import RecoveredCluster, backup, read_backup, recover, write_backup
 from polonaise.coordination.file import coordinator_in
 from polonaise.coordination.rebuilding import NodeAnswer, Noted
