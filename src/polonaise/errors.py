@@ -794,13 +794,23 @@ class CoordinatorDamaged(PolonaiseError):
 
 
 class CoordinatorLost(CoordinatorDamaged):
-    """The coordinator holds no cluster, while storage nodes hold the data of one: it has lost its own data.
+    """The coordinator holds no cluster, while storage nodes hold the data of one, or this process knew one there.
 
     The log is on the storage nodes, whose directories are to be left as they are: `polonaise cluster recover` makes the
     coordinator's values again.
     """
 
     code = "coordinator_lost"
+
+
+class CoordinatorOutdated(CoordinatorDamaged):
+    """The coordinator holds an older state than this process has seen: its latest state is to be restored.
+
+    Servers refuse requests for partitions of which they have seen a later state as `ConsistencyLost`, for as long as it
+    is there.
+    """
+
+    code = "coordinator_outdated"
 
 
 class RecoveryUnsafe(PolonaiseError):

@@ -162,3 +162,49 @@ def test_it_is_noticed_if_a_server_makes_a_cluster_in_an_empty_coordinator(monke
     monkeypatch.setattr(processes, "_check_cluster", makes_one)
     with_the_look_of_a_process(monkeypatch, [])
     assert Town(1).run(lost_data)
+
+
+async def changed_under_servers_that_run(town: Town, *, empty: bool) -> tuple[list[bytes], list[bytes], str]:
+    """Wipe the coordinator, or put an older copy in its place, while the servers run; put the latest state back later.
+
+    Return what was accepted, what the log holds at the end, and what the servers have told of it meanwhile.
+    """
+    body = 0
+    accepted_bodies: list[bytes] = []
+
+    async def tried() -> None:
+        nonlocal body
+        body += 1
+        if await accepted(town, b"%d" % body):
+            accepted_bodies.append(b"%d" % body)
+
+    await tried()
+    older = town.cluster.service.snapshot()
+    for _ in range(2):
+        restarted(town)
+        await time_passes(10)
+        await tried()
+    latest = town.cluster.service.snapshot()
+    town.cluster.service.restore({} if empty else older)
+    for _ in range(3):
+        await tried()
+        await time_passes(10)
+    told = "; ".join(server.health()["coordinator"] for server in town.cluster.owners.values())
+    told += "; ".join(
+        str(each) for server in town.cluster.owners.values() for each in server.health()["partitions"].items()
+    )
+    town.cluster.service.restore(latest)
+    await time_passes(20)
+    await tried()
+    assert accepted_bodies[-1] == b"%d" % body, "it goes on by itself once the latest state is back"
+    return accepted_bodies, await town.log(), told
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(("empty", "code"), [(True, "coordinator_lost"), (False, "coordinator_outdated")])
+def test_servers_that_run_say_that_the_coordinator_lost_data_lose_nothing_and_go_on_when_it_is_back(
+    seed: int, empty: bool, code: str
+) -> None:
+    accepted_bodies, log, told = Town(seed).run(lambda town: changed_under_servers_that_run(town, empty=empty))
+    assert log == accepted_bodies
+    assert f"[{code}]" in told

@@ -140,7 +140,7 @@ def test_errors_of_one_kind_are_told_once_with_all_that_they_hinder() -> None:
     trouble.failed("the assignment can't be read", CoordinatorDamaged("it is missing: bring it back"))
     trouble.failed("ids can't be given out", CoordinatorUnavailable("no answer"))
     assert str(trouble) == (
-        "the lease can't be renewed, the assignment can't be read: [coordinator_damaged] it is gone: bring it back; "
+        "the lease can't be renewed, the assignment can't be read: [coordinator_damaged] it is missing: bring it back; "
         "ids can't be given out: [coordinator_unavailable] no answer"
     )
     trouble.succeeded("the lease can't be renewed")

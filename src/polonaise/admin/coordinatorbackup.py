@@ -25,6 +25,7 @@ from polonaise.errors import (
     AlreadyInitialized,
     BadOption,
     CoordinatorDamaged,
+    CoordinatorLost,
     NotInitialized,
     PolonaiseError,
     ProtocolError,
@@ -152,7 +153,7 @@ async def recover(
     """
     try:
         await coordinator.describe()
-    except NotInitialized:
+    except (NotInitialized, CoordinatorLost):
         pass
     else:
         raise AlreadyInitialized(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar
@@ -16,6 +17,7 @@ from polonaise.errors import (
     CertificateRefused,
     Closed,
     ConnectionLost,
+    CoordinatorDamaged,
     CoordinatorUnavailable,
     DeadlineExceeded,
     PolonaiseError,
@@ -27,6 +29,7 @@ from polonaise.errors import (
     UnsupportedVersion,
     WrongClusterKey,
     WrongRole,
+    error_of,
 )
 from polonaise.host import Host
 from polonaise.link import connection as link
@@ -215,15 +218,19 @@ class ServerDiscovery:
 
     # ------------------------------------------------------------------ how fresh an assignment is
 
-    def _staleness(self, address: str, told: _ToldAssignment) -> CoordinatorUnavailable | None:
+    def _staleness(self, address: str, told: _ToldAssignment) -> PolonaiseError | None:
         """Return an error that says why a told assignment may be out of date; None if it is fresh.
 
         It may be out of date if its server can't read it at present, or last read it more than `_stale_s` seconds ago.
+        The error is `CoordinatorUnavailable`, or of the kind that the server names if it can't use what it reads.
         """
         if told.age_s <= self._stale_s and not told.trouble:
             return None
         because = f": {told.trouble}" if told.trouble else ""
-        return CoordinatorUnavailable(f"the server {address} last read the assignment {told.age_s:.1f} s ago{because}")
+        code = re.match(r"\[(\w+)\]", told.trouble)
+        error = error_of(code[1] if code else "", "")
+        kind = type(error) if isinstance(error, CoordinatorDamaged) else CoordinatorUnavailable
+        return kind(f"the server {address} last read the assignment {told.age_s:.1f} s ago{because}")
 
     def _learn(self, told: _ToldAssignment) -> Versioned[Assignment]:
         """Return the told assignment as the coordinator's values; if it is the newest so far, remember its servers."""
@@ -359,13 +366,17 @@ class ServerDiscovery:
     def _none_answers(self, troubles: dict[str, PolonaiseError]) -> PolonaiseError:
         """Return the error for a call that no server has answered: it names every server with the reason.
 
-        That is `CoordinatorUnavailable` if a server answered that its coordinator did not: the list is right then.
+        That is `CoordinatorUnavailable` if a server answered that its coordinator did not, and `CoordinatorDamaged` or
+        one of its kinds if it can't use what that holds: the list is right then.
         Among servers that do not answer at all, one whose TLS this side can't talk to tells more than they do.
         """
         if self._closed:
             return Closed("this client was closed: connect a new one")
         told = "; ".join(_reason(address, error) for address, error in sorted(troubles.items()))
         errors = troubles.values()
+        for error in errors:
+            if isinstance(error, CoordinatorDamaged):  # it answers, and what it holds is lost, older or damaged
+                return type(error)(f"the servers can't use what their coordinator holds: {told}")
         if any(isinstance(error, CoordinatorUnavailable) for error in errors):
             return CoordinatorUnavailable(
                 "the servers that answer can't reach the coordinator: start it again, or mend the way from them to it "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from polonaise.errors import RECOVER, CoordinatorDamaged, CoordinatorNewer
+from polonaise.errors import RECOVER, CoordinatorDamaged, CoordinatorLost, CoordinatorNewer, CoordinatorOutdated
 
 
 class Entry(NamedTuple):
@@ -136,13 +136,23 @@ def damaged(place: str, what: str) -> CoordinatorDamaged:
     )
 
 
-def deleted(place: str) -> CoordinatorDamaged:
+def deleted(place: str) -> CoordinatorLost:
     """Return the error for a cluster that this process knew, and of which there is no description any more."""
-    return CoordinatorDamaged(
-        f"{place}: it is missing, and this process has read it before: somebody has deleted the cluster (polonaise "
-        "cluster delete), or the coordinator has lost its data. Nothing was changed. If it was deleted, stop this "
+    return CoordinatorLost(
+        f"{place}: it is missing, and this process has read it before: the coordinator has lost its data, or somebody "
+        "has deleted the cluster (polonaise cluster delete). Nothing was changed. If it was deleted, stop this "
         "process. If nobody deleted it, the log is still on the storage nodes: leave their directories as they are, "
-        f"and restore the whole coordinator as it was last, or make its values again ({RECOVER})"
+        f"and restore the whole coordinator as it was last, or make its values again ({RECOVER}). This process goes on "
+        "by itself once they are there"
+    )
+
+
+def outdated(place: str, seen: int, found: int) -> CoordinatorOutdated:
+    """Return the error for an entry that has an earlier version than this process has seen."""
+    return CoordinatorOutdated(
+        f"{place}: it went back from version {seen} to {found}: the coordinator was put back to an older state. "
+        "Nothing was changed. Restore its latest state: this process goes on by itself then. Or stop the cluster's "
+        f"servers, move the older state away and make its values again from the storage nodes ({RECOVER})"
     )
 
 

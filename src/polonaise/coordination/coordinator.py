@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, TypeVar, cast
 
-from polonaise.coordination.backend import Backend, Entry, damaged, deleted, missing, newer
+from polonaise.coordination.backend import Backend, Entry, damaged, deleted, missing, newer, outdated
 from polonaise.coordination.lease import Leases
 from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import (
@@ -32,7 +33,9 @@ from polonaise.errors import (
     Closed,
     ClusterInUse,
     CoordinatorDamaged,
+    CoordinatorLost,
     CoordinatorNewer,
+    CoordinatorUnavailable,
     DirectoryInUse,
     NotInitialized,
     PolonaiseError,
@@ -121,8 +124,8 @@ class Coordinator:
     again before it does anything else.
 
     A value that is missing, damaged, of another cluster, or older than this process has seen it, is refused
-    (`CoordinatorDamaged`, `WrongClusterKey`) and never taken for an empty one: a lost or older value can let two owners
-    write in one session. One that a newer version of Polonaise wrote is refused as `CoordinatorNewer`.
+    (`CoordinatorDamaged` and its kinds, `WrongClusterKey`) and never taken for an empty one: a lost or older value can
+    let two owners write in one session. One that a newer version of Polonaise wrote is refused as `CoordinatorNewer`.
     """
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
@@ -202,7 +205,8 @@ class Coordinator:
     async def description(self) -> Versioned[ClusterDescription]:
         """Return the cluster's description with its version.
 
-        Without a cluster, raises `NotInitialized`, or `CoordinatorDamaged` if this process has known one here.
+        Without a cluster, raises `NotInitialized`; or `CoordinatorLost` if this process has known one here, or servers
+        of one are registered.
         """
         self._check_open()
         place = self._backend.place(DESCRIPTION)
@@ -212,10 +216,7 @@ class Coordinator:
         if entry is None:
             if self._description is not None:
                 raise deleted(place)
-            raise NotInitialized(
-                f"no cluster in {self._backend}: correct the address, or make the cluster (polonaise cluster create). "
-                f"If there was one, its coordinator has lost its data: {RECOVER}"
-            )
+            raise await self._none()
         description = self._learn(DESCRIPTION, entry, floor, ClusterDescription)
         if description.key != entry.cluster_key:
             raise damaged(place, "it has two different cluster keys")
@@ -223,6 +224,22 @@ class Coordinator:
             self._description = description
         self._total = max(self._total, description.total)
         return Versioned(entry.version, description)
+
+    async def _none(self) -> NotInitialized | CoordinatorLost:
+        """Return the error for a place without a cluster. Servers that have lost theirs register there again."""
+        with contextlib.suppress(CoordinatorUnavailable, CoordinatorDamaged):
+            if servers := sorted(map(int, await self._backend.registered(MEMBERS))):
+                return CoordinatorLost(
+                    f"the coordinator {self._backend} holds no cluster, but servers of one are registered there "
+                    f"({', '.join(map(str, servers))}): the *coordinator* has lost its data. Nothing was changed. The "
+                    "log is on the storage nodes: leave their directories as they are, and restore the whole "
+                    f"coordinator as it was last, or make its values again ({RECOVER}). For another, new cluster stop "
+                    "these servers, or choose another place"
+                )
+        return NotInitialized(
+            f"no cluster in {self._backend}: correct the address, or make the cluster (polonaise cluster create). "
+            f"If there was one, its coordinator has lost its data: {RECOVER}"
+        )
 
     async def description_changed(self, version: int) -> None:
         """Return once the description's version is above `version`, or earlier: the caller reads it to know."""
@@ -394,12 +411,19 @@ class Coordinator:
     async def register(self, registration: Registration) -> Membership:
         """Announce this process as a member; the entry goes when the process does. Doing so again changes nothing.
 
-        Raises `DirectoryInUse` when another living process has registered under this server id.
+        Raises `DirectoryInUse` when another living process has registered under this server id, and
+        `CoordinatorUnavailable` while a session that this process has lost still has the registration.
         """
         cluster = await self._cluster()
         server = registration.server
         name = _member(server)
         if not await self._backend.register(name, Entry(cluster.key, 0, registration.encode())):
+            if self._is_mine(server):
+                raise CoordinatorUnavailable(
+                    f"{self._backend.place(name)}: a former session of this process still has the registration of "
+                    f"server {server}, and ends by itself within seconds; if it does not, another process is this "
+                    "server, too: start this one again"
+                )
             raise DirectoryInUse(
                 f"{self._backend.place(name)}: another living process is server {server}; start this server again: "
                 "it takes a new id"
@@ -571,7 +595,7 @@ class Coordinator:
                 f"{self._description.key.hex()}: the coordinator was replaced while this process ran"
             )
         if entry.version < floor:
-            raise damaged(place, f"it went back from version {floor} to {entry.version}")
+            raise outdated(place, floor, entry.version)
 
     def _remember(self, key: str, entry: Entry, value: object) -> None:
         """Keep the entry and its value, unless a later one is known."""

@@ -221,7 +221,10 @@ class ZooKeeperBackend:
     async def add(self, entries: Mapping[str, Entry]) -> None:
         """Keep those of these entries whose keys have none yet."""
         for key, entry in entries.items():
-            await self._create_node(key, _sealed(entry))
+            try:
+                await self._create_node(key, _sealed(entry))
+            except NoNodeError as error:
+                raise missing(self.place(key)) from error
 
     async def read(self, key: str) -> Entry | None:
         """Return the present entry, or None without one.
@@ -292,9 +295,15 @@ class ZooKeeperBackend:
         return True
 
     async def _take(self, name: str, entry: Entry) -> bool:
-        """Create the name's node in this session; return False when another session has it."""
-        if await self._create_node(name, _sealed(entry), ephemeral=True):
-            return True
+        """Create the name's node in this session; return False when another session has it.
+
+        And when its folder is gone, as all is once ZooKeeper has lost its data: `register` makes that again.
+        """
+        try:
+            if await self._create_node(name, _sealed(entry), ephemeral=True):
+                return True
+        except NoNodeError:
+            return False
         # A call whose answer was lost may have created the node.
         node = await self._get(name)
         return node is not None and node.owner == self._opened().number()
@@ -314,6 +323,7 @@ class ZooKeeperBackend:
             return False
         node = await self._get(name)
         if node is None:
+            self.renewed_us = None  # a creation tells no time, and that of an earlier renewal would be taken for now
             return await self._take(name, entry)
         if node.owner != self._opened().number():
             return False
@@ -414,7 +424,7 @@ class ZooKeeperBackend:
             return None
 
     async def _create_node(self, key: str, data: bytes, *, ephemeral: bool = False) -> bool:
-        """Create a node; return False when there is one."""
+        """Create a node; return False when there is one. Raises `NoNodeError` without the one above it."""
         path = self._path(key)
         try:
             await self._ask(
@@ -490,10 +500,11 @@ class ZooKeeperBackend:
     def _hint(self) -> str:
         """Return why no ZooKeeper answers, as far as it is known, and what to do."""
         remedy = "start ZooKeeper, or correct the address"
-        tls = "one with TLS answers only to TLS" if self._tls is None else "?tls=no is for one without TLS"
-        if not self.trouble.endswith("nobody listens there"):
+        trouble = self.trouble
+        if not trouble.endswith("nobody listens there") and not (self._session is not None and self._session.speaks):
+            tls = "one with TLS answers only to TLS" if self._tls is None else "?tls=no is for one without TLS"
             remedy = f"{remedy}; {tls}"
-        return f"{self.trouble}: {remedy}" if self.trouble else remedy
+        return f"{trouble}: {remedy}" if trouble else remedy
 
     def _opened(self) -> ZooKeeperSession:
         """Return the session; begin one if there is none. Raises `Closed`."""

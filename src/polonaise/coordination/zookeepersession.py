@@ -25,6 +25,7 @@ from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
 from polonaise.coordination.patience import AnswerPatience, HostTrials
+from polonaise.coordination.zookeeperdata import DataTrial, why_ended
 from polonaise.errors import CertificateUnusable
 from polonaise.host.tls import TlsFiles, TlsIdentity
 from polonaise.host.tlsfaults import handshake_fault
@@ -48,6 +49,9 @@ just now."""
 _REFUSAL_S: Final = 0.3
 """How long, in seconds, a server is listened to that may refuse this process's certificate."""
 _ELECTED_S: Final = 15.0
+_STATE_S: Final = 0.5
+"""How long, in seconds, a server that has ended a connection may take to say how it is; it is not asked more often."""
+_STATE_BYTES_MAX: Final = 4_096
 _LONG_PAUSE_S_MAX: Final = 2.0
 """The longest pause, in seconds, once there was no connection for `_ELECTED_S`: nobody is being elected any more."""
 
@@ -124,12 +128,19 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]  # kazoo has no typ
         self._session_s = session_s
         self._on_granted = on_granted
         self._trials = HostTrials()
+        self._data = DataTrial(2 * session_s)
+        self._stated: dict[str, tuple[float, str]] = {}
+        """By server: when it was last asked how it is, and what it answered."""
         self._attach_s = ATTACH_S
         self._lost_s = time.monotonic()
         self._is_left = False
         """Whether the present connection was ended because the server is silent."""
         self.is_alone = True
         """Whether there is one server only, so that no other could be tried instead."""
+        self.speaks = False
+        """Whether the server that was asked last how it is has said so: then it takes connections such as these."""
+        self._servers = 1
+        """How many servers the address names."""
         self.number = 0
         """The number of connections that were made so far."""
         self.troubles: dict[str, str] = {}
@@ -155,6 +166,7 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]  # kazoo has no typ
         if not found:
             self.troubles = {"": "none of their names is known: see that they are right, and that names are resolved"}
         self.is_alone = len(found) < 2
+        self._servers = max(len(self.client.hosts), 1)
         return [found[server] for server in self._trials.order(list(found), time.monotonic())]
 
     def _connect_loop(self, retry: Any) -> Any:
@@ -195,18 +207,54 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]  # kazoo has no typ
             else:
                 if self._socket is None:
                     self._trials.refused(server)
+                    self._note(server, _why(f"{host}:{port}", error))
                 else:  # it is reached, and ends the connection: it may be electing a leader
                     self._trials.spoke(server)
-                    self.handler.suspected.add((hostip, port))
-                self._note(server, _why(f"{host}:{port}", error))
+                    self._refused(server, (hostip, port), host, error)
             raise
         self._trials.spoke(server)
+        self._data.connected()
         self._attach_s = ATTACH_S
         self.handler.suspected.clear()
         self.troubles = {}
         self.number += 1
         _log.info("connected to ZooKeeper at %s:%d", host, port)
         return times
+
+    def _refused(self, server: str, address: tuple[str, int], host: str, error: Exception) -> None:
+        """Ask a server that has ended the connection how it is.
+
+        Raises `SessionExpiredError` if no server will ever go on with the session, as ZooKeeper has lost what it had
+        seen: kazoo then begins another one, which has seen nothing.
+        """
+        named, seen = f"{host}:{address[1]}", int(self.client.last_zxid or 0)
+        answer = self._state_of(server, address, host)
+        self.speaks = bool(answer)
+        self.handler.suspected.add(address)
+        why = why_ended(named, answer, seen)
+        self._note(server, why or _why(named, error))
+        if self._data.refused(server, answer, seen, self._servers, time.monotonic()):
+            self._data.connected()
+            _log.warning("%s. A new session begins there: what ZooKeeper holds now is judged by its contents", why)
+            raise SessionExpiredError(why) from error
+
+    def _state_of(self, server: str, address: tuple[str, int], host: str) -> str:
+        """Return what a server answers to the question how it is; empty if it does not answer."""
+        asked_s, answer = self._stated.get(server, (float("-inf"), ""))
+        if time.monotonic() - asked_s < _STATE_S:
+            return answer
+        received = b""
+        with (
+            contextlib.suppress(OSError),  # also if it is slow, or if TLS fails
+            self.handler.create_connection(address, _STATE_S, hostname=host) as connection,
+        ):
+            connection.settimeout(_STATE_S)
+            connection.sendall(b"srvr")
+            while len(received) < _STATE_BYTES_MAX and (part := connection.recv(_STATE_BYTES_MAX)):
+                received += part
+        answer = received.decode(errors="replace")
+        self._stated[server] = time.monotonic(), answer
+        return answer
 
     def _note(self, server: str, why: str) -> None:
         _log.debug("no connection to ZooKeeper: %s", why)
@@ -245,9 +293,7 @@ def _why(server: str, error: BaseException) -> str:
             return f"{server} refuses connections: nobody listens there"
         if isinstance(each, OSError) and each.errno and not isinstance(each, ConnectionError):
             return f"{server} can't be reached: {each.strerror}"
-    return (
-        f"{server} ends connections at once: it serves nobody now, as without a majority, or with TLS or without only"
-    )
+    return f"{server} ends connections at once, and does not answer: it serves nobody now, or with TLS or without only"
 
 
 class ZooKeeperSession:
@@ -287,6 +333,11 @@ class ZooKeeperSession:
     def troubles(self) -> list[str]:
         """Why there is no connection: a sentence for each server that was tried in vain; empty while there is one."""
         return sorted(self._connections.troubles.values())
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the server that was tried last says how it is, though it does not go on with the session."""
+        return self._connections.speaks
 
     def number(self) -> int:
         """Return the number by which ZooKeeper knows the session; -1 while there is no connection."""

@@ -63,6 +63,7 @@ class CoordinatorTrouble:
         `level` and `fields` are those of the line in the log.
         """
         self.errors += 1
+        self._failing.pop(what, None)  # to its end, so that the latest failures stand there
         self._failing[what] = error.code, str(error)
         now_s = self._clock.monotonic_s()
         if self._since_s is None:
@@ -81,12 +82,19 @@ class CoordinatorTrouble:
             self._since_s = None
             self._logged_s.clear()
 
+    def present(self, coordinator: Coordinator) -> str:
+        """Return what fails at present, and why the coordinator can't be reached now, which may be news since then."""
+        failing, now = str(self), coordinator.trouble
+        if failing and now and now not in failing:
+            return f"{now}; before: {failing}"
+        return failing or now
+
     def __str__(self) -> str:
         """Return what fails at present, and why; empty if nothing does.
 
-        Of errors of one kind the first is told: they have one reason, and the same advice.
+        Of errors of one kind the latest is told: they have one reason, and the same advice.
         """
         kinds: dict[str, list[str]] = {}
         for what, (code, _) in self._failing.items():
             kinds.setdefault(code, []).append(what)
-        return "; ".join(f"{', '.join(whats)}: {self._failing[whats[0]][1]}" for whats in kinds.values())
+        return "; ".join(f"{', '.join(whats)}: {self._failing[whats[-1]][1]}" for whats in kinds.values())

@@ -661,7 +661,7 @@ class Server:
     @property
     def _coordinator_trouble(self) -> str:
         """What fails at the coordinator; or else, before any operation has failed, why it can't be reached now."""
-        return str(self._trouble) or self._coordinator.trouble
+        return self._trouble.present(self._coordinator)
 
     def measures(self) -> ServerMeasures:
         """Return what can be measured of this server as a whole; more of each partition is in `partitions`."""

@@ -48,10 +48,9 @@ class ServerMembership:
         followed in the next: others may have changed it meanwhile."""
         self.coordinator_clock: PeerClock | None = None
         """The coordinator's clock, as the last renewal that it dated has measured it; None if it has dated none."""
-        self.not_owning = ""
-        """Why the server owns nothing since its registration may have run out.
-
-        Empty before that, and again once it was renewed and an assignment read since then is followed."""
+        self._ended = False
+        """Whether the server owns nothing since its registration may have run out: False before that, and again once it
+        was renewed and an assignment read since then is followed."""
 
     async def register(self, registration: Registration) -> None:
         """Register the server. Raises what `Coordinator.register` does."""
@@ -168,11 +167,6 @@ class ServerMembership:
         self._tenure.renewed(began_s, membership.holds_s)
         if self._tenure.holds(self._now_s) and not self._renewed.is_set():
             self._renewed.set()
-            if self.not_owning:
-                self.not_owning = (
-                    f"server {self._registration.server} owns nothing: it has renewed its registration, and has not "
-                    "been able to read the assignment since"
-                )
 
     def _measure(self, began_s: float, renewed_us: int | None) -> None:
         """Take note of what a renewal that has just succeeded tells of the coordinator's clock."""
@@ -181,10 +175,30 @@ class ServerMembership:
             half_us = int((now_s - began_s) * 5e5)
             self.coordinator_clock = PeerClock(renewed_us - int(began_s * 1e6) - half_us, half_us, now_s)
 
+    @property
+    def not_owning(self) -> str:
+        """Why the server owns nothing since its registration may have run out, as it is now; empty while it may own.
+
+        Not as it was when the registration ran out: a coordinator that was away then may have lost its data since.
+        """
+        if not self._ended:
+            return ""
+        why = self._trouble.present(self._coordinator)
+        nothing = f"server {self._registration.server} owns nothing"
+        if self._renewed.is_set():
+            because = f" ({why})" if why else ""
+            return f"{nothing}: it has renewed its registration, and has not been able to read the assignment{because}"
+        holds_s = self._membership.holds_s if self._membership else 0.0
+        return (
+            f"{nothing}: it could not renew its registration, which holds for {holds_s:g} s, so others may take over "
+            f"its partitions ({why or 'the coordinator, or this process, has not answered in time'}). It goes on by "
+            "itself once it can renew it and read the assignment"
+        )
+
     def owns_again(self) -> None:
         """Take note that the server follows an assignment that was read while the registration held."""
-        if self.not_owning and self._renewed.is_set():
-            self.not_owning = ""
+        if self._ended and self._renewed.is_set():
+            self._ended = False
             _log.warning(
                 "server %d has renewed its registration: it owns again what the assignment gives it",
                 self._registration.server,
@@ -195,15 +209,6 @@ class ServerMembership:
         """End the ownership: the registration may have run out."""
         self._renewed.clear()
         self.stretch += 1
-        server, holds_s = self._registration.server, self._membership.holds_s if self._membership else 0.0
-        why = (
-            str(self._trouble)
-            or self._coordinator.trouble
-            or "the coordinator, or this process, has not answered in time"
-        )
-        self.not_owning = (
-            f"server {server} owns nothing: it could not renew its registration, which holds for {holds_s:g} s, so "
-            f"others may take over its partitions ({why}). It goes on by itself once the coordinator answers"
-        )
+        self._ended = True
         _log.warning("%s", self.not_owning, extra=self._fields)
         self._on_ended()

@@ -6,7 +6,15 @@ from collections.abc import Iterable
 from typing import Final
 
 from polonaise.coordination.values import PartitionValue
-from polonaise.errors import CoordinatorDamaged, CoordinatorUnavailable, PartitionNotReady, PolonaiseError
+from polonaise.errors import (
+    ConsistencyLost,
+    CoordinatorDamaged,
+    CoordinatorLost,
+    CoordinatorOutdated,
+    CoordinatorUnavailable,
+    PartitionNotReady,
+    PolonaiseError,
+)
 from polonaise.server.protocol.copythrottle import CopyProgress
 from polonaise.server.protocol.recovery import ReplicaAnswer
 from polonaise.server.protocol.sessionfaults import SessionFaults
@@ -70,7 +78,14 @@ class Readiness:
         self.answers[name] = answer
 
     def attempt_failed(self, error: PolonaiseError, *, operator: bool) -> PolonaiseError | None:
-        """Note that an attempt to start a session failed; `operator`: only an operator can help. Return `blocked`."""
+        """Note that an attempt to start a session failed; `operator`: only an operator can help. Return `blocked`.
+
+        So it is with a coordinator that has lost its data, or is of an older state. That this process has seen a later
+        one proves the same as a replica that has: requests are refused alike. But later attempts look again.
+        """
+        if isinstance(error, CoordinatorOutdated):
+            error = ConsistencyLost(f"partition {self._partition}: {error.text}")
+        operator = operator or isinstance(error, CoordinatorLost | ConsistencyLost)
         self.waits_for = str(error)
         self.blocked = error if operator else None
         if operator or isinstance(error, CoordinatorUnavailable | CoordinatorDamaged):

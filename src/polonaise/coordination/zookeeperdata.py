@@ -1,0 +1,96 @@
+"""Decide, from what ZooKeeper's servers say of themselves, whether ZooKeeper has lost data. Pure: no clock, no I/O.
+
+A server ends the connection of a client that has seen a later transaction than the server itself has: for ever, if
+ZooKeeper began anew, or with an older copy of its files. It gives no reason. But what it answers to `srvr` names its
+last transaction, and whether it leads.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+_CONFIRM_S: Final = 0.4
+"""The seconds between two looks that both have to show a leader, or the only server, behind what this process has seen:
+a leader may apply a transaction a moment after a follower."""
+_LAG_S: Final = 5.0
+"""The seconds for which a majority of an ensemble, none of which leads, has to be behind. A server that merely lags
+catches up, or stops serving, before that."""
+_SERVER: Final = re.compile(r"^Zxid: 0x([0-9a-fA-F]{1,16})$.*^Mode: (\w+)$", re.MULTILINE | re.DOTALL)
+_NOT_SERVING: Final = "not currently serving"
+
+
+class ServerState(NamedTuple):
+    """What a server that serves says of itself."""
+
+    mode: str
+    """`standalone`, `leader`, `follower` or `observer`."""
+    last: int
+    """The number (zxid) of the last transaction that it has."""
+
+
+def state_in(answer: str) -> ServerState | None:
+    """Return what an answer to `srvr` says; None for one that does not tell."""
+    found = _SERVER.search(answer.replace("\r", ""))
+    return None if found is None else ServerState(found[2], int(found[1], 16))
+
+
+def why_ended(server: str, answer: str, seen: int) -> str:
+    """Return why a server has ended this process's connection, in a sentence; empty if that is not known.
+
+    `answer` is what it said to `srvr`, and `seen` the last transaction that this process has seen.
+    """
+    state = state_in(answer)
+    if state is None:
+        if _NOT_SERVING in answer:
+            return f"{server} does not serve: it has not joined a majority of the ensemble"
+        return f"{server} answers, and has ended this process's connection without a reason" if answer else ""
+    if state.last >= seen:
+        return f"{server} serves ({state.mode}), and has ended this process's connection without a reason"
+    numbers = f"its last transaction is 0x{state.last:x}, and this process has seen 0x{seen:x}"
+    if state.mode in ("standalone", "leader"):
+        return f"{server} ({state.mode}) has lost data, or has an older copy of them: {numbers}"
+    return f"{server} ({state.mode}) is behind, so it does not go on with this process's session: {numbers}"
+
+
+class DataTrial:
+    """Judges whether ZooKeeper has lost what this process has seen: then no server ever goes on with its session.
+
+    One server of an ensemble that is behind proves nothing: it lags. A leader proves it, since it has all that was ever
+    committed; so does the only server; and so does a majority that stays behind.
+    """
+
+    def __init__(self, anew_s: float) -> None:
+        """`anew_s`: after so many seconds of refusals the session has ended in any case, whatever their reason."""
+        self._anew_s = anew_s
+        self._behind: dict[str, float] = {}
+        """Since when each server was found behind."""
+        self._refused_s: float | None = None
+        """When a server that serves has first refused to go on with the session; None before that."""
+
+    def connected(self) -> None:
+        """Take note that a server goes on with the session, or has begun one."""
+        self._behind.clear()
+        self._refused_s = None
+
+    def refused(self, server: str, answer: str, seen: int, servers: int, now_s: float) -> bool:
+        """Return whether a session has to be begun anew, after one of so many servers has ended a connection.
+
+        `answer` is what that server said to `srvr`, and `seen` the last transaction that this process has seen.
+        """
+        state = state_in(answer)
+        if not answer or _NOT_SERVING in answer:  # it may be electing a leader
+            self._behind.pop(server, None)
+            return False
+        if self._refused_s is None:
+            self._refused_s = now_s
+        if state is None or state.last >= seen:
+            self._behind.pop(server, None)
+        else:
+            since_s = self._behind.setdefault(server, now_s)
+            if state.mode == "leader" or (state.mode == "standalone" and servers == 1):
+                if now_s - since_s >= _CONFIRM_S:
+                    return True
+            elif servers > 2 and 2 * sum(now_s - each_s >= _LAG_S for each_s in self._behind.values()) > servers:
+                return True
+        return now_s - self._refused_s >= self._anew_s
