@@ -129,8 +129,9 @@ async def test_a_drain_whose_mark_another_operator_takes_away_ends() -> None:
     values.on_change = lambda: values.become(FOUR)
     moves = values.moves()
 
-    async def lost(*_: Any) -> None:
+    async def lost(*_: Any) -> list[Move]:
         values.become(FOUR)
+        return []
 
     moves.carry_out = lost  # type: ignore[method-assign]
     with pytest.raises(BadOption, match="not being drained any more"):

@@ -83,9 +83,11 @@ def test_removing_a_needed_copy_is_refused_and_the_refusal_says_what_would_be_lo
     with pytest.raises(CopyNeeded, match="2 copies in sync"):
         without_copy(partition("ABC"), "A", 3)
     with pytest.raises(CopyNeeded, match=r"--force it would survive the loss of 0 of them without a pause, and 1"):
-        without_copy(partition("ABCD", in_sync="ABC"), "A", 3)
+        without_copy(partition("ABCD", in_sync="ABC"), "A", 3, force=False)
     with pytest.raises(CopyNeeded, match=r"loss of 1 of them without a pause, and 2 without losing"):
-        without_copy(partition("ABCDE"), "A", 5)  # a commit is on 3 of the 4 that are left
+        without_copy(partition("ABCDE"), "A", 5, force=False)  # a commit is on 3 of the 4 that are left
+    with pytest.raises(CopyNeeded, match=r"in sync again$"):  # to who has no such option
+        without_copy(partition("ABC"), "A", 3)
     assert without_copy(partition("ABCD", in_sync="BCD"), "A", 3).next == tuple("BCD"), "a dead one is not needed"
     assert without_copy(partition("ABC"), "A", 3, force=True).next == tuple("BC")
 

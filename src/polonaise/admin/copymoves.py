@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from polonaise.admin.asking import ask_health, values_of
@@ -12,7 +12,7 @@ from polonaise.admin.storagenodes import check_enough_without, check_marked, cop
 from polonaise.coordination.memberchanges import Move, balance
 from polonaise.coordination.values import ClusterDescription, PartitionValue
 from polonaise.errors import BadOption, ChangePending, CopyNeeded, DeadlineExceeded, UnknownStorageNode
-from polonaise.host import Host
+from polonaise.host import Clock, Host
 from polonaise.node.condition import condition_of
 from polonaise.server.protocol.commit import losses_that_stop, zones_that_stop
 from polonaise.terms import PartitionId, StorageId
@@ -29,6 +29,33 @@ Report = Callable[[PartitionId | None, str], None]
 """What is called with a partition (None: the whole work) and a line on how far the work is."""
 
 
+class _Standstill:
+    """Tells when no partition's members have changed for the time of a step, whoever changes them."""
+
+    def __init__(self, clock: Clock, step_s: float) -> None:
+        self._clock = clock
+        self._step_s = step_s
+        self._until_s = clock.monotonic_s() + step_s
+        self._seen: object = None
+
+    def look(self, values: Mapping[PartitionId, PartitionValue]) -> None:
+        """Take note of the members that there are now, and of the changes that are asked for."""
+        seen = {partition: (value.members, value.next) for partition, value in values.items()}
+        if seen != self._seen:
+            self._seen = seen
+            self._until_s = self._clock.monotonic_s() + self._step_s
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has lasted too long."""
+        return self._clock.monotonic_s() >= self._until_s
+
+
+def _spreading(description: ClusterDescription, values: Mapping[PartitionId, PartitionValue]) -> list[Move]:
+    """Return the moves that would spread the copies: from where they will be once the pending changes are made."""
+    return balance(description, {p: value.next or value.members for p, value in values.items()})
+
+
 class CopyMoves:
     """Carries out moves of copies. All of it may be broken off and repeated: it goes on from where the values are.
 
@@ -36,7 +63,7 @@ class CopyMoves:
     asked for and is not made within `step_s` seconds raises `DeadlineExceeded`, with what it waits for; it stays asked
     for. One that another operator takes back meanwhile raises `BadOption`. When a move may not even ask for its removal
     for so long, because too few copies are in sync or another change is pending, it raises `CopyNeeded` or
-    `ChangePending`.
+    `ChangePending`. What others have done is done, and is not waited for.
     """
 
     def __init__(self, host: Host, edits: MemberEdits, *, step_s: float, timeout_s: float, report: Report) -> None:
@@ -48,14 +75,29 @@ class CopyMoves:
 
     async def add(self, partition: PartitionId, name: StorageId) -> None:
         """Add a copy of a partition on a storage node, and wait until it is in sync. Raises what `add_copy` raises."""
-        await self._edits.add_copy(partition, name)
-        self._report(partition, f"adding a copy on {name}")  # not before: it may have been refused
+        line = f"adding a copy on {name}"
+        try:
+            await self._edits.add_copy(partition, name)
+        except ChangePending:
+            if not await self._is_asked(partition, name, member=True):
+                raise
+            line = f"a copy on {name} is being added already"
+        self._report(partition, line)  # not before: it may have been refused
         await self._made(partition, name, member=True)
 
-    async def remove(self, partition: PartitionId, name: StorageId, *, force: bool = False) -> None:
-        """Remove the copy on a storage node, and wait until it is no member. Raises what `remove_copy` raises."""
-        await self._edits.remove_copy(partition, name, force=force)
-        self._report(partition, f"removing the copy on {name}")  # not before: it may have been refused
+    async def remove(self, partition: PartitionId, name: StorageId, *, force: bool | None = None) -> None:
+        """Remove the copy on a storage node, and wait until it is no member. Raises what `remove_copy` raises.
+
+        `force` is None for an operator who can't choose it.
+        """
+        line = f"removing the copy on {name}"
+        try:
+            await self._edits.remove_copy(partition, name, force=force)
+        except ChangePending:
+            if not await self._is_asked(partition, name, member=False):
+                raise
+            line = f"the copy on {name} is being removed already"
+        self._report(partition, line)  # not before: it may have been refused
         await self._made(partition, name, member=False)
 
     async def replace(self, partition: PartitionId, source: StorageId, target: StorageId) -> None:
@@ -66,15 +108,18 @@ class CopyMoves:
         """
         if source == target:
             raise BadOption(f"a copy can't move from {source} to itself: choose another storage node")
-        value = await self._settled(partition)
-        if source in value.members:
+        began = False
+        # Again when others have changed what it rests on: it ends when the copy is moved, or can't be any more.
+        while source in (value := await self._settled(partition)).members:
             await self._check_enough_after(value, source, target)
-            await self._move(Move(partition, source, target))
-        elif target in value.members:
+            if not await self._move(Move(partition, source, target)):
+                await asyncio.sleep(_LOOK_S)
+            began = True
+        if target not in value.members:
+            raise BadOption(f"partition {partition} has no copy on {source}: it is on {', '.join(value.members)}")
+        if not began:
             (await self._edits.description()).value.check_known(source)
             self._report(partition, f"the copy on {source} has been moved to {target} already")
-        else:
-            raise BadOption(f"partition {partition} has no copy on {source}: it is on {', '.join(value.members)}")
 
     async def spare_lost(self, partition: PartitionId, source: StorageId, target: StorageId | None) -> str:
         """Return what a partition would have none to spare of any more, if a copy moved, or was removed (no `target`).
@@ -118,48 +163,63 @@ class CopyMoves:
 
     async def balance(self) -> list[Move]:
         """Return the moves that would spread the copies over the nodes. Raises `BadOption` with too few nodes."""
-        description = (await self._edits.description()).value
-        values = await values_of(self._edits.partition, range(description.total))
-        return balance(description, {p: value.next or value.members for p, value in values.items()})
+        return _spreading(*await self._read())
 
     async def spread(self, told: Callable[[Move], None]) -> int:
         """Spread the copies over the nodes, and return how many moves that took; `told` is called with each.
 
         Other operators may move copies, drain and remove nodes at the same time: what they have done is done, and it is
-        planned again until nothing is left to move. Raises what `balance` and `carry_out` raise, the latter once
-        nothing has succeeded for the time of a step.
+        planned again until nothing is left to move. Raises what `balance` and `carry_out` raise, the latter once no
+        members have changed for the time of a step, and `DeadlineExceeded` if nothing could be moved for so long.
         """
-        count = 0
-        until_s = self._host.clock.monotonic_s() + self._step_s
-        while moves := await self.balance():
+        count, seen = 0, set[Move]()
+        standstill = _Standstill(self._host.clock, self._step_s)
+        while True:
+            description, values = await self._read()
+            standstill.look(values)
+            moves = _spreading(description, values)
+            if not moves:
+                return count
             for move in moves:
-                told(move)
-            if await self._carried_out(moves, until_s):
-                count += len(moves)
-                until_s = self._host.clock.monotonic_s() + self._step_s
-        return count
+                if move not in seen:
+                    told(move)
+            seen.update(moves)
+            count += len(await self._carried_out(moves, standstill))
 
-    async def _carried_out(self, moves: Sequence[Move], until_s: float) -> bool:
-        """Carry out moves; return False if others have changed what they rest on, so that it is to be planned again.
+    async def _read(self) -> tuple[ClusterDescription, dict[PartitionId, PartitionValue]]:
+        """Return the description and the values of all partitions."""
+        description = (await self._edits.description()).value
+        return description, await values_of(self._edits.partition, range(description.total))
 
-        Raises what `carry_out` raises once it is later than `until_s`.
+    async def _carried_out(self, moves: Sequence[Move], standstill: _Standstill) -> list[Move]:
+        """Carry out moves; return those that were made: if not all, it is to be planned again.
+
+        Raises what `carry_out` raises, and `DeadlineExceeded`, if nobody has changed any members for too long.
         """
+        made: list[Move] = []
         try:
-            await self.carry_out(moves)
+            made = await self.carry_out(moves)
         except (UnknownStorageNode, BadOption, ChangePending, CopyNeeded) as error:
-            if self._host.clock.monotonic_s() >= until_s:
+            standstill.look((await self._read())[1])
+            if standstill.is_over:
                 raise
             self._report(None, f"planned again: {error.text}")
+        if not made:
+            if standstill.is_over:
+                raise DeadlineExceeded(
+                    f"{len(moves)} copies are to be moved, and none could be within {self._step_s:g} s: repeat the "
+                    "command when nobody else changes the members"
+                )
             await asyncio.sleep(_LOOK_S)
-            return False
-        return True
+        return made
 
-    async def carry_out(self, moves: Sequence[Move]) -> None:
-        """Carry out moves, several at the same time, but one step at a time in each partition.
+    async def carry_out(self, moves: Sequence[Move]) -> list[Move]:
+        """Carry out moves, several at the same time, but one step at a time in each partition; return those made.
 
-        If one fails, the later ones of its partition are left out, those of other partitions are carried out all the
-        same, and one of the failures is raised.
+        One that others have made impossible is left out. If one fails, or is left out, so are the later ones of its
+        partition; those of other partitions are carried out all the same, and one of the failures is raised.
         """
+        made: list[Move] = []
         turns = asyncio.Semaphore(_AT_ONCE_MAX)
         by_partition: dict[PartitionId, list[Move]] = {}
         for each in moves:
@@ -168,12 +228,15 @@ class CopyMoves:
         async def in_order(group: list[Move]) -> None:
             for each in group:
                 async with turns:
-                    await self._move(each)
+                    if not await self._move(each):
+                        return
+                    made.append(each)
 
         outcomes = await asyncio.gather(*map(in_order, by_partition.values()), return_exceptions=True)
         for outcome in outcomes:
             if outcome is not None:
                 raise outcome
+        return made
 
     async def drain(self, name: StorageId) -> int:
         """Move every copy off a storage node, and give it no more; return how many were moved.
@@ -189,8 +252,7 @@ class CopyMoves:
             return after
 
         await self._edits.describe(marked)
-        moved = 0
-        until_s = self._host.clock.monotonic_s() + self._step_s
+        moved, standstill = 0, _Standstill(self._host.clock, self._step_s)
         while True:
             described = (await self._edits.description()).value
             held = await copies_on(self._edits, name, described.total)
@@ -204,13 +266,13 @@ class CopyMoves:
             for partition in held:
                 await self._settled(partition)
             values = await values_of(self._edits.partition, range(described.total))
+            standstill.look(values)
             planned = balance(described, {partition: value.members for partition, value in values.items()})
             # With the copies that these partitions lack: without them none could be spared.
             moves = [move for move in planned if move.source == name or (not move.source and move.partition in held)]
-            if moves and await self._carried_out(moves, until_s):
-                moved += sum(move.source == name for move in moves)
-                until_s = self._host.clock.monotonic_s() + self._step_s
-            elif not moves and self._host.clock.monotonic_s() >= until_s:
+            if moves:
+                moved += sum(move.source == name for move in await self._carried_out(moves, standstill))
+            elif standstill.is_over:
                 raise DeadlineExceeded(
                     f"storage node {name} holds, or is to get, copies of partitions {', '.join(map(str, held))}, and "
                     f"none could be moved within {self._step_s:g} s: others change them. Repeat the command"
@@ -227,27 +289,53 @@ class CopyMoves:
 
     # ------------------------------------------------------------------ one move
 
-    async def _move(self, move: Move) -> None:
-        value = await self._settled(move.partition)
+    async def _move(self, move: Move) -> bool:
+        """Make a move; return False if others have changed what it rests on, so that it is not made."""
+        partition, source, target = move
+        value = await self._settled(partition)
         # What this move takes away, another operator may have taken away already: then none is to be added for it.
-        if move.source is not None and move.source not in value.members:
-            return
-        if move.target is not None and move.target not in value.members:
-            await self.add(move.partition, move.target)
-        if move.source is not None and move.source in value.members:
-            await self._remove_once_spared(move.partition, move.source)
+        if source is not None and source not in value.members:
+            return False
+        if target is not None and target not in value.members:
+            copies = (await self._edits.description()).value.replication_factor
+            if source is None and len(value.members) >= copies:
+                return False  # nor if there are enough by now
+            if not await self._has_added(partition, target):
+                return False
+        return source is None or await self._has_removed(partition, source, target)
 
-    async def _remove_once_spared(self, partition: PartitionId, name: StorageId) -> None:
-        """Remove a copy, as soon as enough others are in sync: one of them may just be catching up."""
+    async def _has_added(self, partition: PartitionId, name: StorageId) -> bool:
+        """Add a copy, or see that others have; return False if they have begun another change."""
+        try:
+            await self.add(partition, name)
+        except (ChangePending, BadOption) as error:
+            if name in (await self._settled(partition)).members:
+                return True
+            if not isinstance(error, ChangePending):
+                raise
+            return False
+        return True
+
+    async def _has_removed(self, partition: PartitionId, name: StorageId, target: StorageId | None) -> bool:
+        """Remove a copy, as soon as enough others are in sync: one of them may just be catching up.
+
+        Returns False if others have changed the members so that it can't be spared: it would be waited for in vain.
+        """
         until_s = self._host.clock.monotonic_s() + self._step_s
         told_s = float("-inf")
         while True:
+            members = (await self._settled(partition)).members
+            if name not in members:
+                self._report(partition, f"the copy on {name} was removed by another operator")
+                return True
+            copies = (await self._edits.description()).value.replication_factor
+            if len(members) <= copies or (target is not None and target not in members):
+                return False
             try:
                 await self.remove(partition, name)
-                return
+                return True
             except UnknownStorageNode:
-                self._report(partition, f"the copy on {name} was removed by another operator")
-                return
+                continue  # the members tell
             except (CopyNeeded, ChangePending) as error:
                 now_s = self._host.clock.monotonic_s()
                 if now_s >= until_s:
@@ -256,6 +344,13 @@ class CopyMoves:
                     told_s = now_s
                     self._report(partition, f"waits: {error.text}")
             await asyncio.sleep(_LOOK_S)
+
+    async def _is_asked(self, partition: PartitionId, name: StorageId, *, member: bool) -> bool:
+        """Whether a change that is pending, or was just made, makes a storage node a member, or none any more."""
+        value = await self._edits.partition(partition)
+        if value.next is None:
+            return (name in value.members) == member
+        return (name in value.next) == member and (name in value.members) != member
 
     async def _settled(self, partition: PartitionId) -> PartitionValue:
         """Return a partition's value once no change is pending in it: an earlier run may have asked for one."""

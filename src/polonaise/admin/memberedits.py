@@ -52,7 +52,9 @@ class MemberEdits:
             raise UnknownStorageNode(f"storage node {name} was removed or drained meanwhile: choose another one")
         return value
 
-    async def remove_copy(self, partition: PartitionId, name: StorageId, *, force: bool = False) -> PartitionValue:
+    async def remove_copy(
+        self, partition: PartitionId, name: StorageId, *, force: bool | None = None
+    ) -> PartitionValue:
         """Ask for the copy on storage node `name` to be given up; return the partition's value.
 
         Raises what `without_copy` raises, with nothing changed.

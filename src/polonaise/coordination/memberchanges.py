@@ -56,13 +56,13 @@ def without_copy(
     copies: int,
     *,
     required: Requirement | None = None,
-    force: bool = False,
+    force: bool | None = None,
 ) -> PartitionValue:
     """Return the value that asks for the copy on storage node `name` to be given up.
 
     Raises `ChangePending`, `UnknownStorageNode` if there is no copy, and `CopyNeeded` unless `copies` other copies are
-    engaged and in sync; with `force` a single other one in sync is enough. In any case the other copies have to meet
-    what is `required` of commits.
+    engaged and in sync; with `force` a single other one in sync is enough (None: the operator can't choose it, and is
+    not told of it). In any case the other copies have to meet what is `required` of commits.
     """
     _check_nothing_pending(value)
     if name not in value.members:
@@ -83,11 +83,13 @@ def without_copy(
             "cluster require, or topic require)"
         )
     if len(sound) < copies and not force:
+        forced = (
+            f". With --force it would survive the loss of {max(0, len(sound) - len(left) // 2 - 1)} of them without a "
+            f"pause, and {min(len(sound) - 1, len(left) // 2)} without losing transactions"
+        )
         raise CopyNeeded(
             f"without {name} the partition would have {len(sound)} copies in sync ({', '.join(sound)}), and it is to "
-            f"have {copies}: add a copy first, or wait until one is in sync again. With --force it would survive the "
-            f"loss of {max(0, len(sound) - len(left) // 2 - 1)} of them without a pause, and "
-            f"{min(len(sound) - 1, len(left) // 2)} without losing transactions"
+            f"have {copies}: add a copy first, or wait until one is in sync again{'' if force is None else forced}"
         )
     return replace(value, next=left)
 
