@@ -7,11 +7,12 @@ import signal
 import socket
 import ssl
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from polonaise.admin.zookeeper import ZooKeeperEnded, ZooKeeperEnsemble, _Pause
+from polonaise.admin.zookeeper import ZooKeeperEnded, ZooKeeperEnsemble, ZooKeeperServer, _Pause
 from polonaise.errors import CertificateUnusable, DirectoryInUse
 from polonaise.host.address import HostPort
 from polonaise.host.tls import TlsFiles, TlsIdentity
@@ -80,10 +81,34 @@ def test_a_server_of_an_ensemble_that_ends_by_itself_is_started_again_and_that_i
             return len(told) > 1 and victim.is_serving()
 
         block_until(is_back, "the server serves again")
-        assert "ZooKeeper server 2 ended" in told[0]
+        assert "ZooKeeper server 2 ended, killed by signal 9: " in told[0]
         assert told[0].endswith("it is started again in 0.5 s")
         assert told[1:] == ["ZooKeeper server 2 was started again"]
         assert all(server.is_serving() for server in ensemble.servers)
+
+
+def test_why_a_server_ended_is_its_signal_and_what_it_printed_lately_and_not_long_before(tmp_path: Path) -> None:
+    java = tmp_path / "java"
+    java.write_text(
+        "#!/bin/sh\necho a warning of the start\n"
+        "while [ ! -e die ]; do sleep 0.02; done\necho its last words\nkill -9 $$\n"
+    )
+    java.chmod(0o755)
+    server = ZooKeeperServer(1, tmp_path, HostPort("127.0.0.1", 1), str(java))
+    for long_ago in (False, True):
+        (tmp_path / "die").unlink(missing_ok=True)
+        server.start()
+        begun = server.log.count("its last words")
+        block_until(lambda begun=begun: server.log.count("a warning") > begun, "it has printed")  # type: ignore[misc]
+        if long_ago:
+            server.look(time.monotonic() + 11)
+            server.look(time.monotonic() + 22)
+        (tmp_path / "die").touch()
+        block_until(lambda: not server.running, "it has ended")
+        lately = "its last words" if long_ago else "a warning of the start\nits last words"
+        told = server.ended("ended").text.removesuffix("\nKilled")  # which some shells add
+        assert told == f"ZooKeeper server 1 ended, killed by signal 9: {lately}"
+        server.kill()
 
 
 def test_the_pause_before_a_server_is_started_again_doubles_while_it_ends_soon() -> None:

@@ -113,7 +113,13 @@ def test_a_cluster_to_whose_storage_nodes_servers_are_connected_is_in_use() -> N
     answers = {"a": replace(idle, servers={1: "10.0.0.1:4242"}), "b": idle, "c": replace(idle, servers={1: "", 2: ""})}
     with pytest.raises(ClusterInUse) as error:
         rebuilt(None, answers)
-    assert "server 1 from 10.0.0.1:4242 (to a, c), server 2 (to c)" in str(error.value)
+    assert "server 1 from 10.0.0.1:4242 (connected to a, c), server 2 (connected to c)" in str(error.value)
+    named = ExpectedServers({"s1": ExpectedServer(1, "10.0.0.1:7000")})
+    noted = replace(idle, noted=replace(idle.noted, expected_version=3, expected=named))
+    with pytest.raises(
+        ClusterInUse, match=r"server 1 \(s1\) from 10\.0\.0\.1:4242 \(connected to a, c\), server 2 \(connected to c\)"
+    ):
+        rebuilt(None, {**answers, "b": noted})
     assert "nothing was changed" in str(error.value)
     assert f"--confirm {KEY.hex()}" in str(error.value)
     assert rebuilt(None, answers, KEY.hex().upper()) == rebuilt(None, dict.fromkeys(ABC, idle))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
+from typing import Any
 
 from polonaise.client.log import Log
 from polonaise.coordination.coordinator import first_entries
@@ -33,3 +35,28 @@ async def test_a_server_that_stops_then_hands_nothing_over_and_closes(town: Town
     (server,) = town.cluster.owners.values()
     await server.close()
     assert not server.followed
+
+
+@in_an_application
+async def test_a_server_that_stops_while_the_coordinator_is_silent_says_why_it_hands_nothing_over(
+    town: Town, log: Log
+) -> None:
+    await log.append(b"before", 0)
+    server: Any = next(iter(town.cluster.owners.values()))
+
+    async def silent() -> None:
+        await asyncio.Event().wait()
+
+    server._coordinator.assignment = silent
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("polonaise.server.node")
+    logger.addHandler(handler)
+    try:
+        await server.close()
+    finally:
+        logger.removeHandler(handler)
+    assert [line.split(": ", 1)[1] for line in told if "handed over nothing" in line] == [
+        "the coordinator gave no answer"
+    ]

@@ -49,6 +49,8 @@ _RAN_S: Final = 60.0
 """A server that ran for so long, in seconds, is started again after the first pause."""
 _LOG_END: Final = 2_000
 """Characters of a server's log that are told when it did not start, or ended by itself."""
+_RECENT_S: Final = 10.0
+"""What a server printed so short a time before it ended, in seconds, is told as why; or up to twice as early."""
 _WATCHED: Final = """\
 exec 3<&0
 "$@" </dev/null 3<&- &
@@ -56,11 +58,13 @@ java=$!
 (cat <&3 >/dev/null; kill -9 $java 2>/dev/null) &
 exec 3<&-
 trap : TERM
-wait $java
-wait $java
+wait $java; status=$?
+while kill -0 $java 2>/dev/null; do wait $java; status=$?; done
+exit $status
 """
 """A shell script that runs a program and kills it when standard input ends: so no server outlives the process that
-started it, however that one ends. Java itself would not notice. A signal to all of them ends the first wait only."""
+started it, however that one ends. Java itself would not notice. A signal to all of them ends the first wait only. The
+script ends with the status of the program."""
 
 
 class ZooKeeperEnded(PolonaiseError):
@@ -102,6 +106,9 @@ class ZooKeeperServer:
         self._java = java
         self._tls = tls
         self._process: subprocess.Popen[bytes] | None = None
+        self._marked_s = -inf
+        self._recent, self._later = 0, 0
+        """How long the log was before what is told as recent, and when that was last moved on."""
 
     @property
     def running(self) -> bool:
@@ -116,8 +123,11 @@ class ZooKeeperServer:
     @property
     def log(self) -> str:
         """Everything that the server has printed, over all restarts."""
+        return self._log_from(0)
+
+    def _log_from(self, begin: int) -> str:
         path = self._directory / "log"
-        return path.read_text(errors="replace") if path.exists() else ""
+        return path.read_bytes()[begin:].decode(errors="replace") if path.exists() else ""
 
     def configure(self, lines: Sequence[str]) -> None:
         """Write the server's configuration. Raises `OSError`."""
@@ -146,6 +156,8 @@ class ZooKeeperServer:
             "zoo.cfg",
         ]
         with (self._directory / "log").open("ab") as log:
+            self._marked_s, self._recent = time.monotonic(), log.tell()
+            self._later = self._recent
             self._process = subprocess.Popen(
                 [*self._prefix, "/bin/sh", "-c", _WATCHED, "sh", *command],
                 stdin=subprocess.PIPE,
@@ -168,9 +180,19 @@ class ZooKeeperServer:
             time.sleep(_PAUSE_S)
 
     def ended(self, how: str) -> ZooKeeperEnded:
-        """Return the error for this server, with the end of its log."""
-        said = redacted_end(self.log, _LOG_END) or "it printed nothing"
-        return ZooKeeperEnded(f"ZooKeeper server {self.number} {how}: {said}")
+        """Return the error for this server, with its exit status, and the end of what it has printed lately."""
+        status = None if self._process is None else self._process.poll()
+        if status is not None:
+            killed = -status if status < 0 else status - 128  # by the shell that watches over it, or by its status
+            how += f", killed by signal {killed}" if killed > 0 else f" with exit status {status}"
+        said = redacted_end(self._log_from(self._recent), _LOG_END)
+        return ZooKeeperEnded(f"ZooKeeper server {self.number} {how}: {said or 'it printed nothing just before'}")
+
+    def look(self, now_s: float) -> None:
+        """Take note of how long the log is, so that what was printed long ago is not told as why the server ended."""
+        path = self._directory / "log"
+        if now_s - self._marked_s >= _RECENT_S and path.exists():
+            self._marked_s, self._recent, self._later = now_s, self._later, path.stat().st_size
 
     def is_serving(self) -> bool:
         """Tell whether the server serves clients at this moment."""
@@ -350,10 +372,13 @@ class ZooKeeperEnsemble:
             self.check()
         now_s, told = time.monotonic(), []
         for server in self.servers:
+            if server.running:
+                server.look(now_s)
             pause = self._pauses.setdefault(server.number, _Pause())
             if not server.running and server.pid is not None:
+                why = server.ended("ended").text
                 server.kill()  # what watches over it is left
-                told.append(f"{server.ended('ended').text}; it is started again in {pause.ended(now_s):g} s")
+                told.append(f"{why}; it is started again in {pause.ended(now_s):g} s")
             elif not server.running and now_s >= pause.until_s:
                 server.start()
                 pause.started(now_s)

@@ -146,8 +146,9 @@ def rebuilt(
             values[partition] = found
     if reasons:
         raise _unsafe(reasons)
+    expected = newest_expected(sources)
     if not confirmed:
-        _check_unused(description, answers, running)
+        _check_unused(description, expected or ExpectedServers(), answers, running)
     owners = {
         partition: Owner(NOBODY, "unix:recovered", value.generation)
         for partition, value in values.items()
@@ -155,7 +156,6 @@ def rebuilt(
     }
     unique_id = max((each.unique_id for each in sources), default=0)
     unique_id = min(unique_id + UNIQUE_IDS_APART, (unique_id + UNIQUE_ID_MAX) // 2)
-    expected = newest_expected(sources)
     return description, Beginning(values, Assignment(owners), unique_id, version + VERSIONS_APART, expected)
 
 
@@ -190,7 +190,10 @@ def _of_different_clusters(backup: Noted | None, answers: Mapping[StorageId, Nod
 
 
 def _check_unused(
-    description: ClusterDescription, answers: Mapping[StorageId, NodeAnswer], running: Mapping[ServerId, str]
+    description: ClusterDescription,
+    expected: ExpectedServers,
+    answers: Mapping[StorageId, NodeAnswer],
+    running: Mapping[ServerId, str],
 ) -> None:
     """Raise `ClusterInUse` if a server is connected to a storage node, or runs without being connected to any."""
     connected: dict[ServerId, tuple[str, list[StorageId]]] = {}
@@ -198,11 +201,11 @@ def _check_unused(
         for server, address in answer.servers.items():
             connected.setdefault(server, (address, []))[1].append(name)
     shown = [
-        f"server {server}{f' from {address}' if address else ''} (connected to {', '.join(names)})"
+        f"server {expected.said(server)}{f' from {address}' if address else ''} (connected to {', '.join(names)})"
         for server, (address, names) in sorted(connected.items())
     ]
     shown += [
-        f"server {server} at {address} (cut off from the storage nodes that answer)"
+        f"server {expected.said(server)} at {address} (cut off from the storage nodes that answer)"
         for server, address in sorted(running.items())
         if server not in connected
     ]

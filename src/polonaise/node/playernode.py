@@ -191,7 +191,8 @@ class PlayerNode:
             async with asyncio.timeout(_ANSWER_S_MAX):
                 await lease.release()
         except (PolonaiseError, TimeoutError) as error:
-            _log.warning("player %s: the lease was not released, and runs out: %s", self.loaded.plan.name, error)
+            why = str(error) or "the coordinator gave no answer"  # a timeout says nothing
+            _log.warning("player %s: the lease was not released, and runs out: %s", self.loaded.plan.name, why)
 
     async def _close_targets(self) -> None:
         """Close the targets that this process applies to; the player has closed the ways to those elsewhere."""

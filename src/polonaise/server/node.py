@@ -297,7 +297,8 @@ class Server:
                     others = self._living.candidates(members, current.value, self._host.clock.monotonic_s())
                     written = await self._assign(current, others, rebalance=False)
         except (CoordinatorUnavailable, CoordinatorDamaged, WrongClusterKey, TimeoutError) as error:
-            _log.warning("server %d handed over nothing: %s", self.id, error or "the coordinator gave no answer")
+            why = str(error) or "the coordinator gave no answer"  # a timeout says nothing
+            _log.warning("server %d handed over nothing: %s", self.id, why)
 
     async def _end(self) -> None:
         """Close everything, and leave the cluster at the end."""

@@ -110,8 +110,8 @@ class Contradiction:
 
 RESTORE_LATEST: Final = (
     "It would give out session numbers a second time. If the cluster has another coordinator by now, stop these "
-    "servers and start them with its address; else restore its latest state, or move it away and make its values "
-    f"again from the storage nodes ({RECOVER}), then start the servers again"
+    "servers and start them with its address; else restore its latest state, or move it away (with ZooKeeper: take "
+    f"another path) and make its values again from the storage nodes ({RECOVER}), then start the servers again"
 )
 """What to do about a coordinator of an older state, for messages."""
 
