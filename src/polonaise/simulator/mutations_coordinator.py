@@ -46,7 +46,7 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "coordinator-beside-the-one-in-use": Mutation(
         "polonaise.coordination.rebuilding",
-        "    if not confirmed:\n        _check_unused(description, answers, running)\n",
+        "    if not confirmed:\n        _check_unused(description, expected or ExpectedServers(), answers, running)\n",
         "",
         "P13: a second coordinator is made beside that of a cluster whose servers run, and takes their partitions away",
     ),
