@@ -1,12 +1,14 @@
-"""Leases as applications have them: on a log in memory, and on servers that know none or do not answer."""
+"""Leases as applications have them: in memory, embedded, and on servers that know none or do not answer."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import polonaise
 from polonaise import testing
 from polonaise.errors import (
     BadOption,
@@ -97,6 +99,17 @@ async def test_a_wait_that_is_given_up_leaves_nothing_behind() -> None:
             await second.acquire(timeout=0.3)
         assert len(tasks_of_leases()) == 1
         assert await second.lost() == "it was never held"
+
+
+async def test_a_new_embedded_log_grants_a_lease_at_once_and_one_that_is_opened_again_waits_for_holders(
+    tmp_path: Path,
+) -> None:
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        await log.lease("n", duration_s=60).acquire(timeout=30)
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        await log.ready(0)
+        with pytest.raises(DeadlineExceeded, match="owner"):
+            await log.lease("n", duration_s=60).acquire(timeout=0.5)
 
 
 async def test_another_duration_is_refused_while_the_name_is_held() -> None:

@@ -4,6 +4,7 @@
 
     > session 1 at -1          a session on A, B and C that begins at -1; C is not engaged with `of A B`. A and B are in
                                one zone, C is in another
+    > session 1 at -1 first    the same, and it is certain that the partition had none before
     > session 3 at 0 by 2      the same, where session 2 has carried out a reset of the head to 0
     > x mounts at -1           x and y are clients; credit may follow: `credit 100`
     > x appends 1 2:k 3@0:k    sequences, with a WRITE lock on k, with a client high-water mark (else -1); `big` bodies
@@ -155,7 +156,7 @@ class Talk:
         started = StartedSession(
             PartitionValue(1, number, MEMBERS, resets=resets), closing, last.crc if last else 0, 0,
             dict(self.owner.registers.values), {name: _connection(name, number) for name in engaged}, ZONES,
-            pace_s=float(_after(words, "pace", "0")),
+            pace_s=float(_after(words, "pace", "0")), first="first" in words,
         )  # fmt: skip
         return self.owner.session_started(started, self.now)
 

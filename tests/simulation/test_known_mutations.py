@@ -201,6 +201,10 @@ FOUND_BY_TESTS = {
         "tests/storage/test_replica.py::test_an_emptied_copy_refuses_the_owner_of_a_session_in_which_it_was_a_member"
     ),
     "needed-copy-emptied": "tests/coordination/test_member_changes.py::test_a_copy_that_may_be_needed_is_not_emptied",
+    "every-owner-counts-as-the-first": (
+        "tests/server/protocol/test_session_start.py"
+        "::test_a_session_is_not_the_first_if_a_replica_has_joined_one_that_the_coordinator_has_lost"
+    ),
     "deposed-owner-grants-leases": (
         "tests/server/protocol/test_owner_leases.py::test_an_owner_that_its_replicas_obey_no_more_grants_nothing"
     ),

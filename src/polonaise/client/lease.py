@@ -84,7 +84,7 @@ class Lease:
         """Wait until the lease is held. Returns at once if it is.
 
         After a change of the partition's owner a lease can be had only once its duration has passed, by those who do
-        not hold it: the new owner does not know who does.
+        not hold it: the new owner does not know who does. So it is when an embedded log is opened again.
 
         Raises `DeadlineExceeded` after `timeout` seconds (without one, waits until the client is closed), `BadOption`
         if the name is held for another duration, `UnsupportedVersion` if the servers are too old, and `Closed`.

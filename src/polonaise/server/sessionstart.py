@@ -186,7 +186,8 @@ class SessionStart:
         engaged = {name: self._connections[name] for name in value.members if name in clean}
         zones = self._shared.requirements.zones
         pace = pace_s(self._joined_s.values(), recovery.quorum(value.members))
-        return StartedSession(value, decided.closing, decided.last_crc, time_us, values, engaged, zones, pace)
+        first = recovery.is_first(claimed.value, self._answers)
+        return StartedSession(value, decided.closing, decided.last_crc, time_us, values, engaged, zones, pace, first)
 
     @contextlib.asynccontextmanager
     async def _coordinator_answers(self) -> AsyncIterator[None]:

@@ -13,6 +13,12 @@ LEASE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        if early_s > 99 and not asked.renews:\n",
         "leases: a new owner grants what one that it does not know of holds",
     ),
+    "every-owner-counts-as-the-first": Mutation(
+        "polonaise.server.protocol.recovery",
+        "    return not value.engagements and all(",
+        "    return bool(answers) or all(",
+        "leases: an owner after another one believes that nobody can hold a lease",
+    ),
     "deposed-owner-grants-leases": Mutation(
         "polonaise.server.protocol.owner",
         "        self._ask(PendingLeases(until_s, request, connection, checked_leases(asked)), now)\n",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from math import inf
 from typing import Any, Final
 
 from polonaise.coordination.values import PartitionValue
@@ -96,7 +95,6 @@ class MemoryPartition:
         self._withheld: list[Effect] = []
         self.carry_out = EffectQueue(self._carry_out)
         self.owner = PartitionOwner(partition, GENERATION, _SETTINGS)
-        self.owner.leases.begin(-inf)  # there was no owner before
         links: Any = dict.fromkeys(_REPLICAS, self._replica)
         self.reader = PartitionReader(self.owner, links, _SETTINGS, None, lambda reason: None)
         self._start_session(_FIRST_SESSION)
@@ -140,6 +138,7 @@ class MemoryPartition:
             registers=values,
             engaged=dict.fromkeys(_REPLICAS, self._replica),
             zones={name: name for name in _REPLICAS},
+            first=session == _FIRST_SESSION,
         )
         self.carry_out(self.owner.session_started(started, self.now))
 

@@ -90,6 +90,13 @@ def test_a_new_owner_grants_to_those_only_who_hold_a_lease_already() -> None:
     assert told(list(talk.effects_of("A B store 3"))) == [LeaseAnswer.HELD]
 
 
+def test_the_owner_of_a_partition_that_never_had_a_session_grants_leases_at_once() -> None:
+    talk = Talk()
+    talk("session 1 at -1 first")
+    ask(talk, asked(8))
+    assert told(list(talk.effects_of("A B store 1"))) == [LeaseAnswer.HELD]
+
+
 def test_a_request_that_comes_before_the_first_session_is_answered_by_it() -> None:
     talk = Talk()
     assert ask(talk, asked(7, renews=True)) == []

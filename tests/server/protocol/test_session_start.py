@@ -534,3 +534,26 @@ def test_unresolved_is_no_mark_that_anybody_can_hold() -> None:
     assert UNRESOLVED < NO_TRANSACTION
     assert Engagement(3).unresolved
     assert not Engagement(3, NO_TRANSACTION).unresolved
+
+
+@pytest.mark.parametrize(
+    ("transcript", "expected"),
+    [
+        ("A:-=-1 B:-=-1 C:-=-1", True),
+        ("A:-=-1 B:-=-1 C:-=?", True),
+        # The coordinator knows of a session, whatever is left of it.
+        ("A=-1 B:-=-1 C:-=-1", False),
+        ("A=wiped B=wiped C=wiped", False),
+        ("A:5=5 B:5=5", False),
+    ],
+)
+def test_a_session_is_the_first_if_neither_the_coordinator_nor_a_replica_knows_of_another(
+    transcript: str, expected: bool
+) -> None:
+    assert recovery.is_first(*told(transcript)) is expected
+
+
+def test_a_session_is_not_the_first_if_a_replica_has_joined_one_that_the_coordinator_has_lost() -> None:
+    value, answers = told("A:-=-1 B:-=-1 C:-=-1")
+    answers["B"] = replace(answers["B"], joined=1)
+    assert not recovery.is_first(value, answers)

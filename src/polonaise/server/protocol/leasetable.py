@@ -4,7 +4,8 @@ Two holders of one name at the same time are kept apart by time alone: a holder 
 which it sent the request, the owner from a later one. An owner that takes over knows of no leases. Those that an
 earlier owner has granted were asked for before this one began, because each answer is proved by a message to the
 replicas, as for a committed high-water mark. So once the duration of a lease has passed since then, nobody has it; and
-before, the owner lets only those go on whose lease has not run out by their own clock.
+before, the owner lets only those go on whose lease has not run out by their own clock. A partition that never had a
+session has nobody to wait for.
 
 Clocks may lie, and a process may be stopped between a look at its clock and what it does next. So a lease makes it
 likely that only one works. What must never happen twice needs a fence as well: an epoch that rises with each holder,

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from math import inf
 
 from polonaise.errors import Overloaded, PartitionNotReady, PolonaiseError
 from polonaise.histogram import Histogram
@@ -165,7 +166,8 @@ class PartitionOwner:
     def session_started(self, started: StartedSession, now: Moment) -> list[Effect]:
         """Begin to write in an engaged session: settle the appends in flight, then go on with what waits."""
         self.session = Session(self.partition, self.generation, self._settings, started, now)
-        self.leases.begin(now.monotonic_s)
+        # Without a session before, nobody can have granted a lease that is not known here.
+        self.leases.begin(-inf if started.first else now.monotonic_s)
         reset = headreset.unrecorded(started.value, started.closing)
         was_reset = headreset.carried_out_since(started.value, self._last_session)
         self._last_session, self._lacking = self.session.id, ""

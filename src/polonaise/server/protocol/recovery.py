@@ -246,6 +246,15 @@ def _decide_first(answers: Mapping[StorageId, ReplicaAnswer]) -> Decided | Contr
     return Decided(NO_TRANSACTION, 0, tuple(answers))
 
 
+def is_first(value: PartitionValue, answers: Mapping[StorageId, ReplicaAnswer]) -> bool:
+    """Return whether no session of this partition was ever engaged before, by the coordinator and by all that answered.
+
+    Any session that was engaged had been joined by a quorum, of which one is among those that answered, if these are a
+    quorum: so an empty coordinator alone proves nothing.
+    """
+    return not value.engagements and all(answer.joined == NO_SESSION for answer in answers.values())
+
+
 def clean_to(value: PartitionValue, name: StorageId, answer: ReplicaAnswer, closing: TransactionId) -> TransactionId:
     """Return the id up to which this replica's copy is certainly the log; what is above has to be cut and copied.
 

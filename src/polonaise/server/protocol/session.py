@@ -53,6 +53,8 @@ class StartedSession:
     """The zones of the storage nodes that have one, as the server had read them when the session started."""
     pace_s: float = 0.0
     """How many seconds a quorum of replicas took to join, which takes syncs: what this session can expect of them."""
+    first: bool = False
+    """Whether it is certain that the partition had no session before, under any owner."""
 
 
 class InFlightBatch(NamedTuple):
