@@ -69,6 +69,11 @@ class WriterConnection:
         self._meddled = False
         self._swallowed: DBAPIError | None = None
         """The error of this transaction that `apply` may have caught."""
+        self._undone: DBAPIError | None = None
+        """The error of this transaction with which others, or the database itself, have kept a statement from its work.
+
+        Not within `begin_nested()`, by which `apply` says that it goes on without that work.
+        """
         self._ended_by: DBAPIError | None = None
         """The error with which SQLite has rolled this transaction back."""
         db.execution_options(**{_WRITER: self})
@@ -113,7 +118,7 @@ class WriterConnection:
                 self._sqlite.execute("PRAGMA synchronous = NORMAL")
             return
         db, transaction = self.db, self.db.begin()
-        self._swallowed = self._ended_by = None
+        self._swallowed = self._undone = self._ended_by = None
         self.last_step = None
         try:
             if self._sqlite is not None:
@@ -158,7 +163,13 @@ class WriterConnection:
     # ------------------------------------------------------------------ ends that are noticed
 
     def _check_whole(self) -> None:
-        """Raise unless the transaction is the one that began with the savepoint, and can be committed."""
+        """Raise unless the transaction is the one that began with the savepoint, and can be committed.
+
+        MariaDB and SQLite undo only the statement that waited for a lock too long, was interrupted, or found no space,
+        and would commit the others with the mark: what it was to do would never be done.
+        """
+        if self._undone is not None:
+            raise self._undone
         try:
             self.db.exec_driver_sql(f"RELEASE SAVEPOINT {_WHOLE}")
         except DBAPIError as error:
@@ -178,6 +189,8 @@ class WriterConnection:
             return None
         if not isinstance(error, Exception) or self._meddled:
             return None
+        if self._undone is not None:
+            return self._undone
         try:
             self.db.exec_driver_sql(f"RELEASE SAVEPOINT {_WHOLE}")
         except SQLAlchemyError:
@@ -198,6 +211,8 @@ class WriterConnection:
         """Keep the database's error, which the application's code may catch."""
         if self._ours or has_failed_before(error):
             return
+        if self._undone is None and trouble_in(error) is not None and not self.db.in_nested_transaction():
+            self._undone = error
         if self._swallowed is None or trouble_in(error) is not None or trouble_in(self._swallowed) is None:
             self._swallowed = error
 
