@@ -215,3 +215,8 @@ class FailureReason(enum.IntEnum):
     """The client high-water mark is above the committed high-water mark, which is the value; or it is below -1."""
     OVERLOADED = 12
     """More appends wait to be ordered than the owner keeps; this one was not taken."""
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun: `1 partition`, `2 partitions`; `plural` is for nouns that take more than an s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

@@ -290,7 +290,7 @@ async def test_what_replicas_and_files_hang_on_does_not_change(cluster: Cluster)
     for wrong, naming in (
         (replace(DESCRIPTION, key=bytes(16)), "key"),
         (replace(DESCRIPTION, partitions=4), "number of partitions is 3, that of the new one is 4"),
-        (replace(DESCRIPTION, storage=("a:1",), copies=2), "can't have 1 storage nodes for 2 copies"),
+        (replace(DESCRIPTION, storage=("a:1",), copies=2), "can't have 1 storage node for 2 copies"),
         (replace(DESCRIPTION, storage=()), "can't have 0 storage nodes"),
     ):
         with pytest.raises(BadOption, match=naming):

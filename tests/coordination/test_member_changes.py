@@ -167,7 +167,7 @@ def test_a_new_node_takes_its_share_and_nothing_else_moves() -> None:
 
 
 def test_too_few_nodes_are_told() -> None:
-    with pytest.raises(BadOption, match="2 storage nodes are left for 3 copies"):
+    with pytest.raises(BadOption, match="2 storage nodes left for 3 copies"):
         balance(replace(NODES, storage=tuple("ABC")).drained("A"), {0: tuple("ABC")})
 
 

@@ -34,7 +34,7 @@ async def test_missing_storage_nodes_are_named_soon_and_again_until_there_is_a_q
     await asyncio.sleep(settings.warn_s + 10)
     (first,) = warnings(caplog)
     assert "partition 0" in first
-    assert "1 of 3 storage nodes are connected" in first
+    assert "1 of 3 storage nodes connected" in first
     assert all(node.name in first for node in away)
     assert town.cluster.storage[2].name not in first.partition("start these")[2]
     await asyncio.sleep(2 * settings.warn_again_s)

@@ -22,6 +22,7 @@ from polonaise.host.files import RealLock, try_lock, with_own_errors
 from polonaise.host.stopsignals import StopFlag
 from polonaise.node.local import ChildNode, LocalCluster, StartFailed
 from polonaise.redaction import redacted
+from polonaise.terms import counted
 
 _LOOK_S: Final = 0.1
 """Seconds between two looks at the processes."""
@@ -200,8 +201,8 @@ class LocalClusterRun:
         """Tell the user which cluster starts, and at which addresses."""
         storage, servers = plan.addresses.storage, plan.addresses.servers
         lines = [
-            f"cluster in {self.directory}: {len(storage)} storage nodes, {len(servers)} servers, "
-            f"{plan.partitions} partitions",
+            f"cluster in {self.directory}: {counted(len(storage), 'storage node')}, "
+            f"{counted(len(servers), 'server')}, {counted(plan.partitions, 'partition')}",
             f"  coordinator  {self.cluster.coordinator}",
             f"  servers      {', '.join(servers)}",
             f"  storage      {', '.join(storage)}",

@@ -12,7 +12,7 @@ from polonaise.errors import BadOption, CoordinatorUnavailable, DeadlineExceeded
 from polonaise.host import Host
 from polonaise.redaction import redacted
 from polonaise.server.assignment import Candidate, assign
-from polonaise.terms import PartitionId
+from polonaise.terms import PartitionId, counted
 from polonaise.wire.messages import ROLE_SERVER
 
 _TRIES_MAX: Final = 20
@@ -30,7 +30,7 @@ async def move_owner(host: Host, coordinator: Coordinator, partition: PartitionI
     """
     description = await answered(coordinator, coordinator.describe(), timeout_s)
     if not 0 <= partition < description.total:
-        raise UnknownPartition(f"no partition {partition} in a cluster of {description.total} partitions")
+        raise UnknownPartition(f"no partition {partition} in a cluster of {counted(description.total, 'partition')}")
     server = await _registered(coordinator, to, timeout_s)
     for _ in range(_TRIES_MAX):
         current = await answered(coordinator, coordinator.assignment(), timeout_s)

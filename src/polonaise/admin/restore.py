@@ -50,7 +50,7 @@ from polonaise.node.embedded import (
     storage_directory,
     storage_names,
 )
-from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, StorageId, TransactionId
+from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, StorageId, TransactionId, counted
 from polonaise.topics import ClusterTopics
 
 _NEAR_US: Final = 10_000_000
@@ -236,7 +236,8 @@ def _partition_count(source: _Source, how: HowToRestore) -> int:
         if least > source.topics.total:
             raise HistoryIncomplete(
                 f"the store has fragments of partition {least - 1}, and its record of topics is of a cluster with "
-                f"{source.topics.total} partitions: a later one was removed; put it back from a copy of the store"
+                f"{counted(source.topics.total, 'partition')}: a later one was removed; put it back from a copy of the "
+                "store"
             )
         return own
     count = least if how.partitions is None else how.partitions

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from polonaise.admin.cluster import ClusterStatus, ServerStatus
 from polonaise.errors import BadOption
 from polonaise.redaction import redacted
-from polonaise.terms import PartitionId
+from polonaise.terms import PartitionId, counted
 
 
 class StopVerdict(NamedTuple):
@@ -91,8 +91,8 @@ def _without_coordinator_server(status: ClusterStatus, address: str) -> list[str
     if 2 * len(left) > len(servers):
         return []
     return [
-        f"{len(left)} of {len(servers)} ZooKeeper servers would be left, which is no majority: all partitions stop "
-        "once the leases of the servers run out"
+        f"{len(left)} of {counted(len(servers), 'ZooKeeper server')} would be left, which is no majority: all "
+        "partitions stop once the leases of the servers run out"
     ]
 
 

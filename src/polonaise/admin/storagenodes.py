@@ -13,7 +13,7 @@ from polonaise.errors import BadOption, CopyNeeded
 from polonaise.host import Host
 from polonaise.node.addresses import check_storage_address, check_storage_name
 from polonaise.redaction import redacted
-from polonaise.terms import PartitionId, StorageId
+from polonaise.terms import PartitionId, StorageId, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +117,9 @@ def check_enough_without(description: ClusterDescription, name: StorageId) -> No
     left = [each for each in description.storage if each != name and each not in description.draining]
     if len(left) < description.replication_factor:
         raise CopyNeeded(
-            f"without {name} there are {len(left)} storage nodes ({', '.join(left)}) for "
-            f"{description.replication_factor} copies of each partition: add another one first (polonaise storage "
-            "add NAME HOST:PORT)"
+            f"without {name} the cluster has {counted(len(left), 'storage node')} ({', '.join(left)}) for "
+            f"{counted(description.replication_factor, 'copy', 'copies')} of each partition: add another one first "
+            "(polonaise storage add NAME HOST:PORT)"
         )
 
 

@@ -15,7 +15,7 @@ from polonaise.coordination.values import Assignment, ClusterDescription
 from polonaise.errors import BadOption, CoordinatorDamaged, CoordinatorUnavailable, InsufficientReplicas, TopicExists
 from polonaise.node.embedded import PARTITIONS_MAX
 from polonaise.server.assignment import Candidate, assign
-from polonaise.terms import PartitionId, StorageId
+from polonaise.terms import PartitionId, StorageId, counted
 
 _TRIES_MAX: Final = 10
 """How often a change is tried while others change the same value at the same time."""
@@ -55,8 +55,8 @@ async def create_topic(coordinator: Coordinator, name: str, partitions: int, tim
     def check(description: ClusterDescription) -> None:
         if name in description.topics:
             raise TopicExists(
-                f"topic {name} exists, with {len(description.topics[name])} partitions: choose another name, or add "
-                f"partitions to it (polonaise topic add-partitions {name} --partitions N)"
+                f"topic {name} exists, with {counted(len(description.topics[name]), 'partition')}: choose another "
+                f"name, or add partitions to it (polonaise topic add-partitions {name} --partitions N)"
             )
 
     return await _grow(coordinator, name, partitions, check, timeout_s)
@@ -113,8 +113,8 @@ async def _grow(
             grown = current.value.grown(name, count)
             if grown.total > PARTITIONS_MAX:
                 raise BadOption(
-                    f"the cluster has {current.value.total} partitions, and {count} more are over the limit of "
-                    f"{PARTITIONS_MAX}: give fewer"
+                    f"the cluster has {counted(current.value.total, 'partition')}, and {count} more are over the "
+                    f"limit of {PARTITIONS_MAX}: give fewer"
                 )
             new = range(current.value.total, grown.total)
             async with asyncio.timeout(timeout_s + grown.total / 100):

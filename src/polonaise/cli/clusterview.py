@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from polonaise.cli.looking import Rows, partition_rows, server_rows, storage_rows
-from polonaise.cli.output import counted, printable, table_of
+from polonaise.cli.output import printable, table_of
 from polonaise.redaction import redacted
+from polonaise.terms import counted
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -12,6 +12,7 @@ from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.output import say, say_json
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.errors import BadOption
+from polonaise.terms import counted
 
 if TYPE_CHECKING:
     from polonaise.coordination import Coordinator
@@ -73,6 +74,6 @@ def cluster_create(
         if as_json:
             say_json({"cluster": key, "partitions": made.partitions, "storage": list(made.storage)})
         else:
-            say(f"cluster {key}: {made.partitions} partitions, on storage nodes {names}")
+            say(f"cluster {key}: {counted(made.partitions, 'partition')}, on storage nodes {names}")
 
     looking.with_coordinator(given.required("coordinator", "server"), do)

@@ -12,6 +12,7 @@ from polonaise.cli.cluster import cluster
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.output import say, say_json
 from polonaise.cli.tlsoptions import with_tls
+from polonaise.terms import counted
 
 if TYPE_CHECKING:
     from polonaise.coordination import Coordinator
@@ -40,7 +41,7 @@ def cluster_delete(
         topics = f", topics {', '.join(sorted(description.topics))}" if description.topics else ""
         if not as_json:
             nodes = ", ".join(description.storage)
-            say(f"cluster {key}: {description.total} partitions{topics}, on storage nodes {nodes}")
+            say(f"cluster {key}: {counted(description.total, 'partition')}{topics}, on storage nodes {nodes}")
         again = confirm
         if again is None:
             again = str(typer.prompt("Type the cluster's key to delete it", err=True))

@@ -15,6 +15,7 @@ from polonaise.cli.output import print_table, say, say_json
 from polonaise.cli.partition import partition
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.errors import BadOption, HeadNotReset, PolonaiseError
+from polonaise.terms import counted
 
 if TYPE_CHECKING:
     from polonaise.admin.headresets import HeadState
@@ -134,7 +135,7 @@ async def _reset_several(
     if not as_json:
         for state, reset in decided:
             say(f"partition {state.partition}: {_told(state, reset)}")
-    summary = f"{len(decided)} partitions would end where {source} ends"
+    summary = f"{counted(len(decided), 'partition')} would end where {source} ends"
     _confirm(summary, len(decided), confirm, as_json=as_json)
     failed: list[str] = []
     for (state, reset), outcome in zip(decided, await reset_heads(host, opened, decided, timeout), strict=True):
@@ -148,7 +149,7 @@ async def _reset_several(
         else:
             say(f"partition {number}: nothing was given up; its replicas prove the log up to {outcome.committed}")
     if failed:
-        raise HeadNotReset(f"{len(failed)} of {len(decided)} partitions were not reset: {'; '.join(failed)}")
+        raise HeadNotReset(f"{len(failed)} of {counted(len(decided), 'partition')} not reset: {'; '.join(failed)}")
 
 
 def _told(state: HeadState, reset: HeadReset) -> str:

@@ -14,7 +14,6 @@ from typer import Argument, Option
 from polonaise.cli import inputs
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.output import (
-    counted,
     data_fields,
     limited,
     print_table,
@@ -31,6 +30,7 @@ from polonaise.cli.tlsoptions import with_tls
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, DeadlineExceeded, NotInitialized
 from polonaise.redaction import redacted
+from polonaise.terms import counted
 
 if TYPE_CHECKING:
     from polonaise.client.log import Log

@@ -244,11 +244,6 @@ def transaction_fields(tx: Transaction) -> dict[str, Any]:
     }
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun: `1 partition`, `2 partitions`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def shown(data: bytes) -> str:
     """Return a body for people: as text if it is UTF-8, else in hexadecimal after `0x`."""
     try:

@@ -8,9 +8,10 @@ import typer
 
 from polonaise.cli import inputs
 from polonaise.cli.archive import Store, Until, UntilTime, say_cut, say_missing
-from polonaise.cli.output import counted, print_table, say
+from polonaise.cli.output import print_table, say
 from polonaise.cli.pipeline import Address, Conf, Json, Master, Output, Partitions, ReportFile, run_on_spark
 from polonaise.errors import BadOption
+from polonaise.terms import counted
 
 if TYPE_CHECKING:
     from polonaise.pipelines.archive import ArchiveReport

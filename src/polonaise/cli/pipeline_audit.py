@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polonaise.cli.archive import Until, UntilTime
-from polonaise.cli.output import counted, print_table, printable, say
+from polonaise.cli.output import print_table, printable, say
 from polonaise.cli.pipeline import Conf, Json, Master, Output, Partitions, ReportFile, run_on_spark
 from polonaise.cli.pipeline_views import (
     TABLE,
@@ -21,6 +21,7 @@ from polonaise.cli.pipeline_views import (
 )
 from polonaise.errors import BadOption
 from polonaise.redaction import redacted
+from polonaise.terms import counted
 
 if TYPE_CHECKING:
     from polonaise.pipelines.audit import AuditReport

@@ -9,9 +9,10 @@ import typer
 
 from polonaise.cli import inputs
 from polonaise.cli.archive import Until, UntilTime
-from polonaise.cli.output import counted, print_table, printable, say, say_json
+from polonaise.cli.output import print_table, printable, say, say_json
 from polonaise.cli.pipeline import Conf, Json, Master, Output, ReportFile, run_on_spark
 from polonaise.errors import BadOption
+from polonaise.terms import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

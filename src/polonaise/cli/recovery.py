@@ -16,6 +16,7 @@ from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.output import say, say_json, tidy
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.errors import BadOption
+from polonaise.terms import counted
 
 if TYPE_CHECKING:
     from polonaise.admin.coordinatorbackup import RecoveredCluster
@@ -65,7 +66,7 @@ def cluster_backup(
         if as_json:
             told = json.dumps({"cluster": key, "partitions": total, "file": str(file), "outdated": outdated})
         else:
-            told = f"cluster {key}: the values of {total} partitions are in {file}"
+            told = f"cluster {key}: the values of {counted(total, 'partition')} are in {file}"
         if in_output:  # what is there is the backup, and nothing else
             typer.echo(told, err=True)
         else:
@@ -118,7 +119,7 @@ def cluster_recover(
             say_json({"cluster": key, "partitions": total, "silent": dict(made.silent)})
             return
         then = "open the log" if embedded else "start the servers"
-        say(f"cluster {key}: the values of {total} partitions were made again; {then}")
+        say(f"cluster {key}: the values of {counted(total, 'partition')} were made again; {then}")
         for name, why in made.silent.items():
             say(f"storage node {name} did not answer, and was not needed: {why}")
 

@@ -16,7 +16,6 @@ from typer import Argument, Option
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.log import After, Json, Limit, OnePartition
 from polonaise.cli.output import (
-    counted,
     judge,
     limited,
     print_table,
@@ -28,6 +27,7 @@ from polonaise.cli.output import (
     transaction_fields,
 )
 from polonaise.errors import BadOption, UnknownPartition
+from polonaise.terms import counted
 
 if TYPE_CHECKING:
     from polonaise.admin.comparison import ComparisonReport, ReplicaReport

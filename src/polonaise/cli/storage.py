@@ -10,8 +10,9 @@ from typer import Argument, Option
 
 from polonaise.cli import changing, looking, running
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
-from polonaise.cli.output import counted, say, say_json, tidy, while_read
+from polonaise.cli.output import say, say_json, tidy, while_read
 from polonaise.cli.tlsoptions import with_tls
+from polonaise.terms import counted
 
 if TYPE_CHECKING:
     from polonaise.admin.copymoves import CopyMoves

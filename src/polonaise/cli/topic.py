@@ -11,6 +11,7 @@ from polonaise.cli import looking
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.output import print_table, say, say_json
 from polonaise.cli.tlsoptions import with_tls
+from polonaise.terms import counted
 
 if TYPE_CHECKING:
     from polonaise.admin.topics import Topic
@@ -129,7 +130,7 @@ def _say_grown(grown: Topic, added: int, what: str, *, as_json: bool) -> None:
     if as_json:
         say_json({**grown.document(), "added": added})
         return
-    say(f"topic {grown.name} {what}: {len(grown.ids)} partitions, ids {_shown(grown.ids)}")
+    say(f"topic {grown.name} {what}: {counted(len(grown.ids), 'partition')}, ids {_shown(grown.ids)}")
     unowned = grown.owners.count("")
     if unowned:
         say(f"{unowned} of them have no owner yet: a server that runs takes them within a minute")

@@ -44,7 +44,7 @@ from polonaise.errors import (
 )
 from polonaise.host import Clock
 from polonaise.redaction import redacted
-from polonaise.terms import PartitionId, ServerId, StorageId
+from polonaise.terms import PartitionId, ServerId, StorageId, counted
 from polonaise.topics import ClusterTopics
 
 UNIQUE_ID_MAX: Final = 2**31 - 1
@@ -277,7 +277,7 @@ class Coordinator:
                 )
         if len(value.storage) < value.replication_factor or not value.storage:
             raise BadOption(
-                f"the description of {self._backend} can't have {len(value.storage)} storage nodes for "
+                f"the description of {self._backend} can't have {counted(len(value.storage), 'storage node')} for "
                 f"{value.replication_factor} copies of each partition: nothing was changed"
             )
         # The last line of defence: with a description that nobody can read the whole cluster would stand still.
@@ -520,7 +520,7 @@ class Coordinator:
         if partition >= self._total:
             await self.describe()  # a topic may have grown since it was read
         if not 0 <= partition < self._total:
-            raise UnknownPartition(f"no partition {partition} in a cluster of {self._total} partitions")
+            raise UnknownPartition(f"no partition {partition} in a cluster of {counted(self._total, 'partition')}")
         return partition_key(partition)
 
     async def _get(self, key: str, kind: type[V]) -> Versioned[V]:

@@ -15,7 +15,7 @@ from polonaise.coordination.requirement import Requirement
 from polonaise.coordination.values import ClusterDescription, PartitionValue
 from polonaise.errors import BadOption, ChangePending, CopyNeeded, UnknownStorageNode
 from polonaise.redaction import redacted
-from polonaise.terms import PartitionId, StorageId
+from polonaise.terms import PartitionId, StorageId, counted
 
 COPIES_MAX: Final = 9
 """`with_copy` adds no copy to a partition that has so many: each append waits for more than half of them."""
@@ -161,8 +161,8 @@ def usable_nodes(description: ClusterDescription) -> list[StorageId]:
     factor = description.replication_factor
     if len(usable) < factor:
         raise BadOption(
-            f"{len(usable)} storage nodes are left for {factor} copies of each partition: add a node first (polonaise "
-            "storage add NAME HOST:PORT)"
+            f"{counted(len(usable), 'storage node')} left for {counted(factor, 'copy', 'copies')} of each "
+            "partition: add a node first (polonaise storage add NAME HOST:PORT)"
         )
     return usable
 

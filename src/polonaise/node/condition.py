@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from polonaise.node.reasons import Reason, Trouble, lines_of
 from polonaise.server.expectedservers import missing_server
-from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, TransactionId, clock_words
+from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, TransactionId, clock_words, counted
 
 _NAMED_MAX: Final = 8
 """The most partitions that a line names."""
@@ -289,7 +289,8 @@ def lacking_copies(answer: Mapping[str, Any], health: Mapping[str, Any]) -> str:
     if pending > len(members):
         return f"{what}: one more is being added"
     if len(nodes := answer["storage"]) < due:
-        return f"{what}, and the cluster has {len(nodes)} storage nodes: add one (polonaise storage add NAME HOST:PORT)"
+        there = counted(len(nodes), "storage node")
+        return f"{what}, and the cluster has {there}: add one (polonaise storage add NAME HOST:PORT)"
     return f"{what}: add the others with `polonaise storage balance`, or one with `polonaise partition add-copy`"
 
 

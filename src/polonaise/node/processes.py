@@ -31,7 +31,7 @@ from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
 from polonaise.storage.node import StorageNode
 from polonaise.storage.settings import StorageSettings
-from polonaise.terms import StorageId
+from polonaise.terms import StorageId, counted
 
 if TYPE_CHECKING:
     from polonaise.fragments.store import ObjectStore
@@ -334,8 +334,8 @@ async def _check_cluster(
         raise await why_none(host, coordinator, nodes) from None
     if partitions is not None and partitions != description.partitions:
         raise BadOption(
-            f"this cluster was made with {description.partitions} partitions, for good: --partitions {partitions} "
-            "can't change that"
+            f"this cluster was made with {counted(description.partitions, 'partition')}, for good: --partitions "
+            f"{partitions} can't change that"
         )
     if nodes:
         check_storage_nodes(description, nodes)

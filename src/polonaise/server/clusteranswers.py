@@ -15,7 +15,7 @@ from polonaise.host import Host
 from polonaise.server.coordinatortrouble import answered_within, with_trouble
 from polonaise.server.settings import ServerSettings
 from polonaise.server.waiters import Waiters
-from polonaise.terms import ServerId
+from polonaise.terms import ServerId, counted
 from polonaise.wire.assignments import AssignedPartition, encode_assignment
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
@@ -188,9 +188,10 @@ class ClusterAnswers:
         assert self.described is not None
         version, description = self.described.version, self.described.value
         if version < request.version_known or description.total < request.total_known:
+            heard = counted(request.total_known, "partition")
             raise CoordinatorUnavailable(
-                f"server {self.server} knows description {version} of {description.total} partitions, and this client "
-                f"has heard of description {request.version_known} and {request.total_known} partitions"
+                f"server {self.server} knows description {version} of {counted(description.total, 'partition')}, and "
+                f"this client has heard of description {request.version_known} and {heard}"
             )
         if not request.topic:
             raise UnknownTopic("a topic's name is missing: the log's own partitions are in no topic")

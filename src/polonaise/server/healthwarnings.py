@@ -12,7 +12,7 @@ from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.sessionfaults import FAULTS_LAST_S
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLink
-from polonaise.terms import StorageId
+from polonaise.terms import StorageId, counted
 
 _log = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
@@ -153,7 +153,7 @@ class HealthWarnings:
         if missing:
             connected = len(self._links) - len(missing)
             text += (
-                f". {connected} of {len(self._links)} storage nodes are connected; "
+                f". {connected} of {counted(len(self._links), 'storage node')} connected; "
                 f"start these, or see why they can't be reached: {'; '.join(missing)}"
             )
         return text

@@ -57,7 +57,7 @@ from polonaise.server.storageaddresses import StorageAddresses
 from polonaise.server.storagehealth import StorageHealth
 from polonaise.server.storagelinks import StorageLink, StorageLinks
 from polonaise.server.valuenotes import ValueNotes
-from polonaise.terms import PartitionId, ServerId, StorageId
+from polonaise.terms import PartitionId, ServerId, StorageId, counted
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import NO_PARTITION
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, AssignmentIs, Fetch, Health, HealthIs, Read, TrimLog
@@ -500,7 +500,11 @@ class Server:
         self._trouble.succeeded(_GIVING_UP)
         self.given_up = given_up
         listed = ", ".join(map(str, sorted(given_up)[:_NAMED_MAX])) + (" …" if len(given_up) > _NAMED_MAX else "")
-        news = f"gives up {len(given_up)} partitions that it can't serve: {listed}" if given_up else "gives up nothing"
+        news = (
+            f"gives up {counted(len(given_up), 'partition')} that it can't serve: {listed}"
+            if given_up
+            else "gives up nothing"
+        )
         _log.warning("server %d %s", self.id, news, extra=self._fields)
 
     # ------------------------------------------------------------------ connections
