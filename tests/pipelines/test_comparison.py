@@ -44,6 +44,17 @@ def test_values_are_told_in_json() -> None:
 
 
 @pytest.mark.slow
+def test_rows_are_compared_also_if_their_sum_has_too_many_digits(spark: SparkSession) -> None:
+    largest = "9" * 38
+    table, other = (
+        spark.sql(f"SELECT id, cast('{value}' AS decimal(38,0)) AS d FROM range(2)") for value in (largest, largest[1:])
+    )
+    same, found = compare(table, table, ["id"], 3), compare(table, other, ["id"], 3)
+    assert (same.equal, same.sums["d"]) == (True, (None, None))
+    assert (found.totals, found.sums["d"]) == ({DIFFERENT: 2}, (None, 2 * int(largest[1:])))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kinds", "values", "same"),
     [
