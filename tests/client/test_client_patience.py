@@ -14,7 +14,7 @@ from polonaise.client.log import Log
 from polonaise.client.protocol.draft import Draft
 from polonaise.coordination.values import Assignment, Versioned
 from polonaise.errors import AppendExpired, AppendUnknown, DeadlineExceeded, PolonaiseError, ViewUnavailable
-from polonaise.terms import Transaction
+from polonaise.terms import BodyForm, Transaction
 from rigs.clients import Memo, World
 from rigs.waiting import time_passes, wait_until
 
@@ -70,6 +70,20 @@ async def test_a_mount_that_took_too_long_is_given_longer_the_next_time(world: W
     world.server.silent_mounts = True
     client = await world.client(view=Memo(), settings={"mount_s_max": 0.02})
     await wait_until(lambda: "did not answer a mount within 0.16 s" in str(client.trouble(0)))
+
+
+async def test_a_request_that_took_too_long_is_given_longer_the_next_time(world: World) -> None:
+    """Bodies that are read from slow disks would else come too late each time, and the view would stay for good."""
+    world.server.fetch_s = 0.15
+    view = Memo()
+    client = await world.client(view=view, bodies=BodyForm.LAZY, settings={"request_s_max": 0.06})
+    await client.append(b"slow").applied(5)
+    asked = len(world.server.heard.fetches)
+    assert asked > 1, "what is tested has happened"
+    # Where one answer took long, the next one is waited for as long at once: asking again is more work for the disks.
+    await client.append(b"as slow").applied(5)
+    assert len(world.server.heard.fetches) == asked + 1
+    assert view.bodies == [b"slow", b"as slow"]
 
 
 async def test_while_the_owner_is_not_ready(world: World) -> None:

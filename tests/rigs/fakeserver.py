@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 from zlib import crc32
 
@@ -195,6 +197,8 @@ class FakeServer:
         self.window_bytes = 1 << 22
         self.answers_anybody = False
         self.damage_bodies = False
+        self.fetch_s = 0.0
+        """How long after a request for bodies they are sent, as from a slow disk."""
         self.lags_at = 2**63
         """The first id that the replica which answers reads lacks."""
         self.refuse: FailureReason | None = None
@@ -291,6 +295,10 @@ class FakeServer:
             answer = self._read(log, message)
         elif isinstance(message, Fetch):
             answer = self._fetch(log, message)
+            if self.fetch_s:
+                send = partial(connection.send, answer, request=request, partition=log.partition)
+                asyncio.get_running_loop().call_later(self.fetch_s, send)
+                return
         elif isinstance(message, ProveCopies):
             self.heard.proofs.append(message)
             self.held_proofs.append((connection, log, message, request))

@@ -11,8 +11,8 @@ import pytest
 
 from polonaise.coordination.values import Engagement, PartitionValue
 from polonaise.errors import ConnectionLost
+from polonaise.patience import SyncPatience
 from polonaise.server.catchup import CatchUp
-from polonaise.server.protocol.patience import SyncPatience
 from polonaise.server.protocol.readiness import Readiness
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import UNRESOLVED

@@ -170,6 +170,9 @@ FOUND_BY_TESTS = {
         "tests/server/protocol/test_owner_sessions.py"
         "::test_while_no_quorum_syncs_the_session_waits_and_clients_are_told"
     ),
+    "request-deadline-that-never-grows": (
+        "tests/client/test_client_patience.py::test_a_request_that_took_too_long_is_given_longer_the_next_time"
+    ),
     "slow-replicas-are-left-out": (
         "tests/server/test_slow_starts.py::test_a_replica_that_joins_a_little_later_than_a_quorum_is_not_left_out"
     ),

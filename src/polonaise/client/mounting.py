@@ -11,14 +11,14 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from polonaise.client.appends import PartitionAppends
 from polonaise.client.links import Links, Stream
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.subscription import MountVerdict, Subscription
 from polonaise.client.routes import Routes
-from polonaise.client.settings import ClientSettings
+from polonaise.client.settings import PATIENCES, ClientSettings
 from polonaise.coordination.values import Assignment, Owner
 from polonaise.errors import (
     BatchDamaged,
@@ -64,10 +64,6 @@ _HOPELESS = (UnknownPartition, WrongClusterKey, WrongRole, UnsupportedVersion, H
 mounted again, but for those of `_HOPELESS_AT_FIRST` and those with which `Mounting.stop` was called."""
 _HOPELESS_AT_FIRST = (CertificateRefused, TlsRequired, TlsNotSpoken)
 """Errors that stop the partition if it was never mounted: then they say that this side was set up wrongly."""
-
-
-_PATIENCES: Final = 8.0
-"""For at most how many times `mount_s_max` a mount may be silent, after others that were too long."""
 
 
 class Form(NamedTuple):
@@ -330,7 +326,7 @@ class Mounting:
         now, patience = self._loop.time(), self._patience_s
         if now - attempt.heard_s >= patience and self._untaken_bytes * 2 < self._settings.credit_bytes:
             attempt.end(DeadlineExceeded(f"{attempt.stream.address} did not answer a mount within {patience:g} s"))
-            self._patience_s = min(2 * patience, _PATIENCES * self._settings.mount_s_max)
+            self._patience_s = min(2 * patience, PATIENCES * self._settings.mount_s_max)
             return
         attempt.silence = self._loop.call_later(patience / 2, self._check_silence, attempt)
 

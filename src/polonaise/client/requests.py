@@ -11,10 +11,11 @@ from typing import TypeVar
 from polonaise.client.links import Links, check_knows
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.routes import Routes
-from polonaise.client.settings import ClientSettings
+from polonaise.client.settings import PATIENCES, ClientSettings
 from polonaise.errors import BeyondLog, DeadlineExceeded, PolonaiseError, ProtocolError, Retry
 from polonaise.host import Host
 from polonaise.log.registers import after, sets_of
+from polonaise.patience import SyncPatience
 from polonaise.terms import PartitionId, TransactionId
 from polonaise.wire.codec import Message
 from polonaise.wire.copies import COPIES_VERSION, CopiesProved, Needs, ProveCopies
@@ -57,6 +58,8 @@ class Requests:
         self._routes = routes
         self._links = links
         self._settings = settings
+        self._patience: dict[PartitionId, SyncPatience] = {}
+        """How long an owner is waited for, by partition: each has its own disks."""
 
     def id_of(self, partition: PartitionId) -> PartitionId:
         """Return the id of a partition in the cluster, which its batches carry. Raises `UnknownPartition`."""
@@ -75,7 +78,8 @@ class Requests:
     ) -> M:
         """Send a request to the partition's owner, and return the answer.
 
-        After an error that may pass, the request is sent again after a pause, to whichever server is the owner then.
+        After an error that may pass, the request is sent again after a pause, to whichever server is the owner then;
+        when an answer did not come in time, the next one is waited for longer, or each would come too late.
         Other errors and `BeyondLog` are raised, and `DeadlineExceeded` after `timeout` seconds over all attempts (None:
         until the client is closed). `wait_s` is for how many seconds the request lets the server wait before it
         answers; `report` is called with each error after which the request is sent again. Nothing is sent to servers
@@ -115,14 +119,28 @@ class Requests:
         owner = await self._routes.owner(partition)
         connection = await self._links.bulk(owner.address, partial(self._routes.route, partition, owner))
         check_knows(connection, version, type(request).__name__)
-        received = await connection.request(
-            request, partition=self._routes.id_of(partition), deadline_s=self._settings.request_s_max + wait_s
-        )
+        patience, clock = self._patience_of(partition), self._host.clock
+        id, began_s, deadline_s = self._routes.id_of(partition), clock.monotonic_s(), patience.seconds
+        try:
+            received = await connection.request(request, partition=id, deadline_s=deadline_s + wait_s)
+        except DeadlineExceeded:
+            patience.exceeded(deadline_s, clock.monotonic_s())
+            raise
+        now_s = clock.monotonic_s()
+        patience.answered(max(0.0, now_s - began_s - wait_s), now_s)
         if isinstance(received, answer):
             return received
         raise ProtocolError(
             f"{owner.address} sent {type(received).__name__}, which is no answer to {type(request).__name__}"
         )
+
+    def _patience_of(self, partition: PartitionId) -> SyncPatience:
+        """Return how long the partition's owner is waited for, which follows what its answers take."""
+        patience = self._patience.get(partition)
+        if patience is None:
+            least_s = self._settings.request_s_max
+            patience = self._patience[partition] = SyncPatience(least_s, PATIENCES * least_s)
+        return patience
 
     async def high_water_mark(
         self, partition: PartitionId, timeout: float | None, report: Callable[[PolonaiseError], None] | None = None

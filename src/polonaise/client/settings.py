@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from polonaise.client.protocol.draft import Limits
 from polonaise.link.connection import LinkSettings
+
+PATIENCES: Final = 8.0
+"""For at most how many times `mount_s_max` or `request_s_max` an answer is waited for, after others that came too late.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +54,9 @@ class ClientSettings:
     connect_s_max: float = 5.0
     """Seconds for one attempt to connect to a server; further attempts follow for as long as the caller waits."""
     request_s_max: float = 10.0
-    """Seconds for one attempt of a request, beside those that it lets the server wait. The caller's own deadline covers
-    all attempts."""
+    """Seconds for one attempt of a request, beside those that it lets the server wait. They double when no answer comes
+    within them, up to eight times as long, and fall again with answers that come at once: what is read for a request
+    may come from slow disks. The caller's own deadline covers all attempts."""
     answer_s_max: float = 30.0
     """The default `timeout`, in seconds, of methods that wait for an answer, such as `Log.register` and `Log.read`."""
     mount_s_max: float = 15.0

@@ -28,6 +28,7 @@ from polonaise.histogram import Histogram
 from polonaise.host import Host, Listener, network_trouble, unreachable
 from polonaise.link.budget import Budget
 from polonaise.link.connection import ANY_CLUSTER, Connection, hello
+from polonaise.patience import SyncPatience
 from polonaise.server import trimming
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.archivewatch import ArchiveWatch
@@ -44,7 +45,6 @@ from polonaise.server.memberwatch import MemberWatch
 from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol.givingup import GivingUp, Struggle
 from polonaise.server.protocol.ownerhealth import health_of
-from polonaise.server.protocol.patience import SyncPatience
 from polonaise.server.protocol.ticks import Ticks
 from polonaise.server.requirements import Requirements
 from polonaise.server.servedpartition import ServedPartition

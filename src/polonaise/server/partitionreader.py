@@ -16,9 +16,9 @@ from polonaise.errors import (
     fresh,
 )
 from polonaise.log.batch import HEADER_BYTES, Batch
+from polonaise.patience import PATIENCE_S_MAX, SyncPatience
 from polonaise.server.archivedhistory import ArchivedHistory, required
 from polonaise.server.protocol.owner import PartitionOwner
-from polonaise.server.protocol.patience import PATIENCE_S_MAX, SyncPatience
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLink, expect
 from polonaise.server.waiters import Waiters

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from polonaise.coordination import Coordinator
 from polonaise.histogram import Histogram
 from polonaise.host import Host
+from polonaise.patience import SyncPatience
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.copyturns import CopyTurns
-from polonaise.server.protocol.patience import SyncPatience
 from polonaise.server.protocol.ticks import Ticks
 from polonaise.server.requirements import Requirements
 from polonaise.server.serverclock import ServerClock

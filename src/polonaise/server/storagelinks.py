@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from polonaise.errors import BadOption, ConnectionLost, DeadlineExceeded, PolonaiseError, ProtocolError, fresh
 from polonaise.host import Host
 from polonaise.link.connection import OWN_REQUESTS, Connection, connect, fault_in, hello
-from polonaise.server.protocol.patience import PATIENCE_S_MAX, SyncPatience
+from polonaise.patience import PATIENCE_S_MAX, SyncPatience
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storageaddresses import StorageAddresses
 from polonaise.terms import PartitionId, ServerId, StorageId

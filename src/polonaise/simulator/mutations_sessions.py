@@ -30,13 +30,19 @@ SESSION_MUTATIONS: Final[dict[str, Mutation]] = {
         "P11: where all disks are slow, each session ends before anything is committed",
     ),
     "deadline-that-never-grows": Mutation(
-        "polonaise.server.protocol.patience",
+        "polonaise.patience",
         "        self.seconds = max(self.seconds, min(2 * waited_s, self._most_s))\n",
         "        pass\n",
         "P11: where all disks are slow, no session starts",
     ),
+    "request-deadline-that-never-grows": Mutation(
+        "polonaise.client.requests",
+        "            patience.exceeded(deadline_s, clock.monotonic_s())\n",
+        "",
+        "P11: where disks are slow, a client asks for the same bodies again and again, and its view stays for good",
+    ),
     "slow-replicas-are-left-out": Mutation(
-        "polonaise.server.protocol.patience",
+        "polonaise.server.protocol.pace",
         "    return max(least_s, _PACES * pace)\n",
         "    return least_s\n",
         "P11: where all disks are slow, each session leaves a replica out, and ends soon to let it back in",

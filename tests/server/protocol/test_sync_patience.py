@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from polonaise.server.protocol.patience import SyncPatience, gather_s, pace_s
+from polonaise.patience import SyncPatience
+from polonaise.server.protocol.pace import gather_s, pace_s
 
 
 def exceeded(patience: SyncPatience, times: int, now_s: float = 0.0) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Final
 
 PATIENCE_S_MAX: Final = 60.0
@@ -11,8 +10,6 @@ _SLACKENS: Final = 0.9
 """What is left of the patience after an answer that came at once."""
 _KEPT_S: Final = 60.0
 """For how long the patience stays after the last answer that needed it, in seconds."""
-_PACES: Final = 2.0
-"""For how many times as long as a quorum has taken further replicas are waited for."""
 
 
 class SyncPatience:
@@ -45,17 +42,3 @@ class SyncPatience:
             self._needed_s = now_s
         elif now_s - self._needed_s > _KEPT_S:
             self.seconds = max(self._least_s, _SLACKENS * self.seconds)
-
-
-def pace_s(took_s: Collection[float], quorum: int) -> float:
-    """Return within how many seconds a quorum of replicas has answered, each asked at its own time; 0 without one."""
-    return sorted(took_s)[quorum - 1] if len(took_s) >= quorum else 0.0
-
-
-def gather_s(least_s: float, pace: float) -> float:
-    """Return for how long further replicas are waited for once a quorum has answered that took `pace` seconds.
-
-    One that is left out has to be caught up with and costs another session, which takes as long again. Where all disks
-    are slow, each session would so leave one out.
-    """
-    return max(least_s, _PACES * pace)
