@@ -358,8 +358,12 @@ class FileBackend:
         An entry that does not read has no contents: the caller decides whether that matters.
         """
         with translated_errors(f"reading {self.place(folder)}", changes=False):
-            if not await self._disk.exists(self.place(folder)):  # no lock is made in what is no coordinator's directory
+            try:
+                files = await self._disk.list(self.place(folder))
+            except NotFound:
                 return {}
+            if not any(map(str.isdecimal, files)):
+                return {}  # without a lock, which would be made in what may be no coordinator's directory
             return await self._values.alone(MEMBERS_LOCK, lambda: self._registered(folder))
 
     async def _registered(self, folder: str) -> dict[str, Entry]:
