@@ -15,7 +15,7 @@ from zlib import crc32
 import pytest
 
 from polonaise.coordination import Coordinator
-from polonaise.coordination.directory import seal, unseal
+from polonaise.coordination.directory import CHANGE_LOCK, ValueDirectory, seal, unseal
 from polonaise.coordination.file import coordinator_in
 from polonaise.coordination.values import Assignment, ClusterDescription, Owner, Registration
 from polonaise.errors import (
@@ -31,6 +31,7 @@ from polonaise.errors import (
 from polonaise.host.real import RealHost
 from polonaise.simulator.process import Process
 from rigs.coordinator import DESCRIPTION, DIRECTORY, INITIAL, NEXT, Scene, in_a_scene, in_scenes
+from rigs.unretrieved import errors_nobody_took
 
 pytestmark = pytest.mark.slow
 
@@ -450,6 +451,29 @@ def test_crashed_members_are_swept() -> None:
         return in_time
 
     at_every_call(scenario)
+
+
+async def test_a_change_that_fails_after_its_caller_has_given_up_is_an_error_of_nobodys(
+    host: RealHost, tmp_path: Path
+) -> None:
+    begun, fails = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        await fails.wait()
+        raise CoordinatorUnavailable("the disk has failed")
+
+    directory = ValueDirectory(host, str(tmp_path), 10.0)
+    with errors_nobody_took() as told:
+        changing = asyncio.ensure_future(directory.alone(CHANGE_LOCK, work))
+        await begun.wait()
+        changing.cancel()
+        await asyncio.wait([changing])
+        fails.set()
+        await directory.settle()
+        await asyncio.sleep(0)
+        del changing
+    assert told == []
 
 
 async def test_a_file_in_the_directory_s_place_is_waited_for_once_the_cluster_was_read(tmp_path: Path) -> None:

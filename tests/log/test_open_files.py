@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from polonaise.errors import Closed, NotFound
+from polonaise.errors import Closed, DiskFailed, NotFound
 from polonaise.host import Host
 from polonaise.log.control import ControlFile
 from polonaise.log.openfiles import OpenFiles, SharedSync
@@ -17,6 +17,7 @@ from polonaise.simulator.process import Process
 from polonaise.simulator.world import Machine
 from rigs.log import DIRECTORY, KEY, Maker, Open, crcs, in_one_life, simulate
 from rigs.scenarios import runs_tests
+from rigs.unretrieved import errors_nobody_took
 
 
 @runs_tests
@@ -187,6 +188,27 @@ async def test_a_sync_that_fails_fails_for_all_whom_it_served_and_the_next_is_an
     told = await asyncio.gather(shared(), shared(), return_exceptions=True)
     assert [type(each) for each in told] == [OSError, OSError]
     await shared()
+
+
+async def test_a_sync_that_fails_when_all_who_asked_have_given_up_is_an_error_of_nobodys() -> None:
+    ends = asyncio.Event()
+
+    async def sync() -> None:
+        await ends.wait()
+        raise DiskFailed("the disk has gone")
+
+    shared = SharedSync(sync)
+    with errors_nobody_took() as told:
+        asking = asyncio.ensure_future(shared())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+        ends.set()
+        while shared.busy:
+            await asyncio.sleep(0)
+        del asking, shared
+    assert told == []
 
 
 @on_a_host

@@ -34,6 +34,7 @@ from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.player.routing import PAYLOAD_BYTES_MAX, Router
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.terms import Transaction
+from rigs.unretrieved import errors_nobody_took
 from rigs.waiting import time_passes, wait_until
 
 QUICK = PlayerSettings(retry_s_min=0.01, retry_s_max=0.1, start_patience_s=0.2)
@@ -578,6 +579,19 @@ async def test_a_slow_target_comes_to_its_end_though_no_large_batch_does(tmp_pat
         await write(log, written, 0, *(b"a:%d" % number for number in range(60)))
         async with Player(log, "p", route, {"a": target}, settings=settings):
             await got(target, written, "a")
+
+
+async def test_a_wait_that_is_given_up_as_the_delivery_ends_leaves_no_error_behind(tmp_path: Path) -> None:
+    async with polonaise.connect(f"embedded:{tmp_path}") as log, Player(log, "p", route, {"a": ListTarget()}) as player:
+        with errors_nobody_took() as told:
+            waiting = asyncio.ensure_future(player.delivered("a", 0, 10**6))
+            await asyncio.sleep(0)
+            player._waiting[0].done.set_exception(DeliveryStopped("the target was removed"))
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            assert waiting.cancelled()
+            del waiting
+    assert told == []
 
 
 async def test_what_a_retired_target_would_get_is_dropped(tmp_path: Path) -> None:

@@ -1,14 +1,19 @@
-"""A replica that the start of a session does not wait for is told why, and so is whoever asks how it is."""
+"""A replica that the start of a session does not wait for is told why, and so is whoever asks how it is.
+
+What a replica answers to a start that is over is no error of the server's.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from polonaise.coordination.values import Engagement, PartitionValue
+from polonaise.errors import ConsistencyLost, DeadlineExceeded, InvariantViolated, LogForked
 from polonaise.server.protocol import recovery
 from polonaise.server.protocol.recovery import Decided, ReplicaAnswer
 from polonaise.server.sessionstart import SessionStart
@@ -16,8 +21,12 @@ from polonaise.server.settings import ServerSettings
 from polonaise.terms import NO_SESSION, NO_TRANSACTION
 from polonaise.testing.memory import MemoryHost
 from polonaise.wire.messages import Join
+from rigs.unretrieved import errors_nobody_took
 
 CLOSING, CRC = 12, 99
+VALUE = PartitionValue(1, 8, ("A", "B", "C"), None, {name: Engagement(7) for name in "ABC"})
+DECIDED = Decided(CLOSING, CRC, ("A", "B"))
+GOOD = ReplicaAnswer(7, NO_TRANSACTION, NO_TRANSACTION, CLOSING, CRC, None)
 
 
 class Replica:
@@ -36,17 +45,9 @@ class Replica:
         self.aborted = str(error)
 
 
-@pytest.mark.parametrize(
-    ("late", "told"),
-    [
-        (
-            ReplicaAnswer(NO_SESSION, NO_TRANSACTION, NO_TRANSACTION, NO_TRANSACTION, 0, None),
-            "found empty, and is being filled",
-        ),
-        (ReplicaAnswer(7, NO_TRANSACTION, NO_TRANSACTION, CLOSING, CRC, None), "it was too slow"),
-    ],
-)
-async def test_a_replica_that_was_found_empty_is_not_called_slow(late: ReplicaAnswer, told: str) -> None:
+def starting(replicas: Mapping[str, Any], answers: dict[str, ReplicaAnswer]) -> SessionStart:
+    """An attempt for which these replicas were fenced, and have answered."""
+
     async def ask(connection: Any, message: Any, partition: int) -> Any:
         return await connection.request(message, partition=partition, deadline_s=5.0)
 
@@ -59,11 +60,81 @@ async def test_a_replica_that_was_found_empty_is_not_called_slow(late: ReplicaAn
         shared, partition=0, generation=1, known=recovery.NOTHING_KNOWN, first=False, report=lambda _, __: None,
         answered=lambda _, __: None, insufficient=lambda _: None,
     )  # fmt: skip
-    good = ReplicaAnswer(7, NO_TRANSACTION, NO_TRANSACTION, CLOSING, CRC, None)
-    replicas = {"A": Replica(True), "B": Replica(True), "C": Replica(False)}
-    start._answers = {"A": good, "B": good, "C": late}
+    start._answers = dict(answers)
     start._connections = replicas  # type: ignore[assignment]
-    value = PartitionValue(1, 8, ("A", "B", "C"), None, {name: Engagement(7) for name in "ABC"})
-    assert await start._clean(value, Decided(CLOSING, CRC, ("A", "B"))) == {"A", "B"}
+    return start
+
+
+@pytest.mark.parametrize(
+    ("late", "told"),
+    [
+        (
+            ReplicaAnswer(NO_SESSION, NO_TRANSACTION, NO_TRANSACTION, NO_TRANSACTION, 0, None),
+            "found empty, and is being filled",
+        ),
+        (ReplicaAnswer(7, NO_TRANSACTION, NO_TRANSACTION, CLOSING, CRC, None), "it was too slow"),
+    ],
+)
+async def test_a_replica_that_was_found_empty_is_not_called_slow(late: ReplicaAnswer, told: str) -> None:
+    replicas = {"A": Replica(True), "B": Replica(True), "C": Replica(False)}
+    start = starting(replicas, {"A": GOOD, "B": GOOD, "C": late})
+    assert await start._clean(VALUE, DECIDED) == {"A", "B"}
     assert told in replicas["C"].aborted
     assert replicas["A"].aborted == ""
+
+
+class Failing(Replica):
+    """A connection to one whose request fails with what it is told to fail with."""
+
+    def __init__(self) -> None:
+        super().__init__(joins=False)
+        self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def request(self, message: Any, **_: Any) -> None:
+        await self.outcome
+
+
+async def cancelled_as_its_replicas_fail(error: Exception) -> None:
+    """Cancel an attempt in the turn of the loop in which its replicas fail, as in a process that was stopped for long:
+    when it goes on, its registration has run out, and so have the deadlines of its requests."""
+    replicas = {name: Failing() for name in "ABC"}
+    start = starting(replicas, dict.fromkeys("ABC", GOOD))
+    attempt = asyncio.ensure_future(start._clean(VALUE, DECIDED))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for replica in replicas.values():
+        replica.outcome.set_exception(error)
+    await asyncio.sleep(0)  # the replicas' tasks have ended, and the attempt has not heard of it
+    attempt.cancel()
+    await asyncio.wait([attempt])
+    assert attempt.cancelled()
+
+
+@pytest.mark.parametrize("error", [DeadlineExceeded("no answer to Join"), LogForked("another CRC")])
+async def test_an_attempt_that_ends_as_its_replicas_fail_leaves_no_error_that_nobody_takes(error: Exception) -> None:
+    with errors_nobody_took() as told:
+        await cancelled_as_its_replicas_fail(error)
+    assert told == []
+
+
+async def test_one_replica_that_contradicts_stops_the_partition_and_the_failures_of_others_are_no_news() -> None:
+    replicas = {name: Failing() for name in "ABC"}
+    start = starting(replicas, dict.fromkeys("ABC", GOOD))
+    with errors_nobody_took() as told:
+        attempt = asyncio.ensure_future(start._clean(VALUE, DECIDED))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        replicas["A"].outcome.set_exception(LogForked("another CRC"))
+        for name in "BC":
+            replicas[name].outcome.set_exception(DeadlineExceeded("no answer to Join"))
+        await asyncio.wait([attempt])
+        assert isinstance(attempt.exception(), ConsistencyLost)
+        del attempt
+    assert told == []
+
+
+async def test_a_mistake_of_ours_that_an_attempt_does_not_wait_for_is_told_all_the_same() -> None:
+    mistake = InvariantViolated("a mistake")
+    with errors_nobody_took() as told:
+        await cancelled_as_its_replicas_fail(mistake)
+    assert mistake in told

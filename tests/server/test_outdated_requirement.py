@@ -10,7 +10,7 @@ import pytest
 from polonaise.coordination import Coordinator
 from polonaise.coordination.requirement import Requirement
 from polonaise.coordination.values import ClusterDescription, PartitionValue, Versioned
-from polonaise.errors import PartitionNotReady
+from polonaise.errors import CertificateRefused, DirectoryInUse, PartitionNotReady, PolonaiseError
 from polonaise.server.requirements import Requirements
 from rigs.waiting import wait_until
 
@@ -147,3 +147,28 @@ def test_a_newer_description_that_was_read_for_a_session_tells_its_zones_too() -
     assert requirements.zones == {}
     asyncio.run(requirements.for_session(0, last))
     assert requirements.zones == {"A": "north"}
+
+
+async def test_a_server_goes_on_following_the_description_whatever_the_coordinator_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("polonaise.server.requirements._AGAIN_S", 0.0)
+    requirements, told = begun(PLAIN, NEW)
+    changed = asyncio.Event()
+    errors: list[PolonaiseError] = [
+        CertificateRefused("its certificate has expired"),
+        DirectoryInUse("another process has it"),
+    ]
+
+    async def description() -> Versioned[ClusterDescription]:
+        if errors:
+            raise errors.pop()
+        return Versioned(2, NEW)
+
+    monkeypatch.setattr(told, "description", description)
+    monkeypatch.setattr(told, "description_changed", lambda _: asyncio.sleep(0))
+    following = asyncio.ensure_future(requirements.follow(lambda: None, changed.set))
+    await wait_until(lambda: changed.is_set() or following.done())
+    assert not following.done()
+    following.cancel()
+    assert requirements.of(0) == NEW.requirements()[0]

@@ -17,9 +17,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from polonaise.client.waiting import forked_log, retrieve
+from polonaise.client.waiting import forked_log
 from polonaise.errors import Closed, PolonaiseError, WrongThread
 from polonaise.host.forks import keep_apart
+from polonaise.host.unawaited import retrieve
 from polonaise.redaction import redacted
 
 T = TypeVar("T")

@@ -15,8 +15,9 @@ from polonaise.client.protocol.ahead import Ahead
 from polonaise.client.protocol.continuity import Continuity
 from polonaise.client.requests import Requests
 from polonaise.client.settings import ClientSettings
-from polonaise.client.waiting import result_of, retrieve
+from polonaise.client.waiting import result_of
 from polonaise.errors import DataDamaged, DeadlineExceeded, PolonaiseError, ProtocolError, fresh
+from polonaise.host.unawaited import retrieve
 from polonaise.log.batch import Batch, split
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.wire.messages import WHOLE, Batches, Read

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from polonaise.checksum import crc32
 from polonaise.client.requests import Requests
 from polonaise.client.settings import ClientSettings
-from polonaise.client.waiting import retrieve
 from polonaise.errors import BadOption, Closed, DataDamaged, PolonaiseError, ProtocolError
 from polonaise.host import Host
+from polonaise.host.unawaited import retrieve
 from polonaise.log.batch import Batch
 from polonaise.terms import PartitionId, TransactionId
 from polonaise.wire import messages

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Literal, Protocol, TypeAlias
 
 from polonaise.client.settings import ClientSettings
-from polonaise.client.waiting import retrieve
 from polonaise.errors import Closed, ConnectionLost, PolonaiseError, ProtocolError, UnsupportedVersion
 from polonaise.host import Host
+from polonaise.host.unawaited import retrieve
 from polonaise.link import connection as link
 from polonaise.link.connection import Connection
 from polonaise.terms import ClientId, PartitionId, PeerClock

@@ -34,11 +34,12 @@ from polonaise.client.receipt import Receipt
 from polonaise.client.running import Context, Running, Submission
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View
-from polonaise.client.waiting import check_loop, deadline_in, result_of, retrieve
+from polonaise.client.waiting import check_loop, deadline_in, result_of
 from polonaise.client.workergroup import WorkerGroup, checked_group
 from polonaise.client.workerprogress import Handler, WorkedView
 from polonaise.errors import DeadlineExceeded, Overloaded, PolonaiseError
 from polonaise.host import Host
+from polonaise.host.unawaited import retrieve
 from polonaise.terms import BodyForm, PartitionId, Transaction, TransactionId
 from polonaise.wire.leases import DURATION_MS_MIN, ListedLease
 from polonaise.wire.messages import Batches, Health, HealthIs, LogTrimmed, Read, TrimLog

@@ -125,12 +125,6 @@ def fail_all(futures: Iterable[asyncio.Future[Any]], error: PolonaiseError) -> N
             future.set_exception(fresh(error))
 
 
-def retrieve(future: asyncio.Future[Any]) -> None:
-    """Mark a future's failure as retrieved, which avoids "exception was never retrieved" when nobody awaits it."""
-    if not future.cancelled():
-        future.exception()
-
-
 _ended: Final[WeakSet[asyncio.Task[Any]]] = WeakSet()
 """The tasks that the library has cancelled itself."""
 

@@ -28,6 +28,7 @@ from polonaise.errors import (
     fresh,
 )
 from polonaise.host import DirectoryLock, Host
+from polonaise.host.unawaited import retrieve
 from polonaise.host.wholefiles import opened_file
 from polonaise.log.openfiles import SharedSync
 
@@ -231,6 +232,7 @@ class ValueDirectory:
         for too long.
         """
         outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        outcome.add_done_callback(retrieve)  # the work goes on when its caller is cancelled, and may fail then
         request = _Request(work, changes, outcome)
         self._requests[lock].append(request)
         if lock not in self._serving:

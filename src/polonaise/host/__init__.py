@@ -10,7 +10,8 @@
   key, read again when they change; `certificates.py`: what a certificate says; `tlsfaults.py`: what went wrong, in
   words.
 - `stopsignals.py`: how signals end a program; `standardinput.py`: how it ends with its parent; `environment.py`:
-  variables that are set for a while; `forks.py`: what a forked child must not touch.
+  variables that are set for a while; `forks.py`: what a forked child must not touch; `unawaited.py`: failures that
+  nobody waits for any more.
 
 Node code is ordinary asyncio and reaches the machine only through these ports, so that the same code runs on a real
 machine and in the simulator, where time is virtual, links fail, disks lose what was not synced and processes die at any

@@ -27,6 +27,7 @@ from polonaise.errors import (
 from polonaise.host import Buffer, Host
 from polonaise.host.tcpcounts import segment_counts
 from polonaise.host.tlsfaults import refusal_in
+from polonaise.host.unawaited import retrieve
 from polonaise.link.budget import Budget
 from polonaise.link.losses import LossMeasuring
 from polonaise.link.peerclock import ClockMeasuring
@@ -206,7 +207,7 @@ class Connection(asyncio.Protocol):
         self.losses = LossMeasuring()
         """Measures which part of what is sent to a node is lost on the way."""
         self._greeted = asyncio.get_running_loop().create_future()
-        self._greeted.add_done_callback(_retrieve)
+        self._greeted.add_done_callback(retrieve)
         self.peer: Hello | None = None
         """The peer's hello; None until it has been checked."""
         self.closed: PolonaiseError | None = None
@@ -446,7 +447,7 @@ class Connection(asyncio.Protocol):
         for answer in waiting.values():
             if not answer.done():
                 answer.set_exception(lost)
-                _retrieve(answer)
+                retrieve(answer)
         if self._on_closed:
             self._on_closed(self, self.closed)
 
@@ -722,12 +723,6 @@ def fault_in(refused: Refused) -> PolonaiseError:
     if isinstance(error, HistoryTrimmed):
         error.first = max(0, refused.detail)
     return error
-
-
-def _retrieve(future: asyncio.Future[Message]) -> None:
-    """Mark a future's exception as retrieved: avoids asyncio's 'exception was never retrieved' if nobody awaits it."""
-    if not future.cancelled():
-        future.exception()
 
 
 async def connect(host: Host, address: str, make: Callable[[], Connection], *, deadline_s: float) -> Connection:

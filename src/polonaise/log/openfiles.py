@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from polonaise.errors import Closed, NotFound
 from polonaise.host import Buffer, Disk, File, Identity
+from polonaise.host.unawaited import retrieve
 
 T = TypeVar("T")
 
@@ -40,6 +41,7 @@ class SharedSync:
         """Return once a sync has ended that began after this call. Raises, to each caller, what the sync raises."""
         if self._next is None:
             self._next = asyncio.ensure_future(self._after(self._running))
+            self._next.add_done_callback(retrieve)  # it goes on when all its callers are cancelled, and may fail then
         await asyncio.shield(self._next)  # others wait for the same one: a cancelled caller must not end it
 
     async def _after(self, before: asyncio.Future[None] | None) -> None:

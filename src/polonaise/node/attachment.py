@@ -19,6 +19,7 @@ from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import DirectoryInUse, NotInitialized, PolonaiseError, fresh
 from polonaise.host import Host
 from polonaise.host.files import try_lock
+from polonaise.host.unawaited import retrieve
 from polonaise.node import hostelection as elections
 from polonaise.node.embedded import (
     EmbeddedAddress,
@@ -64,7 +65,9 @@ async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator
             election = elections.take(address)
             # Until a process hosts, this one or another: before that nobody answers. Shielded, because all logs of
             # this process in the directory share the election: one that is cancelled must not cancel it for the rest.
-            await asyncio.shield(asyncio.wrap_future(election.settled))
+            settled = asyncio.wrap_future(election.settled)
+            settled.add_done_callback(retrieve)  # the election goes on without a caller that is cancelled
+            await asyncio.shield(settled)
         elif not log_exists:
             raise NotInitialized(
                 f"no embedded log in {address.directory}: correct the path, or leave host=no out to make one"

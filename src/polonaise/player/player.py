@@ -19,6 +19,7 @@ from polonaise.errors import (
     PolonaiseError,
     ProducerFenced,
 )
+from polonaise.host.unawaited import retrieve
 from polonaise.log.producers import KEY_PREFIX
 from polonaise.player.deliverytarget import DeliverySource, DeliveryTarget
 from polonaise.player.directstream import DirectEndpoint
@@ -254,6 +255,7 @@ class Player:
                 f"{', '.join(map(str, sorted(machine.partitions)))} and targets {names}"
             )
         waiting = _Waiting(target, partition, id, asyncio.get_running_loop().create_future())
+        waiting.done.add_done_callback(retrieve)  # it may fail in the moment in which this is cancelled
         self._waiting.append(waiting)
         self._tell_waiting()
         try:

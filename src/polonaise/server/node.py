@@ -17,7 +17,6 @@ from polonaise.errors import (
     Closed,
     CoordinatorDamaged,
     CoordinatorNewer,
-    CoordinatorUnavailable,
     NotOwner,
     PolonaiseError,
     UnknownPartition,
@@ -296,7 +295,7 @@ class Server:
                     members = [each for each in await self._coordinator.members() if each.server != self.id]
                     others = self._living.candidates(members, current.value, self._host.clock.monotonic_s())
                     written = await self._assign(current, others, rebalance=False)
-        except (CoordinatorUnavailable, CoordinatorDamaged, WrongClusterKey, TimeoutError) as error:
+        except (PolonaiseError, TimeoutError) as error:  # whatever the coordinator says: the server ends as cleanly
             why = str(error) or "the coordinator gave no answer"  # a timeout says nothing
             _log.warning("server %d handed over nothing: %s", self.id, why)
 
@@ -401,7 +400,7 @@ class Server:
             return
         try:
             await self._membership.leave()
-        except (CoordinatorUnavailable, CoordinatorDamaged) as error:
+        except PolonaiseError as error:
             _log.warning("server %d could not leave the members: %s", self.id, error, extra=self._fields)
 
     async def _assign(

@@ -10,7 +10,7 @@ from typing import Final
 from polonaise.coordination import Coordinator
 from polonaise.coordination.requirement import Demand, Requirement
 from polonaise.coordination.values import ClusterDescription, PartitionValue, Versioned
-from polonaise.errors import CoordinatorDamaged, CoordinatorUnavailable, PartitionNotReady, WrongClusterKey
+from polonaise.errors import Closed, PartitionNotReady, PolonaiseError
 from polonaise.terms import PartitionId, StorageId
 
 _log = logging.getLogger(__name__)
@@ -102,7 +102,9 @@ class Requirements:
                     changed()
                 elif zoned:
                     changed()
-            except (CoordinatorUnavailable, CoordinatorDamaged, WrongClusterKey):
+            except Closed:
+                raise
+            except PolonaiseError:  # whatever the coordinator says: it is no reason to end
                 # Other reads of the coordinator report its trouble. What is required stays as it was read last.
                 await asyncio.sleep(_AGAIN_S)
 

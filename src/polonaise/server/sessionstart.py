@@ -473,7 +473,7 @@ class SessionStart:
             if not recovery.may_engage(value, chosen) and recovery.may_engage(value, marks):
                 chosen = list(marks)
         clean: set[StorageId] = set()
-        tasks = {asyncio.create_task(self._clean_one(value, name, marks[name], decided)): name for name in chosen}
+        tasks = {asyncio.create_task(self._try_clean(value, name, marks[name], decided)): name for name in chosen}
         try:
             await self._until_clean(value, tasks, clean)
         finally:
@@ -488,7 +488,10 @@ class SessionStart:
         return clean
 
     async def _until_clean(
-        self, value: PartitionValue, tasks: Mapping[asyncio.Task[None], StorageId], clean: set[StorageId]
+        self,
+        value: PartitionValue,
+        tasks: Mapping[asyncio.Task[PolonaiseError | None], StorageId],
+        clean: set[StorageId],
     ) -> None:
         """Collect into `clean` the replicas that have joined: a quorum, then those that join a moment later.
 
@@ -504,10 +507,10 @@ class SessionStart:
                 break
             # By name, because `done` has no order of its own: a simulated schedule has to be the same each time.
             for task in sorted(done, key=lambda t: tasks[t]):
-                error = task.exception()
+                error = task.result()
                 if error is None:
                     clean.add(tasks[task])
-                elif isinstance(error, ConsistencyLost) or not isinstance(error, PolonaiseError):
+                elif isinstance(error, ConsistencyLost):
                     raise error
                 else:
                     errors.append(f"{tasks[task]}: {error}")
@@ -518,6 +521,17 @@ class SessionStart:
             raise InsufficientReplicas(f"{lack}: {why}")
         if not recovery.may_engage(value, clean):
             raise PartitionNotReady(f"no quorum of clean replicas for session {self._session}: {why}")
+
+    async def _try_clean(
+        self, value: PartitionValue, name: StorageId, mark: TransactionId, decided: Decided
+    ) -> PolonaiseError | None:
+        """Do `_clean_one`; return its error, None if the replica has joined."""
+        # Not raised: the attempt may end in this moment, and an error that nobody takes any more counts as a mistake.
+        try:
+            await self._clean_one(value, name, mark, decided)
+        except PolonaiseError as error:
+            return error
+        return None
 
     async def _clean_one(self, value: PartitionValue, name: StorageId, mark: TransactionId, decided: Decided) -> None:
         """Cut what may not be the log on one replica, copy what it lacks, and let it join.
