@@ -291,6 +291,9 @@ class Schedule:
                 await self._observer.until(self._archiving.scrub_s, self._archiving.rot_is_found, "P10 corruption")
                 self._archiving.store.restore()
             await self._trimmed_as_far_as_can_be(self._archiving)
+        # The verdict demands all of the log of every sound replica. The last trial may have ended while one was still
+        # being caught up with, which takes its time where copies are throttled.
+        await self._observer.repaired()
         for watch in watches:
             watch.cancel()
         logs = self._check()
