@@ -95,7 +95,8 @@ class ValueNotes:
         if not news:
             return
         document: dict[str, Any] = {key: value for key, value in news.items() if not key.isdecimal()}
-        document["partitions"] = {key: value for key, value in news.items() if key.isdecimal()}
+        # Only what is new is encoded: thousands of values that stay as they are cost a look at each.
+        document["partitions"] = {key: value.encode().decode() for key, value in news.items() if key.isdecimal()}
         asked = NoteValues(json.dumps(document).encode())
         await connection.request(asked, deadline_s=self._settings.replica_s_max)
         self._told[name] = connection, now
@@ -113,5 +114,5 @@ class ValueNotes:
         for partition, served in self._partitions.items():
             session = served.owner.session
             if session is not None:
-                known[str(partition)] = session.value.encode().decode()
+                known[str(partition)] = session.value
         return known

@@ -14,7 +14,7 @@ from polonaise.storage.partitionreplica import PartitionReplica
 from polonaise.storage.settings import StorageSettings
 
 _log = logging.getLogger(__name__)
-_IDLE_AT_ONCE: Final = 8
+_IDLE_AT_ONCE: Final = 1
 """The most partitions that nobody writes to, and whose files one look checks: what they hold is read some day."""
 
 
@@ -80,10 +80,15 @@ class Presence:
         if control is None:  # a new node has no control file yet
             return
         await control.check_in_place()
-        written = [replica for replica in self._replicas() if replica.written]
-        idle = [replica for replica in self._replicas() if not replica.written and not replica.busy]
+        replicas = self._replicas()
+        written = [replica for replica in replicas if replica.written]
         self._checked += await _check_some(written, self._checked, self._settings.presence_partitions_max)
-        self._idle_checked += await _check_some(idle, self._idle_checked, _IDLE_AT_ONCE)
+        # A few in turn, whatever they do: to look at what thousands do would cost more than the checks.
+        count = min(len(replicas), _IDLE_AT_ONCE)
+        turn = [replicas[(self._idle_checked + number) % len(replicas)] for number in range(count)]
+        self._idle_checked += count
+        idle = [replica for replica in turn if not replica.written and not replica.busy]
+        await _check_some(idle, 0, count)
 
 
 async def _check_some(replicas: Sequence[PartitionReplica], checked: int, count_max: int) -> int:
