@@ -56,7 +56,7 @@ class ValueNotes:
         self._expected = expected
         self._unique_id = 0
         self._looked_s = float("-inf")
-        self._told: dict[StorageId, tuple[Connection, dict[str, Any]]] = {}
+        self._told: dict[StorageId, tuple[Connection, dict[str | PartitionId, Any]]] = {}
 
     async def run(self) -> None:
         """Tell what has changed, every `notes_s` seconds, for ever. Never raises a fault.
@@ -71,9 +71,10 @@ class ValueNotes:
                 await self._look_at_ids()
             except PolonaiseError as error:
                 _log.debug("unique ids can't be read: %s", error)
+            known = self._known()
             for name in list(self._links):
                 try:
-                    await self._tell(name)
+                    await self._tell(name, known)
                 except PolonaiseError as error:
                     _log.debug("storage node %s notes nothing: %s", name, error)
 
@@ -84,35 +85,35 @@ class ValueNotes:
             async with answered_within(self._settings.coordinator_s_max, self._coordinator):
                 self._unique_id = await self._coordinator.unique_ids_given()
 
-    async def _tell(self, name: StorageId) -> None:
+    async def _tell(self, name: StorageId, known: dict[str | PartitionId, Any]) -> None:
         connection = self._links[name].bulk
         if connection is None or connection.peer is None or connection.peer.version_max < NOTES_VERSION:
             return
-        now = self._known()
         before, told = self._told.get(name, (None, {}))
         told = told if before is connection else {}
-        news = {key: value for key, value in now.items() if told.get(key) != value}
+        # First whether they are the same objects, and only what is new is encoded: of thousands nearly all stay.
+        news = {key: value for key, value in known.items() if (last := told.get(key)) is not value and last != value}
         if not news:
             return
-        document: dict[str, Any] = {key: value for key, value in news.items() if not key.isdecimal()}
-        # Only what is new is encoded: thousands of values that stay as they are cost a look at each.
-        document["partitions"] = {key: value.encode().decode() for key, value in news.items() if key.isdecimal()}
+        document: dict[str, Any] = {key: value for key, value in news.items() if isinstance(key, str)}
+        for key in {"description", "expected"} & document.keys():
+            document[key] = [news[key].version, news[key].value.encode().decode()]
+        document["partitions"] = {
+            str(key): value.encode().decode() for key, value in news.items() if not isinstance(key, str)
+        }
         asked = NoteValues(json.dumps(document).encode())
         await connection.request(asked, deadline_s=self._settings.replica_s_max)
-        self._told[name] = connection, now
+        self._told[name] = connection, known
 
-    def _known(self) -> dict[str, Any]:
+    def _known(self) -> dict[str | PartitionId, Any]:
         """Return what a storage node is to know: the cluster's values, and those of the partitions, by number."""
-        assert self._cluster.described is not None
-        described = self._cluster.described
-        known: dict[str, Any] = {
-            "description": [described.version, described.value.encode().decode()],
-            "unique_id": self._unique_id,
-        }
+        known: dict[str | PartitionId, Any] = {"unique_id": self._unique_id}
+        if self._cluster.described is not None:  # nor is there a storage node to be told before that
+            known["description"] = self._cluster.described
         if self._expected.seen is not None and self._expected.seen.version >= 0:
-            known["expected"] = [self._expected.seen.version, self._expected.seen.value.encode().decode()]
+            known["expected"] = self._expected.seen
         for partition, served in self._partitions.items():
             session = served.owner.session
             if session is not None:
-                known[str(partition)] = session.value
+                known[partition] = session.value
         return known

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from typing import Any
 
 from polonaise.errors import DirectoryGone, NotFound, PolonaiseError
 from polonaise.host import DiskSpace, Host
@@ -14,8 +14,6 @@ from polonaise.storage.partitionreplica import PartitionReplica
 from polonaise.storage.settings import StorageSettings
 
 _log = logging.getLogger(__name__)
-_IDLE_AT_ONCE: Final = 1
-"""The most partitions that nobody writes to, and whose files one look checks: what they hold is read some day."""
 
 
 class Presence:
@@ -40,7 +38,8 @@ class Presence:
         self._checked = 0
         """The number of partitions written to that were checked so far: it says whose turn is next."""
         self._idle_checked = 0
-        """The same of partitions that nobody writes to."""
+        """The same over all partitions, of which a look checks one more, if nobody writes to it: what it holds is read
+        some day."""
         self._error_logged = ""
         self.space: DiskSpace | None = None
         """The room on the directory's disk at the last check that did not fail; None before that, and while there is no
@@ -82,18 +81,13 @@ class Presence:
         await control.check_in_place()
         replicas = self._replicas()
         written = [replica for replica in replicas if replica.written]
-        self._checked += await _check_some(written, self._checked, self._settings.presence_partitions_max)
-        # A few in turn, whatever they do: to look at what thousands do would cost more than the checks.
-        count = min(len(replicas), _IDLE_AT_ONCE)
-        turn = [replicas[(self._idle_checked + number) % len(replicas)] for number in range(count)]
-        self._idle_checked += count
-        idle = [replica for replica in turn if not replica.written and not replica.busy]
-        await _check_some(idle, 0, count)
-
-
-async def _check_some(replicas: Sequence[PartitionReplica], checked: int, count_max: int) -> int:
-    """Check some of these, those whose turn it is after so many; return how many."""
-    count = min(len(replicas), count_max)
-    for number in range(count):
-        await replicas[(checked + number) % len(replicas)].check_in_place()
-    return count
+        count = min(len(written), self._settings.presence_partitions_max)
+        for number in range(count):
+            await written[(self._checked + number) % len(written)].check_in_place()
+        self._checked += count
+        if replicas:
+            # The next one, whatever it does: to look at what thousands do would cost more than the check.
+            replica = replicas[self._idle_checked % len(replicas)]
+            self._idle_checked += 1
+            if not replica.written and not replica.busy:
+                await replica.check_in_place()
