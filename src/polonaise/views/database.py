@@ -101,7 +101,7 @@ class Database:
                 level = _LEAST_LEVEL if level.upper().replace("_", " ") == "READ UNCOMMITTED" else level
                 db.execution_options(isolation_level=level)
                 if self.kind in MARIADB:
-                    _check_binary_log(db)
+                    _check_binary_log(db, level)
             # The connection lives as long as its worker: the application's pool must neither wait for it nor get it
             # back with these settings.
             db.detach()
@@ -187,9 +187,9 @@ class Database:
             self._pid = None  # the next connections may be opened by a child
 
 
-def _check_binary_log(db: Connection) -> None:
-    """Raise `ViewUnfit` if MariaDB's binary log refuses every change at the isolation level of the connection."""
-    if db.exec_driver_sql(_BINLOG_REFUSES).scalar() and db.get_isolation_level() in (_LEAST_LEVEL, "READ UNCOMMITTED"):
+def _check_binary_log(db: Connection, level: str) -> None:
+    """Raise `ViewUnfit` if MariaDB's binary log refuses every change at this isolation level of the connection."""
+    if level.upper().replace("_", " ") == _LEAST_LEVEL and db.exec_driver_sql(_BINLOG_REFUSES).scalar():
         raise ViewUnfit(
             "MariaDB refuses changes at the isolation level READ COMMITTED while binlog_format is STATEMENT: set "
             "binlog_format to MIXED or ROW, or the view's isolation_level to REPEATABLE READ"
