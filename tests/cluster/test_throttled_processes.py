@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,8 @@ IDLE_CLIENTS = 1_000
 SERVER_BYTES_MAX = 400 * 2**20
 PARTITIONS = 300
 OPENED_S_MAX = 60.0
-IDLE_MAX = 0.15
-"""Of one core, all processes of the cluster together."""
+RATIO_MAX = 1.5
+"""How many times as much of a core as those of a cluster with one partition its processes may take at rest."""
 
 
 @contextlib.asynccontextmanager
@@ -84,10 +85,10 @@ async def test_a_thousand_idle_clients_and_a_reader_that_never_reads_are_hardly_
     assert peak < SERVER_BYTES_MAX
 
 
-async def all_ready(log: polonaise.Log) -> bool:
+async def all_ready(log: polonaise.Log, count: int) -> bool:
     health = await log.health(0, timeout=OPENED_S_MAX)
     partitions = health["partitions"].values()
-    return len(partitions) == PARTITIONS and all(len(each["engaged"]) == 3 for each in partitions)
+    return len(partitions) == count and all(len(each["engaged"]) == 3 for each in partitions)
 
 
 def used_s(cluster: LocalCluster) -> float:
@@ -95,19 +96,22 @@ def used_s(cluster: LocalCluster) -> float:
 
 
 async def test_partitions_at_rest_cost_little(tmp_path: Path) -> None:
-    shares: list[float] = []
-    with running(tmp_path, partitions=PARTITIONS) as cluster:
-        async with connected(cluster) as log:
-            await wait_until(lambda: all_ready(log), "all partitions are ready", within_s=OPENED_S_MAX, every_s=0.5)
+    """The two clusters are measured in the same seconds: what a wake costs depends on who else uses the machine."""
+    ratios: list[float] = []
+    with running(tmp_path / "many", partitions=PARTITIONS) as many, running(tmp_path / "one", partitions=1) as one:
+        for cluster, count in ((many, PARTITIONS), (one, 1)):
+            async with connected(cluster) as log:
+                ready = partial(all_ready, log, count)
+                await wait_until(ready, "all partitions are ready", within_s=OPENED_S_MAX, every_s=0.5)
         for _ in range(TURNS_MAX):
             await time_passes(1)
-            began_s = used_s(cluster)
+            began = used_s(many), used_s(one)
             await time_passes(4)
-            shares.append((used_s(cluster) - began_s) / 4)
-            if shares[-1] < IDLE_MAX:
+            ratios.append((used_s(many) - began[0]) / (used_s(one) - began[1]))
+            if ratios[-1] < RATIO_MAX:
                 break
-    print(f"{PARTITIONS} partitions at rest use {100 * min(shares):.1f} % of a core")  # noqa: T201
-    assert min(shares) < IDLE_MAX
+    print(f"{PARTITIONS} partitions at rest take {min(ratios):.2f} times as much of a core as one")  # noqa: T201
+    assert min(ratios) < RATIO_MAX
 
 
 async def test_appends_keep_their_latency_while_a_storage_node_that_lacks_much_is_brought_up_to_date(

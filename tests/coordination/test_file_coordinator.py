@@ -16,7 +16,7 @@ import pytest
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.directory import CHANGE_LOCK, ValueDirectory, seal, unseal
-from polonaise.coordination.file import coordinator_in
+from polonaise.coordination.file import FileBackend, coordinator_in
 from polonaise.coordination.values import Assignment, ClusterDescription, Owner, Registration
 from polonaise.errors import (
     AlreadyInitialized,
@@ -498,7 +498,7 @@ async def test_a_file_in_the_directory_s_place_is_waited_for_once_the_cluster_wa
 COUNTING = """
 import asyncio, sys
 from dataclasses import replace
-from polonaise.coordination.file import coordinator_in
+from polonaise.coordination.file import FileBackend, coordinator_in
 from polonaise.coordination.values import Registration
 from polonaise.host.real import run
 
@@ -558,3 +558,17 @@ def test_several_real_processes_lose_no_update_and_a_killed_one_is_no_member(tmp
 def _line(process: subprocess.Popen[bytes]) -> int:
     assert process.stdout is not None
     return int(process.stdout.readline())
+
+
+async def test_an_entry_that_stays_as_it_is_is_looked_at_more_and_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    backend = FileBackend(RealHost(), "nowhere")
+    monkeypatch.setattr("polonaise.coordination.file.asyncio.sleep", sleep)
+    for version in (7,) * 12 + (8,):
+        await backend.changed("assignment", version)
+    assert pauses[:2] == [0.05, 0.0625]
+    assert pauses[8:] == [0.25] * 4 + [0.05], "soon again after a change: these come in groups"

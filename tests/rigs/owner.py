@@ -48,6 +48,7 @@ from polonaise.server.protocol.moment import Moment
 from polonaise.server.protocol.mounts import ClientMount
 from polonaise.server.protocol.order import SealedBatch
 from polonaise.server.protocol.owner import PartitionOwner
+from polonaise.server.protocol.readiness import ReadinessChanges
 from polonaise.server.protocol.session import StartedSession
 from polonaise.server.protocol.settings import OwnerSettings
 from polonaise.server.protocol.tailcache import Committed
@@ -96,7 +97,8 @@ class Talk:
     """One owner, and all the actions that it has asked for. Connections are named: `x1` is the client x's first."""
 
     def __init__(self, **settings: Any) -> None:
-        self.owner = PartitionOwner(2, 1, OwnerSettings(lock_entries=64, **settings))
+        self.changes = ReadinessChanges()
+        self.owner = PartitionOwner(2, 1, OwnerSettings(lock_entries=64, **settings), changes=self.changes)
         self.sealed: dict[int, SealedBatch] = {}
         """The sealed batches, by the last id of each."""
         self.now = Moment(100.0, 1_000)

@@ -12,6 +12,7 @@ import pytest
 from polonaise.client.log import Log
 from polonaise.errors import AppendExpired, NotOwner
 from polonaise.server.healthwarnings import HealthWarnings, _Trouble
+from polonaise.server.protocol.readiness import ReadinessChanges
 from polonaise.server.protocol.recovery import ReplicaAnswer, Undecided
 from polonaise.server.settings import ServerSettings
 from rigs.town import Town, held_down, in_a_town, in_an_application
@@ -142,9 +143,13 @@ class FaultyOwner:
 
 
 def test_the_latest_fault_is_told_and_not_that_of_the_partition_with_the_most() -> None:
-    warnings = HealthWarnings(None, ServerSettings(), {}, {})  # type: ignore[arg-type]
+    warnings = HealthWarnings(None, ServerSettings(), {}, {}, ReadinessChanges())  # type: ignore[arg-type]
     often, once = FaultyOwner(7), FaultyOwner(0)
-    look: Any = warnings._look_for_faults
+
+    def look(owners: list[Any], now_s: float) -> Any:
+        warnings._look_for_faults(owners, now_s)
+        return warnings._last_faulty
+
     assert look([], 0.0) is None
     assert look([often, once], 1.0) is often
     assert look([often, once], 2.0) is often
@@ -155,7 +160,7 @@ def test_the_latest_fault_is_told_and_not_that_of_the_partition_with_the_most() 
 
 
 def test_a_partition_that_says_nothing_is_warned_about_with_words() -> None:
-    warnings = HealthWarnings(None, ServerSettings(), {}, {})  # type: ignore[arg-type]
+    warnings = HealthWarnings(None, ServerSettings(), {}, {}, ReadinessChanges())  # type: ignore[arg-type]
     silent = SimpleNamespace(partition=4, readiness=SimpleNamespace(waits_for=""))
     said = warnings._not_ready([silent], 3.0)  # type: ignore[list-item]
     assert said == "not ready for 3 s: partition 4. Reason: waiting for its next session"

@@ -60,8 +60,12 @@ _SYNC_TRIES: Final = 3
 _TOLD: Final = ".told"
 """Ends the name of the file with the contents that a registered name was given later."""
 _BEAT: Final = ".beat"
-_POLL_S: Final = 0.05
-"""The seconds between two reads that tell whether an entry has changed."""
+_POLL_S_MIN: Final = 0.05
+"""The seconds between two reads that tell whether an entry has changed, shortly after it has."""
+_POLL_S_MAX: Final = 0.25
+"""The same for an entry that stays as it is. Each such read of a process at rest wakes two of its threads."""
+_POLL_GROWTH: Final = 1.25
+"""How much longer the next pause is. From the shortest to the longest it takes a second: changes come in groups."""
 
 
 def coordinator_in(host: Host, directory: str, *, lock_wait_s: float = 10.0, alone: bool = False) -> Coordinator:
@@ -79,6 +83,13 @@ class _DurableEntry(NamedTuple):
 
     raw: bytes
     entry: Entry
+
+
+class _Poll(NamedTuple):
+    """The wait for another version of an entry than this one, with its next pause in seconds."""
+
+    version: int
+    pause_s: float = _POLL_S_MIN
 
 
 @dataclass(slots=True)
@@ -116,6 +127,8 @@ class FileBackend:
         """The entries by their keys, as this process read or wrote them last."""
         self._own: dict[str, _Name] = {}
         """The names, `members/<server id>`, that this process has registered and not given up."""
+        self._polls: dict[str, _Poll] = {}
+        """The waits for changes, by the entries' keys."""
 
     def __str__(self) -> str:
         return redacted(self._directory)  # an address of another kind, given with file: by mistake, may have a password
@@ -228,8 +241,12 @@ class FileBackend:
             return await self._values.alone(CHANGE_LOCK, change, changes=key)
 
     async def changed(self, key: str, version: int) -> None:
-        """Wait for `_POLL_S` seconds, and leave it to the caller to read whether the entry has changed."""
-        await asyncio.sleep(_POLL_S)
+        """Wait for a moment, longer each time, and leave it to the caller to read whether the entry has changed."""
+        poll = self._polls.get(key)
+        if poll is None or poll.version != version:
+            poll = _Poll(version)
+        self._polls[key] = _Poll(version, min(_POLL_GROWTH * poll.pause_s, _POLL_S_MAX))
+        await asyncio.sleep(poll.pause_s)
 
     async def _read(self, key: str) -> Entry | None:
         """Return the entry in the value's file, checked and durable; None without the file."""

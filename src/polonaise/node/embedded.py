@@ -72,6 +72,8 @@ segment's index does not cover, and all of it when registers changed there, whil
 
 RESTORING: Final = "polonaise-restoring"
 """The name of a file in a directory into which a log is being restored, until that log is whole."""
+_MEMBERS_LOOKS_PER_S: Final = 1
+"""How often a host looks whether somebody changes where copies are: hardly anybody does, of a log in one directory."""
 _STORAGE: Final = "storage-"
 _SOCKETS: Final = "sockets"
 _FRAGMENTS: Final = "fragments"
@@ -454,8 +456,11 @@ async def host_log(host: EmbeddedHost, address: EmbeddedAddress, started: Callab
         address.check(description)
         fragments = await _settle_fragments(host.disk, address, description.key)
         await _start_storage(host, directory, description, closing)
-        # A new name for each host: a connection to an earlier host's server is never taken for one to this server.
-        settings = ServerSettings(listen=f"unix:server-{secrets.token_hex(4)}")
+        settings = ServerSettings(
+            # A new name for each host: a connection to an earlier host's server is never taken for one to this server.
+            listen=f"unix:server-{secrets.token_hex(4)}",
+            members_looks_per_s=_MEMBERS_LOOKS_PER_S,
+        )
         server = Server(host, coordinator, settings, history_in(fragments))
         # Last, so that it is closed first: a server that closes still tells the storage nodes what is committed.
         closing.push_async_callback(server.close)

@@ -9,6 +9,7 @@ from typing import Final
 
 from polonaise.host import Host
 from polonaise.server.protocol.owner import PartitionOwner
+from polonaise.server.protocol.readiness import ReadinessChanges
 from polonaise.server.protocol.sessionfaults import FAULTS_LAST_S
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLink
@@ -67,14 +68,21 @@ class HealthWarnings:
         settings: ServerSettings,
         owners: Callable[[], Sequence[PartitionOwner]],
         links: Mapping[StorageId, StorageLink],
+        changes: ReadinessChanges,
         not_owning: Callable[[], str] = str,
     ) -> None:
-        """`owners` returns the owners of the server's partitions, `not_owning` is as in `ServerMembership`."""
+        """`owners` returns the owners of the server's partitions, what happens to which is counted in `changes`;
+        `not_owning` is as in `ServerMembership`."""
         self._host = host
         self._not_owning = not_owning
         self._idle = _Trouble(settings.warn_s, settings.warn_again_s)
         self._owners = owners
         self._links = links
+        self._changes = changes
+        self._looked_at: int | None = None
+        """The count of changes at the last look at all partitions; None before the first."""
+        self._without_session: list[PartitionOwner] = []
+        self._with_late: dict[StorageId, list[PartitionOwner]] = {}
         self._waiting = _Trouble(settings.warn_s, settings.warn_again_s)
         self._late = _Trouble(settings.warn_s, settings.warn_again_s, "all storage nodes take part again")
         self._faults = _Trouble(0.0, settings.warn_again_s)
@@ -88,19 +96,19 @@ class HealthWarnings:
         """Check the partitions and give the warnings that are due, for ever."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            owners = [owner for owner in self._owners() if owner.stopped is None]
             now = self._host.clock.monotonic_s()
+            if self._looked_at != self._changes.count:
+                self._look(now)
             reason = self._not_owning()
             if (for_s := self._idle.due(now, bool(reason))) is not None:
                 _log.warning("for %.0f s: %s", for_s, reason)
-            waiting = [owner for owner in owners if owner.session is None]
+            waiting, late = self._without_session, self._with_late
             if (for_s := self._waiting.due(now, len(waiting))) is not None:
                 _log.warning("%s", self._not_ready(waiting, for_s))
-            late = self._late_replicas(owners)
             # Not before all partitions are ready: which replicas take part in one that is not ready is not known.
             if not waiting and (for_s := self._late.due(now, bool(late))) is not None:
                 _log.warning("%s", self._not_engaged(late, for_s))
-            last = self._look_for_faults(owners, now)
+            last = self._last_faulty
             lasting = last is not None and now - self._last_fault_s < FAULTS_LAST_S
             if self._faults.due(now, lasting) is not None and last is not None:
                 fields = {"partition": last.partition, "generation": last.generation}
@@ -108,15 +116,22 @@ class HealthWarnings:
                     "a session of %s was ended by %s", _named([last]), last.readiness.faults.last, extra=fields
                 )
 
-    def _look_for_faults(self, owners: Sequence[PartitionOwner], now: float) -> PartitionOwner | None:
-        """Return the owner that had the latest fault; None if none had one, or if that owner is not among these."""
+    def _look(self, now: float) -> None:
+        """Look at all partitions."""
+        self._looked_at = self._changes.count
+        owners = [owner for owner in self._owners() if owner.stopped is None]
+        self._without_session = [owner for owner in owners if owner.session is None]
+        self._with_late = self._late_replicas(owners)
+        self._look_for_faults(owners, now)
+
+    def _look_for_faults(self, owners: Sequence[PartitionOwner], now: float) -> None:
+        """Note the owner that had the latest fault; None if none had one, or if that owner is not among these."""
         for owner in owners:
             if owner.readiness.faults.total > self._faults_seen.get(owner, 0):
                 self._last_faulty, self._last_fault_s = owner, now
         self._faults_seen = {owner: owner.readiness.faults.total for owner in owners}
         if self._last_faulty not in self._faults_seen:
             self._last_faulty = None
-        return self._last_faulty
 
     def _late_replicas(self, owners: Sequence[PartitionOwner]) -> dict[StorageId, list[PartitionOwner]]:
         """Return each storage node that is late in some partition, with the owners of these partitions."""

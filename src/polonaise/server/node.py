@@ -44,6 +44,7 @@ from polonaise.server.memberwatch import MemberWatch
 from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol.givingup import GivingUp, Struggle
 from polonaise.server.protocol.ownerhealth import health_of
+from polonaise.server.protocol.readiness import ReadinessChanges
 from polonaise.server.protocol.ticks import Ticks
 from polonaise.server.requirements import Requirements
 from polonaise.server.servedpartition import ServedPartition
@@ -133,6 +134,11 @@ class Server:
         self._looked_s = 0.0
         self._telling: asyncio.Task[None] | None = None
         self._ticks = Ticks()
+        self._changes = ReadinessChanges()
+        self._struggles: dict[PartitionId, Struggle] = {}
+        """The partitions that fail or have failed, at the last look at all partitions."""
+        self._struggles_at = 0
+        """The count of changes at that look."""
         self._requirements = Requirements(coordinator)
         self._expected = ExpectedServersWatch(coordinator, self._settings.name)
         self._starts = StartTurns(self._settings, self._storage_majority_connected)
@@ -171,7 +177,7 @@ class Server:
             self._history = self._open_history(self._description.key)
         self._shared = SharedParts(
             self._host, self._coordinator, self._settings, self._links, self._starts, self._copies, self._ticks,
-            self._history, self._latencies, self._clock, self._requirements,
+            self._changes, self._history, self._latencies, self._clock, self._requirements,
             SyncPatience(self._settings.coordinator_s_max, 4 * self._settings.coordinator_s_max),
         )  # fmt: skip
         self.id = await self._coordinator.unique_id()
@@ -183,7 +189,7 @@ class Server:
         await self._membership.register(self._registration)
         warnings = HealthWarnings(
             self._host, self._settings, lambda: [served.owner for _, served in sorted(self.partitions.items())],
-            self._links, lambda: self.not_owning,
+            self._links, self._changes, lambda: self.not_owning,
         )  # fmt: skip
         members = MemberWatch(
             self._host.clock,
@@ -207,7 +213,7 @@ class Server:
         if self._settings.notes_s:
             notes = ValueNotes(
                 self._host, self._coordinator, self._settings, self._cluster, self._links, self.partitions,
-                self._expected,
+                self._changes, self._expected,
             )  # fmt: skip
             self._tasks.append(self._host.spawn(notes.run(), "notes of the coordinator's values"))
         if self._settings.members_look_s:
@@ -476,9 +482,14 @@ class Server:
         if now_s - self._looked_s < _LOOK_S:
             return
         self._looked_s = now_s
+        if self._struggles_at != self._changes.count:
+            self._struggles_at = self._changes.count
+            fare = ((partition, served.struggle) for partition, served in self.partitions.items())
+            self._struggles = {partition: struggle for partition, struggle in fare if struggle is not None}
         given_up = self._giving_up.look(
             now_s,
-            {partition: served.struggle for partition, served in self.partitions.items()},
+            self.partitions,
+            self._struggles,
             Struggle(bool(self.not_owning), self._membership.stretch),
             self._owned,
             connected=self._most_storage_connected,

@@ -71,7 +71,7 @@ class ServedPartition:
         self._busy = shared.ticks.busy
         self.partition = partition
         self.generation = generation
-        self.owner = PartitionOwner(partition, generation, shared.settings, shared.latencies)
+        self.owner = PartitionOwner(partition, generation, shared.settings, shared.latencies, shared.changes)
         self.failures_told = [0] * (max(FailureReason) + 1)
         """How many failed appends clients were told of, by the number of the reason."""
         self.reader = PartitionReader(self.owner, shared.links, shared.settings, shared.history, self._on_damage)
@@ -147,11 +147,12 @@ class ServedPartition:
             self._busy(self.partition)
 
     @property
-    def struggle(self) -> Struggle:
-        """How the partition fares, for the decision whether this server gives it up."""
-        readiness = self.owner.readiness
-        fails = readiness.elsewhere if self.owner.session is None else False
-        return Struggle(fails and self.owner.stopped is None, readiness.faults.total)
+    def struggle(self) -> Struggle | None:
+        """How the partition fails or has failed, for the decision whether this server gives it up; None if never."""
+        owner = self.owner
+        faults = owner.readiness.faults.total
+        fails = owner.session is None and owner.readiness.elsewhere and owner.stopped is None
+        return Struggle(fails, faults) if fails or faults else None
 
     @property
     def times_stand_still(self) -> bool:

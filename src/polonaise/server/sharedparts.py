@@ -11,6 +11,7 @@ from polonaise.host import Host
 from polonaise.patience import SyncPatience
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.copyturns import CopyTurns
+from polonaise.server.protocol.readiness import ReadinessChanges
 from polonaise.server.protocol.ticks import Ticks
 from polonaise.server.requirements import Requirements
 from polonaise.server.serverclock import ServerClock
@@ -34,6 +35,8 @@ class SharedParts:
     """The turns to copy to late replicas."""
     ticks: Ticks
     """Is told when something with a deadline begins."""
+    changes: ReadinessChanges
+    """Is told what happens to sessions."""
     history: ArchivedHistory | None
     """The fragments of the log; None if the server was told of none."""
     latencies: Histogram

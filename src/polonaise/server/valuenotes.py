@@ -15,6 +15,7 @@ from polonaise.link.connection import Connection
 from polonaise.server.clusteranswers import ClusterAnswers
 from polonaise.server.coordinatortrouble import answered_within
 from polonaise.server.expectedservers import ExpectedServersWatch
+from polonaise.server.protocol.readiness import ReadinessChanges
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLinks
@@ -45,6 +46,7 @@ class ValueNotes:
         cluster: ClusterAnswers,
         links: StorageLinks,
         partitions: Mapping[PartitionId, ServedPartition],
+        changes: ReadinessChanges,
         expected: ExpectedServersWatch,
     ) -> None:
         self._host = host
@@ -53,6 +55,11 @@ class ValueNotes:
         self._cluster = cluster
         self._links = links
         self._partitions = partitions
+        self._changes = changes
+        self._looked_at: int | None = None
+        """The count of changes when `_known` looked at all partitions last; None before that."""
+        self._latest: dict[str | PartitionId, Any] = {}
+        """What `_known` returned last."""
         self._expected = expected
         self._unique_id = 0
         self._looked_s = float("-inf")
@@ -91,9 +98,12 @@ class ValueNotes:
             return
         before, told = self._told.get(name, (None, {}))
         told = told if before is connection else {}
+        if told is known:
+            return
         # First whether they are the same objects, and only what is new is encoded: of thousands nearly all stay.
         news = {key: value for key, value in known.items() if (last := told.get(key)) is not value and last != value}
         if not news:
+            self._told[name] = connection, known
             return
         document: dict[str, Any] = {key: value for key, value in news.items() if isinstance(key, str)}
         for key in {"description", "expected"} & document.keys():
@@ -106,12 +116,18 @@ class ValueNotes:
         self._told[name] = connection, known
 
     def _known(self) -> dict[str | PartitionId, Any]:
-        """Return what a storage node is to know: the cluster's values, and those of the partitions, by number."""
+        """Return what a storage node is to know: the cluster's values, and those of the partitions, by number.
+
+        The same object as before, if nothing has changed.
+        """
         known: dict[str | PartitionId, Any] = {"unique_id": self._unique_id}
         if self._cluster.described is not None:  # nor is there a storage node to be told before that
             known["description"] = self._cluster.described
         if self._expected.seen is not None and self._expected.seen.version >= 0:
             known["expected"] = self._expected.seen
+        if self._looked_at == self._changes.count and all(self._latest.get(key) is known[key] for key in known):
+            return self._latest
+        self._looked_at, self._latest = self._changes.count, known
         for partition, served in self._partitions.items():
             session = served.owner.session
             if session is not None:

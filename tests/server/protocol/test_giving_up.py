@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from polonaise.server.protocol.givingup import FARES_WELL as WELL
 from polonaise.server.protocol.givingup import GivingUp, Struggle
 from polonaise.terms import PartitionId
 
-WELL = Struggle(False, 0)
 FAILS = Struggle(True, 0)
 
 
@@ -23,8 +23,9 @@ class Server:
         found: frozenset[PartitionId] = frozenset()
         for _ in range(seconds):
             self.now_s += 1.0
-            served = dict(enumerate(struggles))
-            found = self.giving_up.look(self.now_s, served, self.server, {0, 1}, connected=self.connected)
+            failing = {number: each for number, each in enumerate(struggles) if each != WELL}
+            served = range(len(struggles))
+            found = self.giving_up.look(self.now_s, served, failing, self.server, {0, 1}, connected=self.connected)
         return {*found}
 
 
@@ -57,8 +58,8 @@ def test_what_was_given_up_stays_so_for_a_time_that_grows() -> None:
         while not server.fares(1, FAILS, WELL):
             pass
         gone_s = server.now_s
-        server.giving_up.look(server.now_s, {1: WELL}, WELL, {1}, connected=True)
-        while server.giving_up.look(server.now_s, {1: WELL}, WELL, {1}, connected=True):
+        server.giving_up.look(server.now_s, {1}, {}, WELL, {1}, connected=True)
+        while server.giving_up.look(server.now_s, {1}, {}, WELL, {1}, connected=True):
             server.now_s += 1.0
         held_s.append(server.now_s - gone_s)
     assert held_s[0] >= 29
@@ -72,7 +73,7 @@ def test_while_too_few_storage_nodes_are_connected_nothing_is_taken_back() -> No
     server.connected = False
     for _ in range(300):
         server.now_s += 1.0
-        left = server.giving_up.look(server.now_s, {1: WELL}, WELL, {1}, connected=False)
+        left = server.giving_up.look(server.now_s, {1}, {}, WELL, {1}, connected=False)
     assert left == {0}
 
 

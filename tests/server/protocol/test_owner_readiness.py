@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polonaise.errors import CoordinatorUnavailable
+from polonaise.server.protocol.owner import PartitionOwner
 from rigs.owner import Talk
 
 
@@ -122,3 +127,42 @@ def test_a_member_that_takes_no_part_is_known_with_its_reason() -> None:
     assert talk.owner.readiness.late == {"C": "was trimmed, and there are no fragments"}
     talk.hear("C fails", "ends", "session 2 at -1")
     assert talk.owner.readiness.late == {}
+
+
+EVENTS = (
+    "starts", "starts of A B", "waits", "waits elsewhere", "can't start", "ends", "A fails", "B fails", "members A B",
+    "members A B C D", "members", "x appends 1", "A B store 1", "time 1", "stops",
+)  # fmt: skip
+
+
+def fares(owner: PartitionOwner) -> object:
+    """What those who look at all partitions look at."""
+    readiness, session = owner.readiness, owner.session
+    return (
+        session is None, None if session is None else session.value, owner.stopped, readiness.elsewhere,
+        readiness.faults.total, sorted(readiness.late),
+    )  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(EVENTS)))
+def test_as_long_as_the_count_of_changes_stands_still_a_partition_fares_as_before(events: list[str]) -> None:
+    talk, sessions, count = Talk.ready(), 1, -1
+    owner, counted = talk.owner, talk.changes
+    seen = fares(owner)
+    for event in events:
+        match event:
+            case "starts" | "starts of A B":
+                if owner.session is None and owner.stopped is None:
+                    sessions += 1
+                    talk(f"session {sessions} at -1{event.removeprefix('starts')}")
+            case "waits" | "waits elsewhere":
+                if owner.session is None:
+                    owner.readiness.attempt_waits("a quorum", event == "waits elsewhere")
+            case "can't start":
+                if owner.session is None:
+                    owner.session_not_started(CoordinatorUnavailable("away"), operator=False)
+            case _:
+                talk(event)
+        if counted.count != count:
+            count, seen = counted.count, fares(owner)
+        assert fares(owner) == seen, event

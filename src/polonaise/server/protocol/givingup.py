@@ -39,6 +39,9 @@ class Struggle(NamedTuple):
     """The number of times that it was kept from working so far."""
 
 
+FARES_WELL: Final = Struggle(False, 0)
+
+
 @dataclass(slots=True)
 class _Hardship:
     """What is remembered of one partition, or of the server as a whole."""
@@ -88,7 +91,8 @@ class GivingUp:
     def look(
         self,
         now_s: float,
-        partitions: Mapping[PartitionId, Struggle],
+        partitions: Collection[PartitionId],
+        struggles: Mapping[PartitionId, Struggle],
         server: Struggle,
         owned: Collection[PartitionId],
         *,
@@ -96,9 +100,10 @@ class GivingUp:
     ) -> frozenset[PartitionId]:
         """Return the partitions that are given up now.
 
-        `partitions` has those that the server serves, `server` says whether it may own anything at all, and `owned` are
-        the partitions that the assignment gives it. While too few storage nodes are connected for any session
-        (`connected`), nothing is taken back that the server does not serve.
+        `partitions` are those that the server serves, and `struggles` has those of them that fail, or have failed.
+        `server` says whether it may own anything at all, and `owned` are the partitions that the assignment gives it.
+        While too few storage nodes are connected for any session (`connected`), nothing is taken back that the server
+        does not serve.
         """
         step_s = 0.0 if self._looked_s is None else min(_STEP_S_MAX, now_s - self._looked_s)
         self._looked_s = now_s
@@ -106,19 +111,16 @@ class GivingUp:
         self._server.look(server, step_s, now_s)
         if not was_given_up and self._server.until_s is not None:
             self._lost = frozenset(owned)
-        for partition, struggle in partitions.items():
-            trouble = self._partitions.get(partition)
-            if trouble is None:
-                if not struggle.fails and not struggle.faults:
-                    continue  # most have never failed: nothing is kept of them
-                trouble = self._partitions[partition] = _Hardship(self._grace_s)
-            # Counts begin anew with each ownership.
-            trouble.faults = min(trouble.faults, struggle.faults)
-            trouble.look(struggle, step_s, now_s)
+        for partition in struggles:
+            if partition not in self._partitions:
+                self._partitions[partition] = _Hardship(self._grace_s)
         for partition, trouble in list(self._partitions.items()):
             if partition in partitions:
-                continue
-            if trouble.until_s is not None:
+                struggle = struggles.get(partition, FARES_WELL)
+                # Counts begin anew with each ownership.
+                trouble.faults = min(trouble.faults, struggle.faults)
+                trouble.look(struggle, step_s, now_s)
+            elif trouble.until_s is not None:
                 if not connected:
                     trouble.until_s = max(trouble.until_s, now_s + trouble.grace_s)
                 elif now_s >= trouble.until_s:

@@ -61,7 +61,7 @@ from polonaise.server.protocol.pendingrequests import (
     PendingRegisters,
     PendingRequest,
 )
-from polonaise.server.protocol.readiness import Readiness
+from polonaise.server.protocol.readiness import Readiness, ReadinessChanges
 from polonaise.server.protocol.recovery import Known, takes_next
 from polonaise.server.protocol.session import REQUESTS_MAX, Session, StartedSession
 from polonaise.server.protocol.settings import OwnerSettings
@@ -98,8 +98,10 @@ class PartitionOwner:
         generation: Generation,
         settings: OwnerSettings,
         latencies: Histogram | None = None,
+        changes: ReadinessChanges | None = None,
     ) -> None:
-        """Begin without a session. The time that each batch takes to be committed is counted in `latencies`."""
+        """Begin without a session. The time that each batch takes to be committed is counted in `latencies`, and what
+        happens to sessions in `changes`."""
         self.partition = partition
         self.generation = generation
         self._settings = settings
@@ -116,7 +118,7 @@ class PartitionOwner:
         self.leases = LeaseTable()
         self._answers = Answers(generation, settings, self.feeds, self.registers, self.leases, self._out)
         self._proofs = CopyProofs(partition, self._out)
-        self.readiness = Readiness(partition)
+        self.readiness = Readiness(partition, changes)
         self.stopped: PolonaiseError | None = None
         """The reason why the ownership has ended; None while it lasts."""
         self.counts = OwnerCounts(latencies)
@@ -652,7 +654,7 @@ class PartitionOwner:
         self.stopped = error
         # The session first: it hands its unproved requests over, and they are refused below with the others.
         self._end_session(error.text, now)
-        self.readiness.waits_for = error.text
+        self.readiness.stopped(error.text)
         self._answers.expire(self._inbox, error, lambda request: True)
         # Appends that were not ordered are dropped in silence, like those in flight: their clients mount at the next
         # owner, and what that one has not fed them by READY is not in the log.

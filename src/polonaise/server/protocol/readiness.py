@@ -24,6 +24,23 @@ _PASSES_S: Final = 1.0
 """Clients are told of a pause that no fault began only if it is longer than this, in seconds: most are short."""
 
 
+class ReadinessChanges:
+    """Counts what happens to the sessions of a server's partitions, so that nobody looks at all of them in vain.
+
+    As long as the count stands still, every partition fares as it did at the last look: it has a session or none, is
+    stopped or not, and has had as many faults.
+    """
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def note(self) -> None:
+        """Note that something has happened to a partition's sessions."""
+        self.count += 1
+
+
 class Readiness:
     """Knows what a partition waits for, which faults ended its sessions, and which members are not engaged.
 
@@ -31,12 +48,15 @@ class Readiness:
     """
 
     __slots__ = (
-        "_ended_s", "_partition", "_progress", "_slow", "added", "answers", "blocked", "elsewhere", "faults", "late",
-        "reached", "waits_for",
+        "_changes", "_ended_s", "_partition", "_progress", "_slow", "added", "answers", "blocked", "elsewhere",
+        "faults", "late", "reached", "waits_for",
     )  # fmt: skip
 
-    def __init__(self, partition: PartitionId) -> None:
+    def __init__(self, partition: PartitionId, changes: ReadinessChanges | None = None) -> None:
+        """Begin with a partition that waits for its first session. What happens to it is counted in `changes`."""
         self._partition = partition
+        self._changes = changes or ReadinessChanges()
+        self._changes.note()
         self.waits_for = "its first session has not begun"
         """The reason why there is no session; empty while there is one."""
         self.elsewhere = False
@@ -70,6 +90,7 @@ class Readiness:
         `elsewhere` says whether another server may have it; None leaves that as it was.
         """
         if self.blocked is None:
+            self._changes.note()
             self.waits_for = waits_for
             self.elsewhere = self.elsewhere if elsewhere is None else elsewhere
 
@@ -83,6 +104,7 @@ class Readiness:
         So it is with a coordinator that has lost its data, or is of an older state. That this process has seen a later
         one proves the same as a replica that has: requests are refused alike. But later attempts look again.
         """
+        self._changes.note()
         if isinstance(error, CoordinatorOutdated):
             error = ConsistencyLost(f"partition {self._partition}: {error.text}")
         operator = operator or isinstance(error, CoordinatorLost | ConsistencyLost)
@@ -94,6 +116,7 @@ class Readiness:
 
     def session_started(self, late: Iterable[StorageId]) -> None:
         """Note that the partition is ready, without the `late` members."""
+        self._changes.note()
         self.waits_for, self.blocked, self.elsewhere = "", None, False
         self.answers = {}
         self.late = dict.fromkeys(late, "")
@@ -104,6 +127,7 @@ class Readiness:
 
     def change_pending(self, value: PartitionValue) -> None:
         """Note which copies the change adds that is pending in this value of the partition."""
+        self._changes.note()
         added = [name for name in value.next or () if name not in value.members]
         self.added = {name: self.added.get(name, "") for name in added}
 
@@ -122,12 +146,18 @@ class Readiness:
         `waiting_since_s` is as in `SessionFaults.ended_session`; `reached` has the last id that each engaged replica
         is known to hold.
         """
+        self._changes.note()
         self.reached |= reached
         if fault:
             self.faults.ended_session(reason, now_s, waiting_since_s)
         self._slow = []
         self.waits_for, self.elsewhere = f"session {session} ended: {reason}", fault
         self._ended_s = now_s
+
+    def stopped(self, reason: str) -> None:
+        """Note that the ownership has ended."""
+        self._changes.note()
+        self.waits_for = reason
 
     def replica_late(self, name: StorageId, reason: str) -> None:
         """Note why a member that is not engaged, or an added copy, is not up to date."""
