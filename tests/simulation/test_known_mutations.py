@@ -242,6 +242,24 @@ FOUND_BY_TESTS = {
     "lost-marks-begin-anew": (
         "tests/views/test_sql_view.py::test_marks_that_were_lost_while_rows_are_there_are_refused[sqlite]"
     ),
+    "replaced-tail-believed": (
+        "tests/storage/test_storage_presence.py::test_a_copy_in_the_place_of_files_is_not_believed_to_be_them"
+    ),
+    "sessions-end-uncounted": (
+        "tests/server/protocol/test_owner_readiness.py"
+        "::test_as_long_as_the_count_of_changes_stands_still_a_partition_fares_as_before"
+    ),
+    "one-look-proves-lost-data": (
+        "tests/coordination/test_zookeeper_data.py"
+        "::test_the_only_server_or_a_leader_that_is_behind_proves_lost_data_within_a_second"
+    ),
+    "lost-data-never-proved": (
+        "tests/coordination/test_zookeeper_data.py"
+        "::test_the_only_server_or_a_leader_that_is_behind_proves_lost_data_within_a_second"
+    ),
+    "notes-of-servers-unchecked": (
+        "tests/storage/test_numbers_of_servers.py::test_values_of_another_form_are_not_noted_and_those_of_before_stay"
+    ),
     "removed-socket-not-made-again": (
         "tests/host/test_removed_sockets.py::test_a_socket_that_was_removed_is_made_again_as_it_was"
     ),

@@ -85,4 +85,34 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "",
         "P13: health names a reason for which a node is degraded, and the metrics that alerts rest on do not",
     ),
+    "replaced-tail-believed": Mutation(
+        "polonaise.log.partitionlog",
+        "        if await self._disk.identity(path) != self._tail.identity:\n",
+        "        if await self._disk.identity(path) is None:\n",
+        "P8: a storage node acknowledges what it writes to a file that another file has replaced",
+    ),
+    "sessions-end-uncounted": Mutation(
+        "polonaise.server.protocol.readiness",
+        "        self._changes.note()\n        self.reached |= reached\n",
+        "        self.reached |= reached\n",
+        "P13: that sessions end by faults is not looked at, and nobody is warned",
+    ),
+    "one-look-proves-lost-data": Mutation(
+        "polonaise.coordination.zookeeperdata",
+        "                if now_s - since_s >= _CONFIRM_S:\n                    return True\n",
+        "                return True\n",
+        "P11: a leader of ZooKeeper that lags for a moment is taken for one that has lost data",
+    ),
+    "lost-data-never-proved": Mutation(
+        "polonaise.coordination.zookeeperdata",
+        "            since_s = self._behind.setdefault(server, now_s)\n",
+        "            since_s = self._behind[server] = now_s\n",
+        "P13: nobody is told that ZooKeeper has lost data, and servers wait for it until their session has ended",
+    ),
+    "notes-of-servers-unchecked": Mutation(
+        "polonaise.storage.node",
+        "                told = checked(json.loads(document), self._settings.partitions_max)\n",
+        "                told = json.loads(document)\n",
+        "P12: a storage node keeps whatever it is told of the coordinator's values, and can't read it when it must",
+    ),
 }
