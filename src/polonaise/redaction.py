@@ -24,11 +24,18 @@ _ENDS_CHARACTERS: Final = 100_000
 _SECRET_NAMES: Final = "pass|pwd|secret|token|key|cred|sig|auth|private|sas"
 _SECRET_NAME: Final = re.compile(rf"(?i){_SECRET_NAMES}|(?:^|[_.\-])pw$")
 _NAME: Final = re.compile(r"(?:^|[?&#;,\s'\"({/:])([\w.\-%]+)=")
-_VALUE: Final = re.compile(r"b?'(?:[^'\\]|\\.|'')*'?|b?\"(?:[^\"\\]|\\.|\"\")*\"?|[^&;\s'\")},]*", re.DOTALL)
+_VALUE: Final = re.compile(
+    r"(?P<quoted>(?:b?'(?:[^'\\]|\\.|'')*'?|b?\"(?:[^\"\\]|\\.|\"\")*\"?|\{(?:[^}]|\}\})*\}?)?)[^&\s]*", re.DOTALL
+)
 """A parameter, and its value: `password=…` in a query, a JDBC address or a DSN of words.
 
-A quoted value without its second quote has been cut by somebody else: it goes to the end.
+A quoted value without its second quote has been cut by somebody else: it goes to the end. Brackets, quotes, commas and
+semicolons may be parts of a value, in front of more of it: only `&` and blanks end one for certain.
 """
+_BEFORE_NEXT: Final = re.compile(r"[^;&'\"{}\n]{1,200}(?=;\s?[A-Za-z][\w \-]{0,40}=)")
+"""A value of `Password=…;Server=…`, which may have blanks in it: up to the next name. Not in a query."""
+_AFTER: Final = "'\")]},;:."
+"""What the text itself may have written behind a value: it is shown if nothing else follows before a blank."""
 _CERTAIN_NAMES: Final = "passw(?:or)?d|passphrase|pwd|secret|token|(?:api|access|private)[_-]?key|authorization"
 _SETTING: Final = re.compile(
     rf"(?i)(?<![\w.\-])(?:[\w.\-]{{0,100}}(?:{_CERTAIN_NAMES})(?:['\"]?\s{{0,9}}:|['\"]?\s{{1,9}}=)|"
@@ -38,6 +45,8 @@ _SETTING: Final = re.compile(
 
 Fewer names than in an address: many a word of a message stands before a colon.
 """
+_PRIVATE_KEY: Final = re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----).*?(?=-----END|\Z)", re.DOTALL)
+"""A private key as PEM; one without its end has been cut by somebody else."""
 _UP_TO_AT: Final = re.compile(r"(?<!\S)\S*@")
 """A word up to its last at sign."""
 _PASSWORD: Final = re.compile(
@@ -99,7 +108,7 @@ def _redacted(shown: str, depth: int) -> str:
     shown = _SPACED.sub(_without_password, shown)
     shown = _UP_TO_AT.sub(lambda word: _PASSWORD.sub(_without_password, word[0]), shown)
     shown = _TOKEN.sub(lambda match: f"{match['scheme']}{HIDDEN}@", shown)
-    return _without_settings(_without_named(shown))
+    return _PRIVATE_KEY.sub(rf"\1{HIDDEN}", _without_settings(_without_named(shown)))
 
 
 def _without_password(match: re.Match[str]) -> str:
@@ -123,9 +132,17 @@ def _without_values(text: str, names: re.Pattern[str], hides: Callable[[re.Match
         at = name.end()
         if hides(name):
             parts.append(HIDDEN)
-            value = _VALUE.match(text, at)
-            at = value.end() if value is not None else at
+            at = _end_of_value(text, at, in_query=name[0][:1] in ("?", "&", "#"))
     return "".join((*parts, text[at:]))
+
+
+def _end_of_value(text: str, at: int, *, in_query: bool) -> int:
+    """Return where the value ends that begins at `at`."""
+    if not in_query and (value := _BEFORE_NEXT.match(text, at)) is not None:
+        return value.end()
+    value = _VALUE.match(text, at)
+    assert value is not None  # it may be empty
+    return at + max(len(value["quoted"]), len(value[0].rstrip(_AFTER)))
 
 
 def _within(quoted: str, depth: int) -> str:

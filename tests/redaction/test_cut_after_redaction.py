@@ -55,6 +55,14 @@ def test_what_redaction_shortens_leaves_room_for_no_half_of_another_secret() -> 
         "serve --db-password SECRET now",
         "ALTER USER u IDENTIFIED BY 'SECRET'",
         "ALTER ROLE u PASSWORD 'SECRET'",
+        "postgresql://h/db?user=u&password=a)SECRET,b'SECRET}c;d=SECRET",
+        "s3://b/x?access_key_id=a)SECRET&endpoint=e",
+        "jdbc:sqlserver://h;password={a;SECRET};encrypt=true",
+        "Server=h;Password=a SECRET;Uid=u",
+        "Password=a SECRET;Server=h",
+        'password="a"SECRET host=h',
+        "-----BEGIN RSA PRIVATE KEY-----\nSECRET\n-----END RSA PRIVATE KEY-----",
+        "-----BEGIN PRIVATE KEY-----\nSECRET",
     ],
 )
 def test_a_secret_is_hidden_whole_in_whatever_form_it_is_told(text: str) -> None:
@@ -66,6 +74,19 @@ def test_a_secret_is_hidden_whole_in_whatever_form_it_is_told(text: str) -> None
 def test_what_only_resembles_a_secret_is_told() -> None:
     for text in ("the key: 5", "author: me", "3 of 5 tokens", "no password", "polonaise://h:7000 at 12:30", "a: b@c"):
         assert redacted(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("'s3://b?secret=x' names no directory", "'s3://b?secret=***' names no directory"),
+        ("see (s3://b?secret=x).", "see (s3://b?secret=***)."),
+        ("connect(password='a b', host='c')", "connect(password=***, host='c')"),
+        ("jdbc:sqlserver://h;password=x;encrypt=true", "jdbc:sqlserver://h;password=***;encrypt=true"),
+    ],
+)
+def test_what_is_written_around_a_secret_is_told(text: str, shown: str) -> None:
+    assert redacted(text) == shown
 
 
 @pytest.mark.parametrize(
@@ -87,6 +108,9 @@ def test_what_only_resembles_a_secret_is_told() -> None:
         "+a-",
         "password",
         "x://u:",
+        ";a",
+        "password={",
+        "-----BEGIN PRIVATE KEY-----",
         "\\",
     ],
 )
