@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from polonaise.coordination import Coordinator
     from polonaise.host import Host
 
+_TIMEOUT_S: Final = 10.0
+"""The default of `--timeout`: storage nodes that were just started take seconds until they listen."""
 _NO_STORAGE: Final = (
     "a new cluster needs storage nodes: give --storage NAME=HOST:PORT,NAME=HOST:PORT,… or, in the file that --config "
     "names, storage in [server]"
@@ -48,10 +50,10 @@ def cluster_create(
         str | None, Option(help="Fragment store that the log is archived to: a directory, or s3://…, gs://…, az://….")
     ] = None,
     config: running.Config = None,
-    timeout: looking.Timeout = looking.TIMEOUT_S,
+    timeout: looking.Timeout = _TIMEOUT_S,
     as_json: looking.Json = False,
 ) -> None:
-    """Make a new cluster at a coordinator that has none. Its storage nodes have to run, with new directories.
+    """Make a new cluster at a coordinator that has none. Its storage nodes have to run, or start, with new directories.
 
     Settings that are not given here are those of a server: from the environment (POLONAISE_SERVER_…), then from the
     table [server] of the configuration file. Nothing is made while a storage node holds another cluster's data, or does
