@@ -288,10 +288,17 @@ def test_health_documents_of_other_forms_are_known_as_such(document: dict[str, o
 
 
 def test_a_storage_node_whose_disk_is_full_is_not_well() -> None:
-    document = {"disk": {"free_bytes": 0, "total_bytes": 2**40}}
-    (trouble,) = _storage_status("a", "a:1", document, {}).troubles
-    assert trouble.startswith("its disk is full: ")
+    """Told once, by its own judgement; also of a node of an older version, which tells only how much is free."""
+    document: dict[str, Any] = {"directory": "/d", "disk": {"free_bytes": 0, "total_bytes": 2**40}}
+    full = "the disk of /d is full: archive and trim the log, or give it a larger disk"
+    assert _storage_status("a", "a:1", document, {}).troubles == [full]
+    document["no_room"] = "no space left"
+    assert _storage_status("a", "a:1", document, {}).troubles == [full]
     document["disk"]["free_bytes"] = 2**30
+    (trouble,) = _storage_status("a", "a:1", document, {}).troubles
+    assert trouble.startswith("the disk of /d had no room for something")
+    assert trouble.endswith("no space left")
+    document["no_room"] = ""
     assert _storage_status("a", "a:1", document, {}).wellness is Wellness.WELL
 
 

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +33,7 @@ from polonaise.host.files import try_lock
 from polonaise.node import hostelection
 from rigs.embedded import append_once
 from rigs.privileges import unprivileged
+from rigs.smalldisk import small_disk
 
 pytestmark = pytest.mark.slow
 
@@ -240,13 +240,8 @@ async def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A file system with room for very little."""
-    place = tmp_path / "small"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(place)]
-    if os.geteuid() or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("needs to mount a small file system")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with small_disk(tmp_path / "small", 512 * 1024) as place:
+        yield place
 
 
 async def test_a_disk_that_is_full_from_the_start(small: Path) -> None:

@@ -184,6 +184,17 @@ async def test_disks_that_are_full(town: Town, log: Log) -> None:
         node.machine.disk.free()
 
 
+@fires("PolonaiseDiskFillsUp", "PolonaiseNodeDegraded")
+@in_an_application
+async def test_a_disk_that_is_full_before_anybody_writes_to_it(town: Town, log: Log) -> None:
+    await log.append(b"first", 0)
+    disk = town.cluster.storage[0].machine.disk
+    disk.fill(10)
+    await fired(town, "PolonaiseDiskFillsUp", "PolonaiseNodeDegraded")
+    disk.free()
+    await fired(town)
+
+
 @fires("PolonaiseAppendsSlow", "PolonaiseSyncsSlow")
 @in_an_application
 async def test_disks_that_are_slow(town: Town, log: Log) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from polonaise.host.tls import TlsIdentity
 from polonaise.node.condition import health_status_of
 from rigs.httpget import dialled, exchanged, http_get
 from rigs.observed import observed_cluster, observed_storage
+from rigs.smalldisk import small_disk
 from rigs.tls import Authority
 from rigs.waiting import wait_until
 
@@ -186,6 +188,35 @@ async def test_a_storage_node_whose_directory_is_gone_is_not_ready(tmp_path: Pat
         assert health["status"] == "not_ready"
         assert health["problems"][0] == document["reason"]
         assert (await scraped(node.http))["polonaise_storage_directory_gone", ()] == 1
+
+
+async def test_a_storage_node_whose_disk_is_full_is_degraded_and_ready_until_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polonaise.storage.noroom._TOLD_S", 1.0)
+    full = ("polonaise_node_degraded", (("reason", "disk_full"),))
+    with small_disk(tmp_path / "storage-0", 12 * 1024 * 1024) as place:
+        async with observed_cluster(tmp_path) as cluster, cluster.connected() as log:
+            node = cluster.storage[0]
+
+            async def status(expected: str) -> Any:
+                document = (await http_get(node.http, "/health")).document
+                return document if document["status"] == expected else None
+
+            await log.append(b"stored everywhere", partition=0)
+            await wait_until(lambda: status("ok"), "all is well", every_s=0.1)
+            with contextlib.suppress(OSError), (place / "filler").open("wb", buffering=0) as filler:
+                while filler.write(bytes(64 * 1024)):
+                    pass
+            await log.append(bytes(1024 * 1024), partition=0)
+            document = await wait_until(lambda: status("degraded"), "the full disk is told", every_s=0.1)
+            assert document["reasons"] == ["disk_full"]
+            assert document["problems"][0].startswith(f"the disk of {place} ")
+            assert (await scraped(node.http))[full] == 1
+            assert (await http_get(node.http, "/ready")).status == 200
+            (place / "filler").unlink()
+            await wait_until(lambda: status("ok"), "there is room again", every_s=0.1)
+            assert (await scraped(node.http))[full] == 0
 
 
 async def test_clients_and_partitions_are_listed_as_the_request_says(tmp_path: Path) -> None:

@@ -51,10 +51,6 @@ from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
 _ASKED_MAX: Final = 64
 """The most nodes that are asked at the same time."""
 
-_FULL_BYTES: Final = 1024 * 1024
-"""A disk with less than this many free bytes counts as full: hardly one more batch fits."""
-
-
 _MADE_ANEW: Final = "its values were recovered or restored, and no server has been started since: start the servers"
 
 
@@ -160,8 +156,6 @@ class StorageStatus:
     def troubles(self) -> list[str]:
         """Everything that is wrong with the storage node, line by line; empty if nothing is."""
         lines = [self.trouble] if self.trouble else []
-        if self.free_bytes is not None and self.free_bytes < _FULL_BYTES:
-            lines.append("its disk is full: archive and trim the log, or give it a larger one")
         for server, why in self.not_connected.items():
             lines.append(f"server {self.server_names.said(server)} does not reach it: {why}")
         if self.clock_ahead_s:

@@ -21,6 +21,8 @@ _CLOCK_OFF_S: Final = 10.0
 """A client's clock is told to be off if it differs from its server's by more than this, in seconds."""
 _LOSSY: Final = 0.05
 """With this share of packets sent again, a network counts as one that loses packets: a good one is far below."""
+_FULL_BYTES: Final = 1024 * 1024
+"""A disk with less than this many free bytes counts as full: hardly one more batch fits."""
 
 
 class HealthStatus(enum.StrEnum):
@@ -206,6 +208,7 @@ def storage_reasons(health: Mapping[str, Any]) -> list[Trouble]:
     """Return what `storage_troubles` returns, each with its kind."""
     found = [
         (Reason.DIRECTORY_GONE, health.get("gone", "")),
+        (Reason.DISK_FULL, _full_disk(health)),
         (Reason.UNREACHABLE, health.get("unreachable", "")),
         (Reason.TLS, health.get("tls", "")),
         (Reason.STRANGER, health.get("refused", "")),
@@ -217,6 +220,20 @@ def storage_reasons(health: Mapping[str, Any]) -> list[Trouble]:
     found += _losses("server", health.get("resent", {}))
     found += [(Reason.DAMAGE, line) for line in _unrepaired(health.get("directory", ""), health.get("scrub", {}))]
     return [(reason, line) for reason, line in found if line]
+
+
+def _full_disk(health: Mapping[str, Any]) -> str:
+    """Return that a storage node's disk is full, and what to do, by its health document; empty if there is room."""
+    directory = health.get("directory", "")
+    free_bytes = (health.get("disk") or {}).get("free_bytes")
+    if free_bytes is not None and free_bytes < _FULL_BYTES:
+        return f"the disk of {directory} is full: archive and trim the log, or give it a larger disk"
+    if refused := health.get("no_room", ""):
+        return (
+            f"the disk of {directory} had no room for something that was to be stored within the last minute: archive "
+            f"and trim the log, or allow more (a larger disk or quota, a higher ulimit -f). The last refusal: {refused}"
+        )
+    return ""
 
 
 def _unrepaired(name: str, scrub: Mapping[str, Any]) -> list[str]:

@@ -48,6 +48,8 @@ class Reason(enum.StrEnum):
     """The network loses packets."""
     DIRECTORY_GONE = "directory_gone"
     """The storage node has lost its directory."""
+    DISK_FULL = "disk_full"
+    """The disk of the storage node is full, or has lately had no room for something that was to be stored."""
     STRANGER = "stranger"
     """The storage node has refused the server of another cluster lately."""
     REPLICA_UNUSABLE = "replica_unusable"
@@ -83,7 +85,7 @@ OF_SERVERS = frozenset(
 OF_STORAGE = frozenset(
     {
         Reason.DIRECTORY_GONE, Reason.TLS, Reason.STRANGER, Reason.REPLICA_UNUSABLE, Reason.PACKETS_LOST,
-        Reason.DAMAGE, Reason.UNREACHABLE,
+        Reason.DAMAGE, Reason.UNREACHABLE, Reason.DISK_FULL,
     }
 )  # fmt: skip
 OF_PLAYERS = frozenset(

@@ -34,6 +34,7 @@ from polonaise.log.segmentreader import SegmentCache
 from polonaise.storage.clusternote import Note, checked, held_elsewhere, merged, read_note, write_note
 from polonaise.storage.measures import StorageMeasures
 from polonaise.storage.namefile import check_name, read_name, write_name
+from polonaise.storage.noroom import NoRoom
 from polonaise.storage.partitionreplica import PartitionReplica, ReplicaRead
 from polonaise.storage.presence import Presence
 from polonaise.storage.protocol.scrubschedule import Scrubbed
@@ -108,6 +109,7 @@ class StorageNode:
         self._noting = asyncio.Lock()
         self._budget = Budget(settings.connections_bytes_max)
         self._strangers = Strangers(host.clock, settings.directory)
+        self._no_room = NoRoom(host.clock)
         self._serving = False
         self._scrubbing = Scrubbing(
             host, settings, lambda: self._known, lambda partition: self._replica(partition, create=False)
@@ -337,7 +339,7 @@ class StorageNode:
             await self._take_name(name)
             connection.send(Identified(name), request=request)
         except PolonaiseError as error:
-            connection.refuse(error, request=request)
+            self._refuse(connection, error, request)
 
     async def _take_name(self, name: StorageId) -> None:
         """Return if this is the node's name, which is durable then. A directory without a name takes this one.
@@ -375,7 +377,7 @@ class StorageNode:
         except (ValueError, RecursionError) as error:
             connection.refuse(ProtocolError(f"invalid values: {error}"), request=request)
         except PolonaiseError as error:
-            connection.refuse(error, request=request)
+            self._refuse(connection, error, request)
 
     def _of_copies(self, told: Note) -> tuple[Note, set[PartitionId]]:
         """Return what was told but for the values of partitions of which this node has no copy, nor is to have one.
@@ -402,7 +404,12 @@ class StorageNode:
             }
             connection.send(NotedAre(json.dumps(told).encode()), request=request)
         except PolonaiseError as error:
-            connection.refuse(error, request=request)
+            self._refuse(connection, error, request)
+
+    def _refuse(self, connection: Connection, error: PolonaiseError, request: int) -> None:
+        """Refuse a request that concerns the node as a whole."""
+        self._no_room.note(error)
+        connection.refuse(error, request=request)
 
     def _connected_servers(self) -> dict[str, str]:
         """Return the servers of the cluster that are connected, by number, each with the address from which.
@@ -451,7 +458,7 @@ class StorageNode:
             raise UnknownPartition(f"partition {partition} was never on this node")
         self._known.add(partition)
         replica = PartitionReplica(
-            self._host, partition, self._settings, lambda: self._open_log(partition), self._syncs
+            self._host, partition, self._settings, lambda: self._open_log(partition), self._syncs, self._no_room
         )
         self._partitions[partition] = replica
         return replica
@@ -552,6 +559,7 @@ class StorageNode:
             "partitions": len(self._known),
             "given_up": len(self.given_up),
             "disk": None if self._presence.space is None else self._presence.space._asdict(),
+            "no_room": str(self._no_room),
             "scrub": {
                 "bytes_per_s": self._settings.scrub_bytes_per_s,
                 **asdict(scrubbed),

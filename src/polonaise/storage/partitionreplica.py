@@ -25,6 +25,7 @@ from polonaise.log.partitionlog import PartitionLog
 from polonaise.log.segment import DamageFound
 from polonaise.log.segmentscrub import verify_part
 from polonaise.storage.measures import ReplicaMeasures
+from polonaise.storage.noroom import NoRoom
 from polonaise.storage.protocol.replica import (
     Acknowledge,
     Action,
@@ -100,8 +101,12 @@ class PartitionReplica:
         settings: StorageSettings,
         open_log: Callable[[], Awaitable[PartitionLog]],
         syncs: Histogram | None = None,
+        no_room: NoRoom | None = None,
     ) -> None:
-        """Begin to open the files. The time of each write with its sync is counted in `syncs`."""
+        """Begin to open the files. The time of each write with its sync is counted in `syncs`.
+
+        What is refused because the disk is full is noted in `no_room`.
+        """
         self._host = host
         self._partition = partition
         self._settings = settings
@@ -126,6 +131,7 @@ class PartitionReplica:
         self.written = False
         """Whether batches were written since `check_in_place` looked last."""
         self._syncs = syncs or Histogram()
+        self._no_room = no_room or NoRoom(host.clock)
         self.counts = {"batches": 0, "transactions": 0, "bytes": 0, "syncs": 0, "refused": 0}
         """The batches stored with their transactions and bytes, the syncs that this took, and the queued messages
         refused, since the node first used this replica. Refused reads are not counted."""
@@ -420,6 +426,7 @@ class PartitionReplica:
     def _refuse(self, entry: _Entry, refuse: Refuse) -> None:
         """Refuse a message, or the `Store` that `refuse` names."""
         self.counts["refused"] += 1
+        self._no_room.note(refuse.error)
         number = refuse.number or entry.request
         entry.connection.refuse(refuse.error, request=number, partition=self._partition, detail=refuse.detail)
 

@@ -42,8 +42,8 @@ class Presence:
         some day."""
         self._error_logged = ""
         self.space: DiskSpace | None = None
-        """The room on the directory's disk at the last check that did not fail; None before that, and while there is no
-        such directory."""
+        """The room on the directory's disk at the last check that did not fail; None before that, while there is no
+        such directory, and once it is gone."""
 
     async def run(self, host: Host) -> None:
         """Check once every `presence_s` seconds, until the directory is gone."""
@@ -54,6 +54,7 @@ class Presence:
                 self._error_logged = ""
                 self.space = await self._look_at_space(host)
             except DirectoryGone as error:
+                self.space = None
                 # In a task of its own, because letting go cancels this one.
                 host.spawn(self._let_go(error), f"end of {self._settings.directory}")
                 return
