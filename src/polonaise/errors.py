@@ -723,7 +723,7 @@ class WrongThread(PolonaiseError):
 
 
 class Forked(PolonaiseError):
-    """A log or a view was used in a child process after a fork. Open it again in the child."""
+    """A log, view, player or server of targets was used in a child process after a fork. Open it again in the child."""
 
     code = "forked"
 

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from polonaise.client.waiting import forked_log
+from polonaise.client.waiting import forked
 from polonaise.errors import Closed, PolonaiseError, WrongThread
 from polonaise.host.forks import keep_apart
 from polonaise.host.unawaited import retrieve
@@ -285,7 +285,7 @@ class Background:
     def _ask(self, call: Call[Any], start: Callable[[], None]) -> None:
         """Have the background thread run `start`, and register the call whose outcome the calling thread waits for."""
         if self._pid != os.getpid():
-            raise forked_log()
+            raise forked()
         # In this order: `close` closes first and then releases all calls, so it releases this one, or this one is
         # refused here.
         self.calls.add(call)

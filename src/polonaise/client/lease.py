@@ -8,7 +8,7 @@ from typing import Final, Self
 from polonaise.client.protocol.arguments import checked_seconds, encoded, wrong
 from polonaise.client.protocol.groupleases import GROUP_LEASES
 from polonaise.client.requests import Requests
-from polonaise.client.waiting import check_loop, end, own_loop, wake
+from polonaise.client.waiting import check_loop, end, is_inherited, own_loop, wake
 from polonaise.coordination.lease import Tenure
 from polonaise.errors import BadOption, Closed, DeadlineExceeded, Overloaded, PolonaiseError, Retry
 from polonaise.host import Host
@@ -77,8 +77,11 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether this is the holder, by this process's clock: true for no longer than others respect it."""
-        return self._keeper is not None and self._tenure.holds(self._now_s())
+        """Whether this is the holder, by this process's clock: true for no longer than others respect it.
+
+        False in a forked child: the holder is its parent.
+        """
+        return self._keeper is not None and self._tenure.holds(self._now_s()) and not is_inherited(self._loop)
 
     async def acquire(self, *, timeout: float | None = None) -> None:
         """Wait until the lease is held. Returns at once if it is.
@@ -153,7 +156,10 @@ class Lease:
         """Give the lease up: others can have it at once. Does nothing if it is not held.
 
         It is not held any more as soon as this is called. If the owner can't be told, the lease runs out by itself.
+        Does nothing in a forked child, either.
         """
+        if is_inherited(self._loop):
+            return
         check_loop(self._loop)
         if self._keeper is None:
             return

@@ -47,10 +47,10 @@ def is_inherited(loop: asyncio.AbstractEventLoop) -> bool:
     return _processes.get(loop, os.getpid()) != os.getpid()
 
 
-def check_loop(loop: asyncio.AbstractEventLoop) -> None:
+def check_loop(loop: asyncio.AbstractEventLoop, what: str = "log was opened") -> None:
     """Raise `WrongEventLoop` unless called within that loop: waiters of another loop would never be woken.
 
-    Raises `Forked` if that loop is the parent process's.
+    Raises `Forked` if that loop is the parent process's; `what` is as for `forked`.
     """
     try:
         running = asyncio.get_running_loop()
@@ -58,7 +58,7 @@ def check_loop(loop: asyncio.AbstractEventLoop) -> None:
         running = None
     if running is not loop:
         if is_inherited(loop):
-            raise forked_log()
+            raise forked(what)
         raise WrongEventLoop(
             "a client belongs to the event loop, and the thread, that it was connected in: call it there "
             "(asyncio.run_coroutine_threadsafe does from elsewhere), or connect another one here"
@@ -75,10 +75,10 @@ def deadline_in(timeout: float | None, loop: asyncio.AbstractEventLoop) -> float
     return None if seconds is None else loop.time() + seconds
 
 
-def forked_log() -> Forked:
-    """Return the error for a log that is used in a child process."""
+def forked(what: str = "log was opened") -> Forked:
+    """Return the error for something that is used in a child process; `what` names it, and how it began."""
     return Forked(
-        "this log was opened before the process forked, and its connections belong to the parent: "
+        f"this {what} before the process forked, and its connections belong to the parent: "
         "open one in each process, after the fork"
     )
 

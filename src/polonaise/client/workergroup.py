@@ -22,7 +22,7 @@ from polonaise.client.protocol.groupleases import (
 from polonaise.client.protocol.sharing import next_move
 from polonaise.client.readable import ReadableLog
 from polonaise.client.view import close_view, tell_log
-from polonaise.client.waiting import check_loop, end, own_loop
+from polonaise.client.waiting import check_loop, end, forked, is_inherited, own_loop
 from polonaise.client.workerpartition import PartitionWork
 from polonaise.client.workerprogress import Handler, HandlerProgress, Progress, ViewProgress, WorkedView
 from polonaise.coordination.lease import Tenure
@@ -138,8 +138,11 @@ class WorkerGroup:
     async def leave(self) -> None:
         """Leave the group: what is being handled is brought to its end, and others take over at once.
 
-        Waits for at most `lease_s` seconds for what is being handled. A second call does nothing.
+        Waits for at most `lease_s` seconds for what is being handled. A second call does nothing, nor does one in a
+        forked child.
         """
+        if is_inherited(self._loop):
+            return  # the leases are its parent's
         check_loop(self._loop)
         if self._leaving:
             return
@@ -183,7 +186,9 @@ class WorkerGroup:
 
     @property
     def partitions(self) -> tuple[PartitionId, ...]:
-        """The partitions that this member works on at present."""
+        """The partitions that this member works on at present; none in a forked child."""
+        if is_inherited(self._loop):
+            return ()
         return tuple(sorted(partition for partition in self._work if self._holds(partition)))
 
     def health(self) -> dict[str, Any]:
@@ -201,6 +206,8 @@ class WorkerGroup:
             trouble = "the lease of this member is lost" if self._has_joined else _NOT_JOINED
         if self._over.done():
             trouble = str(self._over.result())
+        if is_inherited(self._loop):
+            trouble = str(forked())
         return {
             "group": self.name,
             "member": self.member,

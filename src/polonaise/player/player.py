@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias, cast
 
 from polonaise.client.log import Log
 from polonaise.client.protocol.arguments import checked_id
+from polonaise.client.waiting import check_loop, forked, is_inherited
 from polonaise.errors import (
     BadOption,
     Closed,
@@ -40,6 +41,7 @@ from polonaise.player.protocol.effects import (
 )
 from polonaise.player.protocol.entries import Epoch, Fence, TargetName, Term
 from polonaise.player.protocol.settings import PlayerSettings
+from polonaise.player.protocol.targetstream import StreamState
 from polonaise.player.routing import Route, Router
 from polonaise.terms import PartitionId, TransactionId
 
@@ -53,6 +55,8 @@ _TICK_S: Final = 0.05
 """Seconds between two looks at deadlines."""
 _STALL_S: Final = 1.0
 """Where a look comes later than this, in seconds, the process was kept from running, and deadlines wait for it."""
+_FORKED: Final = "player was started"
+"""What is told of this one in a forked child."""
 _NOT_STARTED: Final = "player {!r} was not started: use `async with`, or `await player.start()`"
 _Stops: TypeAlias = Callable[[ActivePlayer, PartitionId, int, str], Iterable[PlayerEffect]]
 """An event of the machine after which a partition brings nothing more, for a reason."""
@@ -225,18 +229,26 @@ class Player:
         await endpoint.close()
 
     def _running_machine(self) -> ActivePlayer:
-        machine, ended = self._machine, self._ended
-        if machine is None or ended is None:
-            raise Closed(_NOT_STARTED.format(self.name))
+        machine, ended = self._started()
         if ended.done():
             raise Closed(f"player {self.name!r} has ended")
         return machine
 
+    def _started(self) -> tuple[ActivePlayer, asyncio.Future[None]]:
+        """Return the machine and what tells the end. Raises `Closed` if the player was not started, as `check_loop`."""
+        machine, ended = self._machine, self._ended
+        if machine is None or ended is None:
+            raise Closed(_NOT_STARTED.format(self.name))
+        check_loop(ended.get_loop(), _FORKED)
+        return machine, ended
+
     async def ended(self) -> None:
         """Wait until the player delivers nothing more, and raise why: `ProducerFenced` if another one is active,
-        `DeliveryStopped` if every partition has stopped, `Closed` after `close`, or what is wrong with this one."""
+        `DeliveryStopped` if every partition has stopped, `Closed` after `close`, `Log.failure` if the log has failed,
+        `Forked` in a forked child, or what is wrong with this one."""
         if self._ended is None:
             raise Closed(_NOT_STARTED.format(self.name))
+        check_loop(self._ended.get_loop(), _FORKED)
         await asyncio.shield(self._ended)
 
     async def delivered(self, target: TargetName, partition: PartitionId, id: TransactionId) -> None:
@@ -245,9 +257,7 @@ class Player:
         Raises `DeliveryStopped` if the partition has stopped before that, and if the target is given up or removed; as
         `ended` does, if the player ends before; and `BadOption` for a target or partition that it does not deliver.
         """
-        machine, ended = self._machine, self._ended
-        if machine is None or ended is None:
-            raise Closed(_NOT_STARTED.format(self.name))
+        machine, ended = self._started()
         if target not in machine.targets or partition not in machine.partitions:
             names = ", ".join(sorted(machine.targets)) or "none"
             raise BadOption(
@@ -274,7 +284,7 @@ class Player:
         amid what this one has sent.
         """
         machine, ended = self._machine, self._ended
-        if machine is None or ended is None:
+        if machine is None or ended is None or is_inherited(ended.get_loop()):
             return True
         machine.finish()
         if self._at_rest is None:
@@ -292,6 +302,8 @@ class Player:
     async def close(self) -> None:
         """Deliver nothing more. What targets are applying just now may still be applied."""
         self._closed = True
+        if self._ended is not None and is_inherited(self._ended.get_loop()):
+            return  # in a forked child, which ends: streams and targets are its parent's
         self._end(Closed(f"player {self.name!r} was closed"))
         self._cancel_all()
         if self._tasks:
@@ -371,7 +383,11 @@ class Player:
             for partition, main in machine.partitions.items()
         }
         error = ended.exception() if ended.done() else None
+        if is_inherited(ended.get_loop()):
+            error = forked(_FORKED)
         why = "" if error is None else str(error) if isinstance(error, PolonaiseError) else repr(error)
+        if why:  # whatever the streams were when it ended: nothing goes to any target
+            targets = {name: {**each, "state": StreamState.DOWN.value, "reason": why} for name, each in targets.items()}
         well = error is None and not any(each["stopped"] or each["trouble"] for each in partitions.values())
         held_up = (each["state"] != "up" or each["hindered"] or each["slow"] for each in targets.values())
         well = well and not any(held_up)

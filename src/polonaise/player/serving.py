@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final, Protocol, Self
 
 from polonaise.client.applicationhost import ApplicationHost
+from polonaise.client.waiting import check_loop, forked, is_inherited, own_loop
 from polonaise.errors import BadOption, Closed
 from polonaise.host.certificates import TARGET
 from polonaise.host.tls import TlsFiles, tls_identity
@@ -18,6 +19,8 @@ from polonaise.player.targetsession import ServedTargets
 
 CLOSE_S_MAX: Final = 5.0
 """The longest, in seconds, that a server waits when it is closed for what its targets are applying."""
+_FORKED: Final = "server of targets was started"
+"""What is told of this one in a forked child."""
 
 
 class TransportServer(Protocol):
@@ -59,7 +62,7 @@ class TargetServer:
         time."""
         if self._ended is not None or self._closed:
             raise Closed(f"the server at {self.address} was started or closed before: make a new one")
-        self._ended = asyncio.get_running_loop().create_future()
+        self._ended = own_loop().create_future()
         try:
             self._place = await self._server.start(self._place)
         except BaseException:
@@ -69,9 +72,11 @@ class TargetServer:
         return self
 
     async def ended(self) -> None:
-        """Wait until the server serves nothing more, and raise why: `Closed` after `close`, or what is wrong."""
+        """Wait until the server serves nothing more, and raise why: `Closed` after `close`, `Forked` in a forked child,
+        or what is wrong."""
         if self._ended is None:
             raise Closed(f"the server at {self.address} was not started: use `async with`, or await it")
+        check_loop(self._ended.get_loop(), _FORKED)
         await asyncio.shield(self._ended)
 
     def _fail(self, error: BaseException) -> None:
@@ -86,6 +91,8 @@ class TargetServer:
         if self._closed:
             return
         self._closed = True
+        if self._ended is not None and is_inherited(self._ended.get_loop()):
+            return  # in a forked child, which ends: sockets and streams are its parent's
         if self._ended is not None and not self._ended.done():
             self._ended.set_exception(Closed(f"the server at {self.address} was closed"))
             self._ended.exception()
@@ -103,6 +110,8 @@ class TargetServer:
         is `refused`, and why. What goes wrong before a stream is accepted is told to the player alone.
         """
         error = self._ended.exception() if self._ended is not None and self._ended.done() else None
+        if self._ended is not None and is_inherited(self._ended.get_loop()):
+            error = forked(_FORKED)
         trouble, streams = self._server.trouble(), self._server.health()
         return {
             "well": self._ended is not None
