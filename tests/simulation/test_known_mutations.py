@@ -242,6 +242,9 @@ FOUND_BY_TESTS = {
     "lost-marks-begin-anew": (
         "tests/views/test_sql_view.py::test_marks_that_were_lost_while_rows_are_there_are_refused[sqlite]"
     ),
+    "every-lost-connection-was-idle": (
+        "tests/views/test_driven_away.py::test_a_run_that_loses_its_connection_is_made_smaller_at_once[sqlite-False]"
+    ),
     "replaced-tail-believed": (
         "tests/storage/test_storage_presence.py::test_a_copy_in_the_place_of_files_is_not_believed_to_be_them"
     ),

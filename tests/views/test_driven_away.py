@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ from polonaise.errors import ViewUnavailable
 from polonaise.player.protocol.entries import RoutedEntry
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.terms import Transaction
+from polonaise.views import retrying
 from polonaise.views.portions import Next, Portion
 from polonaise.views.sql import SqlView
 from rigs.databases import engine_at, execute, small_packets_of
@@ -41,6 +44,12 @@ class KeptEntries(SqlDeliveryTarget):
 
     def apply_entries(self, partition: int, entries: Sequence[RoutedEntry], db: Connection) -> None:
         db.execute(kept.insert().values([{"id": entry.id, "data": entry.payload} for entry in entries]))
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run gets smaller at once, however slow the machine is."""
+    monkeypatch.setattr(retrying, "_UNTOLD_S_MAX", 600.0)
 
 
 @pytest.fixture
@@ -137,6 +146,57 @@ async def test_a_run_that_takes_too_long_for_the_database_is_applied_in_parts(po
         await view.close()
     assert Slow.tried[0] == 8
     assert counted(postgresql_url) == 8
+
+
+_LOSES: dict[str, str] = {
+    "postgresql": "SELECT pg_terminate_backend(pg_backend_pid())",
+    "mariadb": "KILL CONNECTION CONNECTION_ID()",
+}
+"""What a server's own limit of idle transactions does, at once."""
+
+
+def lose(db: Connection) -> None:
+    if db.dialect.name in _LOSES:
+        db.execute(text(_LOSES[db.dialect.name]))
+        return
+    db.invalidate()
+    error = sqlite3.OperationalError("interrupted")
+    error.sqlite_errorcode = sqlite3.SQLITE_INTERRUPT
+    raise DBAPIError("INSERT", None, error, connection_invalidated=True)
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+async def test_a_run_that_loses_its_connection_is_made_smaller_at_once(url: str, fenced: bool) -> None:
+    class Poisoned(Kept):
+        tried: list[int] = []  # noqa: RUF012 - of this test alone
+
+        def apply_many(self, transactions: Sequence[Transaction], db: Connection) -> None:
+            self.tried.append(len(transactions))
+            super().apply_many(transactions, db)
+            if transactions[-1].id >= 7:
+                lose(db)
+
+    view, whole = Poisoned(url), run(*[10] * 20)
+    try:
+        if fenced:
+            _, epoch = await view.take_over(0)
+            assert await view.apply_run_under(epoch, whole) == 4
+        else:
+            await view.high_water_mark(0)
+            assert await view.apply_run(whole) == 4
+        assert Poisoned.tried == [20, 20, 10, 5], "twice, since the connection may have been closed while it was idle"
+        while view._portions[0].most > 1:
+            with contextlib.suppress(ViewUnavailable):
+                await view.apply_run(whole[counted(url) :])
+        Poisoned.tried.clear()
+        with pytest.raises(ViewUnavailable):
+            await view.apply_run(whole[counted(url) :])
+        with pytest.raises(DBAPIError):
+            await view.apply_run(whole[counted(url) :])
+        assert Poisoned.tried == [1, 1], "tried alone three times in a row, it is at fault"
+    finally:
+        await view.close()
+    assert counted(url) == 7
 
 
 async def test_mixed_partitions_have_portions_of_their_own(sqlite_url: str) -> None:

@@ -9,8 +9,10 @@ from typing import Any, cast
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from polonaise.errors import ViewUnavailable
-from polonaise.views.retrying import _TRIES, RetryingWriter
+from polonaise.errors import Closed, ViewUnavailable
+from polonaise.views import retrying
+from polonaise.views.portions import Portion
+from polonaise.views.retrying import _TRIES, DrivenAway, RetryingWriter
 
 
 class Held:
@@ -47,9 +49,8 @@ class Restarted(Held):
 
 
 class Ended:
-    """A connection that was committed on before."""
+    """A connection that the database can end."""
 
-    fresh = False
     usable = True
 
     def close(self) -> None:
@@ -62,10 +63,64 @@ def test_that_a_connection_was_lost_is_told_before_another_one_is_used() -> None
 
     def work(connection: Any) -> str:
         if connection is database.given[0]:
-            connection.usable = False
-            error = sqlite3.OperationalError("interrupted")
-            error.sqlite_errorcode = sqlite3.SQLITE_INTERRUPT
-            raise DBAPIError("SELECT 1", None, error, connection_invalidated=True)
+            driven_away(connection)
         return "done after " + " ".join(told)
 
+    writer.do(id)
     assert writer.do(work) == "done after lost"
+
+
+def driven_away(connection: Any, *, lost: bool = True) -> None:
+    connection.usable = not lost
+    error = sqlite3.OperationalError("interrupted")
+    error.sqlite_errorcode = sqlite3.SQLITE_INTERRUPT
+    raise DBAPIError("SELECT 1", None, error, connection_invalidated=lost)
+
+
+def test_a_connection_counts_as_closed_while_it_was_idle_only_if_it_was_there_before() -> None:
+    database = Restarted()
+    writer = RetryingWriter(cast(Any, database), time.sleep, lambda: None)
+    for expected in (1, 2):
+        with pytest.raises(DrivenAway, match="interrupted"):
+            writer.do(driven_away)
+        assert len(database.given) == expected, "opened for this work"
+    writer.do(id)
+    with pytest.raises(DrivenAway, match="interrupted"):
+        writer.do(driven_away)
+    assert len(database.given) == 4, "and once more for the one that was there before"
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["lost", "at-a-limit"])
+def test_what_drives_the_database_away_is_not_repeated_after_the_end(lost: bool) -> None:
+    tried: list[int] = []
+
+    def work(connection: Any, some: Any) -> None:
+        tried.append(len(some))
+        driven_away(connection, lost=lost)
+
+    def ended(_: float) -> None:
+        raise Closed("ended")
+
+    writer = RetryingWriter(cast(Any, Restarted()), ended, lambda: None)
+    writer.do(id)
+    with pytest.raises(Closed):
+        writer.do_some(range(8), Portion(), work)
+    assert tried == [8]
+
+
+def test_why_less_of_a_run_is_tried_is_told_where_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+
+    def work(connection: Any, some: Any) -> int:
+        tried.append(len(some))
+        if len(some) > 2:
+            driven_away(connection)
+        return len(some)
+
+    writer, portion = RetryingWriter(cast(Any, Restarted()), time.sleep, lambda: None), Portion()
+    monkeypatch.setattr(retrying, "_UNTOLD_S_MAX", -1.0)
+    for _ in range(2):
+        with pytest.raises(DrivenAway, match="interrupted"):
+            writer.do_some(range(8), portion, work)
+    assert writer.do_some(range(8), portion, work) == 2
+    assert tried == [8, 4, 2]

@@ -36,6 +36,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        if self._tables:\n",
         "P7: a view whose marks were lost begins as new although its tables hold what was applied",
     ),
+    "every-lost-connection-was-idle": Mutation(
+        "polonaise.views.retrying",
+        "is_stale = held is not None and connection is held and not held.usable",
+        "is_stale = connection is not None and not connection.usable",
+        "P13: a run that drives the database away is repeated whole, again and again, and nobody is told why",
+    ),
     "removed-socket-not-made-again": Mutation(
         _SOCKETS,
         "            if identity(path) == self._identity:\n",

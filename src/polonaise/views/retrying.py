@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
@@ -19,6 +20,8 @@ _TRIES: Final = 12
 """How often a transaction that conflicts with others is tried before the database counts as not available."""
 _PAUSE_S_MIN: Final = 0.002
 _PAUSE_S_MAX: Final = 0.25
+_UNTOLD_S_MAX: Final = 1.0
+"""For how long less and less of a run is tried before whoever waits for it is told why."""
 
 
 class DrivenAway(ViewUnavailable):
@@ -50,6 +53,7 @@ class RetryingWriter:
         or `Database.writer` raises.
         """
         pause_s = _PAUSE_S_MIN
+        held = self._connection  # from before: it may have been closed while it was idle
         for left in reversed(range(_TRIES)):
             connection: WriterConnection | None = None
             try:
@@ -61,16 +65,15 @@ class RetryingWriter:
                     raise
                 last = error
                 if trouble is not Trouble.PASSING:
-                    is_stale = connection is not None and not connection.fresh and not connection.usable
+                    is_stale = held is not None and connection is held and not held.usable
                     self.close()
                     self._lost()
                     if connection is None:  # none could be had: the error says all of it
                         raise
                     if trouble is Trouble.AWAY:
                         raise ViewUnavailable(f"the database is not available: {first_line(error)}") from error
-                    if not (is_stale and left):  # else it may have been closed while it was idle: try another at once
+                    if not (is_stale and left):
                         raise DrivenAway(f"the database is not available: {first_line(error)}") from error
-                    continue
             if left:
                 self._pause(random.uniform(pause_s / 2, pause_s))
                 pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
@@ -82,8 +85,10 @@ class RetryingWriter:
         """Return the result of `work` for the beginning of `run`: as much of it as the database takes at a time.
 
         `work` is done in one SQL transaction. Raises what `do` does, and the database's own error when one alone has
-        driven it away several times in a row.
+        driven it away several times in a row. Where each attempt takes long, `DrivenAway` is raised between them, too:
+        the caller learns why, and the next call tries less.
         """
+        began_s = time.monotonic()
         while True:
             some = run[: portion.most]
             try:
@@ -92,8 +97,9 @@ class RetryingWriter:
                 following = portion.driven_away(len(some))
                 if following is Next.NAMED and error.__cause__ is not None:
                     raise error.__cause__ from None
-                if following is not Next.SMALLER:
+                if following is not Next.SMALLER or time.monotonic() - began_s > _UNTOLD_S_MAX:
                     raise
+                self._pause(_PAUSE_S_MIN)
             else:
                 portion.taken(len(some))
                 return done

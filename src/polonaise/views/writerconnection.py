@@ -61,8 +61,6 @@ class WriterConnection:
 
     def __init__(self, db: Connection) -> None:
         self.db = db
-        self.fresh = True
-        """Whether no transaction was committed on it yet: one that has waited for long may have been closed."""
         self.last_step: Callable[[], None] | None = None
         """What a guarded transaction does once it is known to be whole, just before it is committed."""
         self._ours = True
@@ -139,7 +137,6 @@ class WriterConnection:
                 # Not earlier: what application code has committed must not look as if all of it were there.
                 self.last_step()
             transaction.commit()
-            self.fresh = False
         except BaseException as error:
             reason = self._reason(error) if guarded else None
             if guarded and reason is None:
