@@ -45,6 +45,19 @@ def test_a_fault_is_found_in_what_spark_says(errors: str, kind: type[PolonaiseEr
     assert found.text.startswith(text)
 
 
+def test_what_spark_says_of_values_is_told_without_their_secrets() -> None:
+    address, row = "postgresql://u:hunter2@h/db", f'{{"key":"{"x " * 80}postgresql://u:hunter2@h/db of the bank"}}'
+    for said in (
+        f"[CAST_INVALID_INPUT] The value '{address}' of the type \"STRING\" can't be a number",
+        TRACE.format(errors=f"ValueError: {address} is no number"),
+        f"[USER_RAISED_EXCEPTION] polonaise.errors.ViewFailed: [view_failed] row \2{row}\3: no SQLSTATE: P0001",
+    ):
+        text = translated(PySparkException(said)).text
+        assert "hunter2" not in text
+        assert "postgresql://u:***" in text
+    assert translated(PySparkException(said)).text.endswith("…: no")
+
+
 def test_what_java_raises_as_spark_starts_is_told_in_its_words() -> None:
     said = (
         "An error occurred while calling None.JavaSparkContext.\n: org.apache.spark.SparkException: No: 'x'\n\tat a.B"

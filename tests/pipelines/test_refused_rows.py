@@ -42,6 +42,13 @@ summed = TableView(
     read=READ,
 )
 listed = TableView("listed", "SELECT partition, transaction_id, name FROM {log}", read=READ)
+pairs = TableView(
+    "pairs",
+    "SELECT key, at, nullif(amount, 0) AS amount, rate, name FROM {log}",
+    key=["key", "at", "amount"],
+    merge={"rate": "sum", "name": "max"},
+    read=READ,
+)
 
 
 @pytest.fixture
@@ -95,7 +102,7 @@ def test_what_a_table_can_not_hold_is_named_left_out_kept_and_agreed_upon(
     kind = table.partition(":")[0].partition("+")[0]
     wrong = [NO_KEY, *([NUL] if kind == "postgresql" else []), *([] if kind == "sqlite" else [LONG])]
     append(log, *GOOD, NO_KEY)
-    with pytest.raises(ViewFailed, match=r'can\'t hold row \{"key":null\}: key is null, .*onUndecodable=table'):
+    with pytest.raises(ViewFailed, match=r'can\'t hold row \{"key": null\}: key is null, .*onUndecodable=table'):
         update(spark, address, things, table)
     append(log, {"key": "a", "amount": 7}, *wrong[1:])
     # In two commits: the second one merges rows with those of the first one, and adds to what is refused.
@@ -119,13 +126,50 @@ def test_what_a_table_can_not_hold_is_named_left_out_kept_and_agreed_upon(
     assert rows(table, held) == updated, "a table made anew is not what the audit agreed with"
 
 
+SECRET = "postgresql://u:hunter2secret@h/db"
+
+
+def test_a_row_is_shown_without_the_secrets_in_it_wherever_it_is_cut(
+    spark: SparkSession, log: Log, address: str, table: str
+) -> None:
+    update(spark, address, pairs, table)
+    for before in ("", "x " * 80):  # so that 200 letters end within the password, as it is
+        append(log, {"key": f"{before}{SECRET}", "at": "2026-01-01T00:00:00Z", "amount": 0})
+        with pytest.raises(ViewFailed, match=r"can't hold row") as failed:
+            update(spark, address, pairs, table)
+        (named,) = update(spark, address, pairs, table, on_undecodable="skip").undecodable.refused.named
+        for shown in (str(failed.value), str(named), named.row):
+            assert "hunter" not in shown
+            assert "postgresql://u:***" in shown
+
+
+def test_the_sum_of_a_key_is_told_without_the_secret_in_it(
+    spark: SparkSession, log: Log, address: str, table: str
+) -> None:
+    for _ in range(3):
+        append(log, {"key": SECRET, "amount": 4 * 10**18})
+    with pytest.raises(ViewFailed, match=r'the sum of amount for \{"key": "postgresql://u:\*\*\*@h/db"\} is beyond'):
+        update(spark, address, things, table)
+
+
+def test_a_refused_row_is_kept_and_named_as_it_is(spark: SparkSession, log: Log, address: str, table: str) -> None:
+    """With its nulls, and its times to the microsecond: two keys may differ by one."""
+    times = ["2026-01-01T00:00:00.123456Z", "2026-01-01T00:00:00.123457Z"]
+    append(log, *({"key": "k", "at": at, "amount": 0, "rate": 0.1} for at in times))
+    refused = update(spark, address, pairs, table, on_undecodable="table").undecodable.refused
+    keys = [{"key": "k", "at": at, "amount": None} for at in times]
+    assert [json.loads(each.row) for each in refused.named] == keys
+    kept = sorted(row for (row,) in rows(table, "SELECT row_json FROM pairs_refused"))
+    assert [json.loads(row) for row in kept] == [{**key, "rate": 0.1, "name": None} for key in keys]
+
+
 @pytest.mark.parametrize("table", ["postgresql"], indirect=True)
 def test_a_row_that_many_transactions_made_is_not_left_out_with_them(
     spark: SparkSession, log: Log, address: str, table: str
 ) -> None:
     """Its transactions would be missing in it or not by how the log is divided into commits. A key can be left out."""
     append(log, {"key": "n\0", "amount": 1}, {"key": "n", "amount": 2}, NUL)
-    with pytest.raises(ViewFailed, match=r'row \{"key":"n"\}: name has a NUL.* one row of many transactions'):
+    with pytest.raises(ViewFailed, match=r'row \{"key": "n"\}: name has a NUL.* one row of many transactions'):
         update(spark, address, summed, table, on_undecodable="table", transactions_max=2)
     assert rows(table, "SELECT key, amount FROM summed") == [("n", 2)]
     assert rows(table, "SELECT column_name FROM summed_refused") == [("key",)]
@@ -153,7 +197,7 @@ def test_a_sum_that_does_not_fit_files_is_refused_by_key_and_column_too(
     try:
         for ansi in ("true", "false"):
             spark.conf.set("spark.sql.ansi.enabled", ansi)
-            with pytest.raises(ViewFailed, match=r'the sum of amount for \{"key":"k"\} is beyond bigint'):
+            with pytest.raises(ViewFailed, match=r'the sum of amount for \{"key": "k"\} is beyond bigint'):
                 update(spark, address, things, table)
     finally:
         spark.conf.set("spark.sql.ansi.enabled", before)

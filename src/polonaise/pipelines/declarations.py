@@ -35,6 +35,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that everybody g
 from pyspark.sql.types import DecimalType, FractionalType, IntegralType
 
 from polonaise.errors import BadOption
+from polonaise.pipelines.rowtexts import carried_in_error
 from polonaise.redaction import redacted, redacted_line
 from polonaise.spark.options import RANGE_OPTIONS
 
@@ -171,7 +172,7 @@ class TableView:
         return F.sum(field.name)
 
     def _beyond(self, column: str, kind: str) -> Column:
-        key = F.to_json(F.struct(*map(F.col, self.key)), {"ignoreNullFields": "false"})
+        key = carried_in_error(map(F.col, self.key))
         said = F.concat(F.lit(f"the sum of {column} for "), key, F.lit(f" is beyond {kind}: {_BEYOND}"))
         return raised(self.name, said)
 

@@ -16,13 +16,11 @@ from pyspark.errors import PySparkAttributeError
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
 
 from polonaise.pipelines.declarations import TableView, raised
+from polonaise.pipelines.rowtexts import carried, carried_in_error, json_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructField
-
-_SHOWN: Final = 200
-"""Letters of a row's key that are shown, at most."""
 
 
 class Limit(NamedTuple):
@@ -44,7 +42,7 @@ class RefusedRow(NamedTuple):
     column: str
     reason: str
     row: str
-    """The key as JSON, or without a key the row, at most `_SHOWN` letters."""
+    """The key as JSON, or without a key the row, redacted and cut; see `rowtexts.shown`."""
 
     def __str__(self) -> str:
         return f"{_named(self.partition, self.transaction_id)}row {self.row}: {self.column} {self.reason}"
@@ -100,7 +98,10 @@ def _skipped(frame: DataFrame, view: TableView, limits: Sequence[Limit]) -> list
 
 
 def refused_rows(frame: DataFrame, view: TableView, limits: Sequence[Limit]) -> DataFrame:
-    """Return the rows that `without_refused` skips, as rows of a table of refused rows, with the key as `shown`."""
+    """Return the rows that `without_refused` skips, as rows of a table of refused rows, with the key as `shown`.
+
+    `rowtexts.shown` makes of the latter what people read.
+    """
     drops = _skipped(frame, view, limits)
     if not drops:
         drops = [limits[0]._replace(refused=F.lit(False))]
@@ -110,8 +111,8 @@ def refused_rows(frame: DataFrame, view: TableView, limits: Sequence[Limit]) -> 
         _told(frame, "transaction_id", "bigint"),
         _first(drops, texts["column"]).alias("column_name"),
         _first(drops, texts["why"]).alias("reason"),
-        F.to_json(F.struct(*(column_of(field) for field in frame.schema.fields))).alias("row_json"),
-        _shown(frame, view).alias("shown"),
+        json_of(column_of(field) for field in frame.schema.fields).alias("row_json"),
+        carried(_naming(frame, view)).alias("shown"),
     )
 
 
@@ -130,7 +131,8 @@ def _message(frame: DataFrame, view: TableView, limits: Sequence[Limit], *, skip
             F.lit("transaction "), F.col("transaction_id").cast("string"),
             F.lit(" of partition "), F.col("partition").cast("string"), F.lit(", "),
         )  # fmt: skip
-    parts = [F.lit("the table can't hold "), F.coalesce(transaction, F.lit("")), F.lit("row "), _shown(frame, view)]
+    parts = [F.lit("the table can't hold "), F.coalesce(transaction, F.lit("")), F.lit("row ")]
+    parts.append(carried_in_error(_naming(frame, view)))
     return F.concat(*parts, F.lit(": "), _first(limits, texts), F.lit(f"; {mend}"))
 
 
@@ -143,11 +145,9 @@ def _told(frame: DataFrame, name: str, kind: str) -> Column:
     return (F.col(name).try_cast(kind) if name in frame.columns else F.lit(None).cast(kind)).alias(name)
 
 
-def _shown(frame: DataFrame, view: TableView) -> Column:
-    """Return the row's key as JSON, or the row, cut to what people read. JSON escapes NUL and the like."""
-    fields = [field for field in frame.schema.fields if not view.key or field.name in view.key]
-    text = F.to_json(F.struct(*(column_of(field) for field in fields)), {"ignoreNullFields": "false"})
-    return F.when(F.length(text) > _SHOWN, F.concat(F.substring(text, 1, _SHOWN), F.lit("…"))).otherwise(text)
+def _naming(frame: DataFrame, view: TableView) -> list[Column]:
+    """Return the columns that say which row it is: the key, or without a key all."""
+    return [column_of(field) for field in frame.schema.fields if not view.key or field.name in view.key]
 
 
 def _named(partition: int | None, transaction_id: int | None) -> str:

@@ -16,6 +16,7 @@ from polonaise.errors import BadOption, BeyondLog, ClientAhead
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.keptframes import kept_on_disk
+from polonaise.pipelines.rowtexts import shown
 from polonaise.pipelines.source import EVERYTHING, LogSource, Marks, Until
 from polonaise.pipelines.targetlimits import NONE_REFUSED, Limit, NotHeld, RefusedRow, refused_rows, without_refused
 from polonaise.spark import query
@@ -250,7 +251,7 @@ class ViewSource:
         count = rows.count()
         columns = ("partition", "transaction_id", "column_name", "reason", "shown")
         first = rows.orderBy("partition", "transaction_id", "shown").select(*columns).limit(NAMED_MAX)
-        named = [RefusedRow(*row) for row in first.collect()] if count else []
+        named = [RefusedRow(*row)._replace(row=shown(row["shown"])) for row in first.collect()] if count else []
         return NotHeld(count, named, rows.drop("shown") if count and self.policy is UndecodablePolicy.TABLE else None)
 
     def _frame(self, how: Mapping[str, str], after: Marks, upto: Marks) -> DataFrame:
