@@ -15,7 +15,7 @@ from polonaise.terms import NO_TRANSACTION, PartitionId
 from polonaise.views.columns import transactional_table
 from polonaise.views.databaseerrors import Trouble, first_line, trouble_in
 from polonaise.views.fitness import check_tables, create_tables
-from polonaise.views.marks import Marks
+from polonaise.views.marks import DefinitionKept, Marks
 from polonaise.views.writerconnection import WriterConnection
 
 _log = logging.getLogger("polonaise.views")
@@ -36,6 +36,31 @@ def check_rows_kept(db: Connection, marks: Marks, tables: Sequence[Table]) -> No
             f"none of the tables {', '.join(each.fullname for each in tables)} is there, and {table.fullname} says "
             f"that something was applied to them: restore them from a backup; or drop {table.fullname}, too, {_AGAIN}"
         )
+
+
+def check_rows_made(db: Connection, table: Table, marks: Marks, kept: DefinitionKept) -> None:
+    """Raise `ViewUnfit` if the table of a pipeline holds rows, and neither a mark nor a definition says who made them.
+
+    They are another application's, or the view's own without what belongs to them.
+    """
+
+    def is_made() -> bool:
+        return kept.read(db) is not None or any(mark > NO_TRANSACTION for mark in marks.all(db).values())
+
+    # Again after the rows: another process may have made the first ones meanwhile.
+    if is_made() or not holds_rows(db, table) or is_made():
+        return
+    raise ViewUnfit(
+        f"table {table.fullname} holds rows, and neither {marks.table.fullname} nor {kept.table.fullname} says that "
+        "its view made them. If they are another application's, give the view another name, or another database; if "
+        "they are the view's, restore the three tables from a backup of one moment, or empty this one, "
+        f"{_AGAIN}"
+    )
+
+
+def holds_rows(db: Connection, table: Table) -> bool:
+    """Whether the table has a row."""
+    return db.execute(select(literal(1)).select_from(table).limit(1)).first() is not None
 
 
 class LostMarks:
@@ -76,7 +101,7 @@ class LostMarks:
         """Raise `ViewUnfit` if a partition without a mark had one, while the view's tables hold rows."""
         if not self._there or not self._has(db, partition):
             return
-        held = next((table.fullname for table in self._tables if self._holds_rows(db, table)), "")
+        held = next((table.fullname for table in self._tables if holds_rows(db, table)), "")
         if self._tables and not held:
             return
         # The mark last: another process may have written it, and applied rows, since it was found to be missing.
@@ -102,7 +127,3 @@ class LostMarks:
 
     def _has(self, db: Connection, partition: PartitionId) -> bool:
         return db.execute(self._select, {"at": partition}).one_or_none() is not None
-
-    @staticmethod
-    def _holds_rows(db: Connection, table: Table) -> bool:
-        return db.execute(select(literal(1)).select_from(table).limit(1)).first() is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -41,11 +40,13 @@ from polonaise.errors import BadOption, ViewFailed, ViewUnfit
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
 from polonaise.views.columns import LONG_BINARY, LONG_TEXT, POSTGRESQL_BYTES, TIMESTAMP, short_text, transactional_table
+from polonaise.views.columntypes import DECIMAL, check_types
 from polonaise.views.database import Database, check_file
 from polonaise.views.databaseerrors import first_line
 from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE
 from polonaise.views.fitness import check_key_texts, check_tables, create_tables
 from polonaise.views.letters import DeadLetters, RefusedRows
+from polonaise.views.lostmarks import check_rows_made
 from polonaise.views.marks import DefinitionKept, Marks
 from polonaise.views.refusals import RowsRefused, raise_for_row
 from polonaise.views.retrying import DrivenAway, RetryingWriter
@@ -68,7 +69,6 @@ _POSTGRESQL_KEY_BYTES: Final = 2_600
 which takes about a hundred more."""
 _FIXED_BYTES: Final = 24
 """The most bytes that a column of a key needs that is neither text nor binary."""
-_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 _PLAIN_TYPES: Final[Mapping[str, Callable[[], TypeEngine[Any]]]] = {
     "boolean": Boolean,
     "tinyint": Integer,
@@ -142,10 +142,7 @@ class MarkedTable:
         """
 
         self._made("making it and the tables beside it", [self._table, self._marks.table, self._kept.table])
-        self._tried(
-            "looking at its columns",
-            self._check,
-        )
+        self._tried("looking at its columns", self._check)
         self._prepared = True
 
     def _look_again(self) -> None:
@@ -155,6 +152,9 @@ class MarkedTable:
     def _check(self, db: Connection) -> None:
         check_tables(db, [self._table, self._kept.table], self._marks.table)
         check_key_texts(db, self._table)
+        check_rows_made(db, self._table, self._marks, self._kept)
+        beside = f"{self._marks.table.name} and {self._kept.table.name}"
+        check_types(db, self._table, {field.name: field.type for field in self._shape.fields}, beside)
 
     def definition(self) -> str | None:
         """Return the view definition that produced the table's rows; None if unset. May be called before `prepare`."""
@@ -443,7 +443,7 @@ def _type(field: Field, room: KeyRoom | None, kind: str) -> TypeEngine[Any]:
 
     Raises `BadOption` where the database has none for it.
     """
-    decimal = _DECIMAL.fullmatch(field.type)
+    decimal = DECIMAL.fullmatch(field.type)
     if decimal is not None:
         if kind == SQLITE:
             raise BadOption(

@@ -1,0 +1,220 @@
+"""Tables that a pipeline finds where it would make its own: of others, or with columns that can't hold its values."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from decimal import Decimal
+
+import pytest
+from sqlalchemy import make_url, text
+
+from polonaise.errors import ViewUnfit
+from polonaise.views.tables import Chunks, Field, MarkedTable, Shape
+from rigs.databases import engine_at, execute
+
+LOG = "aa" * 16
+SUMS = Shape("sums", (Field("k", "int"), Field("x", "bigint")), ("k",), {"x": "sum"})
+LINES = Shape("sums", SUMS.fields)
+
+
+@contextlib.contextmanager
+def prepared(url: str, shape: Shape = SUMS, definition: str = "d") -> Iterator[MarkedTable]:
+    with contextlib.closing(MarkedTable(url, shape, LOG, definition)) as table:
+        table.prepare()
+        yield table
+
+
+def prepare(url: str, shape: Shape = SUMS) -> None:
+    with prepared(url, shape):
+        pass
+
+
+def one(k: int, x: object) -> Chunks:
+    return lambda: [[{"k": k, "x": x}]]
+
+
+def rows(url: str) -> list[tuple[object, ...]]:
+    with engine_at(url) as engine, engine.connect() as db:
+        return sorted(map(tuple, db.execute(text("SELECT k, x FROM sums"))))
+
+
+@pytest.mark.parametrize("shape", [SUMS, LINES], ids=["keyed", "keyless"])
+def test_rows_without_their_marks_and_their_definition_are_not_counted_twice(url: str, shape: Shape) -> None:
+    with prepared(url, shape) as table:
+        assert table.merge(one(1, 5), {}, {0: 3})
+    for name in ("marks", "definition"):
+        execute(url, f"DROP TABLE sums_{name}")
+    for _ in range(2):  # the second time these tables are there again, and empty
+        with pytest.raises(ViewUnfit, match=r"sums holds rows, and neither sums_marks nor sums_definition.*restore"):
+            prepare(url, shape)
+    assert rows(url) == [(1, 5)]
+    execute(url, "DELETE FROM sums")
+    with prepared(url, shape) as table:
+        assert table.merge(one(1, 5), {}, {0: 3})
+    assert rows(url) == [(1, 5)]
+
+
+def test_a_table_of_another_application_is_neither_added_to_nor_emptied(url: str) -> None:
+    execute(url, "CREATE TABLE sums (k INT PRIMARY KEY, x BIGINT)", "INSERT INTO sums VALUES (1, 1000)")
+    table = MarkedTable(url, SUMS, LOG, "d")
+    for write in (table.merge, table.replace):
+        with pytest.raises(ViewUnfit, match="If they are another application's, give the view another name"):
+            write(one(1, 1), {}, {0: 0})
+    table.close()
+    assert rows(url) == [(1, 1000)]
+
+
+def test_a_first_mark_that_stands_for_nothing_does_not_make_rows_the_view_s(url: str) -> None:
+    with prepared(url) as table:
+        assert not table.merge(one(1, 1), {0: 5}, {0: 6, 1: 0}), "which writes the first mark of partition 1"
+    execute(url, "INSERT INTO sums VALUES (1, 1000)")
+    with pytest.raises(ViewUnfit, match="holds rows"):
+        prepare(url)
+
+
+def test_rows_whose_definition_alone_is_gone_are_replaced_by_a_rebuild(url: str) -> None:
+    with prepared(url) as table:
+        assert table.merge(one(1, 5), {}, {0: 3})
+    execute(url, "DELETE FROM sums_definition")
+    with prepared(url) as table:
+        assert table.replace(one(1, 6), {0: 3}, {0: 3})
+    assert rows(url) == [(1, 6)]
+
+
+# ------------------------------------------------------------------ types
+
+
+def test_a_table_of_a_run_that_failed_does_not_round_what_the_mended_view_makes(server_url: str) -> None:
+    def shape(kind: str) -> Shape:
+        return SUMS._replace(fields=(Field("k", "int"), Field("x", kind)))
+
+    prepare(server_url, shape("decimal(10,2)"))  # as a run that died of a row
+    told = (
+        r"sums can't hold what its view makes: column x is \w+\(10, ?2\) in the table and decimal\(12,4\) in the view; "
+        "alter the table, or .* drop it together with sums_marks and sums_definition"
+    )
+    mended = MarkedTable(server_url, shape("decimal(12,4)"), LOG, "mended")
+    for write in (mended.merge, mended.replace):
+        with pytest.raises(ViewUnfit, match=told):
+            write(one(1, Decimal("1.2345")), {}, {0: 0})
+    mended.close()
+    for name in ("sums", "sums_marks", "sums_definition"):
+        execute(server_url, f"DROP TABLE {name}")
+    with prepared(server_url, shape("decimal(12,4)")) as table:
+        assert table.merge(one(1, Decimal("1.2345")), {}, {0: 0})
+    assert rows(server_url) == [(1, Decimal("1.2345"))]
+
+
+NARROW = [
+    ("decimal(12,4)", "NUMERIC(12,2)"),
+    ("decimal(12,4)", "NUMERIC(11,4)"),
+    ("decimal(12,4)", "BIGINT"),
+    ("decimal(12,4)", "DOUBLE PRECISION"),
+    ("decimal(19,0)", "BIGINT"),
+    ("bigint", "INT"),
+    ("bigint", "DOUBLE PRECISION"),
+    ("bigint", "NUMERIC(18)"),
+    ("bigint", "TEXT"),
+    ("int", "SMALLINT"),
+    ("int", "NUMERIC(9)"),
+    ("double", "INT"),
+    ("double", "NUMERIC(20,10)"),
+    ("double", "TEXT"),
+    ("string", "VARCHAR(20)"),
+    ("string", "CHAR(20)"),
+    ("string", "INT"),
+    ("timestamp", "DATE"),
+    ("timestamp", "TIME"),
+    ("timestamp", "TIMESTAMP(3)"),
+    ("timestamp_ntz", "TIMESTAMP(0)"),
+]
+WIDE = [
+    ("decimal(12,4)", "NUMERIC(12,4)"),
+    ("decimal(12,4)", "NUMERIC(20,6)"),
+    ("decimal(9,0)", "INT"),
+    ("decimal(18,0)", "BIGINT"),
+    ("bigint", "NUMERIC(19)"),
+    ("int", "BIGINT"),
+    ("int", "DOUBLE PRECISION"),
+    ("smallint", "SMALLINT"),
+    ("tinyint", "SMALLINT"),
+    ("smallint", "FLOAT(24)"),
+    ("boolean", "BOOLEAN"),
+    ("double", "DOUBLE PRECISION"),
+    ("float", "FLOAT(24)"),
+    ("date", "TIMESTAMP(0)"),
+    ("timestamp", "TIMESTAMP(6)"),
+]
+OF_POSTGRESQL = [
+    ("double", "REAL", False),
+    ("double", "NUMERIC", False),
+    ("decimal(38,10)", "NUMERIC", True),
+    ("string", "TEXT", True),
+    ("string", "VARCHAR", True),
+    ("binary", "BYTEA", True),
+    ("timestamp", "TIMESTAMPTZ", True),
+    ("timestamp_ntz", "TIMESTAMP", True),
+]
+OF_MARIADB = [
+    ("double", "FLOAT", False),
+    ("double", "DOUBLE(20,2)", False),
+    ("int", "MEDIUMINT", False),
+    ("smallint", "TINYINT", False),
+    ("string", "TEXT", False),
+    ("string", "TINYTEXT", False),
+    ("binary", "BLOB", False),
+    ("binary", "VARBINARY(1000)", False),
+    ("timestamp", "DATETIME", False),
+    ("timestamp", "DATETIME(3)", False),
+    ("timestamp", "DATETIME(6)", True),
+    ("int", "INT UNSIGNED", True),
+    ("tinyint", "TINYINT", True),
+    ("boolean", "TINYINT(1)", True),
+    ("string", "LONGTEXT", True),
+    ("string", "MEDIUMTEXT", True),
+    ("binary", "LONGBLOB", True),
+]
+OF_SQLITE = [
+    ("bigint", "REAL", False),
+    ("bigint", "TEXT", False),
+    ("double", "TEXT", False),
+    ("string", "INTEGER", False),
+    ("string", "NUMERIC", False),
+    ("bigint", "INT", True),
+    ("bigint", "NUMERIC(3)", True),
+    ("int", "REAL", True),
+    ("double", "INTEGER", True),
+    ("double", "NUMERIC(10,2)", True),
+    ("string", "VARCHAR(3)", True),
+    ("timestamp", "DATETIME", True),
+    ("date", "TEXT", True),
+]
+
+
+def test_a_column_is_taken_if_it_loses_nothing_and_else_named_with_both_types(url: str) -> None:
+    kinds = {"sqlite": OF_SQLITE, "postgresql": OF_POSTGRESQL, "mariadb": OF_MARIADB}
+    of_kind = kinds[make_url(url).get_backend_name()]
+    common = [] if of_kind is OF_SQLITE else [*((*each, False) for each in NARROW), *((*each, True) for each in WIDE)]
+    given = [*of_kind, *common]
+    columns = [f"c{number} {found}" for number, (_, found, _) in enumerate(given)]
+    execute(url, f"CREATE TABLE sums (k INT PRIMARY KEY, {', '.join(columns)})")
+    fields = [Field(f"c{number}", needed) for number, (needed, _, _) in enumerate(given)]
+    for field, (needed, _, holds) in zip(fields, given, strict=True):
+        shape = Shape("sums", (Field("k", "int"), field), ("k",))
+        if holds:
+            prepare(url, shape)
+            continue
+        told = rf"column {field.name} is .* (in the table and {needed.split('(')[0]}|has to be)"
+        with pytest.raises(ViewUnfit, match=told):
+            prepare(url, shape)
+
+
+def test_what_the_view_s_own_table_has_fits_it(url: str) -> None:
+    kinds = ["boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "date", "timestamp", "timestamp_ntz"]
+    kinds += ["string", "binary", *([] if url.startswith("sqlite") else ["decimal(38,0)", "decimal(38,38)"])]
+    for key in ((), ("c3", "c10", "c11")):
+        shape = Shape(f"own_{len(key)}", tuple(Field(f"c{number}", kind) for number, kind in enumerate(kinds)), key)
+        prepare(url, shape)
+        with prepared(url, shape) as found_again:
+            assert found_again.marks() == {}
