@@ -122,10 +122,10 @@ def test_stopping_tells_unknown_of_what_was_sent_and_stopped_of_what_was_not() -
     unsent = Pending()
     outstanding.add(unsent)
     outstanding.committed([1], [0])
-    assert outstanding.stop() == [entries[1]]
+    assert outstanding.stop("why") == [entries[1]]
     assert fates(entries) == "0 -"
-    assert entries[1].failure == AppendFailure(Unordered.UNKNOWN)
-    assert unsent.failure == AppendFailure(Unordered.STOPPED)
+    assert entries[1].failure == AppendFailure(Unordered.UNKNOWN, cause="why")
+    assert unsent.failure == AppendFailure(Unordered.STOPPED, cause="why")
     assert (outstanding.count, outstanding.bytes) == (0, 0)
 
 

@@ -15,6 +15,7 @@ import pytest
 import polonaise
 from polonaise import PolonaiseError
 from polonaise.errors import AppendUnknown, Closed
+from polonaise.player import JsonLinesTarget, Player
 from rigs.waiting import time_passes
 
 
@@ -59,6 +60,10 @@ async def test_a_client_whose_tasks_somebody_else_cancels_has_failed_and_every_w
         assert not pending, "waits that do not end"
         for what in ("wait_applied", "read", "wait_committed", "group"):
             assert isinstance(tasks[what].exception() or tasks[what].result(), PolonaiseError), what
+        assert (
+            str(tasks["group"].exception()) == tasks["lease"].result() == str(log.failure) == group.health()["trouble"]
+        )
+        assert not lease.held
         for use in (lambda: log.append(b"x", partition=0), lambda: log.read(0)):
             with pytest.raises(Closed, match="the application has cancelled"):
                 use()
@@ -88,7 +93,61 @@ async def test_an_append_of_the_moment_in_which_the_tasks_are_cancelled_is_settl
         assert told == [None] or isinstance(told[0], AppendUnknown | Closed)
 
 
+async def test_one_reason_is_told_of_a_player_its_log_and_what_was_not_sent(tmp_path: Path) -> None:
+    async with polonaise.connect(f"embedded:{tmp_path}/log", wait=20) as log:
+        receipt = await log.append(b"first", partition=0)
+        target = JsonLinesTarget(f"{tmp_path}/lines")
+        async with Player(log, "p", lambda tx: {"a": tx.data}, {"a": target}) as player:
+            await player.delivered("a", 0, receipt.id)
+            ended = asyncio.create_task(player.ended(), name="spared")
+            waits = asyncio.create_task(player.delivered("a", 0, receipt.id + 9), name="spared")
+            log._partitions[0].mounting._appends.shut()  # nothing is sent until there is another mount
+            unsent = log.append(b"second", partition=0)
+            submitted = log.submit(_never, partition=0)
+            await time_passes(0.05)
+            await _cancel_all_others()
+            await asyncio.wait((ended, waits), timeout=5)
+            assert str((await submitted.outcome()).error) == str(log.failure)
+            assert isinstance(log.failure, Closed)
+            assert str(ended.exception()) == str(waits.exception()) == str(log.failure)
+            health = player.health()
+            assert (health["well"], health["ended"]) == (False, str(log.failure))
+            assert (health["targets"]["a"]["state"], health["targets"]["a"]["reason"]) == ("down", str(log.failure))
+            assert isinstance(unsent.error, Closed)
+            assert str(log.failure) in str(unsent.error)
+        await target.close()
+
+
+async def test_an_append_that_was_sent_is_unknown_for_the_reason_of_the_log(tmp_path: Path) -> None:
+    async with polonaise.connect(f"embedded:{tmp_path}/log", wait=20) as log:
+        await log.append(b"first", partition=0)
+        appends = log._partitions[0].appends
+        sent = log.append(b"second", partition=0)
+        appends._send()
+        await _cancel_all_others()
+        assert isinstance(sent.error, AppendUnknown)
+        assert str(log.failure) in str(sent.error)
+
+
+async def test_a_player_whose_tasks_alone_are_cancelled_ends_with_its_log_for_one_reason(tmp_path: Path) -> None:
+    async with polonaise.connect(f"embedded:{tmp_path}/log", wait=20) as log:
+        await log.append(b"first", partition=0)
+        target = JsonLinesTarget(f"{tmp_path}/lines")
+        async with Player(log, "p", lambda tx: {"a": tx.data}, {"a": target}) as player:
+            for task in asyncio.all_tasks():
+                if task.get_name().startswith("player p: ticks"):
+                    task.cancel()
+            with pytest.raises(Closed, match="the application has cancelled 'player p: ticks'") as ended:
+                await asyncio.wait_for(player.ended(), 5)
+            assert str(ended.value) == str(log.failure) == player.health()["ended"]
+        await target.close()
+
+
 async def _handle(tx: object) -> None: ...
+
+
+async def _never(tx: object) -> None:
+    await asyncio.Event().wait()
 
 
 async def test_what_the_client_ends_by_itself_is_no_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -23,7 +23,7 @@ from polonaise.client.receipt import Receipt, tell
 from polonaise.client.settings import ClientSettings
 from polonaise.client.turntaking import TurnTaking
 from polonaise.client.waiting import Admission, check_loop, fail_all, until, wake
-from polonaise.errors import Closed, ConnectionLost, Overloaded, PolonaiseError, UnsupportedVersion, fresh
+from polonaise.errors import ConnectionLost, Overloaded, PolonaiseError, UnsupportedVersion, fresh
 from polonaise.log.batch import Batch
 from polonaise.terms import ClientId, Generation, PartitionId, TransactionId
 from polonaise.wire.appends import AppendColumns, FailedAppend
@@ -382,7 +382,7 @@ class PartitionAppends(PartitionCondition):
         self._window.clear()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
-        tell(self._outstanding.stop("" if isinstance(error, Closed) else str(error)))
+        tell(self._outstanding.stop(str(error)))
         fail_all(self._waiting_for_mount, error)
         self._waiting_for_mount.clear()
         self.admission.stop(error)

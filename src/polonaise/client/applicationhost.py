@@ -7,8 +7,7 @@ import logging
 import os
 from collections.abc import Callable
 
-from polonaise.client.waiting import ended_here
-from polonaise.errors import Closed
+from polonaise.client.waiting import cancelled_elsewhere, ended_here
 from polonaise.host.real import RealHost
 from polonaise.host.tls import TlsIdentity
 
@@ -48,8 +47,7 @@ class ApplicationHost(RealHost):
             and not ended_here(task)
             and self.on_fail is not None
         ):
-            what = f"the application has cancelled {task.get_name()!r}, a task of the library's"
-            error = Closed(f"{what} (as by cancelling all tasks of its event loop), so this has stopped: open it anew")
+            error = cancelled_elsewhere(task)
             on_fail, self.on_fail = self.on_fail, None  # the others are cancelled in the same moment
             _log.warning("%s", error)
             on_fail(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Self
 
 from polonaise.client.protocol.arguments import checked_seconds, encoded, wrong
@@ -58,7 +59,9 @@ class Lease:
         note: bytes,
         holder: int,
         tasks: set[asyncio.Task[None]],
+        failure: Callable[[], PolonaiseError | None],
     ) -> None:
+        """Made by `Log.lease`. `failure()` says why the client has failed."""
         self.name = name
         self.partition = partition
         self.duration_s = duration_s
@@ -68,6 +71,7 @@ class Lease:
         self._requests = requests
         self._note = note
         self._tasks = tasks
+        self._failure = failure
         self._loop = own_loop()
         self._tenure = Tenure()
         self._acquiring = False
@@ -188,39 +192,35 @@ class Lease:
         """Renew the lease until it is lost."""
         trouble = ""
         next_s = self._now_s() + self.duration_s / _PER_DURATION
-        try:
-            while True:
-                await asyncio.sleep(max(0.0, min(next_s, self._tenure.until_s) - self._now_s()))
-                began_s = self._now_s()
-                if not self._tenure.holds(began_s):
-                    break
-                next_s = began_s + self.duration_s / _PER_DURATION
-                left_s = self._tenure.until_s - began_s
-                try:
-                    answered = await self._ask(renews=True, timeout_s=min(left_s, self.duration_s / 2))
-                except Closed as error:
-                    self._end(str(error))
-                    return
-                except PolonaiseError as error:
-                    trouble = f" (the last trouble: {error})"
-                    next_s = min(next_s, self._now_s() + _ASK_S)
-                    continue
-                if not self._tenure.holds(self._now_s()):
-                    # It had run out before the answer came, and so another one may have had it since: an answer that
-                    # comes late gives nothing back.
-                    break
-                if answered.answer is LeaseAnswer.HELD:
-                    self._tenure.renewed(began_s, self.duration_s)
-                    trouble = ""
-                elif answered.answer is LeaseAnswer.FULL:
-                    trouble = f" (the last trouble: {self._meaning(answered)})"
-                else:
-                    self._end(self._meaning(answered))
-                    return
-            self._end(f"it could not be renewed for {self.duration_s:g} s{trouble}")
-        except asyncio.CancelledError:
-            self._end("this client was closed")
-            raise
+        while True:
+            await asyncio.sleep(max(0.0, min(next_s, self._tenure.until_s) - self._now_s()))
+            began_s = self._now_s()
+            if not self._tenure.holds(began_s):
+                break
+            next_s = began_s + self.duration_s / _PER_DURATION
+            left_s = self._tenure.until_s - began_s
+            try:
+                answered = await self._ask(renews=True, timeout_s=min(left_s, self.duration_s / 2))
+            except Closed as error:
+                self._end(str(error))
+                return
+            except PolonaiseError as error:
+                trouble = f" (the last trouble: {error})"
+                next_s = min(next_s, self._now_s() + _ASK_S)
+                continue
+            if not self._tenure.holds(self._now_s()):
+                # It had run out before the answer came, and so another one may have had it since: an answer that
+                # comes late gives nothing back.
+                break
+            if answered.answer is LeaseAnswer.HELD:
+                self._tenure.renewed(began_s, self.duration_s)
+                trouble = ""
+            elif answered.answer is LeaseAnswer.FULL:
+                trouble = f" (the last trouble: {self._meaning(answered)})"
+            else:
+                self._end(self._meaning(answered))
+                return
+        self._end(f"it could not be renewed for {self.duration_s:g} s{trouble}")
 
     async def _ask(self, *, renews: bool, timeout_s: float) -> AnsweredLease:
         asked = AskedLease(self.name, self._note, renews)
@@ -232,7 +232,8 @@ class Lease:
     def _kept(self, keeper: asyncio.Task[None]) -> None:
         self._tasks.discard(keeper)
         if keeper is self._keeper:
-            self._end("nobody renews it any more: its task was cancelled before it began")
+            # It was cancelled: by the end of the client, or by others, and then the client has failed by now.
+            self._end(str(self._failure() or "this client was closed"))
 
     def _end(self, why: str) -> None:
         """Stop to count as the holder."""

@@ -206,7 +206,7 @@ class Log(ReadableLog):
         )
         self._submitted[number] = task
         task.add_done_callback(lambda _: self._submitted.pop(number, None))
-        return Submission(task)
+        return Submission(task, lambda: self.failure)
 
     async def once(
         self,
@@ -402,7 +402,7 @@ class Log(ReadableLog):
         self._leases += 1
         return Lease(
             self._host, self._requests, self._usable(partition), *checked, self._own_id() << 32 | self._leases,
-            self._lease_keepers,
+            self._lease_keepers, lambda: self.failure,
         )  # fmt: skip
 
     async def list_leases(

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from polonaise.client.condition import PartitionCondition
 from polonaise.client.protocol import outcomes
-from polonaise.client.protocol.outstanding import Pending, Unordered
+from polonaise.client.protocol.outstanding import Pending
 from polonaise.client.waiting import check_loop, deadline_in, until
 from polonaise.errors import DeadlineExceeded, PolonaiseError
 from polonaise.terms import PartitionId, TransactionId
@@ -75,10 +75,7 @@ class Receipt(Pending):
         """The error that awaiting the receipt raises; None while pending and once committed."""
         if self.failure is None:
             return None
-        error = outcomes.error_of(self.failure, self.partition, self.sequence, self)
-        if self._condition.stopped is not None and isinstance(self.failure.reason, Unordered):
-            error.add_note(f"because of: {self._condition.stopped}")
-        return error
+        return outcomes.error_of(self.failure, self.partition, self.sequence, self)
 
     def __await__(self) -> Generator[None, None, Receipt]:
         if self.id < 0:

@@ -18,7 +18,17 @@ from polonaise.client.protocol.outstanding import AppendFailure, Unordered
 from polonaise.client.protocol.turns import Turn, checked
 from polonaise.client.receipt import Receipt
 from polonaise.client.settings import ClientSettings
-from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, BadOption, CopiesUnproved, ExpectationFailed
+from polonaise.client.waiting import end, ended_here
+from polonaise.errors import (
+    Abandoned,
+    AppendExpired,
+    AppendUnknown,
+    BadOption,
+    CopiesUnproved,
+    ExpectationFailed,
+    PolonaiseError,
+    fresh,
+)
 from polonaise.host import Host
 from polonaise.terms import FailureReason, PartitionId, TransactionId
 
@@ -400,16 +410,19 @@ class Submission:
     Any number of tasks may await it. Giving up waiting does not end it; `cancel` does.
     """
 
-    __slots__ = ("_task", "_traceback")
+    __slots__ = ("_failure", "_task", "_traceback")
 
-    def __init__(self, task: asyncio.Task[Receipt]) -> None:
+    def __init__(self, task: asyncio.Task[Receipt], failure: Callable[[], PolonaiseError | None]) -> None:
+        """Made by `Log.submit`. `failure()` says why the client has failed."""
         self._task = task
+        self._failure = failure
         self._traceback: TracebackType | None = None
 
     def __await__(self) -> Generator[Any, None, Receipt]:
         """Wait for the receipt of the committed append.
 
-        Raises what `Log.run` raises, and `asyncio.CancelledError` after `cancel`.
+        Raises what `Log.run` raises, and `asyncio.CancelledError` after `cancel`; `Log.failure` if somebody else has
+        cancelled the client's tasks, this one among them.
         """
         return self._ended().__await__()
 
@@ -426,13 +439,14 @@ class Submission:
 
     def cancel(self) -> None:
         """Cancel the context's runs. An append that was sent may commit all the same."""
-        self._task.cancel()
+        end(self._task)
 
     async def outcome(self) -> Outcome:
         """Wait until the submission has ended; return how, as a value. Raises only the waiter's own cancellation."""
         await asyncio.wait([self._task])
         if self._task.cancelled():
-            return Outcome(OutcomeKind.RAISED, None, asyncio.CancelledError())
+            failure = None if ended_here(self._task) else self._failure()
+            return Outcome(OutcomeKind.RAISED, None, asyncio.CancelledError() if failure is None else fresh(failure))
         error = self._task.exception()
         if error is None:
             return Outcome(OutcomeKind.COMMITTED, self._task.result())

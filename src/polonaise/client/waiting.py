@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from polonaise.client.protocol.arguments import checked_seconds
-from polonaise.errors import ConnectionLost, Forked, PolonaiseError, WrongEventLoop, fresh
+from polonaise.errors import Closed, ConnectionLost, Forked, PolonaiseError, WrongEventLoop, fresh
 from polonaise.host.forks import keep_apart
 from polonaise.terms import TransactionId
 
@@ -138,6 +138,12 @@ def end(task: asyncio.Task[Any]) -> None:
 def ended_here(task: asyncio.Task[Any]) -> bool:
     """Return whether `end` was called for the task."""
     return task in _ended
+
+
+def cancelled_elsewhere(task: asyncio.Task[Any]) -> Closed:
+    """Return why nothing goes on after the application has cancelled one of the library's own tasks."""
+    what = f"the application has cancelled {task.get_name()!r}, a task of the library's"
+    return Closed(f"{what} (as by cancelling all tasks of its event loop), so this has stopped: open it anew")
 
 
 def result_of(task: asyncio.Future[T]) -> T:

@@ -129,8 +129,10 @@ class WorkerGroup:
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._client._lease_keepers.discard(task)
-        if not self._over.done():  # both go on until then
-            self._over.set_result(Closed(f"{task.get_name()!r} has ended: this worker can work no more"))
+        for work in self._work.values():
+            work.give_up()
+        if not self._over.done():  # both go on until the client is closed, or has failed; this task's host knows by now
+            self._over.set_result(self._client.failure or Closed("this client was closed"))
 
     async def __aexit__(self, *_: object) -> None:
         await self.leave()
@@ -222,16 +224,6 @@ class WorkerGroup:
 
     async def _keep(self) -> None:
         """Renew what this member has, take its share, and give up what is more, until the member is to end."""
-        try:
-            await self._keep_until_over()
-        except asyncio.CancelledError:
-            for work in self._work.values():
-                work.give_up()
-            if not self._over.done():
-                self._over.set_result(Closed("this client was closed"))
-            raise
-
-    async def _keep_until_over(self) -> None:
         while not self._over.done():
             began_s = self._now_s()
             self._changed.clear()

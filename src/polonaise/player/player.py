@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias, cast
 
 from polonaise.client.log import Log
 from polonaise.client.protocol.arguments import checked_id
-from polonaise.client.waiting import check_loop, forked, is_inherited
+from polonaise.client.waiting import cancelled_elsewhere, check_loop, forked, is_inherited
 from polonaise.errors import (
     BadOption,
     Closed,
@@ -348,11 +348,13 @@ class Player:
         ours = task in self._over or self._ended is None or self._ended.done()
         self._over.discard(task)
         if task.cancelled():
-            # By ourselves, or something that it called was, and nobody would do its work any more.
-            error: BaseException | None = None if ours else RuntimeError(f"{task.get_name()} was cancelled")
-        else:
-            error = task.exception()
-        if error is not None:
+            if not ours and not is_inherited(task.get_loop()):
+                # Nobody would do its work any more. Tasks of the client's are cancelled in the same moment, before or
+                # after this one: why nothing goes on is told alike of all.
+                self._log.fail(why := cancelled_elsewhere(task))
+                self._end(self._log.failure or why)
+                self._cancel_all()
+        elif (error := task.exception()) is not None:
             # Tasks handle the faults that they can meet: this is a mistake, and going on might deliver wrongly.
             _log.error("player %s has ended: %s", self.name, error, exc_info=error)
             self._end(error)

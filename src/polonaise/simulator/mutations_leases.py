@@ -28,8 +28,8 @@ LEASE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "holder-that-does-not-stop": Mutation(
         "polonaise.client.lease",
-        "                    self._tenure.renewed(began_s, self.duration_s)\n                    trouble = ",
-        "                    self._tenure.renewed(began_s, 5 * self.duration_s)\n                    trouble = ",
+        "                self._tenure.renewed(began_s, self.duration_s)\n                trouble = ",
+        "                self._tenure.renewed(began_s, 5 * self.duration_s)\n                trouble = ",
         "leases: a holder counts itself one for longer than the owner does",
     ),
 }

@@ -124,11 +124,12 @@ def error_of(failure: AppendFailure, partition: PartitionId, sequence: int, rece
         case Unordered.NOT_KNOWN_THERE:
             return UnsupportedVersion(f"{which} is not in the log, and is not sent: {cause}")
         case Unordered.STOPPED:
-            return Closed(f"{which} was not sent: the client was closed or the partition stopped{because}")
+            return Closed(f"{which} was not sent: {cause}")
         case Unordered.WITHDRAWN:
             return AppendExpired(f"{which} was withdrawn before it was sent")
         case Unordered.UNKNOWN:
-            return AppendUnknown(f"{which} was sent and its fate is not known: look for it in the log", receipt)
+            unheard = "and its fate is not known, because nothing more is heard"
+            return AppendUnknown(f"{which} was sent, {unheard}: look for it in the log ({cause})", receipt)
         case _:
             return AppendFailed(
                 f"{which} is not in the log and never will be ({reason.name.lower()}): append it again{because}"

@@ -54,9 +54,9 @@ class AppendFailure(NamedTuple):
     reason: FailureReason | Unordered
     value: int = -1
     cause: str = ""
-    """What kept the partition from committing when this client learned of the failure. For STOPPED it is the error that
-    stopped the partition, for NOT_KNOWN_THERE why the append is not sent, or not sent again. Empty if nothing is known,
-    after a close, for an append that a fed one has passed over, and for WITHDRAWN and UNKNOWN."""
+    """What kept the partition from committing when this client learned of the failure. For STOPPED and UNKNOWN it
+    is the error that stopped the partition, as a close does, too; for NOT_KNOWN_THERE why the append is not sent, or
+    not sent again. Empty if nothing is known, for an append that a fed one has passed over, and for WITHDRAWN."""
 
 
 class Pending:
@@ -272,14 +272,14 @@ class Outstanding:
         """Return the pending appends, in the order of sequences."""
         return list(dict.fromkeys(entry for entry in self._entries[self._head :] if entry is not None))
 
-    def stop(self, cause: str = "") -> list[Pending]:
-        """Settle everything, because nothing more will be sent or heard. `cause` says why; it is empty after a close.
+    def stop(self, cause: str) -> list[Pending]:
+        """Settle everything, because nothing more will be sent or heard. `cause` says why.
 
         What was sent is UNKNOWN, not failed: it may commit. What was not sent is STOPPED, and certainly not in the log.
         """
         watched: list[Pending] = []
         sent = max(self._head, self.sent - self._base + 1)
-        self._fail(self._head, sent, Unordered.UNKNOWN, watched)
+        self._fail(self._head, sent, Unordered.UNKNOWN, watched, cause)
         self._fail(sent, len(self._entries), Unordered.STOPPED, watched, cause)
         self._base += len(self._entries)
         self._entries.clear()
