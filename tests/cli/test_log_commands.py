@@ -99,6 +99,31 @@ def test_a_line_that_is_too_long_is_named_by_its_number(shell: Shell, end: bytes
     shell.refuses("log", "append", LOG, code="body_too_large", naming="line 3 is too long", stdin=lines)
 
 
+READ = 65_536
+"""Bytes that are read at once."""
+
+
+@pytest.mark.parametrize(
+    ("before", "end"),
+    [
+        (b"c" * (READ - 2) + b"\n", b"\r\n"),
+        (b"c" * (READ - 2) + b"\n", b"\r"),
+        (b"\xef\xbb\xbf", b"\n"),
+        (b"\xef\xbb\xbf", b""),
+        (b"\xef\xbb\xbf", b"\r\n"),
+    ],
+    ids=["CR LF over two reads", "CR at the end", "a mark before", "a mark before the only line", "both"],
+)
+def test_what_is_no_part_of_a_line_does_not_make_it_too_long_wherever_a_read_ends(
+    shell: Shell, before: bytes, end: bytes
+) -> None:
+    shell.cluster()
+    body = b"a" * 2**20
+    assert shell.run("log", "append", LOG, stdin=before + body + end).status == 0
+    assert bodies(shell)[-1] == body
+    shell.refuses("log", "append", LOG, code="body_too_large", naming="is too long", stdin=before + body + b"a" + end)
+
+
 def test_thousands_of_lines_go_out_together(shell: Shell) -> None:
     shell.cluster()
     said = shell.run("log", "append", LOG, stdin=b"".join(b"%d\n" % number for number in range(5_000)))

@@ -195,12 +195,13 @@ async def lines() -> AsyncGenerator[bytes, None]:
         for line in complete:
             yield _line(line, number)
             number += 1
-        _check_size(incomplete, number)
+        _line(incomplete, number)  # refused already while it is read, by the same rule
     if incomplete and (number > 1 or incomplete != codecs.BOM_UTF8):  # a mark alone is a file without a line
         yield _line(incomplete, number)
 
 
 def _line(line: bytes, number: int) -> bytes:
+    """Return the body in a line, or in what was read of it. Raises `BodyTooLarge`."""
     body = line.removesuffix(b"\r")
     if number == 1:
         body = body.removeprefix(codecs.BOM_UTF8)
