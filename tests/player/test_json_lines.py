@@ -209,6 +209,27 @@ async def test_what_json_can_not_say_is_refused(path: Path, value: Any, why: str
     assert path.read_bytes() == b""
 
 
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        ({1: "a", "1": "b"}, '"1"'),
+        ({"true": "a", True: "b"}, '"true"'),
+        ({None: "a", "null": "b"}, '"null"'),
+        ([{"a": ({1.5: "a", "1.5": "b"}, Decimal(1))}], '"1.5"'),
+    ],
+)
+async def test_an_object_in_which_two_keys_are_one_text_is_refused(path: Path, value: Any, key: str) -> None:
+    async with opened(
+        path, line_of=lambda _, entry: value if entry.payload == b"bad" else {1: 0, "2": {None: 0}}
+    ) as to:
+        told = await (await stream(to)).take(batch(-1, "good", "bad"))
+    assert (told.last, told.refusal) == (
+        0,
+        f"ValueError: the key {key} is twice in one object, where all keys are texts",
+    )
+    assert path.read_text() == '{"1": 0, "2": {"null": 0}}\n'
+
+
 @pytest.mark.parametrize("raised", IN_A_THREAD)
 async def test_whatever_makes_no_line_is_a_refusal(path: Path, raised: BaseException) -> None:
     def decode(payload: bytes) -> str:

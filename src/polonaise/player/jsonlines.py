@@ -8,7 +8,7 @@ import inspect
 import json
 import logging
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -33,6 +33,8 @@ _CLOSE_S_MAX: Final = 10.0
 """How many seconds `close` waits for a disk that does not answer."""
 _LINE_ENDS: Final = {ord(each): f"\\u{ord(each):04x}" for each in "\x85\u2028\u2029"}
 """Characters that some readers take for the end of a line, and their escapes. In JSON they stand within texts only."""
+_HOLDING: Final = (dict, list, tuple)
+"""What holds other values in JSON."""
 _REASON_CHARACTERS_MAX: Final = 500
 """The most characters of an error that the player is told."""
 
@@ -59,9 +61,9 @@ class JsonLinesTarget:
       JSON can say. A `Decimal` is a number with all its digits, in both.
     - `disk`: where the files are; None for the file system of this machine.
 
-    `decode` and `line_of` run in a thread and may run again for the same entry. An exception, or a value that JSON has
-    no word for, refuses the entry: the player is told, and sends it again after a pause. Raises `BadOption` for what
-    can't be meant.
+    `decode` and `line_of` run in a thread and may run again for the same entry. An exception, a value that JSON has no
+    word for, or keys that become one text (1 and `"1"`) refuse the entry: the player is told, and sends it again after
+    a pause. Raises `BadOption` for what can't be meant.
     """
 
     def __init__(
@@ -303,12 +305,31 @@ def _usual_line(decode: Callable[[bytes], Any] | None) -> LineOf:
 
 
 def _json_line(value: Any) -> bytes:
-    """Return the value in one line of JSON. Raises what `json.dumps` does for what JSON can't say, such as NaN."""
+    """Return the value in one line of JSON.
+
+    Raises `ValueError` for keys that become one, and what `json.dumps` does for what JSON can't say, such as NaN.
+    """
     try:
         line = _dumped(value, ensure_ascii=False).translate(_LINE_ENDS).encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON can only write as an escape
         line = _dumped(value, ensure_ascii=True).encode()
+    _check_keys(value)  # behind the encoder, which has refused a value within itself
     return line + b"\n"
+
+
+def _check_keys(value: Any) -> None:
+    """Raise `ValueError` for an object within the value of which two keys are the same text, such as 1 and "1"."""
+    left: list[Any] = [value] if isinstance(value, _HOLDING) else []
+    while left:
+        given = left.pop()
+        if isinstance(given, dict):
+            if set(map(type, given)) - {str}:
+                texts = Counter(json.dumps(key if isinstance(key, str) else json.dumps(key)) for key in given)
+                (key, times), *_ = texts.most_common(1)
+                if times > 1:
+                    raise ValueError(f"the key {key} is twice in one object, where all keys are texts")
+            given = given.values()
+        left += [each for each in given if isinstance(each, _HOLDING)]
 
 
 class _DecimalMet(Exception):
