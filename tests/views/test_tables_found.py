@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from sqlalchemy import make_url, text
 
-from polonaise.errors import ViewUnfit
-from polonaise.views.tables import Chunks, Field, MarkedTable, Shape
+from polonaise.errors import BadOption, ViewUnfit
+from polonaise.player.sqldelivery import SqlDeliveryTarget
+from polonaise.views.sql import SqlView
+from polonaise.views.tables import Chunks, Field, MarkedTable, Shape, snapshot
 from rigs.databases import engine_at, execute
 
 LOG = "aa" * 16
@@ -218,3 +223,55 @@ def test_what_the_view_s_own_table_has_fits_it(url: str) -> None:
         prepare(url, shape)
         with prepared(url, shape) as found_again:
             assert found_again.marks() == {}
+
+
+# ------------------------------------------------------------------ names
+
+
+def test_columns_and_tables_with_signs_in_their_names_are_merged_in_many_rows(url: str) -> None:
+    names = ["share%", "a%%b", "Sum%s", "x:y", "VALUES(x)", "q'q"]
+    for name, key, merged in (("a%b", "k%", names), ("keys", "k%%", [])):
+        shape = Shape(name, (Field(key, "int"), *(Field(each, "bigint") for each in names)), (key,))
+        shape = shape._replace(merge=dict(zip(merged, itertools.cycle(("sum", "max")), strict=False)))
+
+        def chunks(key: str = key) -> list[list[dict[str, int]]]:
+            return [[{key: k, **dict.fromkeys(names, 10 * k)} for k in range(3)]]
+
+        with prepared(url, shape) as table:
+            assert table.merge(chunks, {}, {0: 0})
+            assert table.merge(chunks, {0: 0}, {0: 1})
+        with snapshot(url, shape.fields, name, marks_table=None) as (_, parts):
+            held = sorted(row for part in parts for row in part)
+        now = [20 if merged and at % 2 == 0 else 10 for at in range(len(names))]
+        assert held[1] == (1, *now)
+
+
+@pytest.mark.parametrize("letter", ["n", "ü"])
+def test_a_name_is_refused_before_the_first_run_exactly_if_a_table_beside_it_could_not_be_made(
+    server_url: str, letter: str
+) -> None:
+    size = 1 if server_url.startswith("mariadb") else len(letter.encode())
+    most = (64 if server_url.startswith("mariadb") else 63) - len("_undecodable")
+    name = "x" * (most % size) + letter * (most // size)
+    at = datetime(2026, 1, 31, tzinfo=UTC)
+    letters = [{"partition": 0, "transaction_id": 0, "timestamp": at, "header": 0, "reason": "", "data": b""}]
+    refused = [{"partition": 0, "transaction_id": 0, "column_name": "", "reason": "", "row_json": ""}]
+    with prepared(server_url, SUMS._replace(name=name)) as table:
+        assert table.merge(one(1, 1), {}, {0: 0}, lambda: [letters], lambda: [refused])
+    with pytest.raises(BadOption, match=rf"the name of table {name}x_undecodable has 6[45] .*: choose a shorter one"):
+        MarkedTable(server_url, SUMS._replace(name=f"{name}x"), LOG, "d")
+    long = letter * 65
+    with pytest.raises(BadOption, match=rf"the name of column {long} has \d+ "):
+        MarkedTable(server_url, SUMS._replace(fields=(*SUMS.fields, Field(long, "int"))), LOG, "d")
+
+
+@pytest.mark.parametrize(("kind", "name"), [(SqlView, "marks_table"), (SqlDeliveryTarget, "name")])
+def test_other_tables_whose_names_begin_with_a_given_one_are_refused_likewise(
+    kind: type[SqlView] | type[SqlDeliveryTarget], name: str
+) -> None:
+    for url, most in (("postgresql+psycopg://u@127.0.0.1:1/d", 57), ("mariadb+pymysql://u@127.0.0.1:1/d", 58)):
+        options: dict[str, Any] = {name: "n" * most}
+        kind(url, **options)
+        options[name] += "n"
+        with pytest.raises(BadOption, match=f"nn_(given|fence) has {most + 7} .* choose a shorter one, or a shorter"):
+            kind(url, **options)

@@ -21,6 +21,7 @@ from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.columns import short_text, transactional_table
 from polonaise.views.database import Database
 from polonaise.views.databaseerrors import Trouble, first_line, trouble_in
+from polonaise.views.dialects import check_names
 from polonaise.views.fitness import check_tables, create_tables
 from polonaise.views.lostmarks import check_rows_kept
 from polonaise.views.marks import Marks
@@ -95,6 +96,7 @@ class SqlDeliveryTarget:
         self._create = create
         self._ids = Marks(f"{name}_ids", schema)
         self._fence = _FenceKept(f"{name}_fence", schema)
+        check_names(self._database.kind, [self._ids.table.name, self._fence.table.name])
         self._worker_count = 1 if self._database.has_one_writer else max(1, workers_max)
         self._close_s_max = close_s_max
         self._workers: dict[int, Worker] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -78,6 +79,22 @@ def _check(kind: str, driver: str) -> None:
             f"the driver {driver} can't be used for {kind}: its errors would be taken for others; use {wanted}, with "
             f"an address that begins with {_URLS[kind]}"
         )
+
+
+def check_names(kind: str, tables: Iterable[str], columns: Iterable[str] = ()) -> None:
+    """Raise `BadOption` for names of tables or columns that are too long for this kind of database."""
+    if kind == SQLITE:
+        return
+    # PostgreSQL cuts longer names, so two of them may become one.
+    most, what = (64, "letters") if kind in MARIADB else (63, "bytes in UTF-8")
+    for of, names in (("table", tables), ("column", columns)):
+        for name in names:
+            size = len(name if kind in MARIADB else name.encode())
+            if size > most:
+                raise BadOption(
+                    f"the name of {of} {name} has {size} {what}, and {kind} takes {most}: choose a shorter one"
+                    f"{', or a shorter name for what it begins with' if of == 'table' else ''}"
+                )
 
 
 def set_up(dialect: Dialect, driver: Any, *, utc: bool) -> None:

@@ -20,6 +20,7 @@ from polonaise.errors import BadOption, WorkerFenced
 from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
 from polonaise.views.database import Database
 from polonaise.views.databaseerrors import translated
+from polonaise.views.dialects import check_names
 from polonaise.views.fences import Fences
 from polonaise.views.fitness import check_tables, create_tables
 from polonaise.views.lostmarks import LostMarks, check_rows_kept
@@ -104,6 +105,8 @@ class SqlView:
         self._fences = Fences(f"{marks_table}_fence", self._marks.table.schema)
         self._once = None if self.once_table is None else OnceKept(self.once_table, self._marks.table.schema)
         self._lost = LostMarks(self._marks, self.metadata.sorted_tables if self.metadata is not None else ())
+        if create:
+            check_names(self._database.kind, [self._marks.table.name, self._lost.table.name, self.once_table or ""])
         self._worker_count = 1 if self._database.has_one_writer else max(1, workers_max)
         self._readers_max = readers_max
         self._close_s_max = close_s_max

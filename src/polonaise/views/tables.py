@@ -25,6 +25,7 @@ from sqlalchemy import (
     and_,
     case,
     cast,
+    column,
     func,
     inspect,
     or_,
@@ -43,7 +44,7 @@ from polonaise.views.columns import LONG_BINARY, LONG_TEXT, POSTGRESQL_BYTES, TI
 from polonaise.views.columntypes import DECIMAL, check_types
 from polonaise.views.database import Database, check_file
 from polonaise.views.databaseerrors import first_line
-from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE
+from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE, check_names
 from polonaise.views.fitness import check_key_texts, check_tables, create_tables
 from polonaise.views.letters import DeadLetters, RefusedRows
 from polonaise.views.lostmarks import check_rows_made
@@ -130,6 +131,9 @@ class MarkedTable:
         self._kept = DefinitionKept(f"{shape.name}_definition")
         self._letters = DeadLetters(shape.name)
         self._refused = RefusedRows(shape.name)
+        beside = [self._marks.table, self._kept.table, self._letters.table, self._refused.table]
+        names = [shape.name, *(each.name for each in beside)]
+        check_names(self._database.kind, names, [field.name for field in shape.fields])
         self._statements = RowStatements()
         self._prepared = False
         self._writer = RetryingWriter(self._database, time.sleep, self._look_again)
@@ -467,7 +471,9 @@ def _upsert(table: Table, shape: Shape, kind: str) -> Any:
     """Return the statement that inserts a row, or merges it with the one that has the same key."""
     if kind in MARIADB:
         into = mysql.insert(table)
-        merged = {name: _merged(table.c[name], into.inserted[name], how, kind) for name, how in shape.merge.items()}
+        # Not `into.inserted`: SQLAlchemy doubles the % of a name there once too often.
+        new = {name: func.values(column(name), type_=table.c[name].type) for name in shape.merge}
+        merged = {name: _merged(table.c[name], new[name], how, kind) for name, how in shape.merge.items()}
         # A statement has to change something: where there is nothing to merge, the key becomes itself.
         return into.on_duplicate_key_update(merged or {name: table.c[name] for name in shape.key[:1]})
     inserted: Any = postgresql.insert(table) if kind == POSTGRESQL else sqlite.insert(table)
