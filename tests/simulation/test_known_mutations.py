@@ -245,6 +245,10 @@ FOUND_BY_TESTS = {
     "every-lost-connection-was-idle": (
         "tests/views/test_driven_away.py::test_a_run_that_loses_its_connection_is_made_smaller_at_once[sqlite-False]"
     ),
+    "own-read-only-blamed-on-the-database": (
+        "tests/views/test_read_only.py"
+        "::test_what_makes_its_own_transaction_read_only_is_told_and_the_database_is_not_blamed[sqlite-True]"
+    ),
     "replaced-tail-believed": (
         "tests/storage/test_storage_presence.py::test_a_copy_in_the_place_of_files_is_not_believed_to_be_them"
     ),

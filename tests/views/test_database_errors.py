@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 from typing import Any
 
 import psycopg
@@ -25,9 +26,10 @@ POSTGRESQL = {
 }  # fmt: skip
 MARIADB = {
     1213: PASSING, 1205: PASSING, 1020: PASSING, 1412: PASSING, 3101: PASSING,
-    1047: AWAY, 1040: AWAY, 1290: AWAY, 1021: AWAY, 2003: AWAY,
+    1047: AWAY, 1040: AWAY, 1021: AWAY, 2003: AWAY,
     1153: DRIVEN, 1030: DRIVEN, 1969: DRIVEN, 1197: DRIVEN, 2006: DRIVEN, 2013: DRIVEN, 1927: DRIVEN,
-    1062: None, 1406: None, 1366: None, 1264: None, 1305: None,
+    1062: None, 1406: None, 1366: None, 1264: None, 1305: None, 1290: None,
+    1792: Trouble.READ_ONLY,
 }  # fmt: skip
 
 
@@ -49,6 +51,30 @@ def test_mariadb_by_its_number_whether_or_not_the_driver_brings_a_state(
 ) -> None:
     error: Any = pymysql.OperationalError(number, "said in any language")
     error.sqlstate = state
+    assert trouble_in(wrapped(error)) is trouble
+
+
+@pytest.mark.parametrize(
+    ("message", "trouble"),
+    [
+        ("The MariaDB server is running with the --read-only option so it cannot execute this statement", AWAY),
+        ("Der MariaDB-Server läuft mit der Option --innodb_read_only und kann diese Anweisung nicht ausführen", AWAY),
+        ("The MariaDB server is running with the --secure-file-priv option so it cannot execute it", None),
+    ],
+)
+def test_what_an_option_of_mariadb_forbids_passes_only_if_the_server_is_read_only(
+    message: str, trouble: Trouble | None
+) -> None:
+    assert trouble_in(wrapped(pymysql.OperationalError(1290, message))) is trouble
+
+
+@pytest.mark.parametrize(
+    ("code", "trouble"),
+    [(sqlite3.SQLITE_READONLY, Trouble.READ_ONLY), (sqlite3.SQLITE_READONLY_DBMOVED, AWAY)],
+)
+def test_a_file_of_sqlites_that_takes_no_changes_is_away(code: int, trouble: Trouble) -> None:
+    error = sqlite3.OperationalError("attempt to write a readonly database")
+    error.sqlite_errorcode = code
     assert trouble_in(wrapped(error)) is trouble
 
 

@@ -42,6 +42,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "is_stale = connection is not None and not connection.usable",
         "P13: a run that drives the database away is repeated whole, again and again, and nobody is told why",
     ),
+    "own-read-only-blamed-on-the-database": Mutation(
+        "polonaise.views.databaseerrors",
+        "        if isinstance(link, MadeReadOnly):\n",
+        "        if isinstance(link, MadeReadOnly) and not link.text:\n",
+        "P13: a transaction that makes itself read-only waits for its database for ever, and is told to nobody",
+    ),
     "removed-socket-not-made-again": Mutation(
         _SOCKETS,
         "            if identity(path) == self._identity:\n",

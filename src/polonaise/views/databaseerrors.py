@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import re
 import sqlite3
 from collections.abc import Iterator
 from typing import Any, Final
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from polonaise.errors import ViewUnavailable
+from polonaise.errors import BadOption, ViewUnavailable
 from polonaise.redaction import redacted_line
 
 
@@ -27,6 +28,13 @@ class Trouble(enum.Enum):
     DRIVEN = "driven"
     """The connection was lost, or a limit of size, time or memory was reached: the database may be away, or have been
     driven to it by what was sent. Less at a time may do."""
+    READ_ONLY = "read-only"
+    """This transaction takes no changes: the database is away, such as a standby until it is promoted. If it took some
+    before, what was done in it has made it so."""
+
+
+class MadeReadOnly(BadOption):
+    """What `apply` did has made its transaction read-only: no trouble of the database's, though the cause looks so."""
 
 
 _POSTGRESQL: Final[dict[str, Trouble]] = {
@@ -44,7 +52,7 @@ _POSTGRESQL: Final[dict[str, Trouble]] = {
     "57P01": Trouble.DRIVEN,  # the connection was ended by an administrator
     "57P02": Trouble.DRIVEN,  # another connection crashed: perhaps by what this one sent
     "57P05": Trouble.DRIVEN,  # `idle_session_timeout`
-    "25006": Trouble.AWAY,  # read-only, such as a standby until it is promoted
+    "25006": Trouble.AWAY,  # read-only: a standby, or another server that this one has asked
     "XX001": Trouble.AWAY,  # damaged data, and a damaged index
     "XX002": Trouble.AWAY,
 }
@@ -57,8 +65,11 @@ _POSTGRESQL_CLASSES: Final = {
 """What the beginning of a SQLSTATE means, if the whole of it is not in the table."""
 _FAILED_BEFORE: Final = "25P02"
 """The SQLSTATE of each statement in a transaction after an error."""
-_STALE_PLAN: Final = "RevalidateCachedQuery"
-"""The function of PostgreSQL whose error means that a table was altered after a statement was prepared."""
+_POSTGRESQL_FUNCTIONS: Final = {
+    "RevalidateCachedQuery": Trouble.PASSING,  # a table was altered after a statement was prepared
+    "PreventCommandIfReadOnly": Trouble.READ_ONLY,
+}
+"""What an error means by the function of PostgreSQL's that raises it, where the SQLSTATE has several meanings."""
 
 _MARIADB: Final[dict[int, Trouble]] = {
     **dict.fromkeys(
@@ -70,9 +81,9 @@ _MARIADB: Final[dict[int, Trouble]] = {
     ),
     **dict.fromkeys(
         # cannot write, disk full, error writing, too many connections, server not ready (Galera), shutting down, table
-        # full, error during commit, too many connections of this user, limit of this user, read-only (three ways),
-        # binary log can't be written; damaged tables and indexes
-        (3, 1021, 1026, 1040, 1047, 1053, 1114, 1180, 1203, 1226, 1290, 1792, 1836, 1598, 1034, 1194, 1712),
+        # full, error during commit, too many connections of this user, limit of this user, read-only, binary log
+        # can't be written; damaged tables and indexes
+        (3, 1021, 1026, 1040, 1047, 1053, 1114, 1180, 1203, 1226, 1836, 1598, 1034, 1194, 1712),
         Trouble.AWAY,
     ),
     **dict.fromkeys(
@@ -103,7 +114,11 @@ _MARIADB: Final[dict[int, Trouble]] = {
         Trouble.DRIVEN,
     ),
     **dict.fromkeys((2002, 2003, 2005), Trouble.AWAY),  # the driver's own: nobody answers at this address
+    1792: Trouble.READ_ONLY,
 }
+_OPTION_PREVENTS: Final = 1290
+"""MariaDB's number for what an option of the server forbids. Its message has the option's name, in each language."""
+_READ_ONLY_OPTION: Final = re.compile(r"read[-_]only")
 _MARIADB_LOST: Final = range(2000, 2100)
 """Numbers of the driver's own: it has lost its connection."""
 
@@ -132,6 +147,8 @@ def trouble_in(error: BaseException) -> Trouble | None:
     while link is not None and id(link) not in seen:
         seen.add(id(link))
         trouble = None
+        if isinstance(link, MadeReadOnly):
+            return None
         if isinstance(link, DBAPIError):
             trouble = _trouble_of(link)
         elif isinstance(link, sqlite3.Error):
@@ -170,11 +187,13 @@ def _trouble_of(error: DBAPIError) -> Trouble | None:
         return _trouble_of_sqlite(original)
     # MariaDB's numbers say more than its SQLSTATEs, of which newer drivers bring one, too.
     number = original.args[0] if original is not None and original.args else None
-    trouble = _trouble_of_mariadb(number) if isinstance(number, int) else _trouble_of_postgresql(original)
+    trouble = _trouble_of_mariadb(number, original) if isinstance(number, int) else _trouble_of_postgresql(original)
     return Trouble.DRIVEN if trouble is None and error.connection_invalidated else trouble
 
 
-def _trouble_of_mariadb(number: int) -> Trouble | None:
+def _trouble_of_mariadb(number: int, original: object) -> Trouble | None:
+    if number == _OPTION_PREVENTS and _READ_ONLY_OPTION.search(str(original)):
+        return Trouble.AWAY
     return _MARIADB.get(number, Trouble.DRIVEN if number in _MARIADB_LOST else None)
 
 
@@ -182,14 +201,16 @@ def _trouble_of_postgresql(original: Any) -> Trouble | None:
     state = getattr(original, "sqlstate", None)
     if not isinstance(state, str):
         return None
-    if getattr(getattr(original, "diag", None), "source_function", None) == _STALE_PLAN:
-        return Trouble.PASSING
+    function = getattr(getattr(original, "diag", None), "source_function", None)
+    if function in _POSTGRESQL_FUNCTIONS:
+        return _POSTGRESQL_FUNCTIONS[function]
     classes = (trouble for beginning, trouble in _POSTGRESQL_CLASSES.items() if state.startswith(beginning))
     return _POSTGRESQL.get(state, next(classes, None))
 
 
 def _trouble_of_sqlite(error: sqlite3.Error) -> Trouble | None:
     """Return the `Trouble` that SQLite's result code means; None for any other error."""
-    # The low byte is the result; higher ones refine it (SQLITE_BUSY_SNAPSHOT and so on). The driver's own errors have
-    # no code.
-    return _SQLITE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+    # The low byte is the result; higher ones refine it (SQLITE_BUSY_SNAPSHOT and so on): read-only because of the file,
+    # for one. The driver's own errors have no code.
+    code = getattr(error, "sqlite_errorcode", 0)
+    return Trouble.READ_ONLY if code == sqlite3.SQLITE_READONLY else _SQLITE.get(code & 0xFF)

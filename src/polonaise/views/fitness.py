@@ -34,7 +34,7 @@ def create_tables(writer: WriterConnection, tables: Sequence[Table]) -> None:
                     metadata.create_all(db)
             return
         except DBAPIError as error:
-            if not tries_left or trouble_in(error) in (Trouble.AWAY, Trouble.DRIVEN):
+            if not tries_left or trouble_in(error) not in (None, Trouble.PASSING):
                 raise
 
 

@@ -70,7 +70,7 @@ class RetryingWriter:
                     self._lost()
                     if connection is None:  # none could be had: the error says all of it
                         raise
-                    if trouble is Trouble.AWAY:
+                    if trouble is not Trouble.DRIVEN:
                         raise ViewUnavailable(f"the database is not available: {first_line(error)}") from error
                     if not (is_stale and left):
                         raise DrivenAway(f"the database is not available: {first_line(error)}") from error

@@ -14,7 +14,7 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from polonaise.errors import BadOption
-from polonaise.views.databaseerrors import has_failed_before, trouble_in
+from polonaise.views.databaseerrors import MadeReadOnly, Trouble, first_line, has_failed_before, trouble_in
 from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE
 
 _WRITER: Final = "polonaise_writer"
@@ -50,6 +50,10 @@ _MAY_NOT_COMMIT: Final = (
 _HAS_ENDED: Final = (
     f"{_MAY_NOT_END}; OR ROLLBACK and RAISE(ROLLBACK) end it as well, but ABORT does not; so may an error that was "
     "caught outside of begin_nested()"
+)
+_MADE_READ_ONLY: Final = (
+    "`apply` may not make its SQL transaction read-only, in which the high-water mark is written, too: remove what "
+    "does so"
 )
 
 _NOTING: Final[WeakSet[Engine]] = WeakSet()
@@ -177,7 +181,17 @@ class WriterConnection:
             self._meddled = True
             raise BadOption(_HAS_ENDED) from error
 
-    def _reason(self, error: BaseException) -> DBAPIError | None:
+    def _reason(self, error: BaseException) -> Exception | None:
+        """Return the error that is to be raised in the place of `error`; None if that says all."""
+        ending = self._ending(error)
+        cause = ending or error
+        # Where there is a last step, the transaction has taken the mark before.
+        if self.last_step is None or trouble_in(cause) is not Trouble.READ_ONLY or not isinstance(error, Exception):
+            return ending
+        self._meddled = True  # what made it so may be a setting of the connection
+        return MadeReadOnly(f"{_MADE_READ_ONLY}: {first_line(cause)}")
+
+    def _ending(self, error: BaseException) -> DBAPIError | None:
         """Return the error with which the database has ended the transaction, if `error` only followed from it."""
         if self._ended_by is not None:
             return self._ended_by if isinstance(error, Exception) and error is not self._ended_by else None
