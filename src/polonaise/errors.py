@@ -308,7 +308,7 @@ class AccessDenied(DiskFailed):
 
 
 class DirectoryGone(DiskFailed):
-    """A directory in use was removed, moved or replaced.
+    """A directory in use, or a file that holds its place, was removed, moved or replaced: the message says which.
 
     Nobody who opens the directory by its name finds what this process writes to its open files.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 
 import pytest
@@ -10,11 +11,23 @@ import pytest
 from polonaise.errors import DirectoryGone, PartitionUnavailable, PolonaiseError
 from polonaise.host import Host
 from polonaise.simulator.diskimages import DirectoryImage
+from polonaise.storage.clusternote import NOTE_FILE
+from polonaise.storage.namefile import NAME_FILE
 from polonaise.terms import UNRESOLVED
+from polonaise.wire.messages import NoteValues
 from rigs.log import CONTROL, PARTITION, Maker, crcs, remove_entry
 from rigs.storage import DIRECTORY, Node, Owner, fenced, filled, opened, simulate, simulated
 
 NOTICED_S = 3.0
+
+
+WHAT_TO_DO = {
+    "directory": f"{DIRECTORY} was removed, moved or replaced .* start the node again; an empty directory is filled",
+    "replaced": f"{DIRECTORY} was removed, moved or replaced .* start the node again; an empty directory is filled",
+    "control file": f"{CONTROL} was removed, moved or replaced .*: put back the file itself .* otherwise, if the other",
+    "both files": f"{CONTROL} and {DIRECTORY}/disk.lock were removed, .*: put back the file itself",
+    "lock": f"{DIRECTORY}/disk.lock was removed, moved or replaced .*: nothing is lost: start the node again",
+}
 
 
 def replaced(node: Node) -> None:
@@ -23,7 +36,7 @@ def replaced(node: Node) -> None:
     node.disk.change_names((directory, name, DirectoryImage()))
 
 
-@pytest.mark.parametrize("what", ["directory", "replaced", "control file", "lock"])
+@pytest.mark.parametrize("what", ["directory", "replaced", "control file", "lock", "both files"])
 def test_a_node_without_its_directory_acknowledges_nothing_and_says_why(
     what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -40,11 +53,14 @@ def test_a_node_without_its_directory_acknowledges_nothing_and_says_why(
                 remove_entry(node.disk, CONTROL)
             case "lock":
                 remove_entry(node.disk, f"{DIRECTORY}/disk.lock")
+            case "both files":
+                remove_entry(node.disk, CONTROL)
+                remove_entry(node.disk, f"{DIRECTORY}/disk.lock")
         before = node.disk.paths()
         await asyncio.sleep(NOTICED_S)
         with pytest.raises(DirectoryGone):
             await owner.store(5, made[4])
-        with pytest.raises(DirectoryGone, match=f"{DIRECTORY} was removed, moved or replaced .* start the node again"):
+        with pytest.raises(DirectoryGone, match=WHAT_TO_DO[what]):
             await Owner.connected(host)
         assert node.node.open_files == 0, "neither the control file nor the lock is open any more"
         await node.node.close()
@@ -53,6 +69,31 @@ def test_a_node_without_its_directory_acknowledges_nothing_and_says_why(
     with caplog.at_level(logging.CRITICAL):
         simulate(script)
     assert [record.levelname for record in caplog.records] == ["CRITICAL"]
+
+
+@pytest.mark.parametrize("when", ["running", "restarted"])
+@simulated
+async def test_the_small_files_of_a_node_are_written_again_where_they_are_missing(
+    host: Host, node: Node, *, caplog: pytest.LogCaptureFixture, when: str
+) -> None:
+    owner = await filled(host, Maker().batches(2))
+    await owner.identify("storage-1")
+    await owner.link.request(NoteValues(json.dumps({"unique_id": 7}).encode()), deadline_s=10)
+    if when == "restarted":
+        await node.restart()
+        await fenced(host, 2)
+    paths = [f"{DIRECTORY}/{name}" for name in (NAME_FILE, NOTE_FILE)]
+    before = [node.disk.files()[path] for path in paths]
+    for path in paths:
+        remove_entry(node.disk, path)
+    await asyncio.sleep(NOTICED_S)
+    assert [node.disk.files()[path] for path in paths] == before
+    assert [record.getMessage() for record in caplog.records if "written again" in record.getMessage()] == [
+        f"{path} was removed under the running node, and was written again" for path in paths
+    ]
+    await node.restart(power_loss=True)
+    await fenced(host, 3)
+    assert node.node.name == "storage-1"
 
 
 @simulated

@@ -53,6 +53,15 @@ WIPE: Final = (
     "filled from them; keep the old one until it was (an older copy of the file would not know what was promised since)"
 )
 """What to do about a damaged control file, for messages."""
+_PUT_RIGHT: Final = {
+    "": "put back what belongs there if it was moved, then start the node again; an empty directory is filled from the "
+    "other replicas",
+    CONTROL_FILE: f"put back the file itself if it was moved away, then start the node again; otherwise, {WIPE}",
+    LOCK_FILE: "nothing is lost: start the node again, which makes this file anew; no other process may use the "
+    "directory meanwhile",
+}
+"""What to do where the directory itself, or of its files this one, is not in its place, for messages. The first counts:
+a directory in which the control file is missing is not put right by a new lock."""
 _HEADER: Final = struct.Struct("<4sHHq16s")
 _MAGIC: Final = b"PLNW"
 _CRC_OFFSET: Final = 124
@@ -221,7 +230,7 @@ class ControlFile:
         lock: DirectoryLock,
         file: File,
         cluster_key: bytes,
-        identities: tuple[Identity | None, ...],
+        identities: dict[str, Identity | None],
     ) -> None:
         """Private: a control file is opened with `open`."""
         self._host = host
@@ -280,12 +289,18 @@ class ControlFile:
 
         The system does not tell by itself: files that were removed can still be written.
         """
-        if await _identities(self._host.disk, self.directory) != self._identities:
-            raise DirectoryGone(
-                f"{self.directory} was removed, moved or replaced under the running node, which has let go of it: put "
-                "back what belongs there if it was moved, then start the node again; an empty directory is filled from "
-                "the other replicas"
-            )
+        found = await _identities(self._host.disk, self.directory)
+        gone = [name for name in _PUT_RIGHT if found[name] != self._identities[name]]
+        if not any(gone):
+            return
+        # Of the files of a directory that is gone itself, there is nothing to be told.
+        names = gone if gone[0] else gone[:1]
+        what = " and ".join(f"{self.directory}/{name}".removesuffix("/") for name in names)
+        were = "was" if len(names) == 1 else "were"
+        raise DirectoryGone(
+            f"{what} {were} removed, moved or replaced under the running node, which has let go of its directory: "
+            f"{_PUT_RIGHT[gone[0]]}"
+        )
 
     def partition_directory(self, partition: PartitionId) -> str:
         """Return the path of a partition's directory."""
@@ -425,12 +440,12 @@ class ControlFile:
                 await self._file.write(offset_of(partition) + 2 * SECTOR_BYTES, [sector])
 
 
-async def _identities(disk: Disk, directory: str) -> tuple[Identity | None, ...]:
-    """Return the identities of the files that the directory's names lead to: control file and lock.
+async def _identities(disk: Disk, directory: str) -> dict[str, Identity | None]:
+    """Return the identities of the directory, by an empty name, and of its control file and lock.
 
     The lock file is compared as well: if it were gone, another node could lock the directory.
     """
-    return tuple([await disk.identity(f"{directory}/{name}") for name in (CONTROL_FILE, LOCK_FILE)])
+    return {name: await disk.identity(f"{directory}/{name}".removesuffix("/")) for name in _PUT_RIGHT}
 
 
 def offset_of(partition: PartitionId) -> int:

@@ -217,8 +217,8 @@ class HostElection:
             with contextlib.suppress(PolonaiseError):  # not to be read at the moment: that does not mean it is gone
                 lock_file = await host.disk.identity(path)
         raise DirectoryGone(
-            f"{path} was removed, moved or replaced while the log ran, and perhaps all that is in its directory: "
-            "put back what belongs there"
+            f"{path} was removed, moved or replaced while the log ran, and perhaps all that is in its directory: if "
+            "that file alone, open the log again, which makes it anew; otherwise put back what belongs there first"
         )
 
     async def _watch_sockets(self, host: EmbeddedHost, nodes: asyncio.Future[None]) -> None:

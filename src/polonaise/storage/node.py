@@ -31,9 +31,9 @@ from polonaise.log.control import ControlFile
 from polonaise.log.openfiles import OpenFiles
 from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segmentreader import SegmentCache
-from polonaise.storage.clusternote import Note, checked, held_elsewhere, merged, read_note, write_note
+from polonaise.storage.clusternote import NOTE_FILE, Note, checked, held_elsewhere, merged, read_note, write_note
 from polonaise.storage.measures import StorageMeasures
-from polonaise.storage.namefile import check_name, read_name, write_name
+from polonaise.storage.namefile import NAME_FILE, check_name, read_name, write_name
 from polonaise.storage.noroom import NoRoom
 from polonaise.storage.partitionreplica import PartitionReplica, ReplicaRead
 from polonaise.storage.presence import Presence
@@ -115,7 +115,11 @@ class StorageNode:
             host, settings, lambda: self._known, lambda partition: self._replica(partition, create=False)
         )
         self._presence = Presence(
-            settings, lambda: self._control, lambda: list(self._partitions.values()), self._let_go
+            settings,
+            lambda: self._control,
+            lambda: list(self._partitions.values()),
+            self._let_go,
+            self._write_small_files_again,
         )
         self._gone: DirectoryGone | None = None
         """The reason why nothing is stored any more; None while the directory is there."""
@@ -236,6 +240,21 @@ class StorageNode:
             await control.close()
             raise
         self._control, self._cluster_key = control, control.cluster_key
+
+    async def _write_small_files_again(self) -> None:
+        """Write the files of the node's name and of its note again, where somebody has removed them.
+
+        Otherwise they would be missed when the node starts the next time.
+        """
+        disk, directory = self._host.disk, self._settings.directory
+        async with self._naming:
+            if self.name is not None and await disk.identity(f"{directory}/{NAME_FILE}") is None:
+                await write_name(disk, directory, self.name)
+                _log.warning("%s/%s was removed under the running node, and was written again", directory, NAME_FILE)
+        async with self._noting:
+            if self._note and await disk.identity(f"{directory}/{NOTE_FILE}") is None:
+                await write_note(disk, directory, self._note)
+                _log.warning("%s/%s was removed under the running node, and was written again", directory, NOTE_FILE)
 
     async def _opened_name(self) -> StorageId | None:
         """Return the name in the directory, which has a control file; None if no name is there.

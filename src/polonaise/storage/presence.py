@@ -25,8 +25,9 @@ class Presence:
         control: Callable[[], ControlFile | None],
         replicas: Callable[[], Sequence[PartitionReplica]],
         let_go: Callable[[DirectoryGone], Coroutine[Any, Any, None]],
+        write_again: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
-        """Make the check. `let_go` is called once, when the directory is gone.
+        """Make the check. `let_go` is called once, when the directory is gone, and `write_again` each time it is there.
 
         `control` returns the open control file, None while a new node has none; `replicas` returns the replicas that
         the node runs.
@@ -35,6 +36,7 @@ class Presence:
         self._control = control
         self._replicas = replicas
         self._let_go = let_go
+        self._write_again = write_again
         self._checked = 0
         """The number of partitions written to that were checked so far: it says whose turn is next."""
         self._idle_checked = 0
@@ -53,6 +55,7 @@ class Presence:
                 await self._check()
                 self._error_logged = ""
                 self.space = await self._look_at_space(host)
+                await self._write_again()
             except DirectoryGone as error:
                 self.space = None
                 # In a task of its own, because letting go cancels this one.
