@@ -499,6 +499,15 @@ class Server:
         elif self._telling is None or self._telling.done():
             self._telling = self._host.spawn(self._tell_given_up(given_up), "partitions that are given up")
 
+    @property
+    def _not_served_again(self) -> list[PartitionId]:
+        """The partitions that this server has given up, but for those that it serves again.
+
+        Others are told of these for a while, too, so that none comes back too early.
+        """
+        given_up = ((partition, self.partitions.get(partition)) for partition in sorted(self.given_up))
+        return [partition for partition, served in given_up if served is None or served.owner.session is None]
+
     async def _tell_given_up(self, given_up: frozenset[PartitionId]) -> None:
         """Tell the others which partitions this server can't serve; after a failure, the next look tells them again."""
         try:
@@ -692,7 +701,7 @@ class Server:
             storage_resent={name: link.resent for name, link in self._links.items()},
             coordinator_errors=self._trouble.errors,
             missing_servers=None if self._expected.seen is None else len(self._expected.missing),
-            given_up=len(self.given_up),
+            given_up=len(self._not_served_again),
             coordinator_servers={name: not why for name, why in self._expected.coordinator_servers.items()},
             coordinator_trouble=self._coordinator_trouble,
             fragments_scrub=self._scrubbing.health() if self._scrubbing is not None else None,
@@ -728,7 +737,7 @@ class Server:
             "coordinator_servers": self._expected.coordinator_troubles(),
             "coordinator": self._coordinator_trouble,
             "not_owning": self.not_owning,
-            "given_up": sorted(self.given_up),
+            "given_up": self._not_served_again,
             "tls": network_trouble(self._host.network),
             "unreachable": unreachable(self._host.network),
             "clock": self._clock.health(),
