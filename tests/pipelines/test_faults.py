@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import traceback
 from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException, PySparkRuntimeError
 
-from polonaise.errors import FragmentDamaged, PolonaiseError, SparkFailed, StoreUnavailable
+from polonaise.errors import FragmentDamaged, PolonaiseError, SparkFailed, StoreUnavailable, ViewFailed
 from polonaise.pipelines import tasks
 from polonaise.pipelines.jobsession import job_session
 from polonaise.pipelines.progress import Silence
-from polonaise.pipelines.sparkerrors import translated
+from polonaise.pipelines.rowtexts import shown
+from polonaise.pipelines.sparkerrors import translated, translating
 from polonaise.pipelines.tasks import run_tasks
 from polonaise.spark import sessions
 
@@ -56,6 +59,25 @@ def test_what_spark_says_of_values_is_told_without_their_secrets() -> None:
         assert "hunter2" not in text
         assert "postgresql://u:***" in text
     assert translated(PySparkException(said)).text.endswith("…: no")
+
+
+@pytest.mark.parametrize(
+    "text", ["a\npassword=hunter2", '{"password": "hunter2"}', "the\tkey 'x', password: hunter2", "x" * 9_000 + "\\"]
+)
+def test_a_text_of_a_row_is_redacted_as_it_was_before_json_escaped_it(text: str) -> None:
+    for whole in (json.dumps({"key": text, "email": "joe@bank"}, separators=(",", ":")), json.dumps([text])[:-2]):
+        assert "hunter2" not in shown(whole)
+    assert (
+        shown('{"account":17,"email":"joe@bank","note":null}') == '{"account": 17, "email": "joe@bank", "note": null}'
+    )
+
+
+def test_a_traceback_does_not_show_a_row_either() -> None:
+    said = '[USER_RAISED_EXCEPTION] polonaise.errors.ViewFailed: [view_failed] row \2{"key":"//u:hunter2@h"}\3: no'
+    with pytest.raises(ViewFailed) as failed, translating():
+        raise PySparkException(said)
+    trace = "".join(traceback.format_exception(failed.value))
+    assert "hunter2" not in trace
 
 
 def test_what_java_raises_as_spark_starts_is_told_in_its_words() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import traceback
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -141,6 +142,7 @@ def test_a_row_is_shown_without_the_secrets_in_it_wherever_it_is_cut(
         for shown in (str(failed.value), str(named), named.row):
             assert "hunter" not in shown
             assert "postgresql://u:***" in shown
+        assert "hunter" not in "".join(traceback.format_exception(failed.value))
 
 
 def test_the_sum_of_a_key_is_told_without_the_secret_in_it(

@@ -5,6 +5,7 @@ What Spark cut to what is shown could end within a password, which is not seen t
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
@@ -23,8 +24,8 @@ _CARRIED: Final = 10_000
 _BEGIN, _END = "\x02", "\x03"
 """Around a row's text within an error of Spark's. JSON escapes both, so they are never a part of it."""
 _CARRIED_ROW: Final = re.compile(f"{_BEGIN}([^{_END}]*){_END}")
-_TOKENS: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[,:]')
-"""The texts of a JSON object, and what stands between them."""
+_TOKENS: Final = re.compile(r'"(?P<text>(?:[^"\\]|\\(?:u[0-9A-Fa-f]{4}|[^u]))*)"?|[,:]')
+"""The texts of a JSON object, the last of which may be cut, and what stands between them."""
 _EXACT: Final = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -51,9 +52,20 @@ def carried_in_error(columns: Iterable[Column]) -> Column:
 
 def shown(row: str) -> str:
     """Return what people read of a row: redacted, and then cut."""
-    # As words of their own: all columns in front of an at sign would be taken for a part of the address.
-    spaced = _TOKENS.sub(lambda token: token[0] if token[0][0] == '"' else f"{token[0]} ", row)
-    return redacted(spaced, _SHOWN)
+    return redacted(_TOKENS.sub(_shown_token, row), _SHOWN)
+
+
+def _shown_token(token: re.Match[str]) -> str:
+    if token["text"] is None:
+        # As words of their own: all columns in front of an at sign would be taken for a part of the address.
+        return f"{token[0]} "
+    # Without JSON's escapes: the letter of `\n` is none of the word behind it.
+    return json.dumps(redacted(json.loads(f'"{token["text"]}"')), ensure_ascii=False)
+
+
+def has_row(text: str) -> bool:
+    """Whether the text of an error has a row in it, as Spark made it."""
+    return _CARRIED_ROW.search(text) is not None
 
 
 def shown_in_error(text: str) -> str:

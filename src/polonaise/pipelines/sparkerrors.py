@@ -11,7 +11,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from polonaise.errors import PolonaiseError, SparkFailed, error_of
-from polonaise.pipelines.rowtexts import shown_in_error
+from polonaise.pipelines.rowtexts import has_row, shown_in_error
 from polonaise.redaction import redacted
 
 _OURS: Final = re.compile(
@@ -46,7 +46,8 @@ def translating() -> Iterator[None]:
     try:
         yield
     except SPARKS as error:
-        raise translated(error) from error
+        # A row in Spark's own words may have a secret, which a traceback would show.
+        raise translated(error) from (None if has_row(str(error)) else error)
 
 
 def translated(error: PySparkException | Py4JError) -> PolonaiseError:
