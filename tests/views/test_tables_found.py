@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from sqlalchemy import make_url, text
+from sqlalchemy import event, make_url, text
 
 from polonaise.errors import BadOption, ViewUnfit
 from polonaise.player.sqldelivery import SqlDeliveryTarget
@@ -85,6 +85,27 @@ def test_rows_whose_definition_alone_is_gone_are_replaced_by_a_rebuild(url: str)
     with prepared(url) as table:
         assert table.replace(one(1, 6), {0: 3}, {0: 3})
     assert rows(url) == [(1, 6)]
+
+
+def test_rows_that_another_process_commits_while_they_are_looked_for_are_the_view_s(postgresql_url: str) -> None:
+    with engine_at(postgresql_url, isolation_level="READ COMMITTED") as engine, prepared(postgresql_url) as quicker:
+
+        def commit_first(*given: Any) -> None:
+            if "FROM sums LIMIT" in " ".join(given[2].split()):
+                assert quicker.merge(one(1, 5), {}, {0: 3})
+
+        event.listen(engine, "before_cursor_execute", commit_first)
+        with contextlib.closing(MarkedTable(engine, SUMS, LOG, "d")) as late:
+            late.prepare()
+            assert late.marks() == {0: 3}
+
+
+def test_a_rebuild_leaves_another_application_s_table_alone_that_is_called_as_one_beside_the_view_s(url: str) -> None:
+    execute(url, "CREATE TABLE sums_refused (n INT)", "INSERT INTO sums_refused VALUES (1)")
+    with prepared(url) as table:
+        assert table.replace(one(1, 5), {}, {0: 3})
+    with engine_at(url) as engine, engine.connect() as db:
+        assert db.execute(text("SELECT n FROM sums_refused")).all() == [(1,)]
 
 
 # ------------------------------------------------------------------ types

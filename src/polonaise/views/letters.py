@@ -24,8 +24,11 @@ class LeftOut:
         self.table = table
 
     def clear(self, db: Connection) -> None:
-        """Delete all rows, if the table exists."""
-        if inspect(db).has_table(self.table.name):
+        """Delete all rows, if the table exists. Another application's of the same name is left alone."""
+        inspector, name = inspect(db), self.table.name
+        if inspector.has_table(name) and {each["name"] for each in inspector.get_columns(name)} >= set(
+            self.table.c.keys()
+        ):
             db.execute(self.table.delete())
 
 
