@@ -37,7 +37,7 @@ BEFORE = """
             polonaise.connect(f"embedded:{directory}/log") as log,
             log.group("workers", handler=handle) as group,
             log.lease("one", duration_s=3) as lease,
-            serve(JsonLinesTarget(f"{directory}/lines"), sys.argv[2]) as server,
+            serve(JsonLinesTarget(f"{directory}/lines"), "link://127.0.0.1:0") as server,
             Player(log, "p", lambda tx: {"a": tx.data}, {"a": remote(server.address)}) as player,
         ):
             first = await log.append(b"first", partition=0)
@@ -57,13 +57,13 @@ BEFORE = """
 """
 
 
-def run(script: str, tmp_path: Path, address: str) -> list[str]:
+def run(script: str, tmp_path: Path) -> list[str]:
+    # Not over gRPC, whose own library may end a forked child before any of our code runs there.
     script = f"{textwrap.dedent(BEFORE)}\n{textwrap.dedent(script)}\nasyncio.run(main())\n"
-    return output_of(run_python("-W", "ignore", "-c", script, tmp_path, address)).splitlines()
+    return output_of(run_python("-W", "ignore", "-c", script, tmp_path)).splitlines()
 
 
-@pytest.mark.parametrize("address", ["link://127.0.0.1:0", "grpc://127.0.0.1:0"], ids=["link", "grpc"])
-def test_in_a_forked_child_nothing_says_that_it_is_well(tmp_path: Path, address: str) -> None:
+def test_in_a_forked_child_nothing_says_that_it_is_well(tmp_path: Path) -> None:
     said = run(
         """
         def in_child(group, lease, server, player):
@@ -79,7 +79,6 @@ def test_in_a_forked_child_nothing_says_that_it_is_well(tmp_path: Path, address:
             os._exit(0)
         """,
         tmp_path,
-        address,
     )
     assert said == [*["False True"] * 3, "down", "(False, ())", *["forked"] * 5, "[True, True, True] True (0,)"]
 
@@ -94,6 +93,5 @@ def test_a_forked_child_may_close_what_it_has_inherited_and_its_parent_goes_on(t
             sys.exit(0)  # through every `async with`, too
         """,
         tmp_path,
-        "link://127.0.0.1:0",  # the library of gRPC is not to be forked
     )
     assert said == [*["None"] * 4, "True", "[True, True, True] True (0,)"]
