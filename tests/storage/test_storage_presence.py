@@ -10,6 +10,8 @@ import pytest
 
 from polonaise.errors import DirectoryGone, PartitionUnavailable, PolonaiseError
 from polonaise.host import Host
+from polonaise.node.condition import storage_reasons
+from polonaise.node.reasons import Reason
 from polonaise.simulator.diskimages import DirectoryImage
 from polonaise.storage.clusternote import NOTE_FILE
 from polonaise.storage.namefile import NAME_FILE
@@ -115,8 +117,12 @@ async def test_a_removed_file_that_is_written_is_a_loss_and_is_copied_anew(
 ) -> None:
     made = Maker().batches(8)
     owner = await filled(host, made[:4])
+    assert storage_reasons(node.node.health()) == []
     remove_entry(node.disk, node.segment() if what == "segment" else f"{DIRECTORY}/{PARTITION}")
     await asyncio.sleep(NOTICED_S)
+    ((reason, told),) = storage_reasons(node.node.health())
+    assert reason is Reason.REPLICA_UNUSABLE
+    assert f"partition {PARTITION} " in told
     with pytest.raises(PolonaiseError) as refused:
         await owner.store(5, made[4])
     assert refused.value.code in ("partition_unavailable", "not_found")
@@ -127,6 +133,7 @@ async def test_a_removed_file_that_is_written_is_a_loss_and_is_copied_anew(
     await owner.copy(made)
     await owner.join(made[-1].last, made[-1].crc)
     await asyncio.sleep(NOTICED_S)
+    assert storage_reasons(node.node.health()) == []
     assert crcs(await owner.read_all()) == crcs(made)
     assert (await owner.fence(2)).lost_above == UNRESOLVED
 

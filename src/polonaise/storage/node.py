@@ -566,7 +566,7 @@ class StorageNode:
         unavailable = {
             str(partition): str(fault)
             for partition, replica in sorted(self._partitions.items())
-            if (fault := replica.fault) is not None
+            if (fault := replica.fault or replica.loss) is not None
         }
         return {
             "name": self.name,

@@ -128,6 +128,8 @@ class PartitionReplica:
 
         Why files that were opened have to be opened anew is in `PartitionLog.broken`.
         """
+        self._damage: DamageFound | None = None
+        """The damage that was found last."""
         self.written = False
         """Whether batches were written since `check_in_place` looked last."""
         self._syncs = syncs or Histogram()
@@ -270,6 +272,13 @@ class PartitionReplica:
         if self.unavailable is not None or self._log is None or self._changing.locked():
             return self.unavailable
         return self._log.broken
+
+    @property
+    def loss(self) -> DamageFound | None:
+        """The damage by which what this copy had acknowledged was lost; None once it has been filled again."""
+        if self._log is None or not self._log.slot.promises.may_have_lost:
+            return None
+        return self._damage
 
     async def _open(self) -> None:
         """Open the files, for the first time or again after they could not be used; the cause may have passed."""
@@ -496,6 +505,7 @@ class PartitionReplica:
         if damage.cuts != log.slot.cuts or damage.last_good >= log.last:
             return
         _log.error("%s: %s", self._name, damage, extra=self._fields)
+        self._damage = damage
         try:
             await log.lose_above(damage.last_good, str(damage))
         except PolonaiseError as error:
