@@ -11,6 +11,7 @@ import pytest
 from polonaise.coordination import Coordinator
 from polonaise.errors import CoordinatorUnavailable, NotOwner
 from polonaise.host import Host
+from polonaise.host.real import RealClock
 from polonaise.node.condition import server_troubles
 from polonaise.server.coordinatortrouble import AGAIN_S, CoordinatorTrouble
 from rigs.town import Town
@@ -45,6 +46,17 @@ def test_what_fails_at_the_coordinator_is_logged_once_and_then_at_intervals(capl
     assert caplog.messages == ["the coordinator answers again, after 99.0 s"]
     trouble.failed("the assignment can't be read", CoordinatorUnavailable("no answer of zk1:2181"))
     assert len(caplog.messages) == 2, "new trouble is told at once"
+
+
+def test_what_is_not_asked_any_more_is_no_answer_of_the_coordinator(caplog: pytest.LogCaptureFixture) -> None:
+    trouble = CoordinatorTrouble(RealClock())
+    trouble.failed("the members can't be read", CoordinatorUnavailable("away"))
+    caplog.clear()
+    trouble.given_up("the members can't be read")
+    assert str(trouble) == ""
+    assert caplog.messages == [], "nobody has heard of it"
+    trouble.succeeded("the assignment can't be read")
+    assert [message.partition(",")[0] for message in caplog.messages] == ["the coordinator answers again"]
 
 
 def test_a_client_is_told_of_the_coordinator_by_a_server_that_owns_nothing_for_it() -> None:

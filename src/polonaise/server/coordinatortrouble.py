@@ -82,6 +82,10 @@ class CoordinatorTrouble:
             self._since_s = None
             self._logged_s.clear()
 
+    def given_up(self, what: str) -> None:
+        """Record that this operation is not needed any more. That is no answer: only the next one ends the trouble."""
+        self._failing.pop(what, None)
+
     def present(self, coordinator: Coordinator) -> str:
         """Return what fails at present, and why the coordinator can't be reached now, which may be news since then."""
         failing, now = str(self), coordinator.trouble

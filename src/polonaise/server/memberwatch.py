@@ -62,10 +62,7 @@ class MemberWatch:
             self._drop_links()
 
     async def _look_at_all(self) -> None:
-        """Look at each partition once. The trouble is over if all that were tried, one at least, could be read.
-
-        It is over as well if no partition is owned.
-        """
+        """Look at each partition once. The trouble is over if all that were tried, one at least, could be read."""
         answers: list[bool | None] = []
         for partition in list(self._partitions):
             served = self._partitions.get(partition)
@@ -76,8 +73,10 @@ class MemberWatch:
                 await asyncio.sleep(self._pause_s)
         # Partitions without a session are not read: they tell nothing about the coordinator.
         read = [answer for answer in answers if answer is not None]
-        if not self._partitions or (read and all(read)):
+        if read and all(read):
             self._trouble.succeeded(_MEMBERS)
+        elif not self._partitions:
+            self._trouble.given_up(_MEMBERS)
 
     @property
     def _pause_s(self) -> float:
