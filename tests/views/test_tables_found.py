@@ -108,6 +108,77 @@ def test_a_rebuild_leaves_another_application_s_table_alone_that_is_called_as_on
         assert db.execute(text("SELECT n FROM sums_refused")).all() == [(1,)]
 
 
+# ------------------------------------------------------------------ keys
+
+EXACT = {
+    "sqlite": "TEXT",
+    "postgresql": 'TEXT COLLATE "C"',
+    "mariadb": "VARCHAR(255) COLLATE utf8mb4_nopad_bin",
+}
+KEYS_UNFIT = [
+    "",
+    "PRIMARY KEY (a)",
+    "PRIMARY KEY (a, b, other)",
+    "UNIQUE (a), UNIQUE (b)",
+]
+KEYS_FIT = ["PRIMARY KEY (a, b)", "UNIQUE (b, a)", "PRIMARY KEY (b, a), UNIQUE (a, b, other)"]
+KEYS_OF = {
+    "sqlite": (["PRIMARY KEY (a COLLATE NOCASE, b)", "UNIQUE (a, b COLLATE RTRIM), PRIMARY KEY (a, b)"], []),
+    "postgresql": (["UNIQUE (a, b) DEFERRABLE"], ["PRIMARY KEY (a, b), UNIQUE (x)"]),
+    "mariadb": (
+        [
+            "KEY (a, b)",
+            "PRIMARY KEY (a(3), b)",
+            "UNIQUE (a, b(3))",
+            "PRIMARY KEY (a, b), UNIQUE (x)",
+            "PRIMARY KEY (a, b), UNIQUE (other)",
+            "PRIMARY KEY (a, b), UNIQUE (a(3), b)",
+            "id INT AUTO_INCREMENT PRIMARY KEY",
+        ],
+        ["id INT AUTO_INCREMENT PRIMARY KEY, UNIQUE (a, b)"],
+    ),
+}
+
+
+def test_a_table_is_taken_only_if_rows_of_the_same_key_and_no_others_become_one_there(url: str) -> None:
+    kind = make_url(url).get_backend_name()
+    fields = (Field("a", "string"), Field("b", "string"), Field("x", "bigint"))
+    unfit, fit = KEYS_OF[kind]
+    options = " ROW_FORMAT=DYNAMIC" if kind == "mariadb" else ""
+    for keys in (*KEYS_UNFIT, *unfit, *KEYS_FIT, *fit):
+        columns = f"a {EXACT[kind]} DEFAULT '', b {EXACT[kind]} DEFAULT '', x BIGINT, other INT DEFAULT 0"
+        execute(url, "DROP TABLE IF EXISTS sums", f"CREATE TABLE sums ({columns}{', ' if keys else ''}{keys}){options}")
+        prepare(url, Shape("sums", fields[2:]))
+        keyed = Shape("sums", fields, ("a", "b"), {"x": "sum"})
+        if keys in unfit or keys in KEYS_UNFIT:
+            with pytest.raises(ViewUnfit, match=r"sums has to have a primary key, or .* key \(a, b\), whole and"):
+                prepare(url, keyed)
+        else:
+            prepare(url, keyed)
+
+
+def test_sqlite_s_numbered_rows_are_a_key_and_a_text_that_it_compares_otherwise_is_none(sqlite_url: str) -> None:
+    execute(sqlite_url, "CREATE TABLE sums (k INTEGER PRIMARY KEY, x BIGINT)")
+    prepare(sqlite_url)
+    for collation in ("NOCASE", "RTRIM"):
+        for rest in ("", " WITHOUT ROWID"):
+            texts = f"CREATE TABLE sums (k TEXT COLLATE {collation} PRIMARY KEY, x BIGINT){rest}"
+            execute(sqlite_url, "DROP TABLE sums", texts)
+            with pytest.raises(
+                ViewUnfit, match=rf"one row of different keys, by its unique key over k \({collation}\)"
+            ):
+                prepare(sqlite_url, Shape("sums", (Field("k", "string"), Field("x", "bigint")), ("k",)))
+
+
+def test_a_key_of_zero_stays_zero_in_a_column_that_mariadb_numbers(mariadb_url: str) -> None:
+    execute(mariadb_url, "CREATE TABLE sums (k INT AUTO_INCREMENT PRIMARY KEY, x BIGINT)")
+    with prepared(mariadb_url) as table:
+        assert table.merge(one(5, 1), {}, {0: 0})
+        assert table.merge(one(0, 2), {0: 0}, {0: 1})
+        assert table.merge(one(0, 4), {0: 1}, {0: 2})
+    assert rows(mariadb_url) == [(0, 6), (5, 1)]
+
+
 # ------------------------------------------------------------------ types
 
 

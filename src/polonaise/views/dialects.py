@@ -27,8 +27,9 @@ _URLS: Final = {
 }
 """How the address of each kind begins."""
 
-_MODES_WANTED: Final = ("STRICT_ALL_TABLES", "NO_ENGINE_SUBSTITUTION")
-"""SQL modes of MariaDB without which a value that does not fit is cut, and a table may have another engine."""
+_MODES_WANTED: Final = ("STRICT_ALL_TABLES", "NO_ENGINE_SUBSTITUTION", "NO_AUTO_VALUE_ON_ZERO")
+"""SQL modes of MariaDB without which a value that does not fit is cut, a table may have another engine, and a 0 becomes
+the next number where a column is numbered."""
 _MODES_UNWANTED: Final = ("EMPTY_STRING_IS_NULL", "NO_BACKSLASH_ESCAPES")
 """SQL modes of MariaDB that make another value of the one that was given."""
 _ALL_ROWS: Final = 2**64 - 1

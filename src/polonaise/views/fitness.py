@@ -6,16 +6,16 @@ If not, an error says which table is at fault, and what to do.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection, Integer, Numeric, String, Table, inspect, text
+from sqlalchemy import Connection, Integer, Numeric, Row, String, Table, inspect, text
 from sqlalchemy.engine import Inspector
 from sqlalchemy.engine.interfaces import ReflectedColumn
 from sqlalchemy.exc import DBAPIError
 
 from polonaise.errors import ViewUnfit
 from polonaise.views.databaseerrors import Trouble, trouble_in
-from polonaise.views.dialects import MARIADB, POSTGRESQL
+from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE
 from polonaise.views.writerconnection import WriterConnection
 
 _CREATE_TRIES: Final = 5
@@ -57,7 +57,7 @@ def check_key_texts(db: Connection, table: Table) -> None:
     if not texts or db.dialect.name not in (POSTGRESQL, *MARIADB):
         return
     if db.dialect.name == POSTGRESQL:
-        found = db.execute(_POSTGRESQL_COLLATIONS, {"name": db.dialect.identifier_preparer.format_table(table)})
+        found = db.execute(_POSTGRESQL_COLLATIONS, {"name": _name_in_postgresql(db, table)})
         wrong = [(row.name, row.collation) for row in found if row.name in texts and not row.exact]
     else:
         found = db.execute(_MARIADB_COLLATIONS, {"schema": table.schema, "name": table.name})
@@ -68,6 +68,38 @@ def check_key_texts(db: Connection, table: Table) -> None:
         raise ViewUnfit(
             f"table {table.fullname} takes different keys for the same one, by the collation of {columns}: drop it "
             "together with those of its marks and its definition, and the next run makes them anew, by bytes"
+        )
+
+
+def check_key(db: Connection, table: Table) -> None:
+    """Raise `ViewUnfit` unless rows of the same key, and only these, become one row in the existing table.
+
+    It has to have a unique key over the columns of the view's, whole and compared by bytes. MariaDB merges by every
+    other unique key, too, so there may be none by which rows of different keys could be the same.
+    """
+    wanted = {column.name for column in table.primary_key}
+    if not wanted:
+        return
+    name = _name_in_postgresql(db, table) if db.dialect.name == POSTGRESQL else table.name
+    found: dict[str, list[Row[Any]]] = {}
+    for row in db.execute(_UNIQUE_KEYS[db.dialect.name], {"schema": table.schema, "name": name}):
+        found.setdefault(row.key_name, []).append(row)
+    own = {column.name for column in table.columns}
+    fits, wrong = False, []
+    for parts in found.values():
+        names, whole = {part.name for part in parts}, {part.name for part in parts if part.but is None}
+        alone = any(part.numbered and part.name not in own for part in parts)
+        if names == whole == wanted:
+            fits = True
+        elif names == wanted or (db.dialect.name in MARIADB and not wanted <= whole and not alone):
+            wrong.append(", ".join(f"{part.name} ({part.but})" if part.but else str(part.name) for part in parts))
+    if wrong or not fits:
+        why = f"makes one row of different keys, by its unique key over {wrong[0]}" if wrong else "has no such key"
+        raise ViewUnfit(
+            f"table {table.fullname} has to have a primary key, or a unique index, over exactly the columns of the "
+            f"view's key ({', '.join(column.name for column in table.primary_key)}), whole and compared by bytes; it "
+            f"{why}: alter it, or if it may be made anew from the log, drop it together with those of its marks and "
+            "its definition"
         )
 
 
@@ -133,7 +165,38 @@ _POSTGRESQL_COLLATIONS = text(
     "SELECT a.attname AS name, c.collname AS collation, c.collisdeterministic AS exact FROM pg_attribute a "
     "JOIN pg_collation c ON c.oid = a.attcollation WHERE a.attrelid = to_regclass(:name) AND a.attnum > 0"
 )
+_MARIADB_KEYS = text(
+    "SELECT s.index_name AS key_name, s.column_name AS name, c.extra LIKE '%auto_increment%' AS numbered, "
+    "CONCAT('only the first ', s.sub_part) AS but FROM information_schema.statistics s "
+    "LEFT JOIN information_schema.columns c ON c.table_schema = s.table_schema AND c.table_name = s.table_name "
+    "AND c.column_name = s.column_name WHERE s.table_schema = COALESCE(:schema, DATABASE()) AND s.table_name = :name "
+    "AND s.non_unique = 0 ORDER BY s.index_name, s.seq_in_index"
+)
+_UNIQUE_KEYS: Final = {
+    # The key of a table whose rows SQLite numbers by it is in no index.
+    SQLITE: text(
+        "SELECT l.name AS key_name, x.name AS name, 0 AS numbered, NULLIF(x.coll, 'BINARY') AS but "
+        'FROM pragma_index_list(:name) l, pragma_index_xinfo(l.name) x WHERE l."unique" AND NOT l.partial AND x.key '
+        "UNION ALL SELECT '', name, 0, NULL FROM pragma_table_info(:name) WHERE pk "
+        "AND NOT EXISTS (SELECT 1 FROM pragma_index_list(:name) WHERE origin = 'pk')"
+    ),
+    POSTGRESQL: text(
+        "SELECT i.indexrelid AS key_name, a.attname AS name, FALSE AS numbered, "
+        "CASE WHEN NOT c.collisdeterministic THEN c.collname END AS but FROM pg_index i "
+        "CROSS JOIN LATERAL generate_series(0, i.indnkeyatts - 1) AS at "
+        "LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[at] "
+        "LEFT JOIN pg_collation c ON c.oid = i.indcollation[at] WHERE i.indrelid = to_regclass(:name) "
+        "AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL ORDER BY i.indexrelid, at"
+    ),
+    **dict.fromkeys(MARIADB, _MARIADB_KEYS),
+}
+"""By kind of database: the columns of a table's unique keys, and by what other than their bytes they are compared."""
 _POSTGRESQL_PERSISTENCE = text("SELECT relpersistence::text FROM pg_class WHERE oid = to_regclass(:name)")
+
+
+def _name_in_postgresql(db: Connection, table: Table) -> str:
+    # In a statement a % is doubled for the driver; here the name is a value.
+    return db.dialect.identifier_preparer.format_table(table).replace("%%", "%")
 
 
 def _check_transactional(db: Connection, table: Table) -> None:
@@ -146,8 +209,7 @@ def _check_transactional(db: Connection, table: Table) -> None:
                 f"ALTER TABLE {table.fullname} ENGINE=InnoDB"
             )
     elif db.dialect.name == POSTGRESQL:
-        name = db.dialect.identifier_preparer.format_table(table)
-        persistence = db.execute(_POSTGRESQL_PERSISTENCE, {"name": name}).scalar()
+        persistence = db.execute(_POSTGRESQL_PERSISTENCE, {"name": _name_in_postgresql(db, table)}).scalar()
         if persistence in ("u", "t"):
             kind = "unlogged and is emptied by a crash" if persistence == "u" else "temporary"
             raise ViewUnfit(

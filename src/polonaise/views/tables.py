@@ -45,7 +45,7 @@ from polonaise.views.columntypes import DECIMAL, check_types
 from polonaise.views.database import Database, check_file
 from polonaise.views.databaseerrors import first_line
 from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE, check_names
-from polonaise.views.fitness import check_key_texts, check_tables, create_tables
+from polonaise.views.fitness import check_key, check_key_texts, check_tables, create_tables
 from polonaise.views.letters import DeadLetters, RefusedRows
 from polonaise.views.lostmarks import check_rows_made
 from polonaise.views.marks import DefinitionKept, Marks
@@ -156,6 +156,7 @@ class MarkedTable:
     def _check(self, db: Connection) -> None:
         check_tables(db, [self._table, self._kept.table], self._marks.table)
         check_key_texts(db, self._table)
+        check_key(db, self._table)
         check_rows_made(db, self._table, self._marks, self._kept)
         beside = f"{self._marks.table.name} and {self._kept.table.name}"
         check_types(db, self._table, {field.name: field.type for field in self._shape.fields}, beside)
