@@ -245,6 +245,9 @@ WIDE = [
 ]
 OF_POSTGRESQL = [
     ("double", "REAL", False),
+    ("string", "JSONB", False),
+    ("string", "UUID", False),
+    ("bigint", "MONEY", False),
     ("double", "NUMERIC", False),
     ("decimal(38,10)", "NUMERIC", True),
     ("string", "TEXT", True),
@@ -255,6 +258,10 @@ OF_POSTGRESQL = [
 ]
 OF_MARIADB = [
     ("double", "FLOAT", False),
+    ("string", "DATE", False),
+    ("bigint", "DATE", False),
+    ("bigint", "DATETIME", False),
+    ("smallint", "YEAR", False),
     ("double", "DOUBLE(20,2)", False),
     ("int", "MEDIUMINT", False),
     ("smallint", "TINYINT", False),
@@ -277,6 +284,11 @@ OF_SQLITE = [
     ("bigint", "TEXT", False),
     ("double", "TEXT", False),
     ("string", "INTEGER", False),
+    ("string", "JSON", False),
+    ("string", "BOOLEAN", False),
+    ("string", "DATE", False),
+    ("string", "TIMESTAMP", False),
+    ("boolean", "BOOLEAN", True),
     ("string", "NUMERIC", False),
     ("bigint", "INT", True),
     ("bigint", "NUMERIC(3)", True),

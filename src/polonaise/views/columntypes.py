@@ -8,9 +8,13 @@ from math import inf, log10
 from typing import Any, Final
 
 from sqlalchemy import (
+    CHAR,
+    JSON,
     BigInteger,
+    Boolean,
     Connection,
     Date,
+    DateTime,
     Double,
     Float,
     Integer,
@@ -20,9 +24,10 @@ from sqlalchemy import (
     Table,
     Text,
     Time,
+    Uuid,
     inspect,
 )
-from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.types import BLOB, TypeEngine
 
 from polonaise.errors import ViewUnfit
@@ -32,6 +37,11 @@ DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 _BITS: Final[Mapping[str, int]] = {"tinyint": 7, "smallint": 15, "int": 31, "bigint": 63}
 _TIMES: Final = ("timestamp", "timestamp_ntz")
 _MICROSECONDS: Final = 6
+_BENDING: Final = (
+    (Boolean, Date, DateTime, Time, JSON),
+    (CHAR, Date, DateTime, Time, Uuid, mysql.YEAR, postgresql.JSONB, postgresql.MONEY),
+)
+"""Types that make others of texts, on SQLite (numbers), and of texts and numbers, on the others."""
 
 
 def check_types(db: Connection, table: Table, types: Mapping[str, str], beside: str) -> None:
@@ -58,14 +68,20 @@ def _holds(found: TypeEngine[Any], needed: str, own: TypeEngine[Any], kind: str)
     is_number = isinstance(found, Integer | Numeric | Float)
     if needed in ("string", "binary", "date", *_TIMES) and is_number:
         return False  # SQLite makes 7 of '007' there
+    if isinstance(found, _BENDING[kind != SQLITE]) and (needed == "string" or (kind != SQLITE and _is_count(needed))):
+        return False
     if needed in ("string", "binary"):
         return kind == SQLITE or _length(found, kind) >= _length(own, kind)
     if needed in _TIMES:
         return kind == SQLITE or (not isinstance(found, Date | Time) and _fraction_digits(found, kind) >= _MICROSECONDS)
     exact = _exact(needed)
-    if exact is not None or needed in ("float", "double"):
+    if _is_count(needed):
         return not isinstance(found, String) and (not is_number or _holds_number(found, exact, needed, kind))
     return not (needed == "date" and isinstance(found, Time) and kind != SQLITE)
+
+
+def _is_count(needed: str) -> bool:
+    return _exact(needed) is not None or needed in ("float", "double")
 
 
 def _holds_number(found: TypeEngine[Any], exact: tuple[float, int] | None, needed: str, kind: str) -> bool:
