@@ -212,6 +212,23 @@ async def test_what_another_process_has_applied_is_skipped(world: World) -> None
     assert view.runs == [[7, 8, 9]]
 
 
+async def test_a_view_that_takes_nothing_again_and_again_is_told(world: World) -> None:
+    class Idle(Runs):
+        is_idle = True
+
+        async def apply_run(self, run: Sequence[Transaction]) -> int:
+            return self.mark if self.is_idle else await super().apply_run(run)
+
+    world.log.fill(*numbered(2))
+    view = Idle()
+    client = await world.client(view=view)
+    await wait_until(lambda: isinstance(client.trouble(0), ViewFailed))
+    assert "takes nothing of the transactions from 0 on of partition 0, and stays at -1" in str(client.trouble(0))
+    view.is_idle = False
+    await client.wait_applied(1)
+    assert client.trouble(0) is None
+
+
 async def test_a_run_that_was_taken_in_part_goes_on_behind_it(world: World) -> None:
     class Halves(Runs):
         async def apply_run(self, run: Sequence[Transaction]) -> int:

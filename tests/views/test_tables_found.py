@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from polonaise.errors import BadOption, ViewUnfit
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.views.sql import SqlView
 from polonaise.views.tables import Chunks, Field, MarkedTable, Shape, snapshot
+from rigs.bankview import Bank
 from rigs.databases import engine_at, execute
 
 LOG = "aa" * 16
@@ -379,3 +381,64 @@ def test_other_tables_whose_names_begin_with_a_given_one_are_refused_likewise(
         options[name] += "n"
         with pytest.raises(BadOption, match=f"nn_(given|fence) has {most + 7} .* choose a shorter one, or a shorter"):
             kind(url, **options)
+
+
+# ------------------------------------------------------------------ tables beside a view's
+
+
+BENT = {
+    "sqlite": [
+        "CREATE TRIGGER bend AFTER INSERT ON polonaise_marks "
+        "BEGIN UPDATE polonaise_marks SET partition = partition + 1 WHERE partition = NEW.partition; END"
+    ],
+    "postgresql": ["CREATE RULE bend AS ON INSERT TO polonaise_marks DO INSTEAD NOTHING"],
+    "mariadb": [
+        "CREATE TRIGGER bend BEFORE INSERT ON polonaise_marks FOR EACH ROW SET NEW.partition = NEW.partition + 1"
+    ],
+}
+
+
+async def test_a_mark_that_the_database_does_not_keep_as_it_was_written_is_told(url: str) -> None:
+    view = Bank(url)
+    view.prepare()
+    kind = make_url(url).get_backend_name()
+    execute(url, *BENT["mariadb" if kind == "mysql" else kind])
+    for _ in range(2):
+        with pytest.raises(ViewUnfit, match=r"polonaise_marks does not keep the row of partition 0 .*remove it"):
+            await view.high_water_mark(0)
+    await view.close()
+    with engine_at(url) as engine, engine.connect() as db:
+        assert not db.execute(text("SELECT * FROM polonaise_marks")).all(), "what was bent is rolled back"
+
+
+async def test_an_epoch_that_the_database_does_not_keep_as_it_was_written_is_told(url: str) -> None:
+    view = Bank(url)
+    await view.take_over(0)
+    kind = make_url(url).get_backend_name()
+    execute(url, *(line.replace("_marks", "_marks_fence") for line in BENT["mariadb" if kind == "mysql" else kind]))
+    with pytest.raises(ViewUnfit, match=r"polonaise_marks_fence does not keep the row of partition 1 "):
+        await asyncio.wait_for(view.take_over(1), 10)
+    await view.close()
+
+
+async def test_a_mark_that_is_removed_right_after_it_was_written_is_told(url: str) -> None:
+    with engine_at(url) as engine:
+        view = Bank(engine)
+        view.prepare()
+        seen: list[str] = []
+
+        def remove(*_: Any) -> None:
+            if not seen:
+                seen.append("removed")
+                execute(url, "DELETE FROM polonaise_marks", "DELETE FROM polonaise_marks_given")
+
+        def remove_before_it_is_read_again(*given: Any) -> None:
+            statement = " ".join(given[2].split())
+            if statement.startswith("INSERT INTO polonaise_marks_given"):
+                event.listen(engine, "begin", remove)
+
+        event.listen(engine, "before_cursor_execute", remove_before_it_is_read_again)
+        with pytest.raises(ViewUnfit, match=r"partition 0 .*it was removed meanwhile"):
+            await view.high_water_mark(0)
+        assert await view.high_water_mark(0) == -1
+        await view.close()

@@ -193,6 +193,7 @@ class Applier:
                 self._singly_until = run[-1].id
                 await self._follow_view()
             return
+        before = self._view_mark
         self._moved_to(reached)
         # Only then: after a mark within the run come transactions that the view still needs.
         if self._mark.value == run[-1].id:
@@ -200,6 +201,9 @@ class Applier:
         if reached >= run[0].id:
             self._succeeded()
         else:
+            if reached == before:
+                where = f"from {run[0].id} on of partition {self._partition}, and stays at {reached}"
+                self._note(ViewFailed(f"the view takes nothing of the transactions {where}"))
             await self._pause()  # the view took nothing, or went back: at once, it would mostly do the same again
 
     async def _until_applied(self, applying: Awaitable[T], first: TransactionId, last: TransactionId) -> T:
@@ -284,8 +288,8 @@ class Applier:
             ordinary(raised, "the view")
             _log.exception("the view's `failed` itself failed, on %d of partition %d", transaction, self._partition)
 
-    def _note(self, error: ViewUnavailable) -> None:
-        """Show in `Log.trouble` that the view's store can't be used; log it once, not for each try."""
+    def _note(self, error: ViewUnavailable | ViewFailed) -> None:
+        """Show in `Log.trouble` that the view can't go on; log it once, not for each try."""
         if self._mark.trouble is None or self._mark.trouble.text != error.text:
             _log.warning("partition %d waits for its view: %s", self._partition, error)
         self._mark.trouble = error

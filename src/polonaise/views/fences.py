@@ -8,6 +8,7 @@ from sqlalchemy import BigInteger, Column, Connection, CursorResult, Integer, bi
 
 from polonaise.terms import PartitionId
 from polonaise.views.columns import transactional_table
+from polonaise.views.marks import row_lost
 
 
 class Fences:
@@ -31,8 +32,13 @@ class Fences:
         )
 
     def add(self, db: Connection, partition: PartitionId) -> None:
-        """Write the partition's row, with epoch 0. Raises SQLAlchemy's `IntegrityError` if there is one already."""
+        """Write the partition's row, with epoch 0. Raises SQLAlchemy's `IntegrityError` if there is one already.
+
+        Raises `ViewUnfit` if the database has made another row of it.
+        """
         db.execute(self.table.insert(), {"partition": partition, "epoch": 0, "changes": 0})
+        if db.execute(self._select, {"at": partition}).one_or_none() is None:
+            raise row_lost(self.table, partition, "the database makes another row of it")
 
     def take_over(self, db: Connection, partition: PartitionId) -> int | None:
         """Raise the partition's epoch, and return it; None, with nothing changed, if the partition has no row.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-from sqlalchemy import BigInteger, Column, Connection, CursorResult, Integer, bindparam, select, update
+from sqlalchemy import BigInteger, Column, Connection, CursorResult, Integer, Table, bindparam, select, update
 from sqlalchemy.exc import IntegrityError
 
 from polonaise.errors import ViewUnfit, invariant
@@ -21,6 +21,15 @@ _TORN: Final = -2
 itself committed a part of that."""
 _ONLY: Final = 0
 """The key of the only row in the table of a `DefinitionKept`."""
+
+
+def row_lost(table: Table, partition: PartitionId, why: str) -> ViewUnfit:
+    """Return the error for a partition's first row that was just written and is not there."""
+    return ViewUnfit(
+        f"table {table.fullname} does not keep the row of partition {partition} that is written to it ({why}): see "
+        "whether an AUTO_INCREMENT, a trigger, a rule, a policy, a constraint or another program is in the way, and "
+        "remove it; or give another as marks_table"
+    )
 
 
 class Marks:
@@ -82,9 +91,14 @@ class Marks:
             )
 
     def add(self, db: Connection, partition: PartitionId, cluster: str) -> None:
-        """Write the partition's row, with the mark -1. Raises SQLAlchemy's `IntegrityError` if there is one already."""
+        """Write the partition's row, with the mark -1. Raises SQLAlchemy's `IntegrityError` if there is one already.
+
+        Raises `ViewUnfit` if the database has made another row of it.
+        """
         values = {"partition": partition, "high_water_mark": NO_TRANSACTION, "cluster": cluster}
         db.execute(self.table.insert(), values)
+        if self.read(db, partition, cluster) != NO_TRANSACTION:
+            raise row_lost(self.table, partition, "the database makes another row of it")
 
     def move(self, db: Connection, partition: PartitionId, before: TransactionId, after: TransactionId) -> bool:
         """Move the partition's mark to `after`. Return False, with nothing changed, unless it was at `before`.

@@ -17,14 +17,14 @@ from sqlalchemy.exc import IntegrityError
 
 from polonaise.client.protocol.oncekeys import OnceRecord
 from polonaise.errors import BadOption, WorkerFenced
-from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
+from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.views.database import Database
-from polonaise.views.databaseerrors import translated
+from polonaise.views.databaseerrors import first_line, translated
 from polonaise.views.dialects import check_names
 from polonaise.views.fences import Fences
 from polonaise.views.fitness import check_tables, create_tables
 from polonaise.views.lostmarks import LostMarks, check_rows_kept
-from polonaise.views.marks import Marks
+from polonaise.views.marks import Marks, row_lost
 from polonaise.views.oncetable import OnceKept
 from polonaise.views.portions import Portion
 from polonaise.views.worker import Worker, end_all
@@ -324,13 +324,19 @@ class SqlView:
         if mark is not None:
             self._lost.remember_found(writer, partition)
             return mark
-        # Another process may be quicker, and may have moved the mark by the time that we read it again.
-        with contextlib.suppress(IntegrityError), writer.transaction() as db:
-            marks.add(db, partition, self._cluster)
-            self._lost.remember(db, partition)
+        why = "it was removed meanwhile"
+        try:
+            with writer.transaction() as db:
+                marks.add(db, partition, self._cluster)
+                self._lost.remember(db, partition)
+        except IntegrityError as error:  # another process may be quicker, and may have moved the mark already
+            why = first_line(error)
         with writer.transaction() as db:
             mark = marks.read(db, partition, self._cluster)
-        return NO_TRANSACTION if mark is None else mark
+        if mark is None:
+            # Not -1, with which the same would be tried for ever.
+            raise row_lost(marks.table, partition, why)
+        return mark
 
     def _take_over(self, writer: WriterConnection, partition: PartitionId) -> tuple[TransactionId, int]:
         self._prepare_fences(writer)
