@@ -52,7 +52,7 @@ def test_what_is_not_asked_any_more_is_no_answer_of_the_coordinator(caplog: pyte
     trouble = CoordinatorTrouble(RealClock())
     trouble.failed("the members can't be read", CoordinatorUnavailable("away"))
     caplog.clear()
-    trouble.given_up("the members can't be read")
+    trouble.not_needed("the members can't be read")
     assert str(trouble) == ""
     assert caplog.messages == [], "nobody has heard of it"
     trouble.succeeded("the assignment can't be read")

@@ -25,7 +25,7 @@ from polonaise.host import Host, unreachable
 from polonaise.host.address import HostPort, is_every_interface, parse_address
 from polonaise.host.tls import TlsIdentity
 from polonaise.node.addresses import coordinator_at
-from polonaise.node.lostcoordinator import by_own_names, look_at, lost, why_none
+from polonaise.node.lostcoordinator import LOOK_S, by_own_names, look_at, lost, why_none
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_CREATE_S: Final = 10.0
-"""The seconds that storage nodes have to answer whoever makes a cluster: they are often started at the same time."""
 _AGAIN_S: Final = 0.1
 """The seconds until those are asked again at whose addresses nobody listens yet."""
 _LOOK_S: Final = 1.0
@@ -196,7 +194,7 @@ async def create_cluster(
     nodes: Mapping[StorageId, str],
     partitions: int,
     fragments: str | None = None,
-    look_s: float = _CREATE_S,
+    look_s: float = LOOK_S,
 ) -> ClusterDescription:
     """Make a cluster of these storage nodes, which all have to answer and to hold nothing; return its description.
 
@@ -204,8 +202,8 @@ async def create_cluster(
 
     `nodes` has the storage nodes' addresses by name, in order; `fragments` is the address of the fragment store, which
     is marked as the cluster's. Storage nodes that have just been started get `look_s` seconds until they listen. Raises
-    `AlreadyInitialized`, `CoordinatorLost` if a storage node holds a cluster's data,
-    `ConnectionLost` if one does not answer, and what the coordinator and the store raise. Nothing is made then.
+    `AlreadyInitialized`, `CoordinatorLost` if a storage node holds a cluster's data, `ConnectionLost` if one does not
+    answer, and what the coordinator and the store raise. Nothing is made then.
     """
     try:
         await coordinator.describe()

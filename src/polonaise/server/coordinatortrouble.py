@@ -82,7 +82,7 @@ class CoordinatorTrouble:
             self._since_s = None
             self._logged_s.clear()
 
-    def given_up(self, what: str) -> None:
+    def not_needed(self, what: str) -> None:
         """Record that this operation is not needed any more. That is no answer: only the next one ends the trouble."""
         self._failing.pop(what, None)
 

@@ -76,7 +76,7 @@ class MemberWatch:
         if read and all(read):
             self._trouble.succeeded(_MEMBERS)
         elif not self._partitions:
-            self._trouble.given_up(_MEMBERS)
+            self._trouble.not_needed(_MEMBERS)
 
     @property
     def _pause_s(self) -> float:

@@ -495,7 +495,7 @@ class Server:
             connected=self._most_storage_connected,
         )
         if given_up == self.given_up:
-            self._trouble.given_up(_GIVING_UP)  # there is nothing to be told any more
+            self._trouble.not_needed(_GIVING_UP)  # there is nothing to be told any more
         elif self._telling is None or self._telling.done():
             self._telling = self._host.spawn(self._tell_given_up(given_up), "partitions that are given up")
 

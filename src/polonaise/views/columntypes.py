@@ -66,22 +66,19 @@ def check_types(db: Connection, table: Table, types: Mapping[str, str], beside: 
 def _holds(found: TypeEngine[Any], needed: str, own: TypeEngine[Any], kind: str) -> bool:
     """Whether a column of the type `found` holds all values of the type `needed`, for which `own` would be made."""
     is_number = isinstance(found, Integer | Numeric | Float)
+    exact = _exact(needed)
+    needs_number = exact is not None or needed in ("float", "double")
     if needed in ("string", "binary", "date", *_TIMES) and is_number:
         return False  # SQLite makes 7 of '007' there
-    if isinstance(found, _BENDING[kind != SQLITE]) and (needed == "string" or (kind != SQLITE and _is_count(needed))):
+    if isinstance(found, _BENDING[kind != SQLITE]) and (needed == "string" or (kind != SQLITE and needs_number)):
         return False
     if needed in ("string", "binary"):
         return kind == SQLITE or _length(found, kind) >= _length(own, kind)
     if needed in _TIMES:
         return kind == SQLITE or (not isinstance(found, Date | Time) and _fraction_digits(found, kind) >= _MICROSECONDS)
-    exact = _exact(needed)
-    if _is_count(needed):
+    if needs_number:
         return not isinstance(found, String) and (not is_number or _holds_number(found, exact, needed, kind))
     return not (needed == "date" and isinstance(found, Time) and kind != SQLITE)
-
-
-def _is_count(needed: str) -> bool:
-    return _exact(needed) is not None or needed in ("float", "double")
 
 
 def _holds_number(found: TypeEngine[Any], exact: tuple[float, int] | None, needed: str, kind: str) -> bool:

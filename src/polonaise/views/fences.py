@@ -38,7 +38,7 @@ class Fences:
         """
         db.execute(self.table.insert(), {"partition": partition, "epoch": 0, "changes": 0})
         if db.execute(self._select, {"at": partition}).one_or_none() is None:
-            raise row_lost(self.table, partition, "the database makes another row of it")
+            raise row_lost(self.table, partition)
 
     def take_over(self, db: Connection, partition: PartitionId) -> int | None:
         """Raise the partition's epoch, and return it; None, with nothing changed, if the partition has no row.

@@ -23,7 +23,7 @@ _ONLY: Final = 0
 """The key of the only row in the table of a `DefinitionKept`."""
 
 
-def row_lost(table: Table, partition: PartitionId, why: str) -> ViewUnfit:
+def row_lost(table: Table, partition: PartitionId, why: str = "the database makes another row of it") -> ViewUnfit:
     """Return the error for a partition's first row that was just written and is not there."""
     return ViewUnfit(
         f"table {table.fullname} does not keep the row of partition {partition} that is written to it ({why}): see "
@@ -98,7 +98,7 @@ class Marks:
         values = {"partition": partition, "high_water_mark": NO_TRANSACTION, "cluster": cluster}
         db.execute(self.table.insert(), values)
         if self.read(db, partition, cluster) != NO_TRANSACTION:
-            raise row_lost(self.table, partition, "the database makes another row of it")
+            raise row_lost(self.table, partition)
 
     def move(self, db: Connection, partition: PartitionId, before: TransactionId, after: TransactionId) -> bool:
         """Move the partition's mark to `after`. Return False, with nothing changed, unless it was at `before`.
