@@ -804,10 +804,10 @@ class CoordinatorLost(CoordinatorDamaged):
 
 
 class CoordinatorOutdated(CoordinatorDamaged):
-    """The coordinator holds an older state than this process has seen: its latest state is to be restored.
+    """The coordinator holds an older state than this process, or others that tell of it, have seen.
 
-    Servers refuse requests for partitions of which they have seen a later state as `ConsistencyLost`, for as long as it
-    is there.
+    Its latest state is to be restored. Servers refuse requests for partitions of which they have seen a later state as
+    `ConsistencyLost`, for as long as it is there.
     """
 
     code = "coordinator_outdated"

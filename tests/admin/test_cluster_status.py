@@ -23,6 +23,7 @@ from polonaise.admin.partitiondescription import describe_partition
 from polonaise.admin.requiring import require
 from polonaise.admin.safestop import safe_to_stop
 from polonaise.admin.serverremoval import remove_server
+from polonaise.cli.clusterview import screen_of
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription, ExpectedServer, Owner, Registration
 from polonaise.errors import (
@@ -36,7 +37,7 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.server.expectedservers import ExpectedServersWatch
 from rigs.town import Town, held_down, in_a_town
-from rigs.waiting import wait_until
+from rigs.waiting import time_passes, wait_until
 
 T = TypeVar("T")
 PARTITIONS = 3
@@ -160,6 +161,49 @@ async def test_while_the_coordinator_is_away_what_it_said_last_is_shown(town: To
     assert "did not answer within 2 s" in second.coordinator_trouble
     assert second.wellness is Wellness.DEGRADED, "the servers reach it, and all partitions are ready"
     assert [each.state for each in second.partitions] == [each.state for each in first.partitions]
+
+
+@in_a_town(partitions=PARTITIONS)
+async def test_an_older_coordinator_is_told_in_its_own_row_while_partitions_go_on_and_nobody_may_stop(
+    town: Town,
+) -> None:
+    await well(town)
+    older = town.cluster.service.snapshot()
+
+    async def change(_: Host, coordinator: Coordinator) -> None:
+        described = await coordinator.description()
+        await coordinator.set_description(described.value, described.version)
+
+    await town.operator(change)
+    await time_passes(10)  # in which the server reads it
+    latest = town.cluster.service.snapshot()
+    town.cluster.service.restore(older)
+    status = await until(town, lambda status: bool(status.coordinator_trouble))
+    assert [each.state for each in status.partitions] == ["degraded"] * PARTITIONS
+    assert status.wellness is Wellness.DEGRADED
+    assert "[coordinator_outdated]" in status.coordinator_trouble
+    assert f"not believed by server {status.servers[-1].server}" in status.document()["coordinator"]["trouble"]
+    assert screen_of(status)[1] == f"coordinator the coordinator: {status.coordinator_trouble}"
+    assert all("nobody could take over" in each.stops[-1] for each in safe_to_stop(status, None))
+    town.cluster.service.restore(latest)
+    assert (await well(town)).coordinator_trouble == ""
+
+
+@in_a_town(partitions=PARTITIONS)
+async def test_an_older_coordinator_is_told_in_its_own_row_when_servers_have_started_on_it(town: Town) -> None:
+    await well(town)
+    older = town.cluster.service.snapshot()
+    (node,) = town.cluster.servers
+    for _ in range(2):
+        held_down(node)
+        node.let_up()
+        await town.append(b"more")
+    held_down(node)
+    town.cluster.service.restore(older)
+    node.let_up()
+    status = await until(town, lambda status: bool(status.coordinator_trouble))
+    assert status.wellness is Wellness.FAILED
+    assert "an older state" in status.coordinator_trouble
 
 
 @in_a_town(partitions=PARTITIONS)

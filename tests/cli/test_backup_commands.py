@@ -81,17 +81,33 @@ def test_a_later_backup_is_replaced_only_with_consent(
     assert getattr(read_backup(file).partitions[1], later) == 7
 
 
-def test_an_outdated_coordinator_is_warned_of_and_its_values_replace_no_others(
+def test_the_values_of_an_outdated_coordinator_are_written_only_with_consent(
     shell: Shell, at: tuple[str, str], tmp_path: Path
 ) -> None:
     file = tmp_path / "backup"
     assert shell.run("cluster", "backup", str(file), *at).status == 0
     change(at[1], session=1_000, outdated=7)  # its number was raised by each try of a server since
     shell.refuses("cluster", "backup", str(file), *at, code="bad_option", naming="later backup")
-    said = shell.run("cluster", "backup", str(tmp_path / "other"), "--json", *at)
+    other = ("cluster", "backup", str(tmp_path / "other"), *at)
+    shell.refuses(*other, code="coordinator_outdated", naming="of partitions 1: put the latest state back")
+    assert not (tmp_path / "other").exists()
+    said = shell.run(*other, "--force", "--json")
     assert (said.status, said.objects[0]["outdated"]) == (0, [1])
-    assert said.errors.startswith("WARNING: the coordinator has been put back to an older state")
+    assert said.errors.startswith("WARNING: ")
+    assert "has been put back to an older state" in said.errors
     assert isinstance(read_backup(tmp_path / "other").partitions[1], PartitionValue)
+
+
+def test_values_that_servers_do_not_believe_are_written_only_with_consent(
+    shell: Shell, at: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("cluster", "backup", str(tmp_path / "backup"), *at)
+    monkeypatch.setattr("polonaise.admin.cluster.disbelief", lambda *_: "it is not believed by server 3")
+    shell.refuses(*command, code="coordinator_outdated", naming="it is not believed by server 3. Nothing was written")
+    assert not (tmp_path / "backup").exists()
+    said = shell.run(*command, "--force")
+    assert (said.status, (tmp_path / "backup").exists()) == (0, True)
+    assert "it is not believed by server 3" in said.errors
 
 
 def test_a_backup_of_another_cluster_is_not_replaced_and_what_is_none_is(

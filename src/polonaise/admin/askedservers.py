@@ -1,15 +1,17 @@
-"""What servers tell of their cluster when the coordinator can't be read: who owns what, and the storage nodes."""
+"""What servers tell of their cluster: what the coordinator would, if it can't be read, and whether they believe it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
 
-from polonaise.admin.asking import ask_health, connected
-from polonaise.coordination.values import Assignment, ClusterDescription, Owner
-from polonaise.errors import PolonaiseError, ProtocolError
+from polonaise.admin.asking import Told, ask_health, connected
+from polonaise.coordination.values import Assignment, ClusterDescription, ExpectedServers, Owner
+from polonaise.errors import CoordinatorDamaged, CoordinatorLost, CoordinatorOutdated, PolonaiseError, ProtocolError
 from polonaise.host import Host
 from polonaise.link.connection import ANY_CLUSTER, Connection
+from polonaise.server.protocol.recovery import RESTORE_LATEST
+from polonaise.terms import ServerId, counted
 from polonaise.wire.assignments import parse_assignment
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
@@ -22,6 +24,12 @@ from polonaise.wire.messages import (
 )
 
 M = TypeVar("M", bound=Message)
+
+_DISBELIEF: Final = (
+    *(f"[{kind.code}]" for kind in (CoordinatorOutdated, CoordinatorLost, CoordinatorDamaged)),
+    RESTORE_LATEST,
+)
+"""What a server's words have in them if the coordinator answers it, and it can't believe what that holds."""
 
 
 class AskedServers(NamedTuple):
@@ -65,3 +73,21 @@ async def _answer(connection: Connection, request: Message, kind: type[M], timeo
     if not isinstance(answer, kind):
         raise ProtocolError(f"the node did not answer with {kind.__name__}: it may be of another version")
     return answer
+
+
+def disbelief(answers: Mapping[ServerId, Told], expected: ExpectedServers) -> str:
+    """Return what servers say of a coordinator that answers, and holds what they can't believe; empty if none does.
+
+    Whoever reads it only now sees nothing wrong with it: that it is older than it was is known to those who remember.
+    """
+    said = {server: words for server, each in answers.items() if isinstance(each, dict) and (words := _doubt(each))}
+    if not said:
+        return ""
+    first, words = min(said.items())
+    rest = f", and {counted(len(said) - 1, 'other server')} likewise" if len(said) > 1 else ""
+    return f"it answers, but what it holds is not believed by server {expected.said(first)}{rest}: {words}"
+
+
+def _doubt(health: Mapping[str, Any]) -> str:
+    told = [health.get("coordinator", ""), *(each["waits_for"] for each in health["partitions"].values())]
+    return next((words for words in told if any(mark in words for mark in _DISBELIEF)), "")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Final
 
-from polonaise.admin.askedservers import ask_servers
+from polonaise.admin.askedservers import ask_servers, disbelief
 from polonaise.admin.asking import Told, ask_health, not_named, opened_coordinator, trouble_in
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import (
@@ -269,6 +269,8 @@ class ClusterStatus:
     """Why each server that the coordinator consists of does not serve, by its address; empty for one that does."""
     took_s: float
     """The seconds that it took to ask the coordinator and all nodes."""
+    coordinator_disbelief: str = ""
+    """Why servers don't believe what the coordinator holds, such as an older state than theirs; empty if they do."""
 
     @property
     def wellness(self) -> Wellness:
@@ -279,7 +281,7 @@ class ClusterStatus:
         if self.description is None or not isinstance(self.coordinator_error, CoordinatorUnavailable | None):
             return Wellness.FAILED
         each = [status.wellness for group in (self.servers, self.storage, self.partitions) for status in group]
-        return max(*each, Wellness.DEGRADED if self.coordinator_error or self.coordinator_troubles else Wellness.WELL)
+        return max(*each, Wellness.DEGRADED if self.coordinator_trouble or self.coordinator_troubles else Wellness.WELL)
 
     @property
     def troubles(self) -> list[str]:
@@ -289,8 +291,8 @@ class ClusterStatus:
 
     @property
     def coordinator_trouble(self) -> str:
-        """Why the coordinator could not be read, as text; empty if it was."""
-        return "" if self.coordinator_error is None else str(self.coordinator_error)
+        """Why the coordinator could not be read, or what it holds is not believed, as text; empty if all is well."""
+        return self.coordinator_disbelief if self.coordinator_error is None else str(self.coordinator_error)
 
     @property
     def coordinator_troubles(self) -> list[str]:
@@ -431,6 +433,7 @@ class ClusterObserver:
             [self._partition_status(partition, answers) for partition in range(description.total)],
             ensemble,
             self._host.clock.monotonic_s() - began_s,
+            disbelief(answers, last.expected),
         )
 
     async def partition_value(self, partition: PartitionId) -> PartitionValue:

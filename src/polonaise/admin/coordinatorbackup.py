@@ -22,6 +22,7 @@ from polonaise.coordination.rebuilding import (
 )
 from polonaise.coordination.values import ClusterDescription, ExpectedServers
 from polonaise.errors import (
+    RECOVER,
     AlreadyInitialized,
     BadOption,
     CoordinatorDamaged,
@@ -80,6 +81,16 @@ def write_backup(path: Path, noted: Noted) -> None:
 def outdated_in(noted: Noted) -> list[PartitionId]:
     """Return the partitions whose values are known to be older than what the storage nodes have seen."""
     return [partition for partition, value in sorted(noted.partitions.items()) if value.outdated != NO_SESSION]
+
+
+def marked_outdated(noted: Noted) -> str:
+    """Return what `outdated_in` returns, in words; empty if it is none."""
+    if not (partitions := outdated_in(noted)):
+        return ""
+    return (
+        "the coordinator has been put back to an older state, and its values are older than the storage nodes know, of "
+        f"partitions {_some(partitions)}: put the latest state back, or recover ({RECOVER})"
+    )
 
 
 def check_replaces_no_later(path: Path, noted: Noted) -> None:

@@ -15,7 +15,7 @@ from polonaise.cli.cluster import cluster
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.output import say, say_json, tidy
 from polonaise.cli.tlsoptions import with_tls
-from polonaise.errors import BadOption
+from polonaise.errors import BadOption, CoordinatorOutdated
 from polonaise.terms import counted
 
 if TYPE_CHECKING:
@@ -34,34 +34,53 @@ def cluster_backup(
     file: Annotated[Path, Argument(help="File to write; one that is there is replaced. `-`: standard output.")],
     coordinator: looking.CoordinatorOption = None,
     force: Annotated[
-        bool, Option("--force", help="Replace a backup with later values, or of another cluster.")
+        bool,
+        Option(
+            "--force",
+            help="Write it although the coordinator is of an older state, or the file has later values or is of "
+            "another cluster.",
+        ),
     ] = False,
+    timeout: looking.Timeout = looking.TIMEOUT_S,
     as_json: looking.Json = False,
 ) -> None:
     """Write the coordinator's values to a file, for `cluster recover`. The file holds no secrets, and not the log.
 
-    A link stays, and what it points to is replaced; into a pipe or a device it is written. A backup with later values
-    is kept: the coordinator has been put back to an older state then. What is known of that is told as a warning.
+    A link stays, and what it points to is replaced; into a pipe or a device it is written. Nothing is written when the
+    coordinator has been put back to an older state: when the file is a backup with later values, or the coordinator
+    itself or the servers, which are asked, tell of it.
     """
     path = _OUTPUT if file == _STREAM else file
+    address = looking.required(coordinator)
 
-    async def do(_: Host, opened: Coordinator) -> None:
-        from polonaise.admin.coordinatorbackup import backup, check_replaces_no_later, outdated_in, write_backup
+    async def do(host: Host, opened: Coordinator) -> None:
+        from polonaise.admin.cluster import ClusterObserver
+        from polonaise.admin.coordinatorbackup import (
+            backup,
+            check_replaces_no_later,
+            marked_outdated,
+            outdated_in,
+            write_backup,
+        )
         from polonaise.host.replacing import is_standard_output
 
         noted = await backup(opened)
+        status = await ClusterObserver(host, opened, address, timeout, looking.named_servers()).look()
+        older = marked_outdated(noted) or status.coordinator_disbelief
         if not force:
             check_replaces_no_later(path, noted)
+            if older:
+                raise CoordinatorOutdated(
+                    f"{opened}: {older}. Nothing was written: keep your earlier backups. To have these values all "
+                    "the same, name another file, with --force"
+                )
         in_output = is_standard_output(path)
         write_backup(path, noted)
         assert noted.description is not None
         key, total, outdated = noted.description.key.hex(), noted.description.total, outdated_in(noted)
-        if outdated:
+        if older:
             typer.echo(
-                "WARNING: the coordinator has been put back to an older state, and its values are older than the "
-                f"storage nodes know, of partitions {', '.join(map(str, outdated))}: keep your earlier backups, and "
-                "recover (operations: when the coordinator has lost its data)",
-                err=True,
+                f"WARNING: {opened}: {older}. Keep your earlier backups: this one is of an older state", err=True
             )
         if as_json:
             told = json.dumps({"cluster": key, "partitions": total, "file": str(file), "outdated": outdated})
@@ -72,7 +91,7 @@ def cluster_backup(
         else:
             say(told)
 
-    looking.with_coordinator(coordinator, do)
+    looking.with_coordinator(address, do)
 
 
 @cluster.command("recover", epilog=EXIT_STATUS)
