@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,48 @@ def test_a_variable_with_a_typo_before_its_setting(variable: str, meant: str) ->
 def test_a_variable_without_its_table_is_taken_for_one_of_the_node_that_is_started(table: str) -> None:
     with pytest.raises(BadOption, match=f"did you mean POLONAISE_{table.upper()}_LISTEN"):
         configuration_of(table, None, {}, {"POLONAISE_LISTEN": "a:1"})
+
+
+@pytest.mark.parametrize(
+    ("variable", "told"),
+    [
+        (
+            "POLONAISE_STORAGE_SETTLE_S",
+            "storage.settle_s: it is one of server (POLONAISE_SERVER_SETTLE_S, or [server])",
+        ),
+        ("POLONAISE_STORAGE_COORDINATOR", "storage.coordinator: it is one of server and cluster"),
+        ("POLONAISE_STORAGE_TLS_CA", "there is no such variable, did you mean POLONAISE_TLS_CA?"),
+        ("POLONAISE_STORAGE_CONFIG", "there is no such variable, did you mean POLONAISE_CONFIG?"),
+    ],
+)
+def test_a_variable_with_the_prefix_of_another_kind_of_node(variable: str, told: str) -> None:
+    with pytest.raises(BadOption, match=re.escape(told)):
+        configuration_of("storage", None, {}, {variable: "1"})
+
+
+@pytest.mark.parametrize(
+    ("command", "variable", "read"),
+    [
+        (("server", "run"), "POLONAISE_COORDINATOR", "give --coordinator, POLONAISE_SERVER_COORDINATOR in the environ"),
+        (("player", "start", "--name", "p"), "POLONAISE_LOG", "give --log, POLONAISE_PLAYER_LOG in the environment"),
+        (("cluster", "start"), "POLONAISE_STORAGE_DIRECTORY", "give --directory, POLONAISE_CLUSTER_DIRECTORY in the"),
+        (("storage", "run"), "POLONAISE_CLUSTER_DIRECTORY", "give --directory, POLONAISE_STORAGE_DIRECTORY in the"),
+        (("cluster", "create", "--storage", "a=a:1"), "POLONAISE_CLUSTER_COORDINATOR", "POLONAISE_SERVER_COORDINATOR"),
+        (("cluster", "status"), "POLONAISE_SERVER_COORDINATOR", "or set POLONAISE_COORDINATOR"),
+        (("cluster", "status"), "POLONAISE_CORDINATOR", "or set POLONAISE_COORDINATOR"),
+        (("log", "health"), "POLONAISE_PLAYER_LOG", "or in POLONAISE_LOG"),
+    ],
+)
+def test_what_is_given_where_it_is_not_read_is_told_with_what_is_missing(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], variable: str, read: str
+) -> None:
+    for other in ("POLONAISE_COORDINATOR", "POLONAISE_LOG"):
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(variable, "hush")
+    said = shell.run(*command)
+    assert read in said.errors
+    assert said.errors.endswith(f"({variable} is set, and not read here)\n")
+    assert "hush" not in said.errors
 
 
 @pytest.mark.parametrize("command", [("server", "run"), ("storage", "run")])

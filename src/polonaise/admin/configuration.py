@@ -10,7 +10,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -78,13 +78,23 @@ class GivenSettings:
     """The settings of one table, each with its value and origin."""
 
     def __init__(
-        self, given: Iterable[GivenSetting], targets: Mapping[TargetName, TargetPlan] | None = None, origin: str = ""
+        self,
+        given: Iterable[GivenSetting],
+        targets: Mapping[TargetName, TargetPlan] | None = None,
+        origin: str = "",
+        options: Collection[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`origin` is where the targets are from."""
+        """`origin` is where the targets are from; `options` are the settings that the command line has an option for.
+
+        `environment` is where variables were looked for; that of the process if it is None.
+        """
         self.given = {each.key.name: each for each in given}
         self.targets = dict(targets or {})
         """The targets that a player's file of settings names; empty for other nodes."""
         self._origin = origin
+        self._options = options
+        self._environment = environment
 
     def __getitem__(self, name: str) -> Any:
         return self.given[name].value
@@ -104,10 +114,13 @@ class GivenSettings:
         """Return a value that has no default. Raises `BadOption`, with the ways to give it, if missing or empty."""
         value = self[name]
         if value is None or value == "":
-            empty = " is empty" if value == "" else " is not given"
+            variable, option = variable_of(table, name), name in self._options
+            what = f"--{name}" if option else f"{table}.{name}"
+            missing = "is empty" if value == "" else "is not given"
             raise BadOption(
-                f"--{name}{empty}: give --{name}, {variable_of(table, name)} in the environment, or {name} "
-                f"in [{table}] of the file that --config names"
+                f"{what} {missing}: give {f'--{name}, ' if option else ''}{variable} in the environment, or {name} in "
+                f"[{table}] of the file that --config names"
+                f"{not_read_here(name, variable, self._environment)}"
             )
         return value
 
@@ -201,6 +214,8 @@ def configuration_of(
         ),
         targets if table == "player" else None,
         f"file {file}",
+        command_line.keys(),
+        environment,
     )
     _check_together(configuration, mistakes)
     if mistakes:
@@ -212,6 +227,26 @@ def configuration_of(
 def variable_of(table: str, name: str) -> str:
     """Return the name of the environment variable that gives this setting."""
     return f"{_PREFIX}{table}_{name}".upper()
+
+
+def not_read_here(name: str, read: str, environment: Mapping[str, str] | None = None) -> str:
+    """Return a clause on variables that are set, and give others a setting of this name, or misspell `read`.
+
+    Empty if there is none. It is for the message that `read`, or what else gives the setting, is missing.
+    """
+    given = {variable_of(table, name) for table in _holders(name)} | {f"{_PREFIX}{name}".upper()}
+    found = [
+        variable
+        for variable, value in (os.environ if environment is None else environment).items()
+        if value and variable.startswith(_PREFIX) and variable != read
+        and (variable in given or _variable_meant("", variable.removeprefix(_PREFIX)) == read)
+    ]  # fmt: skip
+    return f" ({', '.join(sorted(found))} {'is' if len(found) == 1 else 'are'} set, and not read here)" if found else ""
+
+
+def _holders(name: str) -> list[str]:
+    """Return the tables that have a setting of this name."""
+    return [table for table, keys in TABLES.items() if any(key.name == name for key in keys)]
 
 
 def _tables_in(path: str, mistakes: list[str]) -> dict[str, dict[str, Any]]:
@@ -255,8 +290,7 @@ def _hint(name: str, value: object) -> str:
     near = difflib.get_close_matches(name, (*TABLES, TARGETS), n=1)
     if near and isinstance(value, dict):
         return f", did you mean [{near[0]}]?"
-    holders = [table for table, keys in TABLES.items() if any(key.name == name for key in keys)]
-    if holders:
+    if holders := _holders(name):
         return f": it belongs below {' or '.join(f'[{table}]' for table in holders)}"
     return f": there are {', '.join(f'[{table}]' for table in (*TABLES, f'{TARGETS}.NAME'))}"
 
@@ -269,9 +303,10 @@ def _environment_of(table: str, environment: Mapping[str, str], mistakes: list[s
         name = variable.removeprefix(_PREFIX)
         if name == variable or not value or _is_service_link(name, value):
             continue  # empty: that is how scripts and compose files leave a variable unset
-        if variable.startswith(prefix):
-            named[variable.removeprefix(prefix).lower()] = value
-        elif meant := _variable_meant(table, name):
+        rest = variable.removeprefix(prefix)
+        if rest != variable and (rest not in _OTHER_VARIABLES or _holders(rest.lower())):
+            named[rest.lower()] = value
+        elif meant := f"{_PREFIX}{rest}" if rest != variable else _variable_meant(table, name):
             mistakes.append(f"environment {variable}: there is no such variable, did you mean {meant}?")
     return _SettingSource(lambda name: f"environment {variable_of(table, name)}", named)
 
@@ -315,6 +350,8 @@ def _checked(table: str, source: _SettingSource, mistakes: list[str]) -> dict[st
         if key is None:
             near = difflib.get_close_matches(name, keys, n=1, cutoff=0.5)
             advice = f", did you mean {near[0]}?" if near else f": `polonaise config show {table}` lists all"
+            if holders := _holders(name):
+                advice = f": it is one of {' and '.join(holders)} ({variable_of(holders[0], name)}, or [{holders[0]}])"
             mistakes.append(f"{origin}: unknown setting {table}.{name}{advice}")
             continue
         try:

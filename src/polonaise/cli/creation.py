@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _TIMEOUT_S: Final = 10.0
 """The default of `--timeout`: storage nodes that were just started take seconds until they listen."""
 _NO_STORAGE: Final = (
-    "a new cluster needs storage nodes: give --storage NAME=HOST:PORT,NAME=HOST:PORT,… or, in the file that --config "
-    "names, storage in [server]"
+    "a new cluster needs storage nodes: give --storage NAME=HOST:PORT,NAME=HOST:PORT,…, POLONAISE_SERVER_STORAGE in "
+    "the environment or, in the file that --config names, storage in [server]"
 )
 
 

@@ -76,7 +76,12 @@ def address_of(argument: str | None, option: str | None) -> str:
     """
     address = argument or option
     if not address:
-        raise BadOption(f"which log? Give its address ({LOG_ADDRESSES}) first, with --log, or in POLONAISE_LOG")
+        from polonaise.admin.configuration import not_read_here
+
+        raise BadOption(
+            f"which log? Give its address ({LOG_ADDRESSES}) first, with --log, or in POLONAISE_LOG"
+            f"{not_read_here('log', 'POLONAISE_LOG')}"
+        )
     return address
 
 

@@ -59,9 +59,11 @@ class Rows(NamedTuple):
 def required(coordinator: str | None) -> str:
     """Return the coordinator's address. Raises `BadOption` without one."""
     if not coordinator:
+        from polonaise.admin.configuration import not_read_here
+
         raise BadOption(
             "no cluster is named: give --coordinator zookeeper://HOST:PORT,…/ROOT or file:PATH, or set "
-            "POLONAISE_COORDINATOR"
+            f"POLONAISE_COORDINATOR{not_read_here('coordinator', 'POLONAISE_COORDINATOR')}"
         )
     return coordinator
 
