@@ -17,7 +17,7 @@ from polonaise.errors import ViewUnavailable
 from polonaise.player.protocol.entries import RoutedEntry
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.terms import Transaction
-from polonaise.views import retrying
+from polonaise.views import retrying, worker
 from polonaise.views.portions import Next, Portion
 from polonaise.views.sql import SqlView
 from rigs.databases import engine_at, execute, small_packets_of
@@ -117,6 +117,29 @@ async def test_a_target_applies_in_parts_and_refuses_what_is_too_large(small_pac
     assert applied.last == 4
     assert "OperationalError" in applied.refusal
     assert counted(small_packets) == 5
+
+
+async def test_a_view_that_others_keep_waiting_for_long_says_so_before_all_tries(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Waiting(Kept):
+        tried: list[int] = []  # noqa: RUF012 - of this test alone
+
+        def apply_many(self, transactions: Sequence[Transaction], db: Connection) -> None:
+            self.tried.append(len(transactions))
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise error
+
+    monkeypatch.setattr(worker, "TRIED_S_MAX", 0.0)
+    view = Waiting(sqlite_url)
+    try:
+        await view.high_water_mark(0)
+        with pytest.raises(ViewUnavailable, match="other transactions stand in the way again and again"):
+            await view.apply_run(run(10))
+    finally:
+        await view.close()
+    assert Waiting.tried == [1]
 
 
 LIMITS = ["statement_timeout", "idle_in_transaction_session_timeout"]

@@ -32,9 +32,23 @@ def in_the_way(_: object) -> None:
 
 def test_nothing_is_waited_for_after_the_last_attempt() -> None:
     pauses: list[float] = []
-    with pytest.raises(ViewUnavailable, match=f"{_TRIES} times in a row"):
+    with pytest.raises(ViewUnavailable, match="again and again"):
         RetryingWriter(cast(Any, Held()), pauses.append, lost=pytest.fail).do(in_the_way)
     assert len(pauses) == _TRIES - 1
+
+
+@pytest.mark.parametrize("seconds", [0.0, 600.0])
+def test_what_other_transactions_keep_from_being_done_for_long_is_told_before_all_is_tried(seconds: float) -> None:
+    tries: list[object] = []
+
+    def work(connection: object) -> None:
+        tries.append(connection)
+        in_the_way(connection)
+
+    writer = RetryingWriter(cast(Any, Held()), lambda _: None, pytest.fail, tried_s_max=seconds)
+    with pytest.raises(ViewUnavailable, match=r"again and again.*database is locked"):
+        writer.do(work)
+    assert len(tries) == (1 if seconds == 0.0 else _TRIES)
 
 
 class Restarted(Held):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +19,9 @@ T = TypeVar("T")
 
 _TRIES: Final = 12
 """How often a transaction that conflicts with others is tried before the database counts as not available."""
+TRIED_S_MAX: Final = 3.0
+"""For how long it is, where somebody who tries again himself has to be told meanwhile: a lock may be waited for in vain
+for most of a minute, each time."""
 _PAUSE_S_MIN: Final = 0.002
 _PAUSE_S_MAX: Final = 0.25
 _UNTOLD_S_MAX: Final = 1.0
@@ -34,8 +38,16 @@ class DrivenAway(ViewUnavailable):
 class RetryingWriter:
     """A writer connection of one thread, opened when it is first needed, and again after it was lost."""
 
-    def __init__(self, database: Database, pause: Callable[[float], None], lost: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        pause: Callable[[float], None],
+        lost: Callable[[], None],
+        tried_s_max: float = math.inf,
+    ) -> None:
         """Take a database, and the function that waits between attempts, given seconds; it may raise to end them.
+
+        What conflicts with other transactions is tried again only within `tried_s_max` seconds.
 
         `lost` is called whenever a connection was lost or could not be had, before another one is tried: what comes
         back may be another database, such as one that was restored.
@@ -43,16 +55,17 @@ class RetryingWriter:
         self._database = database
         self._pause = pause
         self._lost = lost
+        self._tried_s_max = tried_s_max
         self._connection: WriterConnection | None = None
 
     def do(self, work: Callable[[WriterConnection], T]) -> T:
         """Return the result of `work`, which must consist of whole SQL transactions, so that it can be repeated.
 
         Repeats it, after pauses with jitter, when the database ends it because of other transactions. Raises
-        `ViewUnavailable` after `_TRIES` attempts and while the database is away, and otherwise what `work`, the pause
-        or `Database.writer` raises.
+        `ViewUnavailable` after `_TRIES` attempts, or the time for them, and while the database is away, and otherwise
+        what `work`, the pause or `Database.writer` raises.
         """
-        pause_s = _PAUSE_S_MIN
+        pause_s, began_s = _PAUSE_S_MIN, time.monotonic()
         held = self._connection  # from before: it may have been closed while it was idle
         for left in reversed(range(_TRIES)):
             connection: WriterConnection | None = None
@@ -74,11 +87,13 @@ class RetryingWriter:
                         raise ViewUnavailable(f"the database is not available: {first_line(error)}") from error
                     if not (is_stale and left):
                         raise DrivenAway(f"the database is not available: {first_line(error)}") from error
-            if left:
-                self._pause(random.uniform(pause_s / 2, pause_s))
-                pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
+            if not left or time.monotonic() - began_s >= self._tried_s_max:
+                break
+            self._pause(random.uniform(pause_s / 2, pause_s))
+            pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
+        # Without how often or for how long: who hears it again and again logs it once, as long as it says the same.
         raise ViewUnavailable(
-            f"other transactions stood in the way {_TRIES} times in a row, try again: {first_line(last)}"
+            f"other transactions stand in the way again and again, try again: {first_line(last)}"
         ) from last
 
     def do_some(self, run: Sequence[S], portion: Portion, work: Callable[[WriterConnection, Sequence[S]], T]) -> T:

@@ -13,7 +13,7 @@ from polonaise.applicationcode import OrdinaryErrors
 from polonaise.errors import Closed
 from polonaise.views.database import Database
 from polonaise.views.portions import Portion
-from polonaise.views.retrying import RetryingWriter
+from polonaise.views.retrying import TRIED_S_MAX, RetryingWriter
 from polonaise.views.writerconnection import WriterConnection
 
 S = TypeVar("S")
@@ -29,7 +29,7 @@ class Worker:
     def __init__(self, database: Database, name: str, lost: Callable[[], None]) -> None:
         """Start no thread before there is work. `lost` is as in `RetryingWriter`, and called in the thread."""
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._writer = RetryingWriter(database, self._pause, lost)
+        self._writer = RetryingWriter(database, self._pause, lost, TRIED_S_MAX)
         self._closing = threading.Event()
 
     async def do(self, work: Callable[Concatenate[WriterConnection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
