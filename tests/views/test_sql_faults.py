@@ -188,7 +188,7 @@ async def test_writers_of_sqlite_wait_for_each_other(sqlite_url: str) -> None:
         other.rollback()
         assert await applying == 2
         other.exec_driver_sql("BEGIN IMMEDIATE")
-        with pytest.raises(ViewUnavailable, match="other transactions stood in the way"):
+        with pytest.raises(ViewUnavailable, match="other transactions stand in the way"):
             await view.apply_run(transactions(3, first=3))
         other.rollback()
     await view.close()
