@@ -416,7 +416,7 @@ class ClusterObserver:
                     None if last.members is None else server in last.registered,
                     None if last.assignment is None else owned[server],
                     trouble_in(answer),
-                    _told_by(answer, last.expected),
+                    _told_by(answer, known=error is None),
                     last.expected.name_of(server) or _name_told(answer),
                 )
                 for server, answer in answers.items()
@@ -565,11 +565,15 @@ def _name_told(answer: Told) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _told_by(answer: Told, expected: ExpectedServers) -> Sequence[str]:
-    """Return what a server tells of itself, without the servers that it misses: status tells of each itself."""
+def _told_by(answer: Told, *, known: bool) -> Sequence[str]:
+    """Return what a server tells of itself.
+
+    Without the servers that it misses, if it is `known` from the coordinator whom to miss: status tells of each itself,
+    and the server may have looked before one was removed.
+    """
     if not isinstance(answer, dict):
         return ()
-    missing = {name: at for name, at in answer.get("missing_servers", {}).items() if name not in expected.servers}
+    missing = {} if known else answer.get("missing_servers", {})
     return server_troubles({**answer, "missing_servers": missing, "coordinator_servers": []})
 
 
