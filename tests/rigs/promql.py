@@ -1,6 +1,6 @@
 """Evaluates expressions of Prometheus' language: as much of it as the alert rules need, on samples that a test has.
 
-Rates are differences of the samples in the window, without Prometheus' guess at what lies before the first one.
+What it understands means what it means to Prometheus 3, without native histograms: `test_promql.py` has cases of that.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 import math
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 Labels: TypeAlias = frozenset[tuple[str, str]]
@@ -18,6 +18,14 @@ Vector: TypeAlias = dict[Labels, float]
 Points: TypeAlias = list[tuple[float, float | None]]
 """Values of a series with their times; None from when it was there no more."""
 Matrix: TypeAlias = dict[Labels, list[tuple[float, float]]]
+
+
+class Window(NamedTuple):
+    """The values of series after a moment."""
+
+    found: Matrix
+    since_s: float
+
 
 _STALE_S: Final = 300.0
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -28,10 +36,21 @@ _COMPARISONS: Final[dict[str, Callable[[float, float], bool]]] = {
     "==": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le,
 }  # fmt: skip
 _ARITHMETIC: Final[dict[str, Callable[[float, float], float]]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+    "+": operator.add, "-": operator.sub, "*": operator.mul,
 }  # fmt: skip
-_TOGETHER: Final[dict[str, Callable[[list[float]], float]]] = {"sum": sum, "max": max, "min": min}
-_LEVELS: Final = (("or",), ("and", "unless"), tuple(_COMPARISONS), ("+", "-"), ("*", "/"))
+
+
+def _max(values: Iterable[float]) -> float:
+    """Return the largest value; NaN only if there is no other."""
+    return max((value for value in values if value == value), default=math.nan)
+
+
+def _min(values: Iterable[float]) -> float:
+    return -_max(-value for value in values)
+
+
+_TOGETHER: Final[dict[str, Callable[[list[float]], float]]] = {"sum": sum, "max": _max, "min": _min}
+_LEVELS: Final = (("or",), ("and", "unless"), tuple(_COMPARISONS), ("+", "-"), ("*",))
 
 
 class Token(NamedTuple):
@@ -51,23 +70,23 @@ class Series:
         self._points.setdefault(name, {}).setdefault(labels, []).append((time_s, value))
 
     def at(self, name: str, selects: Callable[[Labels], bool], now_s: float) -> Vector:
-        """Return the latest values of the series with such labels; none of those that are there no more."""
+        """Return the latest values of the series with such labels; none of those that are there no more, or silent."""
         found: Vector = {}
         for labels, points in self._points.get(name, {}).items():
             time_s, value = points[-1]
-            if value is not None and now_s - time_s <= _STALE_S and selects(labels):
+            if value is not None and now_s - time_s < _STALE_S and selects(labels):
                 found[labels] = value
         return found
 
-    def within(self, name: str, selects: Callable[[Labels], bool], since_s: float) -> Matrix:
-        """Return all values since a moment, of the series with such labels."""
+    def within(self, name: str, selects: Callable[[Labels], bool], since_s: float) -> Window:
+        """Return all values after a moment, of the series with such labels."""
         found: Matrix = {}
         for labels, points in self._points.get(name, {}).items():
             if selects(labels):
-                lately = [(time_s, value) for time_s, value in points if time_s >= since_s and value is not None]
+                lately = [(time_s, value) for time_s, value in points if time_s > since_s and value is not None]
                 if lately:
                     found[labels] = lately
-        return found
+        return Window(found, since_s)
 
 
 class Evaluation:
@@ -145,7 +164,7 @@ class Evaluation:
             groups.setdefault(key, []).append(value)
         return {labels: of(values) for labels, values in groups.items()}
 
-    def _selected(self, name: str) -> Vector | Matrix:
+    def _selected(self, name: str) -> Vector | Window:
         selects, _ = self._selector()
         if (window_s := self._window()) is None:
             return self._series.at(name, selects, self._now_s)
@@ -157,7 +176,8 @@ class Evaluation:
             while not self._taken("}"):
                 tests.append((self._take(), self._take("=", "!=", "=~", "!~"), self._take()))
                 self._taken(",")
-        named = {frozenset((name, value) for name, sign, value in tests if sign == "="): 1.0}
+        names = [name for name, _, _ in tests]
+        named = {frozenset((name, value) for name, sign, value in tests if sign == "=" and names.count(name) == 1): 1.0}
         return lambda labels: all(_fits(dict(labels).get(name, ""), sign, value) for name, sign, value in tests), named
 
     def _window(self) -> float | None:
@@ -175,7 +195,7 @@ class Evaluation:
             window_s = self._window()
             assert window_s is not None
             self._take(")")
-            return {} if self._series.within(metric, selects, self._now_s - window_s) else named
+            return {} if self._series.within(metric, selects, self._now_s - window_s).found else named
         arguments = []
         while not self._taken(")"):
             arguments.append(self._level(0))
@@ -233,56 +253,89 @@ def _grown(points: list[tuple[float, float]]) -> float:
     return sum(later - before if later >= before else later for before, later in itertools.pairwise(values))
 
 
+def _grown_in(points: list[tuple[float, float]], since_s: float, now_s: float) -> float:
+    """Return how much a counter has grown in all of a window, also before its first and after its last sample there.
+
+    It goes on as between the samples: up to the window's bound if one more could be missing there, else for half of the
+    time between two; and not to before the moment at which it would have been 0.
+    """
+    (first_s, first), last_s, grown = points[0], points[-1][0], _grown(points)
+    sampled_s = last_s - first_s
+    between_s = sampled_s / (len(points) - 1)
+    before_s, after_s = (
+        between_s / 2 if gap_s >= 1.1 * between_s else gap_s for gap_s in (first_s - since_s, now_s - last_s)
+    )
+    if grown > 0 and first >= 0:
+        before_s = min(before_s, sampled_s * first / grown)
+    return grown * (before_s + sampled_s + after_s) / sampled_s
+
+
+def _increase(now_s: float, window: Window) -> Vector:
+    return {at: _grown_in(points, window.since_s, now_s) for at, points in window.found.items() if len(points) > 1}
+
+
+def _rate(now_s: float, window: Window) -> Vector:
+    return {at: grown / (now_s - window.since_s) for at, grown in _increase(now_s, window).items()}
+
+
 def _line(points: list[tuple[float, float]], now_s: float) -> tuple[float, float]:
     """Return the slope, and the value now, of the line that fits best."""
     times, values = [time_s - now_s for time_s, _ in points], [value for _, value in points]
+    if len(set(values)) == 1:
+        return 0.0, values[0]
     middle_s, middle = sum(times) / len(times), sum(values) / len(values)
     spread = sum((time_s - middle_s) ** 2 for time_s in times)
     slope = sum((t - middle_s) * (v - middle) for t, v in zip(times, values, strict=True)) / spread
     return slope, middle - slope * middle_s
 
 
-def _rate(now_s: float, found: Matrix) -> Vector:
-    return {at: _grown(each) / (each[-1][0] - each[0][0]) for at, each in found.items() if len(each) > 1}
+def _lines(now_s: float, window: Window) -> dict[Labels, tuple[float, float]]:
+    return {at: _line(each, now_s) for at, each in window.found.items() if len(each) > 1}
 
 
-def _changes(now_s: float, found: Matrix) -> Vector:
-    return {at: float(sum(a != b for (_, a), (_, b) in itertools.pairwise(each))) for at, each in found.items()}
+def _predicted(now_s: float, window: Window, ahead_s: float) -> Vector:
+    return {at: value + slope * ahead_s for at, (slope, value) in _lines(now_s, window).items()}
 
 
-def _predicted(now_s: float, found: Matrix, ahead_s: float) -> Vector:
-    lines = {at: _line(each, now_s) for at, each in found.items() if len(each) > 1}
-    return {at: value + slope * ahead_s for at, (slope, value) in lines.items()}
+def _changes(_: float, window: Window) -> Vector:
+    return {
+        at: float(sum(a != b and not (a != a and b != b) for (_, a), (_, b) in itertools.pairwise(each)))
+        for at, each in window.found.items()
+    }
 
 
-def _quantile(now_s: float, share: float, buckets: Vector) -> Vector:
+def _quantile(_: float, share: float, buckets: Vector) -> Vector:
     groups: dict[Labels, list[tuple[float, float]]] = {}
     for labels, count in buckets.items():
         rest = frozenset(each for each in labels if each[0] != "le")
         groups.setdefault(rest, []).append((float(dict(labels)["le"]), count))
-    found: Vector = {}
-    for labels, counts in groups.items():
-        rising = sorted(counts)
-        rank, (low, below) = share * rising[-1][1], (0.0, 0.0)
-        if not rank:
-            continue  # Prometheus gives NaN, of which no comparison holds
-        for bound, count in rising:
-            if count >= rank:
-                within = (rank - below) / (count - below)
-                found[labels] = low if math.isinf(bound) else low + (bound - low) * within
-                break
-            low, below = bound, count
-    return found
+    return {labels: _quantile_of(share, sorted(counts)) for labels, counts in groups.items()}
+
+
+def _quantile_of(share: float, rising: list[tuple[float, float]]) -> float:
+    """Return the value below which a share of what is in buckets lies; NaN for no buckets, or with nothing in them."""
+    bounds = [bound for bound, _ in rising]
+    counts = [*itertools.accumulate((count for _, count in rising), max)]  # rates of them need not rise
+    if len(rising) < 2 or not math.isinf(bounds[-1]) or not counts[-1]:
+        return math.nan
+    rank = share * counts[-1]
+    at = next(number for number, count in enumerate(counts) if count >= rank)
+    if at == len(bounds) - 1:
+        return bounds[-2]
+    if at == 0 and bounds[0] <= 0:
+        return bounds[0]
+    low, below = (bounds[at - 1], counts[at - 1]) if at else (0.0, 0.0)
+    return low + (bounds[at] - low) * (rank - below) / (counts[at] - below)
 
 
 _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "abs": lambda _, found: {at: abs(value) for at, value in found.items()},
     "changes": _changes,
     "clamp_min": lambda _, found, least: {at: max(value, least) for at, value in found.items()},
-    "deriv": lambda now_s, found: {at: _line(each, now_s)[0] for at, each in found.items() if len(each) > 1},
+    "deriv": lambda now_s, window: {at: slope for at, (slope, _) in _lines(now_s, window).items()},
     "histogram_quantile": _quantile,
-    "increase": lambda _, found: {at: _grown(each) for at, each in found.items()},
-    "max_over_time": lambda _, found: {at: max(value for _, value in each) for at, each in found.items()},
+    "increase": _increase,
+    "max_over_time": lambda _, window: {at: _max(value for _, value in each) for at, each in window.found.items()},
     "predict_linear": _predicted,
     "rate": _rate,
     "time": lambda now_s: now_s,
