@@ -36,12 +36,15 @@ from polonaise.errors import (
 )
 from polonaise.host import Host
 from polonaise.server.expectedservers import ExpectedServersWatch
+from rigs.log import remove_entry
 from rigs.town import Town, held_down, in_a_town
 from rigs.waiting import time_passes, wait_until
 
 T = TypeVar("T")
 PARTITIONS = 3
 TIMEOUT_S = 2.0
+NOTICED_S = 10.0
+"""Virtual seconds within which a loss that a storage node can see is told: a sixth of an idle owner's pulse."""
 
 
 async def observed(town: Town, do: Callable[[ClusterObserver], Awaitable[T]]) -> T:
@@ -484,6 +487,33 @@ async def test_what_stops_without_a_node_is_said_before_it_is_stopped(town: Town
     assert verdict.stops == ["partitions 0-2: not ready, or not known to be, already"]
     with pytest.raises(BadOption, match="no node 'nobody'"):
         safe_to_stop(status, "nobody")
+
+
+@pytest.mark.parametrize("what", ["segment", "directory", "nothing written"])
+@in_a_town(partitions=PARTITIONS)
+async def test_a_copy_that_an_idle_node_has_lost_is_counted_by_nobody(town: Town, *, what: str) -> None:
+    bodies = [] if what == "nothing written" else [b"there"]
+    await town.append(*bodies)
+    await until(town, lambda status: not status.wellness and len(status.storage) == 3)
+    losing, other = (town.cluster.storage[number] for number in (1, 2))
+    lost, needed = town.cluster.storage_id(losing), town.cluster.storage_id(other)
+    disk = losing.machine.disk
+    disk.fail_appends(None)  # it can't be copied anew before anybody has looked
+    segment = next(path for path in disk.paths() if path.endswith(".seq") and path.split("/")[-2] == "0")
+    remove_entry(disk, segment.rpartition("/")[0] if what == "directory" else segment)
+    await asyncio.sleep(NOTICED_S)
+    status = await status_of(town)
+    first, *others = (each.condition for each in status.partitions)
+    assert first is not None
+    assert list(first.behind) == [lost]
+    assert lost not in first.engaged
+    assert all(each is not None and lost in each.engaged for each in others)
+    (verdict,) = safe_to_stop(status, needed)
+    assert verdict.stops == ["partition 0 would take no appends until it is back"]
+    assert safe_to_stop(status, lost)[0].stops == [], "it is away already"
+    disk.mend()
+    await well(town)
+    assert town.lasts() == [len(bodies) - 1] * 3
 
 
 @in_a_town(partitions=PARTITIONS, servers=2)

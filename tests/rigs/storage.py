@@ -70,6 +70,8 @@ class Owner:
         """The number of the last `Store` that is known to be synced."""
         self.refusals: list[tuple[int, PolonaiseError]] = []
         """The refused `Store`s: their numbers and errors."""
+        self.told: list[PolonaiseError] = []
+        """Why the copy has no part in the session any more, as the node told by itself."""
         self._heard = asyncio.Event()
 
     @classmethod
@@ -95,7 +97,11 @@ class Owner:
             self.acknowledged = request
         else:
             assert isinstance(message, Refused)
-            self.refusals.append((request, error_of(message.code, message.text)))
+            error = error_of(message.code, message.text)
+            if request:
+                self.refusals.append((request, error))
+            else:
+                self.told.append(error)
         self._heard.set()
 
     async def ask(self, message: Message, kind: type[M]) -> M:

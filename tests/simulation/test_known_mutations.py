@@ -15,6 +15,7 @@ BUDGET = 500
 """Seeds, from 0, within which each mutation has to be found."""
 
 FOUND_BY = {
+    "found-loss-untold": 1,
     "owner-that-keeps-what-it-can-not-serve": 15,
     "flapping-owner-keeps-what-it-can-not-serve": 28,
     "unable-servers-pass-partitions-on": 56,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polonaise.errors import Fenced, NotJoined, OutOfOrder, PartitionUnavailable, PolonaiseError
+from polonaise.errors import Fenced, NotJoined, OutOfOrder, PartitionUnavailable, PolonaiseError, SegmentDamaged
 from polonaise.log.batch import Batch
 from polonaise.log.promises import Promises
 from polonaise.storage.protocol.replica import (
@@ -25,6 +25,7 @@ from polonaise.storage.protocol.replica import (
     StoreRequest,
     TellEmptied,
     TellEnd,
+    TellLoss,
     TellSession,
 )
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED
@@ -326,6 +327,18 @@ def test_a_broken_connection_ends_its_part_in_the_session() -> None:
     assert held.store([request(1, LOG[3])])[0] == StoreBatches([LOG[3]])
     held.disconnected(LINE)
     assert isinstance(refusal(held.store([request(1, LOG[3])])), NotJoined)
+
+
+def test_the_owner_is_told_once_of_damage_in_a_copy_that_takes_part_and_nobody_of_any_other() -> None:
+    found = SegmentDamaged("a segment was removed")
+    held = joined(3)
+    assert held.lost(found) == TellLoss(LINE, found)
+    assert isinstance(refusal(held.store([request(1)])), NotJoined)
+    assert held.lost(found) is None
+    assert replica(3, fence=5).lost(found) is None
+    left = joined(3)
+    left.disconnected(LINE)
+    assert left.lost(found) is None
 
 
 @pytest.mark.parametrize("batches", [LOG[3:4], []], ids=["an append", "a barrier"])

@@ -138,6 +138,35 @@ async def test_a_removed_file_that_is_written_is_a_loss_and_is_copied_anew(
     assert (await owner.fence(2)).lost_above == UNRESOLVED
 
 
+@pytest.mark.parametrize("what", ["removed", "rotten", "read"])
+@simulated(segment_bytes_max=900, scrub_first_s=1.0, scrub_every_s=2.0)
+async def test_the_owner_of_an_idle_partition_is_told_of_a_loss_by_itself_and_once(
+    host: Host, node: Node, *, what: str
+) -> None:
+    made = Maker().batches(12, size=300)
+    owner, other = await filled(host, made), await Owner.connected(host)
+    await owner.join(made[-1].last, made[-1].crc)  # once more, which is no second part in the session
+    if what == "removed":
+        remove_entry(node.disk, f"{DIRECTORY}/{PARTITION}")
+    else:
+        sealed = node.segments()[1]
+        node.disk.flip_bit(sealed, 400)
+        if what == "read":
+            other.session = owner.session
+            with pytest.raises(PolonaiseError):
+                await other.read_all()
+    await asyncio.sleep(10.0)
+    (told,) = owner.told
+    assert told.code == "segment_damaged"
+    assert other.told == [], "it has no part in the session"
+    assert not node.node._partitions[PARTITION].whole, "the loss was on the disk before anybody heard of it"
+    owner, info = await fenced(host, 2)
+    await owner.truncate(info.max_synced)
+    await owner.bring_up(made, info.max_synced + 1)
+    await asyncio.sleep(NOTICED_S)
+    assert owner.told == []
+
+
 @pytest.mark.parametrize("is_open", [False, True], ids=["closed", "open"])
 @simulated(segment_bytes_max=900, scrub_first_s=1.0, scrub_every_s=2.0)
 async def test_a_removed_sealed_segment_is_damage(host: Host, node: Node, *, is_open: bool) -> None:

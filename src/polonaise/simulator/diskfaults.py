@@ -138,6 +138,14 @@ class DiskFaults:
         node.machine.disk.flip_bit(path, self._random.randrange(start, stop), self._random.randrange(8))
         return path
 
+    def remove_segment(self, node: Node) -> None:
+        """Remove the file of a segment, or all of a partition's directory, durably, under the node that runs."""
+        disk = node.machine.disk
+        path = self._random.choice([path for path in disk.paths() if path.endswith(".seq")])
+        self.spoil(node)
+        directory, name = disk.parent(path if self._random.random() < 0.7 else path.rpartition("/")[0])
+        disk.change_names((directory, name, None))
+
     def _rot_at(self, node: Node, ranges: list[tuple[str, int, int]]) -> None:
         if not ranges:
             return

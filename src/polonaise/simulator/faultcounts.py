@@ -45,6 +45,7 @@ FAULTS: Final = (
     "storage_moved",
     "wrong_address",
     "rot_at_rest",
+    "removed_at_rest",
     "disk_in_turn",
     "lease",
     "session_run_out",

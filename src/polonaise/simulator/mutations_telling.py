@@ -7,6 +7,12 @@ from typing import Final
 from polonaise.simulator.mutation import Mutation
 
 TELLING_MUTATIONS: Final[dict[str, Mutation]] = {
+    "found-loss-untold": Mutation(
+        "polonaise.storage.protocol.replica",
+        "        return None if connection is None else TellLoss(connection, error)\n",
+        "        return None\n",
+        "P13: the owner of an idle partition counts a copy that is lost, and says that another one may be stopped",
+    ),
     "unknown-lag-told-as-none": Mutation(
         "polonaise.client.workerpartition",
         "        if self.committed is None or not self.progress.epoch:\n            return None\n",

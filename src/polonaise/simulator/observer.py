@@ -19,9 +19,9 @@ REPAIR_S: Final = 30.0
 """Virtual seconds within which every replica has to be engaged again once nothing harms them any more."""
 LAG_S: Final = 5.0
 """Virtual seconds within which every replica, once all are engaged, has to hold what the others hold."""
-SCRUB_S: Final = 150.0
+SCRUB_S: Final = 90.0
 """Virtual seconds after a bit of a replica has rotted within which that has to be found, and mended by the next
-session: an idle owner may take a minute to notice."""
+session."""
 
 
 class Observer:
@@ -108,6 +108,15 @@ class Observer:
         if not self.all_engaged() or not self.filled(node):
             return True
         return any(node.replica(partition).bad for partition in self._partitions)
+
+    def counted_though_lost(self, node: Node) -> bool:
+        """Whether a running server counts a copy of this node as engaged of which the node's health says it is lost."""
+        name, lost = self.cluster.storage_id(node), self.cluster.stores[node.name].health()["unavailable"]
+        return any(
+            str(partition) in lost and served.owner.session is not None and name in served.owner.session.engaged
+            for server in self.cluster.running_servers
+            for partition, served in server.partitions.items()
+        )
 
     def lagging(self) -> bool:
         """Whether replicas of a partition end at different ids, as while one still writes what the others hold."""

@@ -33,8 +33,10 @@ _TAKE_OVER_S: Final = 5.0
 _MENDED_LOOK_S: Final = 0.5
 """Virtual seconds between two looks at a disk: seldom, as each look reads everything on it."""
 _MENDED_STEPS: Final = 400_000
-"""Additional handles that the schedule may run for each strike. An idle owner may take a minute to notice a strike, and
-scrubs read everything again and again meanwhile: up to 235 000 handles were measured."""
+"""Additional handles that the schedule may run for each strike: scrubs read everything again and again until it is
+mended. Up to 235 000 were measured."""
+_LOSS_TOLD_S: Final = 5.0
+"""Virtual seconds within which the owner of a partition must have heard that a copy is lost of which its node knows."""
 _LATER_S: Final = 0.5
 """Virtual seconds between the moments at which one paused server and the next resume."""
 
@@ -131,9 +133,14 @@ class Trials:
         seconds = await strike(node)
         if seconds:
             self._cluster.world.loop.grant(_MENDED_STEPS)
-        until_s = self._cluster.world.now + seconds
+        told_s = self._cluster.world.now
+        until_s = told_s + seconds
         while seconds and self._observer.rotten(node):
             self._observer.stop_if_violated()
+            if not node.running or not self._observer.counted_though_lost(node):
+                told_s = self._cluster.world.now
+            elif self._cluster.world.now > told_s + _LOSS_TOLD_S:
+                raise Violation("P13 fail-safe", f"no owner to count what {node.name} has lost", "one does")
             if self._cluster.world.now >= until_s:
                 scrubbed = self._cluster.stores[node.name].scrubbed
                 raise Violation("P10 corruption", f"{node.name} to be found bad and mended", f"{scrubbed}")
@@ -150,10 +157,23 @@ class Trials:
         await self._nemesis.replace_disk(node, lambda: self._nemesis.rot_header(node))
         return REPAIR_S
 
+    async def _removed_at_rest(self, node: Node) -> float:
+        """Remove files under a running node: it must miss them, and have them copied anew, though nobody appends."""
+        if not node.running:
+            return 0.0
+        self._nemesis.remove_segment(node)
+        self._faults.count("removed_at_rest")
+        return REPAIR_S
+
     async def _wipe(self, node: Node) -> float:
         self._nemesis.spoil(node)
         await self._nemesis.replace_disk(node, node.machine.disk.wipe)
         return REPAIR_S
+
+    async def _removed_files_are_missed(self) -> None:
+        node = self._nemesis.spoilable()
+        if node is not None:
+            await self._mended(node, self._removed_at_rest)
 
     # ------------------------------------------------------------------ P6, P11: fates, and what is told meanwhile
 
@@ -485,6 +505,7 @@ _TRIALS: Final[tuple[tuple[float, Callable[[Trials], Awaitable[None]]], ...]] = 
     (0.05, Trials._owners_without_storage_are_replaced),
     (0.03, Trials._nobody_passes_on_what_nobody_can_serve),
     (0.05, Trials._slow_disks_are_waited_for),
+    (0.1, Trials._removed_files_are_missed),
 )
 """Trials that are drawn whatever the cluster is like, each with the share of seeds that have it."""
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from polonaise.errors import (
     Closed,
@@ -199,8 +199,8 @@ class PartitionReplica:
             try:
                 await log.check_tail_in_place()
             except DamageFound as error:
-                await self._record_damage(log, error)
-                self._update_decisions(log, replica)
+                # Also if no batch was in the file: what is written to it from now on would be lost.
+                await self._record_loss(log, replica, error)
 
     # ------------------------------------------------------------------ the queue
 
@@ -332,7 +332,7 @@ class PartitionReplica:
             except PolonaiseError as error:
                 # The loss is durable before anybody hears of it: after a crash the copy must not look whole.
                 if isinstance(error, DamageFound):
-                    await self._record_damage(log, error)
+                    await self._record_damage(log, replica, error)
                 self._update_decisions(log, replica)
                 self._not_stored(first)
                 # The actions behind the failed one are left out, above all the acknowledgement. For a run of `Store`s
@@ -473,8 +473,7 @@ class PartitionReplica:
         except DamageFound as error:
             async with self._changing:
                 if log is self._log:
-                    await self._record_damage(log, error)
-                    self._update_decisions(log, replica)
+                    await self._record_damage(log, replica, error)
             raise
 
     async def _read(self, log: PartitionLog, read: ReplicaRead) -> Message:
@@ -499,17 +498,26 @@ class PartitionReplica:
             return error.first
         return self._replica.promises.fence if isinstance(error, Fenced) and self._replica is not None else 0
 
-    async def _record_damage(self, log: PartitionLog, damage: DamageFound) -> None:
-        """Record damage durably: nothing above the last good id is believed from now on, also after a restart."""
-        # Damage in bytes that were cut, or are above the end by now, says nothing about the log as it is.
-        if damage.cuts != log.slot.cuts or damage.last_good >= log.last:
-            return
+    async def _record_damage(self, log: PartitionLog, replica: Replica, damage: DamageFound) -> None:
+        """Record damage that was met, unless it says nothing about the log as it is: it was cut, or recorded before."""
+        if damage.cuts == log.slot.cuts and damage.last_good < log.last:
+            await self._record_loss(log, replica, damage)
+
+    async def _record_loss(self, log: PartitionLog, replica: Replica, damage: DamageFound) -> None:
+        """Record durably that nothing above the last good id is believed from now on, also after a restart.
+
+        Then the owner is told, if this copy was part of its session.
+        """
         _log.error("%s: %s", self._name, damage, extra=self._fields)
         self._damage = damage
         try:
             await log.lose_above(damage.last_good, str(damage))
         except PolonaiseError as error:
             self.unavailable = error
+        self._update_decisions(log, replica)
+        if (loss := replica.lost(damage)) is not None:
+            # Under no number, as no message is refused: to its owner any refusal ends the replica's part.
+            cast(Connection, loss.connection).refuse(loss.error, partition=self._partition)
 
 
 def _check_session(replica: Replica, read: ReplicaRead) -> None:

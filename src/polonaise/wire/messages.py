@@ -73,7 +73,10 @@ class Hello(Message):
 
 @message(2)
 class Refused(Message):
-    """A fault, by its stable code. Without request number and partition it is about the connection, which closes."""
+    """A fault, by its stable code. Without request number and partition it is about the connection, which closes.
+
+    With a partition and without a number, from a storage node: its copy has no part in the owner's session any more.
+    """
 
     detail: I64
     """From a storage node: for `fenced` the session that the replica obeys, for `history_trimmed` the first id that it

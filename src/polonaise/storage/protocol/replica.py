@@ -90,6 +90,14 @@ class Refuse:
 Action: TypeAlias = Save | StoreBatches | Cut | DropBelow | TellSession | TellEnd | TellEmptied | Acknowledge | Refuse
 
 
+class TellLoss(NamedTuple):
+    """Tell the owner on this connection, which has not asked, that this copy has no part in its session any more."""
+
+    connection: Hashable
+    error: PolonaiseError
+    """What was found, and where."""
+
+
 class StoreRequest(NamedTuple):
     """A `Store`, the numbered message of a session; without batches it is a barrier."""
 
@@ -345,6 +353,15 @@ class Replica:
         barrier, or of a batch that would fit.
         """
         self.disconnected(connection)
+
+    def lost(self, error: PolonaiseError) -> TellLoss | None:
+        """End this replica's part in the session that it joined, because damage was found in its log; tell its owner.
+
+        An owner of an idle partition sends nothing that could be refused. It would count this copy, and say that
+        another one may be stopped, until its next pulse.
+        """
+        connection, self._joined_on = self._joined_on, None
+        return None if connection is None else TellLoss(connection, error)
 
     def disconnected(self, connection: Hashable) -> None:
         """End this replica's part in the session that it joined on this connection.
