@@ -171,8 +171,26 @@ async def test_a_name_that_leads_elsewhere_or_nowhere_is_told_from_what_it_led_t
     await disk.rename(f"{root}/d", f"{root}/e")
     assert await disk.identity(f"{root}/d/a") is None
     assert await disk.identity(f"{root}/e") == directory
+    names = [f"{root}/{name}" for name in ("e", "d", "e/a")]
+    assert await disk.identities(names) == [await disk.identity(name) for name in names]
     await file.close()
     await other.close()
+
+
+@on_every_disk
+async def test_the_number_of_an_entry_changes_with_the_file_that_has_the_name(disk: Disk, root: str) -> None:
+    files = [await disk.open(f"{root}/{name}", create=True) for name in ("a", "b")]
+    await disk.make_directory(f"{root}/c")
+    before = await disk.entries(root)
+    assert {*before} == {"a", "b", "c"}
+    await files[0].write(0, [b"more"], sync=True)
+    assert await disk.entries(root) == before
+    await disk.rename(f"{root}/b", f"{root}/a")
+    assert await disk.entries(root) == {"a": before["b"], "c": before["c"]}
+    with pytest.raises(NotFound):
+        await disk.entries(f"{root}/none")
+    for file in files:
+        await file.close()
 
 
 @on_every_disk

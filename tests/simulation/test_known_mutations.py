@@ -253,6 +253,14 @@ FOUND_BY_TESTS = {
     "replaced-tail-believed": (
         "tests/storage/test_storage_presence.py::test_a_copy_in_the_place_of_files_is_not_believed_to_be_them"
     ),
+    "removed-segment-not-missed": (
+        "tests/storage/test_storage_presence.py"
+        "::test_a_closed_segment_that_is_removed_or_replaced_is_missed_within_seconds[running-removed]"
+    ),
+    "replaced-segment-believed": (
+        "tests/storage/test_storage_presence.py"
+        "::test_a_closed_segment_that_is_removed_or_replaced_is_missed_within_seconds[running-cut short]"
+    ),
     "sessions-end-uncounted": (
         "tests/server/protocol/test_owner_readiness.py"
         "::test_as_long_as_the_count_of_changes_stands_still_a_partition_fares_as_before"

@@ -12,11 +12,11 @@ from polonaise.errors import DirectoryGone, PartitionUnavailable, PolonaiseError
 from polonaise.host import Host
 from polonaise.node.condition import storage_reasons
 from polonaise.node.reasons import Reason
-from polonaise.simulator.diskimages import DirectoryImage
+from polonaise.simulator.diskimages import DirectoryImage, FileImage
 from polonaise.storage.clusternote import NOTE_FILE
 from polonaise.storage.namefile import NAME_FILE
 from polonaise.terms import UNRESOLVED
-from polonaise.wire.messages import NoteValues
+from polonaise.wire.messages import NoteValues, Trim
 from rigs.log import CONTROL, PARTITION, Maker, crcs, remove_entry
 from rigs.storage import DIRECTORY, Node, Owner, fenced, filled, opened, simulate, simulated
 
@@ -191,6 +191,80 @@ async def test_a_removed_sealed_segment_is_damage(host: Host, node: Node, *, is_
     await owner.bring_up(made, info.max_synced + 1)
 
 
+@pytest.mark.parametrize("what", ["removed", "other file", "cut short"])
+@pytest.mark.parametrize("when", ["running", "restarted"])
+@simulated(segment_bytes_max=900, scrub_bytes_per_s=0)
+async def test_a_closed_segment_that_is_removed_or_replaced_is_missed_within_seconds(
+    host: Host, node: Node, *, what: str, when: str
+) -> None:
+    made = Maker().batches(12, size=300)
+    owner = await filled(host, made)
+    if when == "restarted":
+        await node.restart(segment_bytes_max=900, scrub_bytes_per_s=0)
+        owner = await opened(host, session=2)
+    await asyncio.sleep(NOTICED_S)
+    assert owner.told == []
+    first = int(node.segments()[1].rpartition("/")[2][:-4])
+    path = node.segment(first)
+    directory, name = node.disk.parent(path)
+    kept = node.disk.find(path)
+    assert isinstance(kept, FileImage)
+    other = kept.copy()
+    if what == "cut short":
+        other.truncate(len(kept.cache) - 1)
+    node.disk.change_names((directory, name, {"removed": None, "other file": FileImage()}.get(what, other)))
+    await asyncio.sleep(NOTICED_S)
+    assert [told.text for told in owner.told] == [f"{path} was removed or replaced under the running node"]
+    owner, info = await fenced(host, 3)
+    assert info.lost_above == first - 1 == info.max_synced
+    await owner.truncate(info.max_synced)
+    await owner.bring_up(made, info.max_synced + 1)
+    await asyncio.sleep(NOTICED_S)
+    assert owner.told == []
+
+
+@pytest.mark.parametrize("what", ["index", "copied"])
+@simulated(segment_bytes_max=900)
+async def test_a_closed_segment_that_can_be_read_as_before_is_no_loss(host: Host, node: Node, *, what: str) -> None:
+    made = Maker().batches(12, size=300)
+    owner = await filled(host, made)
+    path = node.segments()[1]
+    directory, name = node.disk.parent(path)
+    kept = node.disk.find(path)
+    assert isinstance(kept, FileImage)
+    if what == "index":
+        remove_entry(node.disk, path.replace(".seq", ".idx"))
+    else:
+        node.disk.change_names((directory, name, kept.copy()))
+    await asyncio.sleep(NOTICED_S)
+    assert owner.told == []
+    assert crcs(await owner.read_all()) == crcs(made)
+    assert storage_reasons(node.node.health()) == []
+
+
+@simulated(segment_bytes_max=900)
+async def test_segments_that_a_trim_or_a_cut_removes_are_not_missed(host: Host, node: Node) -> None:
+    made = Maker().batches(12, size=300)
+    owner = await filled(host, made[:9])
+    await owner.confirm(made[8].last)
+    replica = node.node._partitions[PARTITION]
+    for before in range(0, made[8].first, 2):
+        trimming = owner.link.request(Trim(owner.session, before), partition=PARTITION, deadline_s=10)
+        await asyncio.gather(trimming, *(replica.check_in_place(every_file=True) for _ in range(5)))
+    assert len(node.segments()) < 4
+    await owner.store(10, *made[9:])
+    await replica.check_in_place(every_file=True)
+    # Cut below the tail, and filled again: the same names lead to other files.
+    owner, _ = await fenced(host, 2)
+    await owner.truncate(made[8].last)
+    await owner.copy(made[9:])
+    await owner.join(made[-1].last, made[-1].crc)
+    await replica.check_in_place(every_file=True)
+    await asyncio.sleep(NOTICED_S)
+    assert replica.whole
+    assert owner.told == []
+
+
 @pytest.mark.parametrize("what", ["segment", "partition"])
 @pytest.mark.parametrize("is_written", [False, True], ids=["idle", "written"])
 @simulated
@@ -235,9 +309,9 @@ async def test_the_files_of_many_partitions_are_looked_for_in_turn(host: Host, n
     replica = node.node._partitions[PARTITION]
     look = replica.check_in_place
 
-    async def looking() -> None:
+    async def looking(*, every_file: bool) -> None:
         looked.append(replica.written)
-        await look()
+        await look(every_file=every_file)
 
     replica.check_in_place = looking  # type: ignore[method-assign]
     await asyncio.sleep(NOTICED_S)

@@ -121,11 +121,21 @@ class Disk(Protocol):
         An open file outlives its name: comparing identities shows that the name was removed or replaced.
         """
 
+    async def identities(self, paths: Sequence[str]) -> list[Identity | None]:
+        """Return the identities of what has these names now, in one hop to a thread."""
+
     async def space(self, path: str) -> DiskSpace:
         """Return the space of the file system that this file or directory is on. Raises `NotFound`."""
 
     async def list(self, directory: str) -> list[str]:
         """Return the names in the directory, sorted. Raises `NotFound` without the directory."""
+
+    async def entries(self, directory: str) -> dict[str, int]:
+        """Return the names in the directory, each with a number that changes when another file gets the name.
+
+        Takes no look at the files, and costs little for thousands of them. On some file systems the numbers change by
+        themselves. Raises `NotFound` without the directory.
+        """
 
     async def make_directory(self, path: str) -> None:
         """Make the directory and its parents; one that exists is no error.

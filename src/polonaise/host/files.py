@@ -106,11 +106,17 @@ class RealDisk:
     async def identity(self, path: str) -> Identity | None:
         return await self._hop(path, lambda: identity(path))
 
+    async def identities(self, paths: Sequence[str]) -> list[Identity | None]:
+        return await self._hop(", ".join(paths), lambda: [identity(path) for path in paths])
+
     async def space(self, path: str) -> DiskSpace:
         return await self._hop(path, lambda: _space(path))
 
     async def list(self, directory: str) -> list[str]:
         return await self._hop(directory, lambda: sorted(os.listdir(directory)))
+
+    async def entries(self, directory: str) -> dict[str, int]:
+        return await self._hop(directory, lambda: _entries(directory))
 
     async def make_directory(self, path: str) -> None:
         await self._hop(path, lambda: make_directories(path))
@@ -143,6 +149,11 @@ class RealDisk:
 def _space(path: str) -> DiskSpace:
     status = os.statvfs(path)
     return DiskSpace(status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize)
+
+
+def _entries(directory: str) -> dict[str, int]:
+    with os.scandir(directory) as entries:
+        return {entry.name: entry.inode() for entry in entries}
 
 
 def names_in(directory: str) -> list[str]:

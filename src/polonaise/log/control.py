@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import posixpath
 import struct
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from polonaise.checksum import crc32
@@ -284,15 +284,16 @@ class ControlFile:
             raise
         return cls(host, directory, lock, file, key, await _identities(disk, directory))
 
-    async def check_in_place(self) -> None:
+    async def check_in_place(self, others: Sequence[str] = ()) -> bool:
         """Raise `DirectoryGone` unless the directory's name still leads to the files that this process has open.
 
-        The system does not tell by itself: files that were removed can still be written.
+        The system does not tell by itself: files that were removed can still be written. Returns whether one of the
+        `others`, names in the directory, is missing.
         """
-        found = await _identities(self._host.disk, self.directory)
+        found = await _identities(self._host.disk, self.directory, others)
         gone = [name for name in _PUT_RIGHT if found[name] != self._identities[name]]
         if not any(gone):
-            return
+            return any(found[name] is None for name in others)
         # Of the files of a directory that is gone itself, there is nothing to be told.
         names = gone if gone[0] else gone[:1]
         what = " and ".join(f"{self.directory}/{name}".removesuffix("/") for name in names)
@@ -440,12 +441,14 @@ class ControlFile:
                 await self._file.write(offset_of(partition) + 2 * SECTOR_BYTES, [sector])
 
 
-async def _identities(disk: Disk, directory: str) -> dict[str, Identity | None]:
-    """Return the identities of the directory, by an empty name, and of its control file and lock.
+async def _identities(disk: Disk, directory: str, others: Sequence[str] = ()) -> dict[str, Identity | None]:
+    """Return the identities of the directory, by an empty name, and of its control file, its lock and `others`.
 
     The lock file is compared as well: if it were gone, another node could lock the directory.
     """
-    return {name: await disk.identity(f"{directory}/{name}".removesuffix("/")) for name in _PUT_RIGHT}
+    names = (*_PUT_RIGHT, *others)
+    found = await disk.identities([f"{directory}/{name}".removesuffix("/") for name in names])
+    return dict(zip(names, found, strict=True))
 
 
 def offset_of(partition: PartitionId) -> int:

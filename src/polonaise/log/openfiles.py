@@ -72,8 +72,10 @@ class OpenFiles:
         self.load = disk.load
         self.exists = disk.exists
         self.identity = disk.identity
+        self.identities = disk.identities
         self.space = disk.space
         self.list = disk.list
+        self.entries = disk.entries
         self.make_directory = disk.make_directory
         self.rename = disk.rename
         self.remove = disk.remove

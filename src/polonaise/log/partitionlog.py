@@ -83,6 +83,8 @@ class PartitionLog:
         self._tail: Tail | None = None
         self._opened_tail: Opened | None = None
         self._gate = Gate()
+        self._numbers: dict[str, int] = {}
+        """The number of each segment's file by its name, as the directory was seen last (`Disk.entries`)."""
         self.slot = slot
         """The partition's promises in the control file."""
         self.broken: PolonaiseError | None = None
@@ -130,6 +132,7 @@ class PartitionLog:
         """Recover the log from its files, and note what was found."""
         recovered = await recover(self._disk, self._directory, self.slot)
         self._sealed = recovered.sealed
+        self._numbers = await self._disk.entries(self._directory)
         promises = self.slot.promises
         self.damage = recovered.damage
         # A damaged or untrusted log is left as it is. `cut` decides where it ends and which segment is its tail: until
@@ -406,6 +409,7 @@ class PartitionLog:
         first = target.header.first if target else NO_TRANSACTION
         end = target.offset_at(count) if target else 0
         await self.slot.begin_cut(SyncEvidence(max(first, 0), end, last))
+        self._numbers = {}  # a segment that is written later may have the name of one that goes now
         await self._remove_above(target, first)
         if target is None:
             await self._begin()
@@ -576,6 +580,33 @@ class PartitionLog:
             except DamageFound as error:
                 error.cuts = cuts
                 raise
+
+    async def check_in_place(self) -> None:
+        """Raise `DamageFound` when the file of a segment was removed or replaced: nobody might read it for long.
+
+        A sealed segment that was replaced by one that begins and ends as it did is no damage: nothing is written to
+        it, and reads check what they find. A log that is broken or has no tail is not checked. To be called while
+        nobody changes the log.
+        """
+        if self._tail is None or self.broken is not None:
+            return
+        try:
+            found = await self._disk.entries(self._directory)
+        except NotFound:
+            found = {}
+        for each in self._sealed:
+            file_name = segment.name(each.first)
+            number = found.get(file_name)
+            # What was sealed since the last look has no number yet.
+            if number is None or (
+                self._numbers.setdefault(file_name, number) != number and not await self._reader.fits(each)
+            ):
+                raise removed(self._reader.path(each), each.first, self.slot.cuts)
+        self._numbers = found
+        # Its number alone would be enough, but for file systems that change numbers.
+        tail = self._tail
+        if tail.identity is None or found.get(segment.name(tail.header.first)) != tail.identity[1]:
+            await self.check_tail_in_place()
 
     async def check_tail_in_place(self) -> None:
         """Raise `DamageFound` when the file of the tail was removed or replaced: writes to it still succeed.

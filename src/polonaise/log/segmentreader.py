@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from polonaise.errors import BatchDamaged, NotFound, PolonaiseError, SegmentDamaged
+from polonaise.errors import BatchDamaged, NotFound, PolonaiseError, SegmentDamaged, UnsupportedFormat
 from polonaise.host import Disk, File
 from polonaise.host.wholefiles import opened_file
 from polonaise.log.batch import Batch
@@ -156,6 +156,20 @@ class Reader:
             if header_read != header:
                 raise DamageFound(f"the header of segment {name(segment.first)} was changed", segment.first - 1)
             return header.data_start
+
+    async def fits(self, segment: Segment) -> bool:
+        """Whether the file that has the segment's name now begins and ends as the segment does. It is read from now on.
+
+        So much is looked at as when a log is opened.
+        """
+        path = self.path(segment)
+        await self._cache.drop([path])
+        try:
+            async with opened_file(self._disk, path) as file:
+                header = SegmentHeader.decode(await file.read(0, HEADER_BYTES))
+                return header == segment.header and await file.size() == segment.end
+        except (NotFound, SegmentDamaged, UnsupportedFormat):
+            return False
 
     async def index(self, segment: Segment) -> Index:
         """Return the segment's index: where its batches lie, and when they were committed."""

@@ -1,8 +1,8 @@
 """The disk port: a process's way to the disk of its machine.
 
-A call, but for `identity` and `space`, takes a random time and acts at the end of it, so that overlapping calls act in
-any order. If the process is killed meanwhile, the call happens, or does not, or happens in part; a sync that has begun
-goes on to its end.
+A call takes a random time and acts at the end of it, so that overlapping calls act in any order; `identity`,
+`identities`, `entries` and `space` act at once. If the process is killed meanwhile, the call happens, or does not, or
+happens in part; a sync that has begun goes on to its end.
 """
 
 from __future__ import annotations
@@ -161,6 +161,9 @@ class DiskPort:
         node = self.disk.find(path)
         return None if node is None else (0, id(node))
 
+    async def identities(self, paths: Sequence[str]) -> list[Identity | None]:
+        return [await self.identity(path) for path in paths]
+
     async def space(self, path: str) -> DiskSpace:
         """Return the space of the disk, at once: a draw for a delay would change what all later calls draw."""
         self.process.check_alive()
@@ -173,6 +176,11 @@ class DiskPort:
     async def list(self, directory: str) -> list[str]:
         names: list[str] = await self.submit(lambda _: sorted(self.disk.directory(directory).names))
         return names
+
+    async def entries(self, directory: str) -> dict[str, int]:
+        """Return the names in the directory with their numbers, at once, as `identity` does."""
+        self.process.check_alive()
+        return {name: id(node) for name, node in self.disk.directory(directory).names.items()}
 
     async def make_directory(self, path: str) -> None:
         await self.submit(lambda _: self._make_directory(path))

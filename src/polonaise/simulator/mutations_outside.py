@@ -103,6 +103,18 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        if await self._disk.identity(path) is None:\n",
         "P8: a storage node acknowledges what it writes to a file that another file has replaced",
     ),
+    "removed-segment-not-missed": Mutation(
+        "polonaise.log.partitionlog",
+        "            if number is None or (\n",
+        "            if number is not None and (\n",
+        "P10: a copy counts for hours although a file of it is gone, until the scrub comes to it",
+    ),
+    "replaced-segment-believed": Mutation(
+        "polonaise.log.segmentreader",
+        "                return header == segment.header and await file.size() == segment.end\n",
+        "                return header.first == segment.first or await file.size() == segment.end\n",
+        "P10: a copy counts for hours although another file has the place of one of its segments",
+    ),
     "sessions-end-uncounted": Mutation(
         "polonaise.server.protocol.readiness",
         "        self._changes.note()\n        self.reached |= reached\n",

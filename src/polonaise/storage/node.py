@@ -119,6 +119,7 @@ class StorageNode:
             lambda: self._control,
             lambda: list(self._partitions.values()),
             self._let_go,
+            (NAME_FILE, NOTE_FILE),
             self._write_small_files_again,
         )
         self._gone: DirectoryGone | None = None

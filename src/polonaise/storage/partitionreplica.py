@@ -185,9 +185,10 @@ class PartitionReplica:
         """Whether something is under way that changes the log, or looks for its files anyway."""
         return self._changing.locked()
 
-    async def check_in_place(self) -> None:
+    async def check_in_place(self, *, every_file: bool) -> None:
         """Record a loss if the file that is being written was removed or replaced. Raises the disk's errors.
 
+        With `every_file`, also if that of another segment was.
         Nobody else would notice: a removed file can be written and read by the process that has it open. A log that is
         just being opened is left out, because opening looks for the files in any case.
         """
@@ -197,7 +198,7 @@ class PartitionReplica:
             if log is None or replica is None or self._is_shut:
                 return
             try:
-                await log.check_tail_in_place()
+                await (log.check_in_place() if every_file else log.check_tail_in_place())
             except DamageFound as error:
                 # Also if no batch was in the file: what is written to it from now on would be lost.
                 await self._record_loss(log, replica, error)

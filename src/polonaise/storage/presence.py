@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from math import ceil
+from typing import Any, Final
 
 from polonaise.errors import DirectoryGone, NotFound, PolonaiseError
 from polonaise.host import DiskSpace, Host
@@ -14,6 +15,11 @@ from polonaise.storage.partitionreplica import PartitionReplica
 from polonaise.storage.settings import StorageSettings
 
 _log = logging.getLogger(__name__)
+
+_EVERY_FILE_S: Final = 60.0
+"""The seconds within which all files of all partitions are looked for, as long as `_EVERY_FILE_MAX` is enough."""
+_EVERY_FILE_MAX: Final = 16
+"""The most partitions of which one look checks all files: thousands at rest are to cost next to nothing."""
 
 
 class Presence:
@@ -25,9 +31,11 @@ class Presence:
         control: Callable[[], ControlFile | None],
         replicas: Callable[[], Sequence[PartitionReplica]],
         let_go: Callable[[DirectoryGone], Coroutine[Any, Any, None]],
+        small_files: Sequence[str],
         write_again: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
-        """Make the check. `let_go` is called once, when the directory is gone, and `write_again` each time it is there.
+        """Make the check. `let_go` is called once, when the directory is gone, and `write_again` each time that it is
+        there without one of the `small_files`.
 
         `control` returns the open control file, None while a new node has none; `replicas` returns the replicas that
         the node runs.
@@ -36,12 +44,13 @@ class Presence:
         self._control = control
         self._replicas = replicas
         self._let_go = let_go
+        self._small_files = small_files
         self._write_again = write_again
         self._checked = 0
         """The number of partitions written to that were checked so far: it says whose turn is next."""
-        self._idle_checked = 0
-        """The same over all partitions, of which a look checks one more, if nobody writes to it: what it holds is read
-        some day."""
+        self._checked_whole = 0
+        """The same over all partitions, of which a look checks some with all their files: what they hold is read some
+        day."""
         self._error_logged = ""
         self.space: DiskSpace | None = None
         """The room on the directory's disk at the last check that did not fail; None before that, while there is no
@@ -52,10 +61,11 @@ class Presence:
         while True:
             await asyncio.sleep(self._settings.presence_s)
             try:
-                await self._check()
+                missing = await self._check()
                 self._error_logged = ""
                 self.space = await self._look_at_space(host)
-                await self._write_again()
+                if missing:
+                    await self._write_again()
             except DirectoryGone as error:
                 self.space = None
                 # In a task of its own, because letting go cancels this one.
@@ -77,21 +87,31 @@ class Presence:
         except NotFound:
             return None
 
-    async def _check(self) -> None:
-        """Check the directory, and some of the partitions in it. Raises `DirectoryGone`, and what the disk raises."""
+    async def _check(self) -> bool:
+        """Check the directory, and some of the partitions in it; return whether one of the small files is missing.
+
+        Raises `DirectoryGone`, and what the disk raises.
+        """
         control = self._control()
         if control is None:  # a new node has no control file yet
-            return
-        await control.check_in_place()
-        replicas = self._replicas()
+            return False
+        missing = await control.check_in_place(self._small_files)
+        replicas, most = self._replicas(), self._settings.presence_partitions_max
         written = [replica for replica in replicas if replica.written]
-        count = min(len(written), self._settings.presence_partitions_max)
-        for number in range(count):
-            await written[(self._checked + number) % len(written)].check_in_place()
-        self._checked += count
-        if replicas:
-            # The next one, whatever it does: to look at what thousands do would cost more than the check.
-            replica = replicas[self._idle_checked % len(replicas)]
-            self._idle_checked += 1
-            if not replica.written and not replica.busy:
-                await replica.check_in_place()
+        due = _in_turn(written, self._checked, min(len(written), most))
+        # All files only of a few at a time: a directory may have thousands.
+        count = ceil(len(replicas) * self._settings.presence_s / _EVERY_FILE_S)
+        in_turn = _in_turn(replicas, self._checked_whole, min(count, len(replicas), _EVERY_FILE_MAX))
+        self._checked += len(due)
+        self._checked_whole += len(in_turn)
+        for replica in due:
+            await replica.check_in_place(every_file=replica in in_turn)
+        for replica in in_turn:
+            if replica not in due and not replica.busy:
+                await replica.check_in_place(every_file=True)
+        return missing
+
+
+def _in_turn(replicas: Sequence[PartitionReplica], first: int, count: int) -> list[PartitionReplica]:
+    """Return the next `count` replicas, going on with the first one behind the last."""
+    return [replicas[(first + number) % len(replicas)] for number in range(count)]
