@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, Table, select, update
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError
 
 from polonaise.applicationcode import OrdinaryErrors
 from polonaise.errors import BadOption, Closed, ViewUnavailable, ViewUnfit, invariant
@@ -24,7 +24,7 @@ from polonaise.views.databaseerrors import Trouble, first_line, trouble_in
 from polonaise.views.dialects import check_names
 from polonaise.views.fitness import check_tables, create_tables
 from polonaise.views.lostmarks import check_rows_kept
-from polonaise.views.marks import Marks
+from polonaise.views.marks import Marks, row_lost
 from polonaise.views.portions import Portion
 from polonaise.views.worker import Worker, end_all
 from polonaise.views.writerconnection import WriterConnection
@@ -202,10 +202,12 @@ class SqlDeliveryTarget:
         for tries_left in reversed(range(_FIRST_TRIES)):
             try:
                 return self._keep_if_above(writer, offered, source)
-            except IntegrityError:
-                # Another process keeps the first fence just now: the next time it is read.
-                if not tries_left:
+            except DBAPIError as error:
+                if trouble_in(error) is not None:
                     raise
+                # Another process may keep the first fence just now: the next time it is read.
+                if not tries_left:
+                    raise row_lost(self._fence.table, "the first fence", first_line(error)) from error
         raise AssertionError
 
     def _keep_if_above(self, writer: WriterConnection, offered: Fence, source: DeliverySource) -> Acceptance:
@@ -249,7 +251,7 @@ class SqlDeliveryTarget:
                 check_rows_kept(db, self._ids, tables[:-1])
             create_tables(writer, [*tables, self._ids.table])
         with writer.transaction() as db:
-            check_tables(db, tables, self._ids.table)
+            check_tables(db, tables[:-1], [self._ids.table, self._fence.table])
         self._prepared = True
 
     def _look_again(self) -> None:
@@ -273,7 +275,7 @@ class SqlDeliveryTarget:
                 if verdict is not Verdict.APPLY:
                     return AppliedBatch(verdict, last, kept)
                 if is_first:
-                    self._ids.add(db, partition, "")
+                    self._add_first(db, partition)
                 # Until the end the id says that the batch is under way: see `Marks.begin`.
                 begun = self._ids.begin(db, partition, last, batch.last)
                 invariant(begun, f"the id of partition {partition} has moved")
@@ -295,6 +297,15 @@ class SqlDeliveryTarget:
             if trouble_in(error) is not None or not (error is refusal or late):
                 raise
             return self._refusal(batch, error)
+
+    def _add_first(self, db: Connection, partition: PartitionId) -> None:
+        """Write the partition's first id. Raises `ViewUnfit`: while the fence is held, no other process writes it."""
+        try:
+            self._ids.add(db, partition, "")
+        except DBAPIError as error:
+            if trouble_in(error) is not None:
+                raise
+            raise row_lost(self._ids.table, f"partition {partition}", first_line(error)) from error
 
     def _refusal(self, batch: DeliveryBatch, error: Exception) -> AppliedBatch:
         """Return the answer for a batch that can't be applied, and log it if it is of one entry."""

@@ -26,7 +26,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "given-marks-not-remembered": Mutation(
         "polonaise.views.sql",
-        "                self._lost.remember(db, partition)\n",
+        "            self._lost.remember(db, partition)\n",
         "",
         "P7: a view whose marks were lost begins as new, and applies everything a second time",
     ),

@@ -98,6 +98,11 @@ def check_names(kind: str, tables: Iterable[str], columns: Iterable[str] = ()) -
                 )
 
 
+def folded(kind: str, column: str) -> str:
+    """Return a column's name as this kind of database tells it from others: some pass over its case."""
+    return column.lower() if kind in MARIADB or (kind == SQLITE and column.isascii()) else column
+
+
 def set_up(dialect: Dialect, driver: Any, *, utc: bool) -> None:
     """Set a driver's new connection up, so that the server's defaults neither change values nor hide rows.
 

@@ -37,8 +37,12 @@ class Fences:
         Raises `ViewUnfit` if the database has made another row of it.
         """
         db.execute(self.table.insert(), {"partition": partition, "epoch": 0, "changes": 0})
-        if db.execute(self._select, {"at": partition}).one_or_none() is None:
-            raise row_lost(self.table, partition)
+        if self.read(db, partition) is None:
+            raise row_lost(self.table, f"partition {partition}")
+
+    def read(self, db: Connection, partition: PartitionId) -> int | None:
+        """Return the partition's epoch; None if it has no row."""
+        return db.execute(self._select, {"at": partition}).scalar_one_or_none()
 
     def take_over(self, db: Connection, partition: PartitionId) -> int | None:
         """Raise the partition's epoch, and return it; None, with nothing changed, if the partition has no row.

@@ -5,17 +5,17 @@ If not, an error says which table is at fault, and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Integer, Numeric, Row, String, Table, inspect, text
-from sqlalchemy.engine import Inspector
+from sqlalchemy import Column, Connection, Integer, Numeric, Row, String, Table, inspect, text
 from sqlalchemy.engine.interfaces import ReflectedColumn
 from sqlalchemy.exc import DBAPIError
 
 from polonaise.errors import ViewUnfit
+from polonaise.views.columntypes import OTHER_NAME, catalogued, check_own_types
 from polonaise.views.databaseerrors import Trouble, trouble_in
-from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE
+from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE, folded
 from polonaise.views.writerconnection import WriterConnection
 
 _CREATE_TRIES: Final = 5
@@ -38,13 +38,24 @@ def create_tables(writer: WriterConnection, tables: Sequence[Table]) -> None:
                 raise
 
 
-def check_tables(db: Connection, tables: Sequence[Table], marks: Table) -> None:
-    """Raise `ViewUnfit` unless all these tables exist, can take the declared rows, and roll back with a transaction."""
-    inspector = inspect(db)
-    for table in [marks, *tables]:
-        _check_columns(inspector, table)
-    _check_marks(inspector, marks)
-    for table in [marks, *tables]:
+def check_tables(db: Connection, tables: Sequence[Table], own: Sequence[Table]) -> None:
+    """Raise `ViewUnfit` unless all these tables exist, can take the declared rows, and roll back with a transaction.
+
+    `own` are Polonaise's own ones, such as that of the marks. Rows of these are read back as they were written, one for
+    each key.
+    """
+    for table in [*own, *tables]:
+        _check_columns(db, table)
+    for table in own:
+        check_own_types(db, table)
+        wrong = _wrong_key(db, table, own=True)
+        if wrong:
+            raise ViewUnfit(
+                f"table {table.fullname} is of another shape: it has to have a primary key, or a unique index, over "
+                f"exactly ({_names(table.primary_key)}), and no other one; it {wrong}: alter it, or if it is another "
+                f"application's, {OTHER_NAME}"
+            )
+    for table in [*own, *tables]:
         _check_transactional(db, table)
 
 
@@ -53,16 +64,21 @@ def check_key_texts(db: Connection, table: Table) -> None:
 
     Such is a table that was made by an earlier version or by hand, with the collation that is the database's default.
     """
-    texts = [column.name for column in table.primary_key if isinstance(column.type, String)]
-    if not texts or db.dialect.name not in (POSTGRESQL, *MARIADB):
+    kind = db.dialect.name
+    texts = [folded(kind, column.name) for column in table.primary_key if isinstance(column.type, String)]
+    if not texts or kind not in (POSTGRESQL, *MARIADB):
         return
     if db.dialect.name == POSTGRESQL:
-        found = db.execute(_POSTGRESQL_COLLATIONS, {"name": _name_in_postgresql(db, table)})
-        wrong = [(row.name, row.collation) for row in found if row.name in texts and not row.exact]
+        found = db.execute(_POSTGRESQL_COLLATIONS, catalogued(db, table))
+        wrong = [(row.name, row.collation) for row in found if folded(kind, row.name) in texts and not row.exact]
     else:
-        found = db.execute(_MARIADB_COLLATIONS, {"schema": table.schema, "name": table.name})
+        found = db.execute(_MARIADB_COLLATIONS, catalogued(db, table))
         exact = ("_nopad_bin", "_0900_bin", "binary")
-        wrong = [(row.name, row.collation) for row in found if row.name in texts and not row.collation.endswith(exact)]
+        wrong = [
+            (row.name, row.collation)
+            for row in found
+            if folded(kind, row.name) in texts and not row.collation.endswith(exact)
+        ]
     if wrong:
         columns = ", ".join(f"{name} ({collation})" for name, collation in wrong)
         raise ViewUnfit(
@@ -72,57 +88,72 @@ def check_key_texts(db: Connection, table: Table) -> None:
 
 
 def check_key(db: Connection, table: Table) -> None:
-    """Raise `ViewUnfit` unless rows of the same key, and only these, become one row in the existing table.
-
-    It has to have a unique key over the columns of the view's, whole and compared by bytes. MariaDB merges by every
-    other unique key, too, so there may be none by which rows of different keys could be the same.
-    """
-    wanted = {column.name for column in table.primary_key}
-    if not wanted:
-        return
-    name = _name_in_postgresql(db, table) if db.dialect.name == POSTGRESQL else table.name
-    found: dict[str, list[Row[Any]]] = {}
-    for row in db.execute(_UNIQUE_KEYS[db.dialect.name], {"schema": table.schema, "name": name}):
-        found.setdefault(row.key_name, []).append(row)
-    own = {column.name for column in table.columns}
-    fits, wrong = False, []
-    for parts in found.values():
-        names, whole = {part.name for part in parts}, {part.name for part in parts if part.but is None}
-        alone = any(part.numbered and part.name not in own for part in parts)
-        if names == whole == wanted:
-            fits = True
-        elif names == wanted or (db.dialect.name in MARIADB and not wanted <= whole and not alone):
-            wrong.append(", ".join(f"{part.name} ({part.but})" if part.but else str(part.name) for part in parts))
-    if wrong or not fits:
-        why = f"makes one row of different keys, by its unique key over {wrong[0]}" if wrong else "has no such key"
+    """Raise `ViewUnfit` unless rows of the same key, and only these, become one row in the existing table."""
+    wrong = _wrong_key(db, table)
+    if wrong:
         raise ViewUnfit(
             f"table {table.fullname} has to have a primary key, or a unique index, over exactly the columns of the "
-            f"view's key ({', '.join(column.name for column in table.primary_key)}), whole and compared by bytes; it "
-            f"{why}: alter it, or if it may be made anew from the log, drop it together with those of its marks and "
-            "its definition"
+            f"view's key ({_names(table.primary_key)}), whole and compared by bytes; it {wrong}: alter it, or if it "
+            "may be made anew from the log, drop it together with those of its marks and its definition"
         )
 
 
-def _check_columns(inspector: Inspector, table: Table) -> None:
+def _wrong_key(db: Connection, table: Table, *, own: bool = False) -> str:
+    """Return what is wrong with the unique keys of the existing table; an empty text if nothing is.
+
+    It has to have one over the columns of the declared key, whole and compared by bytes. MariaDB merges by every other
+    unique key, too, and an `own` table has to take rows of all keys, so there may be none by which rows of different
+    keys could be the same.
+    """
+    kind = db.dialect.name
+    wanted = {folded(kind, column.name) for column in table.primary_key}
+    if not wanted:
+        return ""
+    found: dict[str, list[Row[Any]]] = {}
+    for row in db.execute(_UNIQUE_KEYS[kind], catalogued(db, table)):
+        found.setdefault(row.key_name, []).append(row)
+    declared = {folded(kind, column.name) for column in table.columns}
+    fits, wrong = False, []
+    for parts in found.values():
+        # An expression has no name.
+        names = {folded(kind, part.name or "") for part in parts}
+        whole = {folded(kind, part.name or "") for part in parts if part.but is None}
+        alone = any(part.numbered and folded(kind, part.name) not in declared for part in parts)
+        if names == whole == wanted:
+            fits = True
+        elif names == wanted or ((own or kind in MARIADB) and not wanted <= whole and not alone):
+            wrong.append(", ".join(f"{part.name} ({part.but})" if part.but else str(part.name) for part in parts))
+    if wrong:
+        return f"makes one row of different keys, by its unique key over {wrong[0]}"
+    return "" if fits else "has no such key"
+
+
+def _names(columns: Iterable[Column[Any]]) -> str:
+    return ", ".join(column.name for column in columns)
+
+
+def _check_columns(db: Connection, table: Table) -> None:
     """Raise `ViewUnfit` unless the table exists and rows of the declared columns can be added to it.
 
     That is: no declared column is missing, no declared number is a text in the database, and no other column has to be
     given a value.
     """
+    inspector, kind = inspect(db), db.dialect.name
     if not inspector.has_table(table.name, schema=table.schema):
         raise ViewUnfit(f"table {table.fullname} is missing: create it, or have it made with create=True")
-    declared = [column.name for column in table.columns]
-    existing = {column["name"]: column for column in inspector.get_columns(table.name, schema=table.schema)}
-    wrong = [f"column {name} is missing" for name in declared if name not in existing]
+    found = inspector.get_columns(table.name, schema=table.schema)
+    existing = {folded(kind, column["name"]): column for column in found}
+    declared = {folded(kind, column.name): column for column in table.columns}
+    wrong = [f"column {column.name} is missing" for name, column in declared.items() if name not in existing]
     wrong += [
-        f"column {column.name} is {existing[column.name]['type']} and has to be {column.type}"
-        for column in table.columns
-        if column.name in existing
+        f"column {column.name} is {existing[name]['type']} and has to be {column.type}"
+        for name, column in declared.items()
+        if name in existing
         and isinstance(column.type, Integer | Numeric)
-        and isinstance(existing[column.name]["type"], String)
+        and isinstance(existing[name]["type"], String)
     ]
     wrong += [
-        f"column {name} is not declared and has to be given a value"
+        f"column {column['name']} is not declared and has to be given a value"
         for name, column in existing.items()
         if name not in declared and _demands_a_value(column)
     ]
@@ -134,23 +165,6 @@ def _demands_a_value(column: ReflectedColumn) -> bool:
     """Tell whether an INSERT that leaves the column out would fail."""
     supplied = column.get("default") is not None or "computed" in column or "identity" in column
     return not (column["nullable"] or supplied or column.get("autoincrement") is True)
-
-
-def _check_marks(inspector: Inspector, marks: Table) -> None:
-    """Raise `ViewUnfit` unless partitions and marks are integers, and the partition alone is the primary key."""
-    columns = inspector.get_columns(marks.name, schema=marks.schema)
-    wrong = [
-        f"column {column['name']} is {column['type']} and has to be an integer"
-        for column in columns
-        if column["name"] in ("partition", "high_water_mark") and not isinstance(column["type"], Integer)
-    ]
-    key = inspector.get_pk_constraint(marks.name, schema=marks.schema)["constrained_columns"]
-    if key != ["partition"]:
-        wrong.append(f"the primary key is ({', '.join(key)}) and has to be (partition)")
-    if wrong:
-        raise ViewUnfit(
-            f"table {marks.fullname} is no table of high-water marks: {', '.join(wrong)}; give another as marks_table"
-        )
 
 
 _MARIADB_ENGINE = text(
@@ -176,9 +190,10 @@ _UNIQUE_KEYS: Final = {
     # The key of a table whose rows SQLite numbers by it is in no index.
     SQLITE: text(
         "SELECT l.name AS key_name, x.name AS name, 0 AS numbered, NULLIF(x.coll, 'BINARY') AS but "
-        'FROM pragma_index_list(:name) l, pragma_index_xinfo(l.name) x WHERE l."unique" AND NOT l.partial AND x.key '
-        "UNION ALL SELECT '', name, 0, NULL FROM pragma_table_info(:name) WHERE pk "
-        "AND NOT EXISTS (SELECT 1 FROM pragma_index_list(:name) WHERE origin = 'pk')"
+        "FROM pragma_index_list(:name, :schema) l, pragma_index_xinfo(l.name, :schema) x "
+        'WHERE l."unique" AND NOT l.partial AND x.key '
+        "UNION ALL SELECT '', name, 0, NULL FROM pragma_table_info(:name, :schema) WHERE pk "
+        "AND NOT EXISTS (SELECT 1 FROM pragma_index_list(:name, :schema) WHERE origin = 'pk')"
     ),
     POSTGRESQL: text(
         "SELECT i.indexrelid AS key_name, a.attname AS name, FALSE AS numbered, "
@@ -194,22 +209,17 @@ _UNIQUE_KEYS: Final = {
 _POSTGRESQL_PERSISTENCE = text("SELECT relpersistence::text FROM pg_class WHERE oid = to_regclass(:name)")
 
 
-def _name_in_postgresql(db: Connection, table: Table) -> str:
-    # In a statement a % is doubled for the driver; here the name is a value.
-    return db.dialect.identifier_preparer.format_table(table).replace("%%", "%")
-
-
 def _check_transactional(db: Connection, table: Table) -> None:
     """Raise `ViewUnfit` unless the table's rows roll back together with the mark, and survive a crash as it does."""
     if db.dialect.name in MARIADB:
-        row = db.execute(_MARIADB_ENGINE, {"schema": table.schema, "name": table.name}).one_or_none()
+        row = db.execute(_MARIADB_ENGINE, catalogued(db, table)).one_or_none()
         if row is not None and row.transactions != "YES":
             raise ViewUnfit(
                 f"table {table.fullname} is of the engine {row.engine}, which has no transactions: "
                 f"ALTER TABLE {table.fullname} ENGINE=InnoDB"
             )
     elif db.dialect.name == POSTGRESQL:
-        persistence = db.execute(_POSTGRESQL_PERSISTENCE, {"name": _name_in_postgresql(db, table)}).scalar()
+        persistence = db.execute(_POSTGRESQL_PERSISTENCE, catalogued(db, table)).scalar()
         if persistence in ("u", "t"):
             kind = "unlogged and is emptied by a crash" if persistence == "u" else "temporary"
             raise ViewUnfit(

@@ -30,7 +30,7 @@ def check_rows_kept(db: Connection, marks: Marks, tables: Sequence[Table]) -> No
         return
     if any(inspector.has_table(each.name, schema=each.schema) for each in tables):
         return
-    check_tables(db, [], table)
+    check_tables(db, [], [table])
     if any(mark > NO_TRANSACTION for mark in marks.all(db).values()):
         raise ViewUnfit(
             f"none of the tables {', '.join(each.fullname for each in tables)} is there, and {table.fullname} says "
@@ -84,7 +84,10 @@ class LostMarks:
         self._remembered: set[PartitionId] = set()
 
     def prepare(self, writer: WriterConnection, *, create: bool) -> None:
-        """Look whether the table is there; with `create`, make it if it is missing."""
+        """Look whether the table is there, and check it; with `create`, make it if it is missing.
+
+        Raises `ViewUnfit` for one of another shape.
+        """
         self._remembered.clear()
         if create:
             try:
@@ -96,6 +99,8 @@ class LostMarks:
                 _log.warning(what, self.table.fullname, first_line(error))
         with writer.transaction() as db:
             self._there = inspect(db).has_table(self.table.name, schema=self.table.schema)
+            if self._there:
+                check_tables(db, [], [self.table])
 
     def check_new(self, db: Connection, partition: PartitionId, cluster: str) -> None:
         """Raise `ViewUnfit` if a partition without a mark had one, while the view's tables hold rows."""

@@ -6,15 +6,21 @@ these rows.
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
 
 from sqlalchemy import BigInteger, Column, Connection, CursorResult, Integer, Table, bindparam, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError
 
 from polonaise.errors import ViewUnfit, invariant
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.columns import LONG_TEXT, short_text, transactional_table
+from polonaise.views.columntypes import OTHER_NAME
+from polonaise.views.databaseerrors import first_line, trouble_in
 from polonaise.views.dialects import SQLITE
+from polonaise.views.writerconnection import WriterConnection
+
+T = TypeVar("T")
 
 _TORN: Final = -2
 """A mark of -2 - id, so -2 and below: what leads to this id is under way. Others see it only if application code has
@@ -23,12 +29,38 @@ _ONLY: Final = 0
 """The key of the only row in the table of a `DefinitionKept`."""
 
 
-def row_lost(table: Table, partition: PartitionId, why: str = "the database makes another row of it") -> ViewUnfit:
-    """Return the error for a partition's first row that was just written and is not there."""
+def first_row(
+    writer: WriterConnection,
+    table: Table,
+    partition: PartitionId,
+    add: Callable[[Connection, PartitionId], None],
+    read: Callable[[Connection, PartitionId], T | None],
+) -> T:
+    """Return what `read` finds of a partition's row, after `add` has written it, unless another process was quicker.
+
+    Raises `ViewUnfit` if it is not there then: the database refuses it, and would do so again and again.
+    """
+    why = "it was removed meanwhile"
+    try:
+        with writer.transaction() as db:
+            add(db, partition)
+    except DBAPIError as error:
+        if trouble_in(error) is not None:
+            raise
+        why = first_line(error)
+    with writer.transaction() as db:
+        found = read(db, partition)
+    if found is None:
+        raise row_lost(table, f"partition {partition}", why)
+    return found
+
+
+def row_lost(table: Table, what: str, why: str = "the database makes another row of it") -> ViewUnfit:
+    """Return the error for a first row, of `what`, that was just written and is not there."""
     return ViewUnfit(
-        f"table {table.fullname} does not keep the row of partition {partition} that is written to it ({why}): see "
+        f"table {table.fullname} does not keep the row of {what} that is written to it ({why}): see "
         "whether an AUTO_INCREMENT, a trigger, a rule, a policy, a constraint or another program is in the way, and "
-        "remove it; or give another as marks_table"
+        f"remove it; or {OTHER_NAME}"
     )
 
 
@@ -68,7 +100,7 @@ class Marks:
         if cluster and row.cluster and row.cluster != cluster:
             raise ViewUnfit(
                 f"table {self.table.fullname} holds the marks of another log, {row.cluster}; this log is {cluster}. "
-                "Give the view a database of its own, or another marks_table; or drop its tables and this one, and "
+                f"Give the view a database of its own, or {OTHER_NAME}; or drop its tables and this one, and "
                 "everything is applied again"
             )
         return int(row.high_water_mark)
@@ -98,7 +130,7 @@ class Marks:
         values = {"partition": partition, "high_water_mark": NO_TRANSACTION, "cluster": cluster}
         db.execute(self.table.insert(), values)
         if self.read(db, partition, cluster) != NO_TRANSACTION:
-            raise row_lost(self.table, partition)
+            raise row_lost(self.table, f"partition {partition}")
 
     def move(self, db: Connection, partition: PartitionId, before: TransactionId, after: TransactionId) -> bool:
         """Move the partition's mark to `after`. Return False, with nothing changed, unless it was at `before`.
@@ -151,8 +183,13 @@ class DefinitionKept:
         if kept is not None or not new:
             return kept == definition
         try:
-            db.execute(self.table.insert(), {"number": _ONLY, "definition": definition})
-        except IntegrityError:
+            with db.begin_nested():
+                db.execute(self.table.insert(), {"number": _ONLY, "definition": definition})
+        except DBAPIError as error:
+            if trouble_in(error) is not None:
+                raise
+            if db.execute(self._select.with_for_update()).one_or_none() is None:
+                raise row_lost(self.table, "the definition", first_line(error)) from error
             return False
         return True
 

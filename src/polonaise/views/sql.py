@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy import Connection, Engine, MetaData, Table
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import IntegrityError
 
 from polonaise.client.protocol.oncekeys import OnceRecord
 from polonaise.errors import BadOption, WorkerFenced
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.views.database import Database
-from polonaise.views.databaseerrors import first_line, translated
+from polonaise.views.databaseerrors import translated
 from polonaise.views.dialects import check_names
 from polonaise.views.fences import Fences
 from polonaise.views.fitness import check_tables, create_tables
 from polonaise.views.lostmarks import LostMarks, check_rows_kept
-from polonaise.views.marks import Marks, row_lost
+from polonaise.views.marks import Marks, first_row
 from polonaise.views.oncetable import OnceKept
 from polonaise.views.portions import Portion
 from polonaise.views.worker import Worker, end_all
@@ -106,7 +105,8 @@ class SqlView:
         self._once = None if self.once_table is None else OnceKept(self.once_table, self._marks.table.schema)
         self._lost = LostMarks(self._marks, self.metadata.sorted_tables if self.metadata is not None else ())
         if create:
-            check_names(self._database.kind, [self._marks.table.name, self._lost.table.name, self.once_table or ""])
+            beside = [self._lost.table.name, self._fences.table.name, self.once_table or ""]
+            check_names(self._database.kind, [self._marks.table.name, *beside])
         self._worker_count = 1 if self._database.has_one_writer else max(1, workers_max)
         self._readers_max = readers_max
         self._close_s_max = close_s_max
@@ -222,13 +222,13 @@ class SqlView:
             if self._prepared:
                 return
             tables = list(self.metadata.sorted_tables) if self.metadata is not None else []
-            tables += [self._once.table] if self._once is not None else []
+            own = [self._marks.table, *([self._once.table] if self._once is not None else [])]
             if self._create:
                 with writer.transaction() as db:
-                    check_rows_kept(db, self._marks, tables)
-                create_tables(writer, [*tables, self._marks.table])
+                    check_rows_kept(db, self._marks, [*tables, *own[1:]])
+                create_tables(writer, [*tables, *own])
             with writer.transaction() as db:
-                check_tables(db, tables, self._marks.table)
+                check_tables(db, tables, own)
             self._lost.prepare(writer, create=self._create)
             self._prepared = True
 
@@ -241,7 +241,7 @@ class SqlView:
             if self._create:
                 create_tables(writer, [self._fences.table])
             with writer.transaction() as db:
-                check_tables(db, [self._fences.table], self._marks.table)
+                check_tables(db, [], [self._fences.table])
             self._fences_prepared = True
 
     # ------------------------------------------------------------------ what the client calls
@@ -316,27 +316,20 @@ class SqlView:
     def _read_mark(self, writer: WriterConnection, partition: PartitionId) -> TransactionId:
         """Return the partition's mark, after writing its first row if it has none."""
         self._prepare(writer)
-        marks = self._marks
+        marks, read = self._marks, partial(self._marks.read, cluster=self._cluster)
         with writer.transaction() as db:
-            mark = marks.read(db, partition, self._cluster)
+            mark = read(db, partition)
             if mark is None:
                 self._lost.check_new(db, partition, self._cluster)
         if mark is not None:
             self._lost.remember_found(writer, partition)
             return mark
-        why = "it was removed meanwhile"
-        try:
-            with writer.transaction() as db:
-                marks.add(db, partition, self._cluster)
-                self._lost.remember(db, partition)
-        except IntegrityError as error:  # another process may be quicker, and may have moved the mark already
-            why = first_line(error)
-        with writer.transaction() as db:
-            mark = marks.read(db, partition, self._cluster)
-        if mark is None:
-            # Not -1, with which the same would be tried for ever.
-            raise row_lost(marks.table, partition, why)
-        return mark
+
+        def add(db: Connection, partition: PartitionId) -> None:
+            marks.add(db, partition, self._cluster)
+            self._lost.remember(db, partition)
+
+        return first_row(writer, marks.table, partition, add, read)
 
     def _take_over(self, writer: WriterConnection, partition: PartitionId) -> tuple[TransactionId, int]:
         self._prepare_fences(writer)
@@ -346,10 +339,8 @@ class SqlView:
                 mark = self._marks.read(db, partition, self._cluster)
             if epoch is not None and mark is not None:
                 return mark, epoch
-            # The first time: another worker may be quicker to write the rows.
             if epoch is None:
-                with contextlib.suppress(IntegrityError), writer.transaction() as db:
-                    self._fences.add(db, partition)
+                first_row(writer, self._fences.table, partition, self._fences.add, self._fences.read)
             self._read_mark(writer, partition)
 
     def _apply(self, writer: WriterConnection, run: Sequence[Transaction], epoch: int | None) -> TransactionId:

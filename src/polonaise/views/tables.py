@@ -34,7 +34,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
 from polonaise.errors import BadOption, ViewFailed, ViewUnfit
@@ -44,11 +44,11 @@ from polonaise.views.columns import LONG_BINARY, LONG_TEXT, POSTGRESQL_BYTES, TI
 from polonaise.views.columntypes import DECIMAL, check_types
 from polonaise.views.database import Database, check_file
 from polonaise.views.databaseerrors import first_line
-from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE, check_names
+from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE, check_names, folded
 from polonaise.views.fitness import check_key, check_key_texts, check_tables, create_tables
 from polonaise.views.letters import DeadLetters, RefusedRows
 from polonaise.views.lostmarks import check_rows_made
-from polonaise.views.marks import DefinitionKept, Marks
+from polonaise.views.marks import DefinitionKept, Marks, first_row
 from polonaise.views.refusals import RowsRefused, raise_for_row
 from polonaise.views.retrying import DrivenAway, RetryingWriter
 from polonaise.views.rowstatements import RowStatements, awake
@@ -154,7 +154,7 @@ class MarkedTable:
         self._prepared = False
 
     def _check(self, db: Connection) -> None:
-        check_tables(db, [self._table, self._kept.table], self._marks.table)
+        check_tables(db, [self._table], [self._marks.table, self._kept.table])
         check_key_texts(db, self._table)
         check_key(db, self._table)
         check_rows_made(db, self._table, self._marks, self._kept)
@@ -281,21 +281,23 @@ class MarkedTable:
         """Make the tables and the partitions' first marks that are missing."""
         if not self._prepared:
             self.prepare()
-        if letters:
-            self._made("making its dead-letter table", [self._letters.table])
-        if refused:
-            self._made("making its table of refused rows", [self._refused.table])
+        for wanted, left_out, what in (
+            (letters, self._letters.table, "its dead-letter table"),
+            (refused, self._refused.table, "its table of refused rows"),
+        ):
+            if wanted:
+                self._made(f"making {what}", [left_out])
+                self._tried(f"looking at {what}", partial(check_tables, tables=[], own=[left_out]))
         for partition in sorted(set(after) - set(before)):
             # If another process is quicker, the transaction finds out whether it has moved the marks, too.
-            with contextlib.suppress(_Moved):
-                self._tried("writing its first mark", partial(self._begin, partition))
+            self._done("writing its first mark", partial(self._begin, partition))
 
-    def _begin(self, partition: PartitionId, db: Connection) -> None:
-        """Write the partition's first mark, -1. Raises `_Moved` if another process has written one."""
-        try:
-            self._marks.add(db, partition, self._cluster)
-        except IntegrityError as error:
-            raise _Moved from error
+    def _begin(self, partition: PartitionId, writer: WriterConnection) -> None:
+        """Have the partition's first mark, -1, written by this or another process."""
+        marks, cluster = self._marks, self._cluster
+        first_row(
+            writer, marks.table, partition, partial(marks.add, cluster=cluster), partial(marks.read, cluster=cluster)
+        )
 
     def _check_keys(self, chunk: Sequence[Mapping[str, Any]]) -> None:
         """Raise `ViewFailed` for a null in a key: SQLite would make up a number where a whole key is NULL."""
@@ -387,8 +389,9 @@ def _check_readable(db: Connection, table: Table) -> None:
     if not inspector.has_table(table.name) and table.name not in inspector.get_view_names():
         tables = ", ".join(sorted(inspector.get_table_names())) or "none"
         raise ViewUnfit(f"no table {table.name} in {redacted(db.engine.url)}: its tables are {tables}")
-    existing = {column["name"] for column in inspector.get_columns(table.name)}
-    missing = [column.name for column in table.columns if column.name not in existing]
+    kind, existing = db.dialect.name, {column["name"] for column in inspector.get_columns(table.name)}
+    there = {folded(kind, name) for name in existing}
+    missing = [column.name for column in table.columns if folded(kind, column.name) not in there]
     if missing:
         raise ViewUnfit(f"table {table.name} has no column {', '.join(missing)}: it has {', '.join(sorted(existing))}")
 

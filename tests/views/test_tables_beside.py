@@ -1,0 +1,230 @@
+"""Tables of Polonaise's own that are found where it would make them: of another shape, or bent by others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+from sqlalchemy import event, make_url, text
+
+from polonaise.errors import ViewUnfit
+from polonaise.player.protocol.entries import Fence
+from polonaise.player.sqldelivery import SqlDeliveryTarget
+from polonaise.views.tables import Chunks, Field, MarkedTable, Shape
+from rigs.bankview import Bank
+from rigs.databases import engine_at, execute
+from rigs.deliverycalls import SOURCE, StreamCalls, batch_of
+
+SUMS = Shape("sums", (Field("k", "int"), Field("x", "bigint")), ("k",), {"x": "sum"})
+
+
+def one(k: int, x: object) -> Chunks:
+    return lambda: [[{"k": k, "x": x}]]
+
+
+def count(url: str) -> object:
+    with engine_at(url) as engine, engine.connect() as db:
+        return db.execute(text("SELECT count(*) FROM sums")).scalar_one()
+
+
+MARKS = "`partition` INT NOT NULL, high_water_mark BIGINT NOT NULL, cluster VARCHAR(32) NOT NULL DEFAULT ''"
+FENCE = "`partition` INT NOT NULL, epoch BIGINT NOT NULL, changes BIGINT NOT NULL"
+KEY = ", PRIMARY KEY (`partition`)"
+NO_KEY = r"exactly \(partition\), and no other one; it has no such key"
+TWICE = "one row of different keys, by its unique key over"
+OWN_UNFIT = [
+    ("marks", f"{MARKS}, PRIMARY KEY (`partition`, cluster)", NO_KEY),
+    ("marks", f"{MARKS}, UNIQUE (cluster) {KEY}", f"{TWICE} cluster"),
+    ("marks", f"{MARKS}, note INT NOT NULL {KEY}", "column note is not declared and has to be given"),
+    ("marks", f"{MARKS.replace('BIGINT', 'REAL')} {KEY}", "column high_water_mark is "),
+    ("marks_given", "`partition` INT", NO_KEY),
+    ("marks_given", "n INT PRIMARY KEY", "column partition is missing"),
+    ("marks_fence", FENCE, NO_KEY),
+    ("marks_fence", f"{FENCE.replace('changes', 'other')} {KEY}", "column changes is missing"),
+]
+OWN_NARROW = [
+    ("marks", f"{MARKS.replace('BIGINT', 'INT')} {KEY}", "column high_water_mark is int.* each BIGINT"),
+    ("marks", f"{MARKS.replace('BIGINT', 'NUMERIC(30)')} {KEY}", "column high_water_mark is .* each BIGINT"),
+    ("marks", f"{MARKS.replace('` INT', '` SMALLINT')} {KEY}", "column partition is smallint.* each INTEGER"),
+    (
+        "marks",
+        f"{MARKS.replace('(32)', '(31)')} {KEY}",
+        r"column cluster is .*\(31\) and has to hold each VARCHAR\(32\)",
+    ),
+    ("marks", f"{MARKS.replace('VARCHAR', 'CHAR')} {KEY}", r"column cluster is char.*\(32\)"),
+    ("marks_given", "`partition` SMALLINT PRIMARY KEY", "column partition is smallint"),
+    ("marks_fence", f"{FENCE.replace('epoch BIGINT', 'epoch INT')} {KEY}", "column epoch is int"),
+]
+OWN_OF_MARIADB = [
+    ("marks", f"{MARKS.replace('BIGINT', 'BIGINT UNSIGNED')} {KEY}", "column high_water_mark is bigint.* unsigned"),
+    ("marks", f"{MARKS.replace('` INT', '` INT UNSIGNED')} {KEY}", "column partition is int.* unsigned"),
+]
+OWN_FIT = [
+    ("marks", f"{MARKS} {KEY}"),
+    ("marks", f"{MARKS.replace('VARCHAR(32)', 'VARCHAR(200)')}, note INT {KEY}"),
+    ("marks_given", "`partition` BIGINT PRIMARY KEY"),
+    ("marks_fence", f"{FENCE} {KEY}"),
+]
+
+
+def make_own(url: str, name: str, columns: str) -> None:
+    """Make this table of a view without tables beside it."""
+    for each in ("marks", "marks_given", "marks_fence"):
+        execute(url, f"DROP TABLE IF EXISTS polonaise_{each}")
+    statement = f"CREATE TABLE polonaise_{name} ({columns}){' ROW_FORMAT=DYNAMIC' if 'mariadb' in url else ''}"
+    execute(url, statement.replace("`", '"') if "postgresql" in url else statement)
+
+
+async def test_a_table_of_marks_or_epochs_that_is_of_another_shape_is_named_with_what_is_wrong(url: str) -> None:
+    unfit = [*OWN_UNFIT, *(OWN_NARROW if "sqlite" not in url else []), *(OWN_OF_MARIADB if "mariadb" in url else [])]
+    for name, columns, words in unfit:
+        make_own(url, name, columns)
+        view = Bank(url)
+        with pytest.raises(ViewUnfit, match=rf"table polonaise_{name} is of another shape: .*{words}.*alter it"):
+            await view.take_over(0)
+        await view.close()
+    for name, columns in OWN_FIT:
+        make_own(url, name, columns)
+        view = Bank(url)
+        assert await view.take_over(0) == (-1, 1)
+        await view.close()
+
+
+def test_a_table_beside_a_pipeline_s_that_is_of_another_shape_is_named(url: str) -> None:
+    letters = one(1, 1)
+    for name, columns in (
+        ("sums_marks", "n INT"),
+        ("sums_definition", "number INT, definition TEXT"),
+        ("sums_undecodable", "n INT"),
+        ("sums_refused", "n INT"),
+    ):
+        execute(url, f"DROP TABLE IF EXISTS {name}", f"CREATE TABLE {name} ({columns})")
+        table = MarkedTable(url, SUMS, "aa" * 16, "d")
+        with pytest.raises(ViewUnfit, match=f"table {name} is of another shape: "):
+            table.merge(one(1, 1), {}, {0: 0}, letters, letters)
+        table.close()
+        execute(url, f"DROP TABLE {name}")
+    assert count(url) == 0
+
+
+async def test_a_target_s_tables_that_are_of_another_shape_are_named(url: str) -> None:
+    for name, columns in (("ids", "n INT"), ("fence", "number INT PRIMARY KEY"), ("ids", MARKS)):
+        target = SqlDeliveryTarget(url, name="given")
+        made = f"CREATE TABLE given_{name} ({columns})"
+        execute(url, f"DROP TABLE IF EXISTS given_{name}", made.replace("`", '"') if "postgresql" in url else made)
+        with pytest.raises(ViewUnfit, match=f"table given_{name} is of another shape: "):
+            await target.accept(Fence(1, 1), SOURCE)
+        await target.close()
+        execute(url, f"DROP TABLE given_{name}")
+
+
+REFUSES = {
+    "sqlite": "CREATE TRIGGER refuse BEFORE INSERT ON {0} BEGIN SELECT RAISE(ABORT, 'not here'); END",
+    "postgresql": 'ALTER TABLE {0} ADD CHECK (abs("{1}") > 1)',
+    "mariadb": "ALTER TABLE {0} ADD CHECK (abs({1}) > 1)",
+}
+
+
+def refuse(url: str, table: str, column: str) -> None:
+    """Have the database refuse the first rows of a table, as it refuses a key that is there."""
+    quoted = f"`{column}`" if "mariadb" in url else column
+    execute(url, REFUSES[make_url(url).get_backend_name()].format(table, quoted))
+
+
+@pytest.mark.parametrize(("table", "column"), [("sums_marks", "high_water_mark"), ("sums_definition", "number")])
+def test_a_pipeline_s_first_row_that_a_constraint_refuses_ends_the_run(url: str, table: str, column: str) -> None:
+    with contextlib.closing(MarkedTable(url, SUMS, "aa" * 16, "d")) as target:
+        target.prepare()
+        refuse(url, table, column)
+        with pytest.raises(ViewUnfit, match=rf"{table} does not keep the row of .*remove it; or choose another name"):
+            target.merge(one(1, 1), {}, {0: 0})
+    assert count(url) == 0
+
+
+@pytest.mark.parametrize("table", ["polonaise_marks", "polonaise_marks_fence"])
+async def test_a_worker_s_first_row_that_a_constraint_refuses_is_told(url: str, table: str) -> None:
+    view = Bank(url)
+    await view.take_over(2)
+    refuse(url, table, "partition")
+    with pytest.raises(ViewUnfit, match=f"{table} does not keep the row of partition 0 "):
+        await asyncio.wait_for(view.take_over(0), 10)
+    await view.close()
+
+
+BENT = {
+    "sqlite": [
+        "CREATE TRIGGER bend AFTER INSERT ON polonaise_marks "
+        "BEGIN UPDATE polonaise_marks SET partition = partition + 1 WHERE partition = NEW.partition; END"
+    ],
+    "postgresql": ["CREATE RULE bend AS ON INSERT TO polonaise_marks DO INSTEAD NOTHING"],
+    "mariadb": [
+        "CREATE TRIGGER bend BEFORE INSERT ON polonaise_marks FOR EACH ROW SET NEW.partition = NEW.partition + 1"
+    ],
+}
+
+
+@pytest.mark.parametrize(("table", "column"), [("given_fence", "number"), ("given_ids", "partition")])
+async def test_a_target_s_first_row_that_a_constraint_refuses_is_told(url: str, table: str, column: str) -> None:
+    target = SqlDeliveryTarget(url, name="given")
+    session = StreamCalls(target, Fence(1, 1))
+    if table == "given_ids":
+        await session.greet(SOURCE)
+        execute(url, "DELETE FROM given_ids")
+        refuse(url, table, column)
+        with pytest.raises(ViewUnfit, match=f"{table} does not keep the row of partition 0 "):
+            await session.take(batch_of(-1, (None,), 0))
+    else:
+        await target.accept(Fence(1, 1), SOURCE)
+        execute(url, "DELETE FROM given_fence", "DELETE FROM given_ids")
+        refuse(url, table, column)
+        with pytest.raises(ViewUnfit, match=f"{table} does not keep the row of the first fence "):
+            await target.accept(Fence(1, 1), SOURCE)
+    await target.close()
+
+
+async def test_a_mark_that_the_database_does_not_keep_as_it_was_written_is_told(url: str) -> None:
+    view = Bank(url)
+    view.prepare()
+    kind = make_url(url).get_backend_name()
+    execute(url, *BENT["mariadb" if kind == "mysql" else kind])
+    for _ in range(2):
+        with pytest.raises(ViewUnfit, match=r"polonaise_marks does not keep the row of partition 0 .*remove it"):
+            await view.high_water_mark(0)
+    await view.close()
+    with engine_at(url) as engine, engine.connect() as db:
+        assert not db.execute(text("SELECT * FROM polonaise_marks")).all(), "what was bent is rolled back"
+
+
+async def test_an_epoch_that_the_database_does_not_keep_as_it_was_written_is_told(url: str) -> None:
+    view = Bank(url)
+    await view.take_over(0)
+    kind = make_url(url).get_backend_name()
+    execute(url, *(line.replace("_marks", "_marks_fence") for line in BENT["mariadb" if kind == "mysql" else kind]))
+    with pytest.raises(ViewUnfit, match=r"polonaise_marks_fence does not keep the row of partition 1 "):
+        await asyncio.wait_for(view.take_over(1), 10)
+    await view.close()
+
+
+async def test_a_mark_that_is_removed_right_after_it_was_written_is_told(url: str) -> None:
+    with engine_at(url) as engine:
+        view = Bank(engine)
+        view.prepare()
+        seen: list[str] = []
+
+        def remove(*_: Any) -> None:
+            if not seen:
+                seen.append("removed")
+                execute(url, "DELETE FROM polonaise_marks", "DELETE FROM polonaise_marks_given")
+
+        def remove_before_it_is_read_again(*given: Any) -> None:
+            statement = " ".join(given[2].split())
+            if statement.startswith("INSERT INTO polonaise_marks_given"):
+                event.listen(engine, "begin", remove)
+
+        event.listen(engine, "before_cursor_execute", remove_before_it_is_read_again)
+        with pytest.raises(ViewUnfit, match=r"partition 0 .*it was removed meanwhile"):
+            await view.high_water_mark(0)
+        assert await view.high_water_mark(0) == -1
+        await view.close()
