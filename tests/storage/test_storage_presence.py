@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from polonaise.errors import DirectoryGone, PartitionUnavailable, PolonaiseError
+from polonaise.errors import DirectoryGone, DiskFailed, PartitionUnavailable, PolonaiseError
 from polonaise.host import Host
 from polonaise.node.condition import storage_reasons
 from polonaise.node.reasons import Reason
@@ -18,7 +18,7 @@ from polonaise.storage.namefile import NAME_FILE
 from polonaise.terms import UNRESOLVED
 from polonaise.wire.messages import NoteValues, Trim
 from rigs.log import CONTROL, PARTITION, Maker, crcs, remove_entry
-from rigs.storage import DIRECTORY, Node, Owner, fenced, filled, opened, simulate, simulated
+from rigs.storage import DIRECTORY, Node, Owner, connected, fenced, filled, opened, simulate, simulated
 
 NOTICED_S = 3.0
 
@@ -299,6 +299,34 @@ async def test_files_of_partitions_that_nobody_writes_are_looked_for_too(host: H
     remove_entry(node.disk, f"{DIRECTORY}/{PARTITION}")
     await asyncio.sleep(NOTICED_S)
     assert not replica.whole
+
+
+@pytest.mark.parametrize("is_written", [False, True], ids=["idle", "written"])
+@simulated
+async def test_files_are_looked_for_although_those_of_another_partition_cant_be(
+    host: Host, node: Node, *, caplog: pytest.LogCaptureFixture, is_written: bool
+) -> None:
+    made = Maker().batches(4)
+    other = await connected(host)
+    other.partition = PARTITION + 1
+    await other.open(1)
+    owner = await filled(host, made[:3])
+    await owner.identify("storage-1")
+
+    async def failing(*, every_file: bool) -> None:
+        raise DiskFailed("no answer")
+
+    unseen = node.node._partitions[other.partition]
+    unseen.check_in_place = failing  # type: ignore[method-assign]
+    unseen.written = is_written
+    node.node._presence.space = None
+    remove_entry(node.disk, f"{DIRECTORY}/{NAME_FILE}")
+    remove_entry(node.disk, node.segment())
+    await asyncio.sleep(2 * NOTICED_S)
+    assert len(owner.told) == 1
+    assert node.node._presence.space is not None
+    assert f"{DIRECTORY}/{NAME_FILE}" in node.disk.files()
+    assert any("can't be checked" in record.getMessage() for record in caplog.records)
 
 
 @simulated

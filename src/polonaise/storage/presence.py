@@ -61,11 +61,12 @@ class Presence:
         while True:
             await asyncio.sleep(self._settings.presence_s)
             try:
-                missing = await self._check()
-                self._error_logged = ""
+                missing = await self._check_directory()
                 self.space = await self._look_at_space(host)
                 if missing:
                     await self._write_again()
+                await self._check_partitions()
+                self._error_logged = ""
             except DirectoryGone as error:
                 self.space = None
                 # In a task of its own, because letting go cancels this one.
@@ -87,15 +88,17 @@ class Presence:
         except NotFound:
             return None
 
-    async def _check(self) -> bool:
-        """Check the directory, and some of the partitions in it; return whether one of the small files is missing.
+    async def _check_directory(self) -> bool:
+        """Check the directory, and return whether one of the small files in it is missing.
 
         Raises `DirectoryGone`, and what the disk raises.
         """
         control = self._control()
-        if control is None:  # a new node has no control file yet
-            return False
-        missing = await control.check_in_place(self._small_files)
+        # A new node has no control file yet.
+        return control is not None and await control.check_in_place(self._small_files)
+
+    async def _check_partitions(self) -> None:
+        """Check some of the partitions, each also if another one could not be. Raises what the disk raised first."""
         replicas, most = self._replicas(), self._settings.presence_partitions_max
         written = [replica for replica in replicas if replica.written]
         due = _in_turn(written, self._checked, min(len(written), most))
@@ -104,12 +107,15 @@ class Presence:
         in_turn = _in_turn(replicas, self._checked_whole, min(count, len(replicas), _EVERY_FILE_MAX))
         self._checked += len(due)
         self._checked_whole += len(in_turn)
-        for replica in due:
-            await replica.check_in_place(every_file=replica in in_turn)
-        for replica in in_turn:
-            if replica not in due and not replica.busy:
-                await replica.check_in_place(every_file=True)
-        return missing
+        errors: list[PolonaiseError] = []
+        for replica in dict.fromkeys([*due, *in_turn]):
+            if replica in due or not replica.busy:
+                try:
+                    await replica.check_in_place(every_file=replica in in_turn)
+                except PolonaiseError as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
 
 
 def _in_turn(replicas: Sequence[PartitionReplica], first: int, count: int) -> list[PartitionReplica]:
