@@ -678,3 +678,20 @@ def test_why_a_target_is_away_is_told_by_the_last_attempt_and_a_refusal_stays() 
         player.tick(10.0)
         player.do("disconnected", "a", term, f"refused at attempt {term}")
     assert hindered(player, "a") == {"0": "refused at attempt 3", "1": refusal}
+    player.tick(10.0)
+    player.connect("a", term=4, applied={0: 0})
+    (effect,) = player.all(ReadForTarget)
+    player.do("recovered", "a", 1, effect.read.number, [RoutedEntry(0, b"")], 0)
+    player.do("disconnected", "a", 4, "disk full")
+    assert hindered(player, "a") == {"1": "disk full"}, "what was refused was sent again, and something else came of it"
+
+
+def test_why_the_last_stream_ended_replaces_why_an_earlier_one_did_though_each_was_accepted() -> None:
+    player = served("a")
+    player.fetch(0, "a")
+    for term, reason in enumerate(("disk full", "password expired", "disk full"), 1):
+        player.do("disconnected", "a", term, reason)
+        assert hindered(player, "a") == {"0": reason}
+        player.tick(10.0)
+        player.connect("a", term=term + 1)
+        assert hindered(player, "a") == {"0": reason}, "until the target has applied something"

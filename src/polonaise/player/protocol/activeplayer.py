@@ -432,7 +432,7 @@ class ActivePlayer:
             if partition not in stream.halts and partition not in stream.unproved and current is not None:
                 queue = stream.queue(partition)
                 if queue.state is not QueueState.SUSPENDED and queue.delivered(current) >= current:
-                    del stream.troubles[partition]
+                    stream.forget_trouble(partition)
 
     # ------------------------------------------------------------------ what a target lacks
 

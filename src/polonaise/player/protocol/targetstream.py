@@ -79,6 +79,8 @@ class TargetStream:
         self.troubles: dict[PartitionId, str] = {}
         """By partition, why its delivery was halted or its stream ended last, until the target has applied something of
         it after that, or lacks nothing."""
+        self._halted: set[PartitionId] = set()
+        """The partitions of `troubles` that were halted, of which nothing was sent since."""
         self.writing = False
         """Whether batches were handed to the stream, and it has not said yet that it takes more."""
         self.in_flight_bytes = 0
@@ -139,9 +141,9 @@ class TargetStream:
         """End the stream or the attempt, and forget all that was queued for it; decide when the next one is opened."""
         for partition, queue in self.queues.items():
             queue.suspend()
-            # A refusal says more than the end of the stream after it. But why the last attempt failed is replaced by
-            # why this one did.
-            if self.troubles.get(partition, self.reason) == self.reason:
+            # A refusal says more than the end of the stream after it, until what was refused is sent again. Why an
+            # earlier stream or attempt failed says nothing any more.
+            if partition not in self._halted:
                 self.troubles[partition] = reason
         self.halts.clear()
         self.failed_reads.clear()
@@ -184,6 +186,7 @@ class TargetStream:
             batch = queue.take()
             if batch is None:
                 continue
+            self._halted.discard(partition)
             batch_bytes = queue.in_flight_bytes - in_flight_bytes  # as the queue has counted, entry by entry
             if queue.waits:
                 ready[partition] = None
@@ -201,7 +204,7 @@ class TargetStream:
         if is_progress:
             self.slow.pop(partition, None)
             self._pauses_s.pop(partition, None)
-            self.troubles.pop(partition, None)
+            self.forget_trouble(partition)
             queue.batch_entries_max = min(2 * queue.batch_entries_max, self._settings.batch_entries_max)
         self.in_flight_bytes -= queue.acknowledge(through)
         if is_progress:
@@ -223,8 +226,14 @@ class TargetStream:
         self.slow.pop(partition, None)
         self.failed_reads.pop(partition, None)
         self.troubles[partition] = reason
+        self._halted.add(partition)
         retry_at_s = inf if for_good else now_s + self._next_pause_s(partition)
         self.halts[partition] = Halt(reason, last, retry_at_s)
+
+    def forget_trouble(self, partition: PartitionId) -> None:
+        """Forget what hindered the delivery of a partition: the target has gone on, or lacks nothing of it."""
+        self.troubles.pop(partition, None)
+        self._halted.discard(partition)
 
     def read_failed(self, partition: PartitionId, reason: str, now_s: float) -> None:
         """Note that the log could not be read for this target."""
