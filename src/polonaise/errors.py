@@ -662,6 +662,12 @@ class WrongEventLoop(PolonaiseError):
     code = "wrong_event_loop"
 
 
+class HalfPatched(PolonaiseError):
+    """gevent or eventlet has patched only a part of what threads and event loops stand on in this process."""
+
+    code = "half_patched"
+
+
 class WorkerFenced(PolonaiseError):
     """Another worker of the group has taken the partition over. Nothing more of this one counts there."""
 

@@ -1,4 +1,4 @@
-"""A forked child that ends as programs end prints nothing and takes nothing from its parent; patched threads are told.
+"""A forked child that ends as programs end prints nothing and takes nothing from its parent.
 
 Each case is a program of its own, because the test's process must not fork.
 """
@@ -6,7 +6,6 @@ Each case is a program of its own, because the test's process must not fork.
 from __future__ import annotations
 
 import textwrap
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ import pytest
 from polonaise.errors import HostFailed
 from polonaise.node import hostelection
 from polonaise.node.embedded import parse_embedded
-from rigs.lacking import lacking
 from rigs.programs import run_python
 
 pytestmark = pytest.mark.slow
@@ -103,29 +101,6 @@ def test_a_child_that_ends_leaves_its_parent_alone(program: str, end: str, tmp_p
 def test_a_process_of_multiprocessing_leaves_its_parent_alone(tmp_path: Path) -> None:
     ended = run_python("-c", textwrap.dedent(PROCESS), f"embedded:{tmp_path}/log")
     assert (ended.stdout, ended.stderr, ended.returncode) == ("refused\nparent\n", "", 0)
-
-
-def test_patched_threads_are_told_at_once(tmp_path: Path) -> None:
-    if find_spec("gevent") is None:
-        lacking("no gevent: pip install gevent, one of the development extras")
-    program = f"""
-        from gevent import monkey
-        monkey.patch_all()
-        from polonaise.blocking import connect
-        from polonaise.errors import HostFailed
-        try:
-            connect("embedded:{tmp_path}/log")
-        except HostFailed as error:
-            print(error.code)
-    """
-    ended = run_python("-c", textwrap.dedent(program))
-    assert (ended.stdout, ended.returncode) == ("host_failed\n", 0)
-
-
-def test_the_error_names_the_library_that_has_patched_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hostelection, "_patched_by", lambda: "gevent")
-    with pytest.raises(HostFailed, match=r"gevent has patched the threads .*host=no"):
-        hostelection.take(parse_embedded(f"embedded:{tmp_path}"))
 
 
 def test_whatever_keeps_the_nodes_from_running_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from polonaise.client.waiting import forked
 from polonaise.errors import Closed, PolonaiseError, WrongThread
 from polonaise.host.forks import keep_apart
+from polonaise.host.patching import check_patches
 from polonaise.host.unawaited import retrieve
 from polonaise.redaction import redacted
 
@@ -102,6 +103,8 @@ class Background:
     """
 
     def __init__(self, name: str) -> None:
+        """Start the thread. Raises `HalfPatched`, where no thread would tell another one anything."""
+        check_patches()
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         keep_apart(self._loop)

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 from polonaise.errors import PolonaiseError
 from polonaise.host import Clock, Disk, Host, Network
 from polonaise.host.files import RealDisk
+from polonaise.host.patching import check_patches
 from polonaise.host.sockets import RealNetwork
 from polonaise.host.stopsignals import STOPS, ForcedStop
 from polonaise.host.syncs import SyncsInLoop
@@ -55,8 +56,9 @@ class RealHost:
     ) -> None:
         """Use `disk_threads` threads at most. With `syncs_in_loop` the loop may wait for short syncs (`host.syncs`).
 
-        With `tls` every TCP connection has TLS; without it none has.
+        With `tls` every TCP connection has TLS; without it none has. Raises `HalfPatched`.
         """
+        check_patches()
         self._threads = DiskThreads(disk_threads)
         self.tasks: set[asyncio.Task[None]] = set()
         """The tasks of this host that have not ended."""

@@ -98,7 +98,8 @@ async def connect(
     none of them can; `CoordinatorUnavailable` without an answer of the coordinator, the one that is named or that of
     the servers, and `ExtraMissing` without the library for it; `NotEmbeddedLog`,
     `UnsupportedFormat`, `CoordinatorDamaged`, `AccessDenied`, `DiskFull`, and other faults of the directory;
-    `CertificateUnusable` for TLS files; `HostFailed` if this process should host the log and can't run its nodes.
+    `CertificateUnusable` for TLS files; `HostFailed` if this process should host the log and can't run its nodes; and
+    `HalfPatched`.
     """
     if not isinstance(address, str):
         raise wrong("address", address, f"an address is text: {LOG_FORMS}")

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import random
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from polonaise.errors import DirectoryGone, DirectoryInUse, HostFailed, NotFound
 from polonaise.host import Identity, unreachable
 from polonaise.host.filelimits import check_room, too_many_open
 from polonaise.host.files import identity, try_lock
+from polonaise.host.patching import patched_threads
 from polonaise.host.real import loop_factory, stop_at_mistakes
 from polonaise.node.embedded import (
     EmbeddedAddress,
@@ -309,11 +309,11 @@ def take(address: EmbeddedAddress) -> HostElection:
     All callers in this process share one `HostElection` for each directory, until it fails or the last one leaves it.
     Raises `NotFound` if the directory can't be found, and `HostFailed` where threads are none.
     """
-    if (library := _patched_by()) is not None:
+    if (patched := patched_threads()) is not None:
         raise HostFailed(
-            f"{library} has patched the threads of this process, and the nodes of an embedded log need a thread of "
-            "their own: open it with ?host=no here while another process hosts it, or run a cluster and open its "
-            "address, or let the threads be as they are (monkey.patch_all(thread=False))"
+            f"{patched.library} has patched the threads of this process, and the nodes of an embedded log need a "
+            "thread of their own: open it with ?host=no here while another process hosts it, or run a cluster and "
+            f"open its address, or leave threads and what they wait with as they are, by {patched.spared}"
         )
     # By device and inode: two paths may lead to the same directory, and a process must not wait for its own lock.
     try:
@@ -331,16 +331,6 @@ def take(address: EmbeddedAddress) -> HostElection:
             election._thread.start()
         election._users += 1
         return election
-
-
-def _patched_by() -> str | None:
-    """Return the name of the library that has put something else in the place of threads; None if none has."""
-    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
-    if gevent is not None and gevent.is_module_patched("threading"):
-        return "gevent"
-    if eventlet is not None and eventlet.is_monkey_patched("thread"):
-        return "eventlet"
-    return None
 
 
 def leave(election: HostElection) -> None:

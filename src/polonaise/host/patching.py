@@ -1,0 +1,83 @@
+"""Tells whether gevent or eventlet has put something else in the place of threads and of what event loops wait with."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final, NamedTuple
+
+from polonaise.errors import HalfPatched
+
+
+class _Library(NamedTuple):
+    """A library that patches Python's modules."""
+
+    name: str
+    module: str
+    """The module that knows what was patched; it is loaded if anything was."""
+    tells: str
+    """The function of that module that tells whether a module, by name, is patched."""
+    threads: tuple[str, ...]
+    """The modules without which threads, and event loops in them, are none if they are patched."""
+    together: tuple[str, ...]
+    """The modules that have to be patched all, if one of `threads` is."""
+    whole: str
+    """The call that patches all of them."""
+    spared: str
+    """The call that patches none of `threads`."""
+
+    def patched(self) -> list[str]:
+        """Return those of `threads` and `together` that are patched now; none if all of `threads` are as they were."""
+        module = sys.modules.get(self.module)
+        if module is None:
+            return []
+        patched = [name for name in self.together if getattr(module, self.tells)(name)]
+        return patched if set(patched) & set(self.threads) else []
+
+
+_LIBRARIES: Final = (
+    _Library(
+        "gevent",
+        "gevent.monkey",
+        "is_module_patched",
+        threads=("threading", "queue", "select"),
+        together=("threading", "queue", "select"),
+        whole="monkey.patch_all()",
+        spared="monkey.patch_all(thread=False, queue=False, select=False)",
+    ),
+    _Library(
+        "eventlet",
+        "eventlet.patcher",
+        "is_monkey_patched",
+        threads=("thread",),  # its `select` serves an event loop in a real thread, too
+        together=("thread", "select"),
+        whole="eventlet.monkey_patch()",
+        spared="eventlet.monkey_patch(thread=False)",
+    ),
+)
+
+
+class PatchedThreads(NamedTuple):
+    """What has become of the threads of this process."""
+
+    library: str
+    """The name of the library that has patched them."""
+    spared: str
+    """The call that patches what else it patches, and leaves them as they are."""
+
+
+def patched_threads() -> PatchedThreads | None:
+    """Return which library has patched threads, or a part of what they wait with; None if none has."""
+    return next((PatchedThreads(each.name, each.spared) for each in _LIBRARIES if each.patched()), None)
+
+
+def check_patches() -> None:
+    """Raise `HalfPatched` if only a part of what threads and event loops stand on is patched: a wait would not end."""
+    for each in _LIBRARIES:
+        patched = each.patched()
+        left = [name for name in each.together if name not in patched]
+        if patched and left:
+            raise HalfPatched(
+                f"{each.name} has patched {' and '.join(patched)} in this process, but not {' and '.join(left)}, and "
+                f"what waits in one for the other would wait for ever: leave all of them as they are, by "
+                f"{each.spared}, or patch all, by {each.whole}, with which a process can open logs, but host none"
+            )
