@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -37,6 +37,20 @@ class Kept(SqlView):
 
     def apply_many(self, transactions: Sequence[Transaction], db: Connection) -> None:
         db.execute(kept.insert().values([{"id": tx.id, "data": tx.data} for tx in transactions]))
+
+
+class Spoiled(Kept):
+    """A view whose attempts to apply are noted, by their sizes, and then spoiled by what is given."""
+
+    def __init__(self, url: str, spoil: Callable[[Sequence[Transaction], Connection], None]) -> None:
+        super().__init__(url)
+        self.tried: list[int] = []
+        self._spoil = spoil
+
+    def apply_many(self, transactions: Sequence[Transaction], db: Connection) -> None:
+        self.tried.append(len(transactions))
+        super().apply_many(transactions, db)
+        self._spoil(transactions, db)
 
 
 class KeptEntries(SqlDeliveryTarget):
@@ -122,24 +136,20 @@ async def test_a_target_applies_in_parts_and_refuses_what_is_too_large(small_pac
 async def test_a_view_that_others_keep_waiting_for_long_says_so_before_all_tries(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Waiting(Kept):
-        tried: list[int] = []  # noqa: RUF012 - of this test alone
-
-        def apply_many(self, transactions: Sequence[Transaction], db: Connection) -> None:
-            self.tried.append(len(transactions))
-            error = sqlite3.OperationalError("database is locked")
-            error.sqlite_errorcode = sqlite3.SQLITE_BUSY
-            raise error
+    def wait(_: Sequence[Transaction], __: Connection) -> None:
+        error = sqlite3.OperationalError("database is locked")
+        error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+        raise error
 
     monkeypatch.setattr(worker, "TRIED_S_MAX", 0.0)
-    view = Waiting(sqlite_url)
+    view = Spoiled(sqlite_url, wait)
     try:
         await view.high_water_mark(0)
         with pytest.raises(ViewUnavailable, match="other transactions stand in the way again and again"):
             await view.apply_run(run(10))
     finally:
         await view.close()
-    assert Waiting.tried == [1]
+    assert view.tried == [1]
 
 
 LIMITS = ["statement_timeout", "idle_in_transaction_session_timeout"]
@@ -147,27 +157,22 @@ LIMITS = ["statement_timeout", "idle_in_transaction_session_timeout"]
 
 @pytest.mark.parametrize("limit", LIMITS)
 async def test_a_run_that_takes_too_long_for_the_database_is_applied_in_parts(postgresql_url: str, limit: str) -> None:
-    class Slow(Kept):
-        tried: list[int] = []  # noqa: RUF012 - of this test alone
-
-        def apply_many(self, transactions: Sequence[Transaction], db: Connection) -> None:
-            self.tried.append(len(transactions))
-            super().apply_many(transactions, db)
-            if len(transactions) > 2:
-                if limit == "statement_timeout":
-                    db.execute(text("SELECT pg_sleep(20)"))
-                else:  # what the server does when it is idle for too long
-                    db.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+    def be_slow(transactions: Sequence[Transaction], db: Connection) -> None:
+        if len(transactions) > 2:
+            if limit == "statement_timeout":
+                db.execute(text("SELECT pg_sleep(20)"))
+            else:
+                lose(db)
 
     name = postgresql_url.partition("?")[0].rpartition("/")[2]
     execute(postgresql_url, f"ALTER DATABASE {name} SET {limit} = '200ms'")
-    view = Slow(postgresql_url)
+    view = Spoiled(postgresql_url, be_slow)
     try:
         await view.high_water_mark(0)
         assert await applied_through(view, run(*[10] * 8)) == 7
     finally:
         await view.close()
-    assert Slow.tried[0] == 8
+    assert view.tried[0] == 8
     assert counted(postgresql_url) == 8
 
 
@@ -190,16 +195,11 @@ def lose(db: Connection) -> None:
 
 @pytest.mark.parametrize("fenced", [False, True])
 async def test_a_run_that_loses_its_connection_is_made_smaller_at_once(url: str, fenced: bool) -> None:
-    class Poisoned(Kept):
-        tried: list[int] = []  # noqa: RUF012 - of this test alone
+    def lose_at_seven(transactions: Sequence[Transaction], db: Connection) -> None:
+        if transactions[-1].id >= 7:
+            lose(db)
 
-        def apply_many(self, transactions: Sequence[Transaction], db: Connection) -> None:
-            self.tried.append(len(transactions))
-            super().apply_many(transactions, db)
-            if transactions[-1].id >= 7:
-                lose(db)
-
-    view, whole = Poisoned(url), run(*[10] * 20)
+    view, whole = Spoiled(url, lose_at_seven), run(*[10] * 20)
     try:
         if fenced:
             _, epoch = await view.take_over(0)
@@ -207,16 +207,16 @@ async def test_a_run_that_loses_its_connection_is_made_smaller_at_once(url: str,
         else:
             await view.high_water_mark(0)
             assert await view.apply_run(whole) == 4
-        assert Poisoned.tried == [20, 20, 10, 5], "twice, since the connection may have been closed while it was idle"
+        assert view.tried == [20, 20, 10, 5], "twice, since the connection may have been closed while it was idle"
         while view._portions[0].most > 1:
             with contextlib.suppress(ViewUnavailable):
                 await view.apply_run(whole[counted(url) :])
-        Poisoned.tried.clear()
+        view.tried.clear()
         with pytest.raises(ViewUnavailable):
             await view.apply_run(whole[counted(url) :])
         with pytest.raises(DBAPIError):
             await view.apply_run(whole[counted(url) :])
-        assert Poisoned.tried == [1, 1], "tried alone three times in a row, it is at fault"
+        assert view.tried == [1, 1], "tried alone three times in a row, it is at fault"
     finally:
         await view.close()
     assert counted(url) == 7
