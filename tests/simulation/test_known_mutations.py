@@ -243,6 +243,24 @@ FOUND_BY_TESTS = {
     "lost-marks-begin-anew": (
         "tests/views/test_sql_view.py::test_marks_that_were_lost_while_rows_are_there_are_refused[sqlite]"
     ),
+    "unknown-types-taken": (
+        "tests/views/test_tables_found.py"
+        "::test_a_column_is_taken_if_it_loses_nothing_and_else_named_with_both_types[postgresql]"
+    ),
+    "keys-compared-otherwise-taken": (
+        "tests/views/test_tables_found.py"
+        "::test_a_table_is_taken_only_if_rows_of_the_same_key_and_no_others_become_one_there[sqlite]"
+    ),
+    "marks-of-another-shape-taken": (
+        "tests/views/test_tables_beside.py"
+        "::test_a_table_of_marks_or_epochs_that_is_of_another_shape_is_named_with_what_is_wrong[sqlite]"
+    ),
+    "refused-first-row-taken-for-another-run-s": (
+        "tests/views/test_tables_beside.py"
+        "::test_a_pipeline_s_first_row_that_a_constraint_refuses_ends_the_run[sqlite-sums_marks-high_water_mark]"
+    ),
+    "refusal-for-want-of-room-untold": "tests/storage/test_full_disk_told.py::test_a_quota_that_is_used_up_is_told",
+    "want-of-room-told-for-ever": "tests/storage/test_full_disk_told.py::test_a_quota_that_is_used_up_is_told",
     "every-lost-connection-was-idle": (
         "tests/views/test_driven_away.py::test_a_run_that_loses_its_connection_is_made_smaller_at_once[sqlite-False]"
     ),

@@ -170,6 +170,15 @@ def test_sqlite_s_numbered_rows_are_a_key_and_a_text_that_it_compares_otherwise_
                 prepare(sqlite_url, Shape("sums", (Field("k", "string"), Field("x", "bigint")), ("k",)))
 
 
+def test_the_least_text_goes_by_bytes_in_a_column_that_sqlite_compares_otherwise(sqlite_url: str) -> None:
+    execute(sqlite_url, "CREATE TABLE sums (k INT PRIMARY KEY, x TEXT COLLATE NOCASE)")
+    shape = SUMS._replace(fields=(Field("k", "int"), Field("x", "string")), merge={"x": "min"})
+    with prepared(sqlite_url, shape) as table:
+        for mark, x in enumerate(("a", "B")):
+            assert table.merge(one(1, x), {0: mark - 1} if mark else {}, {0: mark})
+    assert rows(sqlite_url) == [(1, "B")]
+
+
 def test_a_key_of_zero_stays_zero_in_a_column_that_mariadb_numbers(mariadb_url: str) -> None:
     execute(mariadb_url, "CREATE TABLE sums (k INT AUTO_INCREMENT PRIMARY KEY, x BIGINT)")
     with prepared(mariadb_url) as table:

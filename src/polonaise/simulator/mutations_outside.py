@@ -36,6 +36,42 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        if self._tables:\n",
         "P7: a view whose marks were lost begins as new although its tables hold what was applied",
     ),
+    "unknown-types-taken": Mutation(
+        "polonaise.views.columntypes",
+        '        there = (_TEXTS if needed == "string" else _BINARIES).get(name, 0)\n',
+        '        there = (_TEXTS if needed == "string" else _BINARIES).get(name, inf)\n',
+        "P7: a view writes texts to columns that cut them or make others of them",
+    ),
+    "keys-compared-otherwise-taken": Mutation(
+        "polonaise.views.fitness",
+        "        if names == whole == wanted:\n",
+        "        if names == wanted:\n",
+        "P7: rows of different keys become one in a table that was there, by a key that passes over case",
+    ),
+    "marks-of-another-shape-taken": Mutation(
+        "polonaise.views.fitness",
+        "        check_own_types(db, table)\n        wrong = _wrong_key(db, table, own=True)\n",
+        '        wrong = ""\n',
+        "P7: a table with two marks of one partition, or with too narrow ones, is taken for that of the marks",
+    ),
+    "refused-first-row-taken-for-another-run-s": Mutation(
+        "polonaise.views.marks",
+        '    if found is None:\n        raise row_lost(table, f"partition {partition}", why)\n',
+        "",
+        "P13: a mark that the database refuses is taken for one that another process was quicker to write",
+    ),
+    "refusal-for-want-of-room-untold": Mutation(
+        "polonaise.node.condition",
+        '    if refused := health.get("no_room", ""):\n',
+        '    if refused := health.get("room", ""):\n',
+        "P13: a storage node whose quota is used up refuses what it is to store, and says that it is well",
+    ),
+    "want-of-room-told-for-ever": Mutation(
+        "polonaise.storage.noroom",
+        'return self._last if self._clock.monotonic_s() - self._last_s < _TOLD_S else ""',
+        "return self._last",
+        "P13: a storage node is degraded by a refusal of long ago, though there is room",
+    ),
     "every-lost-connection-was-idle": Mutation(
         "polonaise.views.retrying",
         "is_stale = held is not None and connection is held and not held.usable",

@@ -519,4 +519,4 @@ def _by_bytes(value: Any, kind: str) -> Any:
         return value
     if kind in MARIADB:
         return cast(value, mysql.BINARY)
-    return value.collate(POSTGRESQL_BYTES) if kind == POSTGRESQL else value
+    return value.collate(POSTGRESQL_BYTES if kind == POSTGRESQL else "BINARY")
