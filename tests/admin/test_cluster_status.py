@@ -577,3 +577,50 @@ def test_copies_are_not_counted_while_an_owner_does_not_tell_where_they_are() ->
     assert _copies_in(description, owners, both | {2: "no answer"}) is None
     assert _copies_in(description, owners, both | {2: {"partitions": {"1": {"members": None}}}}) is None
     assert _copies_in(description, {0: owners[0]}, both) is None
+
+
+@in_a_town(partitions=PARTITIONS, servers=2)
+async def test_a_server_that_could_not_serve_is_nobody_who_takes_over(town: Town) -> None:
+    status = await until(town, lambda each: sorted(s.partitions for s in each.servers) == [1, 2] and not each.wellness)
+    machines = {town.cluster.owners[node.name].id: node.machine.name for node in town.cluster.servers}
+    stopped, other = (each.server for each in status.servers)
+    storage = [node.machine.name for node in town.cluster.storage]
+    network = town.world.network
+    network.partition([machines[other]], storage[:2])
+
+    def without(status: ClusterStatus) -> str:
+        (verdict,) = safe_to_stop(status, str(stopped))
+        return "; ".join(verdict.stops)
+
+    cut = await until(town, lambda each: "does not reach storage nodes storage-0" in without(each))
+    assert f"no other server can take over (server {other}: it does not reach" in without(cut)
+    given_up = await until(town, lambda each: "has given up" in without(each) and "not ready" not in without(each))
+    # As soon as it has given its partitions to the other one, nothing but its own words tell that it is no use.
+    (row,) = (each for each in given_up.servers if each.server == other)
+    reaching = replace(row, reached=frozenset(each.name for each in status.storage))
+    assert "has given up" in without(replace(given_up, servers=[given_up.servers[0], reaching]))
+    assert without(replace(given_up, servers=[*given_up.servers, replace(reaching, server=99, unable=())])) == ""
+    network.heal()
+    await until(town, lambda each: not without(each))
+
+
+@pytest.mark.parametrize("how", ["no room", "a copy that is lost"])
+@in_a_town(partitions=PARTITIONS)
+async def test_a_storage_node_that_says_that_it_cant_write_counts_as_one_that_is_lost(town: Town, *, how: str) -> None:
+    status = await until(town, lambda each: not each.wellness and all(node.free_bytes for node in each.storage))
+    first, second, third = (each.name for each in status.storage)
+    told = {each.node: each.stops for each in safe_to_stop(status, None)}
+    assert [told[name] for name in (first, second, third)] == [[], [], []]
+    if how == "no room":
+        town.cluster.storage[0].machine.disk.fill(10)
+        status = await until(town, lambda each: bool(each.storage[0].unable))
+        assert all(first in each.condition.engaged for each in status.partitions if each.condition is not None)
+        stops, why = "partitions 0-2 would", "the disk of"
+    else:  # one that its owner has not noticed, as with a storage node of an earlier version
+        status.storage[0] = replace(status.storage[0], unusable={"1": "a segment is gone"})
+        stops, why = "partition 1 would", "a segment is gone"
+    told = {each.node: each.stops for each in safe_to_stop(status, None)}
+    assert told[first] == [], "the others are a quorum"
+    for name in (second, third):
+        (line,) = told[name]
+        assert line.startswith(f"{stops} take no appends until it is back (storage node {first} can't write: {why}")

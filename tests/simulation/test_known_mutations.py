@@ -306,6 +306,18 @@ FOUND_BY_TESTS = {
     "needed-storage-node-safe-to-stop": (
         "tests/admin/test_cluster_status.py::test_what_stops_without_a_node_is_said_before_it_is_stopped"
     ),
+    "server-that-could-not-serve-takes-over": (
+        "tests/admin/test_cluster_status.py::test_a_server_that_could_not_serve_is_nobody_who_takes_over"
+    ),
+    "server-that-reaches-no-quorum-takes-over": (
+        "tests/admin/test_cluster_status.py::test_a_server_that_could_not_serve_is_nobody_who_takes_over"
+    ),
+    "full-storage-node-counts-as-able": (
+        "tests/admin/test_cluster_status.py::test_a_storage_node_that_says_that_it_cant_write_counts_as_one_that_is_lost"
+    ),
+    "lost-copy-counts-as-able": (
+        "tests/admin/test_cluster_status.py::test_a_storage_node_that_says_that_it_cant_write_counts_as_one_that_is_lost"
+    ),
     "removed-server-not-noted-again": (
         "tests/admin/test_cluster_status.py::test_a_server_with_a_name_notes_itself_and_tells_whom_it_misses"
     ),

@@ -41,6 +41,8 @@ from polonaise.node.condition import (
     server_troubles,
     storage_troubles,
     why_not_reached,
+    why_not_serving,
+    why_not_writing,
 )
 from polonaise.redaction import redacted
 from polonaise.server.coordinatortrouble import with_trouble
@@ -81,6 +83,10 @@ class ServerStatus:
     """What is wrong according to the server itself, line by line."""
     name: str = ""
     """The name by which the cluster misses the server, or that it tells itself; empty for one without, or unknown."""
+    unable: Sequence[str] = ()
+    """Why the server could not serve partitions of others, according to itself, line by line."""
+    reached: frozenset[StorageId] = frozenset()
+    """The storage nodes that the server reaches."""
 
     @property
     def troubles(self) -> list[str]:
@@ -146,6 +152,10 @@ class StorageStatus:
     known: int | None = None
     """The number of partitions of which the node knows, also of those whose copy was given up; None if it did not tell.
     """
+    unable: Sequence[str] = ()
+    """Why the node can't write, to any partition, according to itself, line by line."""
+    unusable: Mapping[str, str] = field(default_factory=dict)
+    """Why the node's copy of a partition can't be used, by the partition's number, according to the node itself."""
 
     @property
     def given_up(self) -> int | None:
@@ -418,6 +428,8 @@ class ClusterObserver:
                     trouble_in(answer),
                     _told_by(answer, known=error is None),
                     last.expected.name_of(server) or _name_told(answer),
+                    why_not_serving(answer) if isinstance(answer, dict) else (),
+                    _reached_by(answer),
                 )
                 for server, answer in answers.items()
             ],
@@ -577,6 +589,12 @@ def _told_by(answer: Told, *, known: bool) -> Sequence[str]:
     return server_troubles({**answer, "missing_servers": missing, "coordinator_servers": []})
 
 
+def _reached_by(answer: Told) -> frozenset[StorageId]:
+    """Return the storage nodes that a server reaches; none if it tells nothing."""
+    nodes = answer["storage"] if isinstance(answer, dict) else {}
+    return frozenset(name for name, node in nodes.items() if not why_not_reached(node))
+
+
 def _storage_status(
     name: StorageId,
     address: str,
@@ -603,6 +621,8 @@ def _storage_status(
         told=storage_troubles(answer),
         not_connected=not_reached,
         clock_ahead_s=off,
+        unable=why_not_writing(answer),
+        unusable=answer.get("unavailable", {}),
     )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from polonaise.admin.cluster import ClusterStatus, ServerStatus
+from polonaise.admin.cluster import ClusterStatus, PartitionStatus, ServerStatus
+from polonaise.coordination.requirement import Requirement
 from polonaise.errors import BadOption
 from polonaise.redaction import redacted
-from polonaise.terms import PartitionId, counted
+from polonaise.server.protocol.commit import stops
+from polonaise.terms import PartitionId, StorageId, counted
 
 
 class StopVerdict(NamedTuple):
@@ -57,13 +59,49 @@ def safe_to_stop(status: ClusterStatus, name: str | None) -> list[StopVerdict]:
 
 
 def _without_storage(status: ClusterStatus, name: str) -> list[str]:
-    """Return what stops without this storage node: what needs it."""
-    needing = [
-        each.partition
-        for each in status.partitions
-        if each.condition is not None and each.condition.ready and name in each.condition.stops_without
-    ]
-    return [f"{_named(needing)} would take no appends until it is back"] if needing else []
+    """Return what stops without this storage node: what needs it, also because others that are engaged can't write."""
+    required = _requirements(status)
+    needing = [each.partition for each in status.partitions if name in _needed(status, each, required)]
+    if not needing:
+        return []
+    whys = {other: why for each in needing for other, why in _not_writing(status, each).items() if other != name}
+    why = "; ".join(f"storage node {other} can't write: {why}" for other, why in whys.items())
+    return [f"{_named(needing)} would take no appends until it is back{f' ({why})' if why else ''}"]
+
+
+def _needed(
+    status: ClusterStatus, partition: PartitionStatus, required: Mapping[PartitionId, Requirement]
+) -> set[StorageId]:
+    """Return the storage nodes each of which a ready partition needs, by its owner's word or by their own."""
+    condition = partition.condition
+    if condition is None or not condition.ready:
+        return set()
+    able = set(condition.engaged) - _not_writing(status, partition.partition).keys()
+    needed = {name for name in condition.engaged if _stops(status, partition, able - {name}, required)}
+    return needed.union(condition.stops_without)
+
+
+def _not_writing(status: ClusterStatus, partition: PartitionId) -> dict[StorageId, str]:
+    """Return why storage nodes can't write to this partition, or may soon not be able to, by what they tell."""
+    whys = {each.name: [*each.unable, each.unusable.get(str(partition), "")] for each in status.storage}
+    return {name: why for name, each in whys.items() if (why := "; ".join(filter(None, each)))}
+
+
+def _requirements(status: ClusterStatus) -> Mapping[PartitionId, Requirement]:
+    return {} if status.description is None else status.description.requirements()
+
+
+def _stops(
+    status: ClusterStatus,
+    partition: PartitionStatus,
+    left: Collection[StorageId],
+    required: Mapping[PartitionId, Requirement],
+) -> bool:
+    """Return whether this partition could not go on if only these storage nodes were left of all that there are."""
+    # Without members from the owner, which has no session or is of an older version, all may have a copy.
+    told = partition.condition.members if partition.condition is not None else ()
+    members = told or [each.name for each in status.storage]
+    return stops(members, [name for name in members if name in left], required.get(partition.partition))
 
 
 def _unknown(status: ClusterStatus) -> list[str]:
@@ -78,12 +116,39 @@ def _unknown(status: ClusterStatus) -> list[str]:
 
 
 def _without_server(status: ClusterStatus, server: ServerStatus) -> list[str]:
-    """Return what stops without this server: all that it owns, unless another one is there to take it over."""
-    others = [each for each in status.servers if each.server != server.server and not each.trouble]
-    if any(each.registered for each in others):
+    """Return what stops without this server: what it owns and no other one that is there is able to take over."""
+    others = [each for each in status.servers if each.server != server.server and not each.trouble and each.registered]
+    required, left, whys = _requirements(status), [], dict[str, str]()
+    for each in status.partitions:
+        if each.owner is None or each.owner.server != server.server:
+            continue
+        found = {str(other.name or other.server): _why_not_taken(status, each, other, required) for other in others}
+        if all(found.values()):
+            left.append(each.partition)
+            whys = whys or found
+    if not left:
         return []
-    owned = [each.partition for each in status.partitions if each.owner and each.owner.server == server.server]
-    return [f"{_named(owned)}: no other server is there to take over"] if owned else []
+    if not whys:
+        return [f"{_named(left)}: no other server is there to take over"]
+    why = "; ".join(f"server {name}: {why}" for name, why in whys.items())
+    return [f"{_named(left)}: no other server can take over ({why})"]
+
+
+def _why_not_taken(
+    status: ClusterStatus,
+    partition: PartitionStatus,
+    server: ServerStatus,
+    required: Mapping[PartitionId, Requirement],
+) -> str:
+    """Return why this server could not take this partition over, by what is told of both; empty if it could."""
+    if server.unable:
+        return "; ".join(server.unable)
+    if _stops(status, partition, server.reached - _not_writing(status, partition.partition).keys(), required):
+        lost = sorted({each.name for each in status.storage} - server.reached)
+        return (
+            f"it does not reach storage node{'s' * (len(lost) > 1)} {', '.join(lost)}" if lost else "too few can write"
+        )
+    return ""
 
 
 def _without_coordinator_server(status: ClusterStatus, address: str) -> list[str]:

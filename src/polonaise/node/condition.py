@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from polonaise.node.reasons import Reason, Trouble, lines_of
+from polonaise.node.reasons import KEEP_FROM_SERVING, KEEP_FROM_WRITING, Reason, Trouble, lines_of
 from polonaise.server.expectedservers import missing_server
 from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, TransactionId, clock_words, counted
 
@@ -83,6 +83,9 @@ class Condition(NamedTuple):
     """What is wrong with the clocks of the server, of its storage nodes and of who asked it; empty if nothing is."""
     times: str = ""
     """What is wrong with the partition's commit times; empty if nothing is."""
+    members: Sequence[str] = ()
+    """The storage nodes with a copy; empty while there is no session, and if a server of an older version tells none.
+    """
 
     @property
     def behind(self) -> dict[str, str]:
@@ -149,6 +152,20 @@ def server_reasons(health: Mapping[str, Any]) -> list[Trouble]:
     found += [(Reason.TLS, health.get("tls", "")), (Reason.CLOCK, health.get("clock", {}).get("trouble", ""))]
     found += _network_troubles(health.get("storage", {}))
     return [(reason, line) for reason, line in found if line]
+
+
+def why_not_serving(health: Mapping[str, Any]) -> list[str]:
+    """Return why a server could not serve partitions of others, by its health document; empty if it tells no reason.
+
+    Whether it reaches the storage nodes of a partition is another question, by `why_not_reached`.
+    """
+    unfit = {Reason.CLOCK} if health.get("clock", {}).get("unfit") else set()
+    return lines_of(each for each in server_reasons(health) if each[0] in KEEP_FROM_SERVING | unfit)
+
+
+def why_not_writing(health: Mapping[str, Any]) -> list[str]:
+    """Return why a storage node can't write to any partition, by its health document; empty if it tells no reason."""
+    return lines_of(each for each in storage_reasons(health) if each[0] in KEEP_FROM_WRITING)
 
 
 def why_not_reached(node: Mapping[str, Any]) -> str:
@@ -280,6 +297,7 @@ def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapp
         [name for name in left_out if not answer["storage"][name]["connected"]], answer.get("tls", ""),
         _change_in(health), lacking_copies(answer, health), without_spare(health),
         tuple(health.get("stops_without", ())), _clocks_in(answer), _times_in(health),
+        tuple(members or ()),
     )  # fmt: skip
 
 

@@ -98,15 +98,39 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "last-server-safe-to-stop": Mutation(
         _SAFE_STOP,
-        "    if any(each.registered for each in others):\n",
-        "    if others:\n",
+        " and not each.trouble and each.registered]\n",
+        " and not each.trouble]\n",
         "P13: a server may be stopped, it is said, of which nobody knows that another one could take over",
     ),
     "needed-storage-node-safe-to-stop": Mutation(
         _SAFE_STOP,
-        "        if each.condition is not None and each.condition.ready and name in each.condition.stops_without\n",
-        "        if each.condition is not None and each.condition.ready and name in each.condition.out\n",
+        " if name in _needed(status, each, required)]\n",
+        " if each.condition is not None and name in each.condition.out]\n",
         "P13: a storage node may be stopped, it is said, without which partitions take no appends",
+    ),
+    "server-that-could-not-serve-takes-over": Mutation(
+        _SAFE_STOP,
+        "    if server.unable:\n",
+        "    if server.unable and server.registered is False:\n",
+        "P13: a server may be stopped, it is said, although the only other one says that it can't serve",
+    ),
+    "server-that-reaches-no-quorum-takes-over": Mutation(
+        _SAFE_STOP,
+        "    if _stops(status, partition, server.reached - ",
+        "    if _stops(status, partition, {each.name for each in status.storage} - ",
+        "P13: a server may be stopped, it is said, although the only other one does not reach enough storage nodes",
+    ),
+    "full-storage-node-counts-as-able": Mutation(
+        "polonaise.node.reasons",
+        "frozenset({Reason.DIRECTORY_GONE, Reason.DISK_FULL, Reason.UNREACHABLE})",
+        "frozenset({Reason.DIRECTORY_GONE, Reason.UNREACHABLE})",
+        "P13: a storage node may be stopped, it is said, although the others that would be left include a full one",
+    ),
+    "lost-copy-counts-as-able": Mutation(
+        _SAFE_STOP,
+        '[*each.unable, each.unusable.get(str(partition), "")]',
+        "[*each.unable]",
+        "P13: a storage node may be stopped, it is said, although another one tells that its copy can't be used",
     ),
     "removed-server-not-noted-again": Mutation(
         _EXPECTED,

@@ -68,7 +68,7 @@ def losses_that_stop(
     members: Collection[StorageId], engaged: Collection[StorageId], required: Requirement | None
 ) -> list[StorageId]:
     """Return the engaged replicas each of which must not be lost: without it, nothing could be committed any more."""
-    return [name for name in engaged if _stops(members, [other for other in engaged if other != name], required)]
+    return [name for name in engaged if stops(members, [other for other in engaged if other != name], required)]
 
 
 def zones_that_stop(
@@ -79,10 +79,9 @@ def zones_that_stop(
 ) -> list[str]:
     """Return the zones each of which must not be lost as a whole: without it, nothing could be committed any more."""
     zones = sorted({zone_of[name] for name in engaged if name in zone_of})
-    return [
-        zone for zone in zones if _stops(members, [name for name in engaged if zone_of.get(name) != zone], required)
-    ]
+    return [zone for zone in zones if stops(members, [name for name in engaged if zone_of.get(name) != zone], required)]
 
 
-def _stops(members: Collection[StorageId], left: Collection[StorageId], required: Requirement | None) -> bool:
+def stops(members: Collection[StorageId], left: Collection[StorageId], required: Requirement | None) -> bool:
+    """Return whether nothing could be committed if only these replicas are left of the members."""
     return len(left) < quorum(members) or (required is not None and bool(required.lack_of(left)))
