@@ -66,3 +66,12 @@ def test_a_command_is_in_a_page(command: str) -> None:
     assert any(line.split()[:3] == command.split() for line in shown) or any(
         f"`{command}" in page.read_text() for page in PAGES
     )
+
+
+def test_no_page_gives_a_node_the_directory_of_a_cluster_that_another_command_makes_whole() -> None:
+    """Who follows one block after the other would give a second coordinator the storage nodes of the first cluster."""
+    shown = " ".join(page.read_text() for page in PAGES)
+    whole = set(re.findall(r"cluster start --directory (\S+)", shown))
+    parts = set(re.findall(r"storage run --directory (\S+)|\bfile:(\./\S+)", shown))
+    assert whole
+    assert not [part for pair in parts for part in pair for each in whole if part.startswith(f"{each}/")]
