@@ -14,6 +14,7 @@ import pytest
 
 from polonaise import testing
 from polonaise.blocking import background
+from polonaise.client.applicationhost import ApplicationHost
 from polonaise.client.protocol.draft import Draft
 from polonaise.errors import AppendUnknown, Closed, Forked
 from polonaise.terms import Transaction
@@ -236,6 +237,21 @@ def test_a_background_thread_that_code_of_the_application_ends_tells_all_who_wai
         with pytest.raises(Closed, match="connect a new one"):
             ask()
     ended.close(for_ever)
+
+
+def test_tasks_that_end_with_the_background_thread_were_cancelled_by_no_application() -> None:
+    told: list[BaseException] = []
+    ended = background.Background("ended")
+
+    def works() -> None:
+        host = ApplicationHost()
+        host.on_fail = told.append
+        host.spawn(for_ever(), "what a client does")
+        ended.post(ended._loop.stop)  # as at the end of a program that did not close
+
+    ended.now(works)
+    ended.close(for_ever)
+    assert told == []
 
 
 async def for_ever() -> None:

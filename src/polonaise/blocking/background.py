@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from polonaise.client.waiting import forked
+from polonaise.client.waiting import end, forked
 from polonaise.errors import Closed, PolonaiseError, WrongThread
 from polonaise.host.forks import keep_apart
 from polonaise.host.patching import check_patches
@@ -155,13 +155,13 @@ class Background:
             self._release_all()
 
     async def _cancel_all(self) -> None:
-        """Cancel the tasks that the loop still runs, and mark their errors as seen.
+        """End the tasks that the loop still runs, as the library's own act, and mark their errors as seen.
 
         A thread that waits for one of these tasks learns of its end through `_hand_over`.
         """
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
-            task.cancel()
+            end(task)  # else each client would say, at the end of the program, that the application has cancelled it
         if tasks:
             done, _ = await asyncio.wait(tasks, timeout=_CANCEL_S_MAX)
             for task in done:

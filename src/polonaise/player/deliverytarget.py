@@ -61,8 +61,9 @@ class DeliveryTarget(Protocol):
     that a slow one keeps no other waiting; streams may overlap, and so may processes that share the memory. So both
     methods read, decide and write in one durable step that no other such step of the partition comes in between. Both
     may be cancelled at any `await`, when the player gives up the stream: the step is then done whole, or not at all.
-    Whatever they raise ends the stream, for all partitions, and another one is opened after a pause; an entry that
-    can't be applied is no error, but a refusal.
+    An error that they raise ends the stream, for all partitions, and another one is opened after a pause; an entry that
+    can't be applied is no error, but a refusal. What is no `Exception`, such as an exit, ends the player, which raises
+    it, or the server of the target.
     """
 
     async def accept(self, offered: Fence, source: DeliverySource) -> Acceptance:
