@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -426,8 +426,8 @@ class ClusterObserver:
                     None if last.members is None else server in last.registered,
                     None if last.assignment is None else owned[server],
                     trouble_in(answer),
-                    _told_by(answer, known=error is None),
-                    last.expected.name_of(server) or _name_told(answer),
+                    (*_told_by(answer, known=error is None), *_without_the_store(answer, answers.values())),
+                    last.expected.name_of(server) or _text_told(answer, "name"),
                     why_not_serving(answer) if isinstance(answer, dict) else (),
                     _reached_by(answer),
                 )
@@ -571,10 +571,21 @@ def _is_known(answer: Mapping[str, Any]) -> bool:
         return False
 
 
-def _name_told(answer: Told) -> str:
-    """Return the name that a server says it has; empty without one, or if it says nothing."""
-    name = answer.get("name") if isinstance(answer, dict) else None
-    return name if isinstance(name, str) else ""
+def _text_told(answer: Told, key: str) -> str:
+    """Return a text in a server's health document, such as its name; empty without one, or if it says nothing."""
+    text = answer.get(key) if isinstance(answer, dict) else None
+    return text if isinstance(text, str) else ""
+
+
+def _without_the_store(answer: Told, answers: Iterable[Told]) -> Sequence[str]:
+    """Return a line about a server that was started without the fragment store of others; none if it was not."""
+    stores = sorted({store for each in answers if (store := _text_told(each, "fragments"))})
+    if not stores or not isinstance(answer, dict) or "fragments" not in answer or answer["fragments"]:
+        return ()
+    return [
+        "it was started without the fragment store that others have, so that it can't read what was trimmed, nor see "
+        f"that archived ids are gone: start it with --fragments {stores[0]}"
+    ]
 
 
 def _told_by(answer: Told, *, known: bool) -> Sequence[str]:

@@ -104,6 +104,10 @@ class FragmentHistory:
 
     # ------------------------------------------------------------------ what it reaches
 
+    async def look(self) -> None:
+        """Read the store's mark. Raises `StoreUnavailable` if it is missing or can't be read."""
+        await self._check_mark()
+
     async def highest(self, partition: PartitionId, closing: TransactionId) -> TransactionId:
         """Return the highest id of the partition in the store, by a new listing; -1 if it has no fragments.
 

@@ -281,6 +281,7 @@ class LateStore:
         """Use the store at this URL, which may be missing for now. Raises `BadOption` for a URL that names no store."""
         self._url = url
         self._store: ObstoreStore | None = None
+        self._looking: asyncio.Future[ObstoreStore] | None = None
         with suppress(NotFound):
             self._store = open_store(url, make=False)
 
@@ -288,8 +289,13 @@ class LateStore:
         return redacted(self._url)
 
     async def _opened(self) -> ObstoreStore:
-        """Return the store, found in a thread: a network directory that does not answer would hold up the loop."""
-        return await asyncio.to_thread(self._look)
+        """Return the store, found in a thread: a network directory that does not answer would hold up the loop.
+
+        One look for all that wait: such a directory would take one thread after the other.
+        """
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().run_in_executor(None, self._look)
+        return await asyncio.shield(self._looking)
 
     def _look(self) -> ObstoreStore:
         """Return the store. Raises `StoreUnavailable` while its directory is missing."""

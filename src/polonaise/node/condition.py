@@ -86,6 +86,8 @@ class Condition(NamedTuple):
     members: Sequence[str] = ()
     """The storage nodes with a copy; empty while there is no session, and if a server of an older version tells none.
     """
+    store: str = ""
+    """Why the server can't use its fragment store; empty if it can, or has none."""
 
     @property
     def behind(self) -> dict[str, str]:
@@ -110,13 +112,14 @@ class Condition(NamedTuple):
         found += [(Reason.COPIES, self.lacking), (Reason.NO_SPARE, self.no_spare)]
         found += [(Reason.DAMAGE, line) for name, scrub in self.scrub.items() for line in _unrepaired(name, scrub)]
         if self.fragments_scrub is not None:
-            if self.fragments_scrub["trouble"]:
+            if self.fragments_scrub["trouble"] and not self.store:
                 why = f"the fragments are not scrubbed: {self.fragments_scrub['trouble']}"
                 found.append((Reason.FRAGMENTS_UNREADABLE, why))
             for damage in self.fragments_scrub["damages"]:
                 if not damage["repaired_us"]:
                     why = f"fragment damaged: {damage['what']}; not repaired: {damage['why'] or 'under way'}"
                     found.append((Reason.FRAGMENT_DAMAGE, why))
+        found.append((Reason.FRAGMENTS_UNREADABLE, self.store))
         found += [(Reason.TLS, self.tls), (Reason.CLOCK, self.clock), (Reason.TIMES_STAND_STILL, self.times)]
         found += _without_coordinator(self.coordinator)
         return [(reason, line) for reason, line in found if line]
@@ -149,6 +152,7 @@ def server_reasons(health: Mapping[str, Any]) -> list[Trouble]:
     missing = health.get("missing_servers", {})
     found += [(Reason.MISSING_SERVER, missing_server(name, address)) for name, address in missing.items()]
     found.append((Reason.UNREACHABLE, health.get("unreachable", "")))
+    found.append((Reason.FRAGMENTS_UNREADABLE, _store_away(health)))
     found += [(Reason.TLS, health.get("tls", "")), (Reason.CLOCK, health.get("clock", {}).get("trouble", ""))]
     found += _network_troubles(health.get("storage", {}))
     return [(reason, line) for reason, line in found if line]
@@ -174,6 +178,12 @@ def why_not_reached(node: Mapping[str, Any]) -> str:
         return node["error"] or "not tried yet"
     silent_s = node.get("silent_s", 0)
     return f"it has been silent for {silent_s:g} s" if silent_s else ""
+
+
+def _store_away(health: Mapping[str, Any]) -> str:
+    """Return why a server can't use its fragment store; empty if it can, or has none."""
+    why = health.get("fragments_trouble", "")
+    return why and f"the fragment store is away, so partitions can't move here, nor trimmed history be read: {why}"
 
 
 def _network_troubles(nodes: Mapping[str, Mapping[str, Any]]) -> list[Trouble]:
@@ -298,6 +308,7 @@ def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapp
         _change_in(health), lacking_copies(answer, health), without_spare(health),
         tuple(health.get("stops_without", ())), _clocks_in(answer), _times_in(health),
         tuple(members or ()),
+        _store_away(answer),
     )  # fmt: skip
 
 

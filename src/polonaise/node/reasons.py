@@ -95,7 +95,9 @@ OF_PLAYERS = frozenset(
     }
 )  # fmt: skip
 
-KEEP_FROM_SERVING = frozenset({Reason.GIVEN_UP, Reason.CUT_OFF, Reason.COORDINATOR, Reason.UNREACHABLE})
+KEEP_FROM_SERVING = frozenset(
+    {Reason.GIVEN_UP, Reason.CUT_OFF, Reason.COORDINATOR, Reason.UNREACHABLE, Reason.FRAGMENTS_UNREADABLE}
+)
 """The reasons for which a server could not serve partitions that it got from others now."""
 KEEP_FROM_WRITING = frozenset({Reason.DIRECTORY_GONE, Reason.DISK_FULL, Reason.UNREACHABLE})
 """The reasons for which a storage node can't write, or soon can't: at times it still has room for a few batches."""

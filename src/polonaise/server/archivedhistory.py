@@ -31,6 +31,9 @@ class ArchivedHistory(Protocol):
     `AccessDenied` and, for the fragments of another cluster, `WrongClusterKey`.
     """
 
+    async def look(self) -> None:
+        """Return if the store is there and is this cluster's, by one small read."""
+
     async def highest(self, partition: PartitionId, closing: TransactionId) -> TransactionId:
         """Return the highest id of the partition in the store at this moment; -1 for none.
 

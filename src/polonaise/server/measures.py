@@ -47,6 +47,8 @@ class ServerMeasures(NamedTuple):
     """Whether each server of the coordinator served at the last look, by its address; none for a directory."""
     fragments_scrub: Mapping[str, Any] | None
     """The report of the scrub of the fragment store; None without a store or a scrub."""
+    store_trouble: str | None
+    """Why the fragment store can't be used; empty if it can, None without a store, and before the first look."""
     archive: ArchiveLag | None
     """How far the archive was behind at the last look; None without a store, and before the first look."""
     copies: Mapping[str, Any]

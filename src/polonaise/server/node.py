@@ -56,6 +56,7 @@ from polonaise.server.startturns import StartTurns
 from polonaise.server.storageaddresses import StorageAddresses
 from polonaise.server.storagehealth import StorageHealth
 from polonaise.server.storagelinks import StorageLink, StorageLinks
+from polonaise.server.storewatch import StoreWatch
 from polonaise.server.valuenotes import ValueNotes
 from polonaise.terms import PartitionId, ServerId, StorageId, counted
 from polonaise.wire.codec import Message
@@ -102,6 +103,7 @@ class Server:
         self._history: ArchivedHistory | None = None
         self._scrubbing: FragmentScrubbing | None = None
         self._archive: ArchiveWatch | None = None
+        self._store: StoreWatch | None = None
         self.id = 0
         """The server's id, unique in the cluster and given out by the coordinator; 0 before `start`."""
         self._listener: Listener | None = None
@@ -128,7 +130,10 @@ class Server:
         after `close`, and while its registration may have run out."""
         self._giving_up = GivingUp(self._settings.give_up_s)
         self.given_up: frozenset[PartitionId] = frozenset()
-        """The partitions that this server tells the others that it is unable to serve."""
+        """The partitions that this server has given up, and tells the others."""
+        self._unable: frozenset[PartitionId] = frozenset()
+        """The partitions that this server tells the others that it is unable to serve: those that it has given up, and
+        while its fragment store is away those that it could not begin to serve."""
         self._owned: frozenset[PartitionId] = frozenset()
         """The partitions that the assignment gave this server that it followed last."""
         self._looked_s = 0.0
@@ -161,7 +166,7 @@ class Server:
     @property
     def _registration(self) -> Registration:
         """This server's entry among the living servers."""
-        return Registration(self.id, self.address, self._settings.preferred, self.given_up)
+        return Registration(self.id, self.address, self._settings.preferred, self._unable)
 
     async def start(self) -> None:
         """Listen, register, and start the tasks, above all the one that keeps the assignment and follows it.
@@ -219,6 +224,8 @@ class Server:
         if self._settings.members_look_s:
             self._tasks.append(self._host.spawn(members.run(), "members"))
         if self._history is not None:
+            self._store = StoreWatch(self._history, self._settings.store_look_s)
+            self._tasks.append(self._host.spawn(self._store.run(), "fragment store"))
             look_s, fragment_bytes = self._settings.archive_look_s, self._settings.archive_fragment_bytes
             self._archive = ArchiveWatch(self._history, look_s, fragment_bytes, self._readers)
             self._tasks.append(self._host.spawn(self._archive.run(), "archive"))
@@ -494,10 +501,27 @@ class Server:
             self._owned,
             connected=self._most_storage_connected,
         )
-        if given_up == self.given_up:
+        unable = given_up | self._not_to_be_started
+        if (given_up, unable) == (self.given_up, self._unable):
             self._trouble.not_needed(_GIVING_UP)  # there is nothing to be told any more
         elif self._telling is None or self._telling.done():
-            self._telling = self._host.spawn(self._tell_given_up(given_up), "partitions that are given up")
+            self._telling = self._host.spawn(self._tell_unable(given_up, unable), "partitions that are given up")
+
+    @property
+    def _not_to_be_started(self) -> frozenset[PartitionId]:
+        """The partitions that this server could not begin to serve now, because its fragment store is away.
+
+        Not those of which it has had a session: it needs no store for the next one.
+        """
+        if not self.store_trouble:
+            return frozenset()
+        begun = (each for each, served in self.partitions.items() if served.owner.counts["sessions"])
+        return frozenset(range(self._description.total)).difference(begun)
+
+    @property
+    def store_trouble(self) -> str:
+        """Why the fragment store can't be used; empty if it can, without one, and before the first look."""
+        return (self._store and self._store.trouble) or ""
 
     @property
     def _not_served_again(self) -> list[PartitionId]:
@@ -508,15 +532,18 @@ class Server:
         given_up = ((partition, self.partitions.get(partition)) for partition in sorted(self.given_up))
         return [partition for partition, served in given_up if served is None or served.owner.session is None]
 
-    async def _tell_given_up(self, given_up: frozenset[PartitionId]) -> None:
+    async def _tell_unable(self, given_up: frozenset[PartitionId], unable: frozenset[PartitionId]) -> None:
         """Tell the others which partitions this server can't serve; after a failure, the next look tells them again."""
         try:
             async with answered_within(self._settings.coordinator_s_max, self._coordinator):
-                await self._membership.tell(replace(self._registration, unable=given_up))
+                await self._membership.tell(replace(self._registration, unable=unable))
         except PolonaiseError as error:
             self._trouble.failed(_GIVING_UP, error, **self._fields)
             return
         self._trouble.succeeded(_GIVING_UP)
+        self._unable = unable
+        if given_up == self.given_up:
+            return
         self.given_up = given_up
         listed = ", ".join(map(str, sorted(given_up)[:_NAMED_MAX])) + (" …" if len(given_up) > _NAMED_MAX else "")
         news = (
@@ -705,6 +732,7 @@ class Server:
             coordinator_servers={name: not why for name, why in self._expected.coordinator_servers.items()},
             coordinator_trouble=self._coordinator_trouble,
             fragments_scrub=self._scrubbing.health() if self._scrubbing is not None else None,
+            store_trouble=None if self._store is None else self._store.trouble,
             archive=None if self._archive is None else self._archive.lag,
             copies=self._copies.health(),
             clock=self._clock.health(),
@@ -742,6 +770,7 @@ class Server:
             "unreachable": unreachable(self._host.network),
             "clock": self._clock.health(),
             "fragments": str(self._history or ""),
+            "fragments_trouble": self.store_trouble,
             "required": self._requirements.told,
             "topics_required": self._requirements.told_of_topics,
             "fragments_scrub": self._scrubbing.health() if self._scrubbing is not None else None,

@@ -159,7 +159,7 @@ class SessionStart:
         # is enough: later sessions rest on what this owner has seen committed.
         history = self._shared.history
         if self._first and history is not None:
-            self._report(f"waiting for the fragment store {history} to tell how far it reaches", False)
+            self._report(f"waiting for the fragment store {history} to tell how far it reaches", True)
             await check_not_ahead(history, self._partition, decided.closing)
         if self._carrying is not None:
             claimed = await self._begin_reset(claimed)

@@ -65,7 +65,8 @@ class ObservedServer:
     def not_ready(self) -> str:
         """Return why the server is not ready; empty if it is.
 
-        A server without partitions is ready to take over, as long as it follows an assignment.
+        A server without partitions is ready to take over, as long as it follows an assignment and its fragment store,
+        if it has one, is there.
         """
         if not self._server.followed:
             return self._server.waits_for
@@ -76,6 +77,8 @@ class ObservedServer:
             trouble = readiness.trouble(now_s)
             if trouble or served.owner.session is None:
                 waits[partition] = trouble or readiness.waits_for
+        if not self._server.partitions and (why := self._server.store_trouble):
+            return f"the server could take no partition over: {why}"
         return _not_ready(waits)
 
     async def health(self) -> dict[str, Any]:

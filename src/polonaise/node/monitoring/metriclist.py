@@ -263,6 +263,11 @@ FRAGMENTS_UNREPAIRED: Final = _gauge(
 FRAGMENTS_TROUBLE: Final = _gauge(
     "server_fragment_scrub_trouble", "1 if the fragment store can't be read, else 0; no sample before it was tried."
 )
+STORE_AWAY: Final = _gauge(
+    "server_fragment_store_away",
+    "1 if the fragment store was away at the last look, every 15 seconds, or was not this cluster's, else 0: then the "
+    "server can begin to serve no partition. No sample without a fragment store, and before the first look.",
+)
 
 # ---------------------------------------------------------------------- each partition, at its owner
 

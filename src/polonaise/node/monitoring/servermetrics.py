@@ -137,6 +137,8 @@ def _add_archive(samples: Samples, measures: ServerMeasures, clock: Clock) -> No
             age_s = (clock.wall_us() - archive.due_us) / 1e6 if archive.due_us else 0.0
             add(metrics.ARCHIVE_LAG_SECONDS, max(0.0, age_s))
         add(metrics.ARCHIVE_LAG_UNKNOWN, archive.unknown)
+    if measures.store_trouble is not None:
+        add(metrics.STORE_AWAY, int(bool(measures.store_trouble)))
     scrub = measures.fragments_scrub
     if scrub is not None:
         add(metrics.FRAGMENT_ROUNDS, scrub["rounds"])

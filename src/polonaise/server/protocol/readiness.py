@@ -12,8 +12,10 @@ from polonaise.errors import (
     CoordinatorLost,
     CoordinatorOutdated,
     CoordinatorUnavailable,
+    FragmentDamaged,
     PartitionNotReady,
     PolonaiseError,
+    UnsupportedFormat,
 )
 from polonaise.server.protocol.copythrottle import CopyProgress
 from polonaise.server.protocol.recovery import ReplicaAnswer
@@ -60,8 +62,9 @@ class Readiness:
         self.waits_for = "its first session has not begun"
         """The reason why there is no session; empty while there is one."""
         self.elsewhere = False
-        """Whether another server may have what there is no session for want of: not so for the coordinator, for an
-        operator, or for replicas that answer and can't be believed."""
+        """Whether another server may have what there is no session for want of, as its way to storage nodes or to the
+        fragment store: not so for the coordinator, for an operator, or for replicas or fragments that answer and can't
+        be believed."""
         self.blocked: PolonaiseError | None = None
         """The error with which requests are refused while only an operator can help; None otherwise."""
         self.faults = SessionFaults()
@@ -110,7 +113,8 @@ class Readiness:
         operator = operator or isinstance(error, CoordinatorLost | ConsistencyLost)
         self.waits_for = str(error)
         self.blocked = error if operator else None
-        if operator or isinstance(error, CoordinatorUnavailable | CoordinatorDamaged):
+        the_same_for_all = CoordinatorUnavailable | CoordinatorDamaged | FragmentDamaged | UnsupportedFormat
+        if operator or isinstance(error, the_same_for_all):
             self.elsewhere = False
         return self.blocked
 
