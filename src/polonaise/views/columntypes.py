@@ -19,7 +19,8 @@ DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 OTHER_NAME: Final = (
     "choose another name (marks_table of a SqlView, name of a SqlDeliveryTarget, or of a pipeline's view)"
 )
-"""What to do for one of Polonaise's own tables whose name is taken."""
+ALTER_OWN: Final = f"alter it, or if it is another application's, {OTHER_NAME}"
+"""`OTHER_NAME`, `ALTER_OWN`: what to do for one of Polonaise's own tables that is in the way, or of another shape."""
 
 _NUMBERS: Final = re.compile(r"\((.*)\)")
 _BITS: Final[Mapping[str, int]] = {
@@ -114,10 +115,7 @@ def check_own_types(db: Connection, table: Table) -> None:
         for name, found in _unfit(db, table, types, own=True)
     ]
     if wrong:
-        raise ViewUnfit(
-            f"table {table.fullname} is of another shape: {', '.join(wrong)}; alter it, or if it is another "
-            f"application's, {OTHER_NAME}"
-        )
+        raise ViewUnfit(f"table {table.fullname} is of another shape: {', '.join(wrong)}; {ALTER_OWN}")
 
 
 def _unfit(db: Connection, table: Table, types: Mapping[str, str], *, own: bool = False) -> list[tuple[str, str]]:
@@ -126,7 +124,10 @@ def _unfit(db: Connection, table: Table, types: Mapping[str, str], *, own: bool 
     found = {folded(kind, row.name): row for row in db.execute(_COLUMNS[kind], catalogued(db, table))}
     unfit = []
     for name, needed in types.items():
-        column = found[folded(kind, name)]
+        column = found.get(folded(kind, name))
+        if column is None:  # it was there a moment ago, by the inspector
+            unfit.append((name, "missing"))
+            continue
         type_ = column.type or "without a type"
         room = getattr(table.c[name].type.dialect_impl(db.dialect), "length", None) or inf
         if column.made:

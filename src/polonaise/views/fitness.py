@@ -13,7 +13,7 @@ from sqlalchemy.engine.interfaces import ReflectedColumn
 from sqlalchemy.exc import DBAPIError
 
 from polonaise.errors import ViewUnfit
-from polonaise.views.columntypes import OTHER_NAME, catalogued, check_own_types
+from polonaise.views.columntypes import ALTER_OWN, catalogued, check_own_types
 from polonaise.views.databaseerrors import Trouble, trouble_in
 from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE, folded
 from polonaise.views.writerconnection import WriterConnection
@@ -44,16 +44,17 @@ def check_tables(db: Connection, tables: Sequence[Table], own: Sequence[Table]) 
     `own` are Polonaise's own ones, such as that of the marks. Rows of these are read back as they were written, one for
     each key.
     """
-    for table in [*own, *tables]:
-        _check_columns(db, table)
+    for table in own:
+        _check_columns(db, table, ALTER_OWN)
+    for table in tables:
+        _check_columns(db, table, "alter it")
     for table in own:
         check_own_types(db, table)
         wrong = _wrong_key(db, table, own=True)
         if wrong:
             raise ViewUnfit(
                 f"table {table.fullname} is of another shape: it has to have a primary key, or a unique index, over "
-                f"exactly ({_names(table.primary_key)}), and no other one; it {wrong}: alter it, or if it is another "
-                f"application's, {OTHER_NAME}"
+                f"exactly ({_names(table.primary_key)}), and no other one; it {wrong}: {ALTER_OWN}"
             )
     for table in [*own, *tables]:
         _check_transactional(db, table)
@@ -132,7 +133,7 @@ def _names(columns: Iterable[Column[Any]]) -> str:
     return ", ".join(column.name for column in columns)
 
 
-def _check_columns(db: Connection, table: Table) -> None:
+def _check_columns(db: Connection, table: Table, mend: str) -> None:
     """Raise `ViewUnfit` unless the table exists and rows of the declared columns can be added to it.
 
     That is: no declared column is missing, no declared number is a text in the database, and no other column has to be
@@ -158,7 +159,7 @@ def _check_columns(db: Connection, table: Table) -> None:
         if name not in declared and _demands_a_value(column)
     ]
     if wrong:
-        raise ViewUnfit(f"table {table.fullname} is of another shape: {', '.join(wrong)}; alter it")
+        raise ViewUnfit(f"table {table.fullname} is of another shape: {', '.join(wrong)}; {mend}")
 
 
 def _demands_a_value(column: ReflectedColumn) -> bool:
