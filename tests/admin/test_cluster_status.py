@@ -109,6 +109,17 @@ async def test_a_storage_node_that_is_gone_is_a_row_with_its_reason(town: Town) 
 
 
 @in_a_town(partitions=PARTITIONS)
+async def test_a_storage_node_that_is_silent_is_told_of_by_its_name(town: Town) -> None:
+    await well(town)
+    cut, server = (nodes[0].machine.name for nodes in (town.cluster.storage, town.cluster.servers))
+    town.world.network.partition([server], [cut])
+    status = await until(
+        town, lambda each: any("was silent for" in why for why in each.storage[0].not_connected.values())
+    )
+    assert f"storage node {town.name(0)} was silent for" in status.storage[0].troubles[0]
+
+
+@in_a_town(partitions=PARTITIONS)
 async def test_without_an_owner_that_answers_nobody_knows_how_a_partition_is(town: Town) -> None:
     await well(town)
     held_down(town.cluster.servers[0])
@@ -363,6 +374,9 @@ def test_a_storage_node_whose_clock_is_off_is_told_in_its_own_row() -> None:
     assert not _storage_status("b", "b:1", {}, {1: server(7_200.0)}).troubles
     assert not _storage_status("a", "a:1", {}, {1: server(7_200.0, unfit=True)}).troubles, "the server's is wrong"
     assert not _storage_status("a", "a:1", {}, {1: {"storage": {}}}).troubles, "one of an older version"
+    full = {"directory": "/d", "disk": {"free_bytes": 7}}
+    cause, _ = _storage_status("a", "a:1", full, {1: server(7_200.0)}).troubles
+    assert cause.startswith("the disk of /d is full"), "what matters most is told first"
 
 
 def test_a_server_whose_clock_has_just_jumped_blames_no_storage_node() -> None:
@@ -374,9 +388,14 @@ def test_a_server_whose_clock_has_just_jumped_blames_no_storage_node() -> None:
 
 
 def test_a_server_that_answers_and_is_not_registered_is_not_to_be_started() -> None:
-    told = ["the clock of this server is off"]
-    left = ServerStatus(1, "m1:7000", False, 0, told=told, name="m1").troubles
-    assert left == ["it runs, and has left the servers that may own partitions, for the reason below", *told]
+    told, why = ["server b is not registered"], "the clock of this server is off"
+    left = "it runs, and has left the servers that may own partitions"
+    assert ServerStatus(1, "m1:7000", False, 0, told=[*told, why], name="m1", unable=[why]).troubles == [
+        f"{left}: {why}", *told,
+    ]  # fmt: skip
+    assert ServerStatus(1, "m1:7000", False, 0, told=told, name="m1").troubles == [
+        f"{left}, and says nothing of why", *told,
+    ]  # fmt: skip
     gone = ServerStatus(1, "m1:7000", False, 0, "no answer", name="m1").troubles
     assert "start it" in gone[1]
 

@@ -75,6 +75,15 @@ def test_what_commits_need_is_shown_if_somebody_requires_anything() -> None:
     assert status.document()["topics_required"] == dict.fromkeys(names[1:], "3 copies")
 
 
+def test_all_that_is_wrong_with_a_row_is_shown_when_all_is_asked_for_and_its_cause_else() -> None:
+    told = ["server b is not registered", "the clock of this server is off"]
+    status = replace(cluster([partition(0)]), servers=[ServerStatus(1, "s:1", False, 0, told=told, unable=told[1:])])
+    short, whole = ("\n".join(text_of(list(screen_of(status, rows)))) for rows in (ROWS_MAX, None))
+    assert "has left the servers that may own partitions: the clock of this server is off (and 1 more)" in short
+    assert "server b is not registered" in whole
+    assert "more" not in whole
+
+
 def test_all_rows_are_shown_when_they_are_asked_for() -> None:
     lines = text_of(list(screen_of(cluster([partition(number) for number in range(300)]), None)))
     assert sum(" ready " in line for line in lines) == 300

@@ -75,6 +75,10 @@ async def test_a_server_whose_clock_is_off_gives_its_partitions_up_and_comes_bac
     await wait_until(lambda: any(town.cluster.owns(each) for each in town.cluster.servers), within_s=60.0)
     assert abs(await off_s(town, log, b"by the other")) < NEAR_S
     assert node.restarts == 0
+    server = town.cluster.owners[node.name]
+    face = ObservedServer(server, server._host.clock)
+    assert "the clock of this server is off" in face.not_ready(), "it has nothing, and could not take anything over"
+    assert (await face.health())["status"] == "not_ready"
     node.machine.jump_clock(-DAY_S)
 
     async def members() -> int:
@@ -84,6 +88,7 @@ async def test_a_server_whose_clock_is_off_gives_its_partitions_up_and_comes_bac
         while await members() < 2:
             await asyncio.sleep(0.5)
     assert abs(await off_s(town, log, b"at last")) < NEAR_S
+    await wait_until(lambda: not face.not_ready())
 
 
 @in_an_application(servers=1)

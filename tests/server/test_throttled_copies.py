@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from unittest.mock import patch
 
 from polonaise.client.log import Log
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.face import ObservedServer
+from polonaise.server.protocol.readiness import Readiness
 from polonaise.server.settings import ServerSettings
 from polonaise.simulator.cluster import Node
 from rigs.town import Town, held_down, in_an_application
@@ -96,3 +98,29 @@ async def test_a_replica_that_falls_behind_for_ever_is_named_with_what_to_do(tow
     await engaged(log, 3)
     samples = await ObservedServer(server, server._host.clock).samples(Detail())
     assert samples.value(metrics.FALLING_BEHIND) == 0
+
+
+@in_an_application(server=slow(warn_again_s=10.0))
+async def test_a_replica_that_cant_be_copied_to_is_told_with_why_and_not_with_what_does_not_help(
+    town: Town, log: Log
+) -> None:
+    away = await late_by(town, log, 50)
+    name, disk = town.cluster.storage_id(away), away.machine.disk
+    disk.fill(50 * KB)
+    away.let_up()
+    said = []
+    note = Readiness.replica_late
+
+    def noted(self: Readiness, late: str, reason: str) -> None:
+        said.append(reason)
+        note(self, late, reason)
+
+    with patch.object(Readiness, "replica_late", noted):
+        for _ in range(60):
+            await append(log, 1)
+            await asyncio.sleep(0.5)
+    assert name in town.server.partitions[0].owner.readiness.late
+    assert any("no space left" in each for each in said)
+    assert not any("falls behind" in each for each in said)
+    disk.free()
+    await engaged(log, 3)

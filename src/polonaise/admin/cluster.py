@@ -56,6 +56,11 @@ _ASKED_MAX: Final = 64
 _MADE_ANEW: Final = "its values were recovered or restored, and no server has been started since: start the servers"
 
 
+def _first(causes: Sequence[str], lines: Sequence[str]) -> list[str]:
+    """Return lines with those of them in front that are causes, and causes that are not among them."""
+    return [*causes, *(line for line in lines if line not in causes)]
+
+
 class Wellness(IntEnum):
     """How well a cluster, a node or a partition is. The larger, the worse."""
 
@@ -90,16 +95,16 @@ class ServerStatus:
 
     @property
     def troubles(self) -> list[str]:
-        """Everything that is wrong with the server, line by line; empty if nothing is."""
-        lines = [self.trouble] if self.trouble else []
+        """Everything that is wrong with the server, line by line, causes first; empty if nothing is."""
+        lines, told = [self.trouble] if self.trouble else [], _first(self.unable, self.told)
         if self.registered is False and self.partitions:
             lines.append("it owns partitions and is not registered: it stopped, or hangs and is to be restarted")
         elif self.registered is False and self.trouble:
             lines.append(missing_server(self.name, self.address))
         elif self.registered is False:
-            why = "for the reason below" if self.told else "and says nothing of why"
-            lines.append(f"it runs, and has left the servers that may own partitions, {why}")
-        return [*lines, *self.told]
+            why = f": {told.pop(0)}" if self.unable else ", and says nothing of why"
+            lines.append(f"it runs, and has left the servers that may own partitions{why}")
+        return [*lines, *told]
 
     @property
     def wellness(self) -> Wellness:
@@ -164,15 +169,15 @@ class StorageStatus:
 
     @property
     def troubles(self) -> list[str]:
-        """Everything that is wrong with the storage node, line by line; empty if nothing is."""
-        lines = [self.trouble] if self.trouble else []
+        """Everything that is wrong with the storage node, line by line, causes first; empty if nothing is."""
+        lines = [self.trouble, *self.unable] if self.trouble else [*self.unable]
         for server, why in self.not_connected.items():
             lines.append(f"server {self.server_names.said(server)} does not reach it: {why}")
         if self.clock_ahead_s:
             server, ahead_s = next(iter(self.clock_ahead_s.items()))
             whose = f"server {self.server_names.said(server)}"
             lines.append(f"its clock is {clock_words(ahead_s)} that of {whose}: set the clocks (NTP)")
-        return [*lines, *self.told]
+        return _first(lines, self.told)
 
     @property
     def wellness(self) -> Wellness:

@@ -61,12 +61,17 @@ def safe_to_stop(status: ClusterStatus, name: str | None) -> list[StopVerdict]:
 def _without_storage(status: ClusterStatus, name: str) -> list[str]:
     """Return what stops without this storage node: what needs it, also because others that are engaged can't write."""
     required = _requirements(status)
-    needing = [each.partition for each in status.partitions if name in _needed(status, each, required)]
+    needing = [each for each in status.partitions if name in _needed(status, each, required)]
     if not needing:
         return []
-    whys = {other: why for each in needing for other, why in _not_writing(status, each).items() if other != name}
+    whys = dict[StorageId, str]()
+    for each in needing:
+        engaged = each.condition.engaged if each.condition is not None else ()
+        found = _not_writing(status, each.partition)
+        whys |= {other: why for other, why in found.items() if other in engaged and other != name}
     why = "; ".join(f"storage node {other} can't write: {why}" for other, why in whys.items())
-    return [f"{_named(needing)} would take no appends until it is back{f' ({why})' if why else ''}"]
+    named = _named(each.partition for each in needing)
+    return [f"{named} would take no appends until it is back{f' ({why})' if why else ''}"]
 
 
 def _needed(

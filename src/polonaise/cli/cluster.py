@@ -36,7 +36,9 @@ _STATUSES: Final = (0, ExitStatus.DEGRADED, ExitStatus.FAILED)
 @with_tls
 def cluster_status(
     coordinator: looking.CoordinatorOption = None,
-    all_rows: Annotated[bool, Option("--all", help="Show every server, storage node and partition.")] = False,
+    all_rows: Annotated[
+        bool, Option("--all", help="Show every server, storage node and partition, and all that is wrong with it.")
+    ] = False,
     watch: Annotated[bool, Option("--watch", "-w", help="Look again and again, until interrupted.")] = False,
     interval: Annotated[
         float, Option(parser=inputs.seconds_of, metavar="SECONDS", help="How often to look, with --watch.")

@@ -29,7 +29,10 @@ _VERDICTS: Final = ("all is well", "DEGRADED", "FAILED")
 
 
 def screen_of(status: ClusterStatus, rows_max: int | None = ROWS_MAX) -> list[Table | str]:
-    """Return the parts of the screen, tables and lines. No table has more than `rows_max` rows; None for no limit."""
+    """Return the parts of the screen, tables and lines.
+
+    No table has more than `rows_max` rows, of one line each; None for no limit, and for all lines of each row.
+    """
     key = "" if status.description is None else f" {status.description.label}"
     parts: list[Table | str] = [
         f"cluster{key}: {_VERDICTS[status.wellness]}",
@@ -85,8 +88,10 @@ def _section(
 ) -> list[Table | str]:
     """Return a table with the worst of these first, and a line that counts those left out of it."""
     first = sorted(each, key=lambda item: -item.wellness)
-    shown = first if rows_max is None else first[:rows_max]
+    shown = first[:rows_max]
     columns, rows, right = rows_of(shown)
+    if rows_max is None:
+        return ["", table_of(columns, rows, right=right)]
     parts: list[Table | str] = ["", table_of(columns, [_one_line(row) for row in rows], right=right, lines=True)]
     if rest := first[len(shown) :]:
         well = sum(1 for item in rest if not item.wellness)

@@ -75,7 +75,7 @@ class CatchUp:
         link = self._links[name]
         while self._owner.session is self._session:
             if link.session is None:  # no polling: in thousands of partitions that would cost much
-                self._owner.readiness.replica_away(name)
+                self._owner.readiness.replica_not_copied(name)
                 await link.connected()
             # At random: a node that connects is late in all partitions, which should not look at the same moment.
             await asyncio.sleep(_LOOK_S * (0.5 + self._host.random.random()))
@@ -87,6 +87,7 @@ class CatchUp:
                 # Ends the session, and with it all of this: the next session's catch-up copies to the other nodes.
                 await self._let_back_in(name)
             except PolonaiseError as error:
+                self._owner.readiness.replica_not_copied(name)
                 self._owner.readiness.replica_late(name, str(error))
                 _log.info(
                     "partition %d: %s is not brought up to date: %s", self._owner.partition, name, error,

@@ -260,6 +260,8 @@ class StorageLink:
             ),
             deadline_s=self._settings.replica_s_max,
         )
+        # A node that has no name yet, or is of an earlier version, says its directory, which nobody else knows it by.
+        connection.peer_name = f"storage node {self.name}"
         try:
             await self._check_name(connection)
         except asyncio.CancelledError:

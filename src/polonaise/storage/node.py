@@ -283,7 +283,7 @@ class StorageNode:
             refusal = RefusingConnection(self._host, self._settings, self._gone, self._on_closed)
             self._connections[refusal] = _StorageRequests(0)
             return refusal
-        name = f"storage node {self._settings.directory}"
+        name = f"storage node {self.name or self._settings.name or self._settings.directory}"
         connection = Connection(
             self._host,
             hello=hello(ROLE_STORAGE, name, cluster_key=self._cluster_key or ANY_CLUSTER, node=self._life),

@@ -153,7 +153,7 @@ def test_a_replica_that_was_away_is_not_said_to_fall_behind_at_once() -> None:
     assert not readiness.replica_lacks("a", 10, 0.0, 5.0)
     assert readiness.replica_lacks("a", 20, 6.0, 5.0)
     assert readiness.falling_behind == ["a"]
-    readiness.replica_away("a")
+    readiness.replica_not_copied("a")
     assert readiness.falling_behind == []
     assert not readiness.replica_lacks("a", 5_000, 60.0, 5.0)
 

@@ -11,7 +11,14 @@ from typing import Any, Final, Protocol
 from polonaise.errors import BadOption, PolonaiseError
 from polonaise.histogram import Histogram
 from polonaise.host import Clock, DiskSpace, Host, Network, certificate_expires_s, network_trouble, unreachable
-from polonaise.node.condition import HealthStatus, conditions_in, health_status_of, server_reasons, storage_reasons
+from polonaise.node.condition import (
+    HealthStatus,
+    conditions_in,
+    health_status_of,
+    server_reasons,
+    storage_reasons,
+    why_not_serving,
+)
 from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.detail import Detail, detail_in
 from polonaise.node.monitoring.httplistener import HttpAnswer, HttpRequest
@@ -65,8 +72,7 @@ class ObservedServer:
     def not_ready(self) -> str:
         """Return why the server is not ready; empty if it is.
 
-        A server without partitions is ready to take over, as long as it follows an assignment and its fragment store,
-        if it has one, is there.
+        A server without partitions is ready to take over, as long as nothing keeps it from serving any.
         """
         if not self._server.followed:
             return self._server.waits_for
@@ -77,8 +83,10 @@ class ObservedServer:
             trouble = readiness.trouble(now_s)
             if trouble or served.owner.session is None:
                 waits[partition] = trouble or readiness.waits_for
-        if not self._server.partitions and (why := self._server.store_trouble):
-            return f"the server could take no partition over: {why}"
+        if not self._server.partitions:
+            # A coordinator that is away for a moment is no reason: every server does without it then.
+            why = "; ".join(why_not_serving({**self._server.own_health(), "coordinator": ""}))
+            return why and f"the server could take no partition over: {why}"
         return _not_ready(waits)
 
     async def health(self) -> dict[str, Any]:
@@ -94,12 +102,12 @@ class ObservedServer:
         told = {line for each in problems.values() for line in each}
         if own := [(reason, line) for reason, line in own if line not in told]:
             problems["server"] = lines_of(own)
-        status = health_status_of(conditions.values())
-        if not self._server.followed:
+        status, not_ready = health_status_of(conditions.values()), self.not_ready()
+        if not_ready:
             status = HealthStatus.NOT_READY
         elif own and status is HealthStatus.OK:
             status = HealthStatus.DEGRADED  # a server without partitions has no conditions that would tell it
-        return {**_verdict(status, self.not_ready(), reasons, problems), **document}
+        return {**_verdict(status, not_ready, reasons, problems), **document}
 
     async def samples(self, detail: Detail) -> Samples:
         return await server_samples(self._server, self._clock, detail)

@@ -178,8 +178,8 @@ class Readiness:
         """Note how many transactions a late replica lacks; return whether that got no less for `patience_s` seconds."""
         return self._progress.setdefault(name, CopyProgress()).falls_behind(missing, now_s, patience_s)
 
-    def replica_away(self, name: StorageId) -> None:
-        """Note that a late replica's node is not connected: the time until it is does not count for `replica_lacks`."""
+    def replica_not_copied(self, name: StorageId) -> None:
+        """Note that a late replica is not copied to, as it is away or fails: that time is none of `replica_lacks`."""
         self._progress.pop(name, None)
 
     @property
