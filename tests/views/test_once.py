@@ -16,12 +16,12 @@ from sqlalchemy import Connection, select, text
 import polonaise
 from polonaise import blocking, testing
 from polonaise.client.protocol.oncekeys import OnceRecord
-from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, BadOption, OnceDiffers
+from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, BadOption, OnceDiffers, ViewUnavailable
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.views.oncetable import OnceKept
 from rigs.bankview import Bank, accounts, body
-from rigs.databases import engine_at
-from rigs.waiting import nothing_happens_for
+from rigs.databases import engine_at, execute
+from rigs.waiting import nothing_happens_for, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -74,6 +74,23 @@ async def test_a_second_call_with_the_same_key_returns_the_first_and_runs_nothin
     assert [(row[0], row[2], row[3], row[4], json.loads(row[6])) for row in kept(url)] == [
         (0, "order 7", 0, 1, {"paid": 1}), (0, "ORDER 7", 2, 1, {"paid": 3}),
     ]  # fmt: skip
+
+
+async def test_a_key_that_the_database_has_lost_again_is_not_free(url: str) -> None:
+    async with testing.log(view=OnceBank(url)) as log:
+        first = await log.once("order 7", pay, 7, timeout=10)
+        await log.wait_applied(first.id, 0)
+        await log.wait_applied(await log.high_water_mark(0), 0)
+        # As after the promotion of a standby that was behind.
+        execute(
+            url, "DELETE FROM polonaise_once", "DELETE FROM journal", "UPDATE polonaise_marks SET high_water_mark = -1"
+        )
+        with pytest.raises(ViewUnavailable, match="stepped back"):
+            await log.once("order 7", pay, 7, timeout=10)
+        await wait_until(lambda: len(kept(url)) == 1, 20)  # though nothing is appended
+        again = await log.once("order 7", pay, 7, timeout=10)
+        assert again.repeated
+        assert again.id == first.id
 
 
 async def test_of_requests_under_one_key_at_the_same_time_one_is_done(url: str) -> None:

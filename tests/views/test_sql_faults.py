@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, Table, func, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
 from polonaise.errors import AppendExpired, ClientAhead, DeadlineExceeded, ViewFailed, ViewUnavailable, ViewUnfit
-from polonaise.terms import Transaction
+from polonaise.terms import Transaction, TransactionId
 from rigs.bankview import ACCOUNTS, Bank, accounts, body, check_fold, journal, open_accounts, transactions
 from rigs.clients import World
 from rigs.databases import PostgreSQL, engine_at, execute
@@ -35,6 +35,11 @@ def fill(world: World, partition: int, count: int, *, each: bool = False) -> Non
     log = world.logs[partition]
     log.fill(*[body(number) for number in range(log.mark + 1, log.mark + 1 + count)], each=each)
     world.server.feed_all(partition)
+
+
+def last_in(table: Table, url: str) -> TransactionId:
+    with engine_at(url) as engine, engine.connect() as db:
+        return db.execute(select(func.max(table.c.id))).scalar_one()
 
 
 async def test_catching_up_is_done_in_runs_and_live_ones_come_alone(world: World, url: str) -> None:
@@ -195,7 +200,8 @@ async def test_writers_of_sqlite_wait_for_each_other(sqlite_url: str) -> None:
     check_fold(sqlite_url, {0: 3})
 
 
-async def test_a_database_restored_from_an_older_backup_catches_up(world: World, url: str) -> None:
+@pytest.mark.parametrize("count", [10, 0], ids=["with the next transaction", "while nothing is appended"])
+async def test_a_database_restored_from_an_older_backup_catches_up(world: World, url: str, count: int) -> None:
     fill(world, 0, 30)
     view = Bank(url)
     client = await world.client(view=view)
@@ -209,10 +215,45 @@ async def test_a_database_restored_from_an_older_backup_catches_up(world: World,
         for account in {row.account for row in rows}:
             balance = sum(row.amount for row in rows if row.account == account)
             db.execute(accounts.insert(), {"account": account, "balance": balance})
-    fill(world, 0, 10)
-    await wait_until(lambda: client.applied(0) == 39, WAIT_S)
+    if count:
+        fill(world, 0, count)
+    await wait_until(lambda: last_in(journal, url) == 29 + count, WAIT_S)
+    await wait_until(lambda: client.applied(0) == 29 + count and client.trouble(0) is None, WAIT_S)
     await client.close()
-    check_fold(url, {0: 40, 1: 0})
+    check_fold(url, {0: 30 + count, 1: 0})
+
+
+async def test_no_context_decides_on_a_database_that_has_stepped_back(world: World, url: str) -> None:
+    fill(world, 0, 10)
+    view = Bank(url)
+    client = await world.client(view=view)
+    await client.wait_applied(9, 0, timeout=WAIT_S)
+    view.poison = {(0, 7)}  # so that it stays behind
+
+    async def context(tx: Any) -> None:
+        execute(url, "UPDATE polonaise_marks SET high_water_mark = 4 WHERE high_water_mark = 9")
+        execute(url, "DELETE FROM journal WHERE id > 4")
+        await wait_until(lambda: client.applied(0) == 6, WAIT_S)
+        # The client has noticed, but this context has its mark from before.
+        await view.read(lambda db: db.execute(select(journal)).all())
+        tx.append(b"0 1")
+
+    with pytest.raises(ViewUnavailable, match=r"stepped back: .* up to 9, and .* says 6"):
+        await client.run(context, partition=0, timeout=WAIT_S)
+    await wait_until(lambda: isinstance(client.trouble(0), ViewFailed), WAIT_S)
+    view.poison.clear()
+    await client.wait_applied(9, 0, timeout=WAIT_S)
+    assert len(await view.read(lambda db: db.execute(select(journal)).all())) == 10
+
+
+async def test_a_view_that_is_away_while_nothing_is_appended_is_told(world: World, url: str) -> None:
+    fill(world, 0, 10)
+    client = await world.client(view=Bank(url))
+    await client.wait_applied(9, 0, timeout=WAIT_S)
+    execute(url, "ALTER TABLE polonaise_marks RENAME TO gone")
+    await wait_until(lambda: client.trouble(0) is not None, WAIT_S)
+    execute(url, "ALTER TABLE gone RENAME TO polonaise_marks")
+    await wait_until(lambda: client.trouble(0) is None, WAIT_S)
 
 
 async def test_a_database_that_is_ahead_of_the_log_is_refused(world: World, url: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 from typing import Any, Final, TypeVar, cast
 
@@ -32,6 +32,8 @@ T = TypeVar("T")
 
 _log = logging.getLogger("polonaise.client")
 
+_LOOK_S: Final = 1.0
+"""Seconds between looks whether the view has gone back, while nothing arrives."""
 _A_MARK: Final = "the id of the last transaction that was applied, -1 for none"
 
 
@@ -129,16 +131,39 @@ class Applier:
         """
         apply = self._apply_together if hasattr(self._view, "apply_run") else self._apply_each
         while True:
-            await self._arrived.wait()
-            self._arrived.clear()
-            while self._queue:
-                try:
+            try:
+                await self._until_arrived()
+                while self._queue:
                     await apply()
-                except PolonaiseError as error:
-                    self.mounting.stop(error)
-                    return
-                self._give_back()
-                await asyncio.sleep(0)  # a view of plain functions never waits: other tasks need their turn
+                    self._give_back()
+                    await asyncio.sleep(0)  # a view of plain functions never waits: other tasks need their turn
+            except PolonaiseError as error:
+                self.mounting.stop(error)
+                return
+
+    async def _until_arrived(self) -> None:
+        """Wait for batches, and meanwhile look now and then whether the view has gone back, if it can say so."""
+        stepped_back: Callable[[PartitionId], Awaitable[bool]] | None = getattr(self._view, "stepped_back", None)
+        while stepped_back is not None and not self._arrived.is_set():
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    await self._arrived.wait()
+            except TimeoutError:
+                await self._look(stepped_back)
+        await self._arrived.wait()
+        self._arrived.clear()
+
+    async def _look(self, stepped_back: Callable[[PartitionId], Awaitable[bool]]) -> None:
+        """Go on from the view's mark if it has gone back, and wait for a view that is away."""
+        before = self._view_mark
+        try:
+            if await stepped_back(self._partition):
+                await self._follow_view()
+        except ViewUnavailable as error:
+            self._note(error)
+            await self._follow_view()
+            if self._view_mark == before:
+                self._mark.trouble = None
 
     def _give_back(self) -> None:
         """Drop the batches that are applied, and give their bytes back as credit."""
@@ -303,6 +328,8 @@ class Applier:
         # a view that has not moved would seem to have gone back.
         before, self._view_mark = self._view_mark, mark
         if mark < before:
+            where = f"partition {self._partition} was applied up to {before}, and the view says {mark}"
+            self._note(ViewUnavailable(f"the view has gone back: {where}; it is brought up to date from the log"))
             self._go_back(mark)
         elif mark > self._mark.value:
             self._mark.trouble = None

@@ -33,6 +33,8 @@ the next number where a column is numbered."""
 _MODES_UNWANTED: Final = ("EMPTY_STRING_IS_NULL", "NO_BACKSLASH_ESCAPES")
 """SQL modes of MariaDB that make another value of the one that was given."""
 _ALL_ROWS: Final = 2**64 - 1
+DIGITS: Final = ("extra_float_digits", "1")
+"""The setting with which PostgreSQL sends floating-point numbers with all their digits."""
 
 
 def engine_of(engine: Engine | URL | str, *, utc: bool) -> Engine:
@@ -153,7 +155,7 @@ def read_whole_floats(db: Connection) -> None:
     Its own default does, but a server, a database or a user may be set to fewer, and then reads would be rounded.
     """
     if db.dialect.name == POSTGRESQL:
-        db.exec_driver_sql("SET LOCAL extra_float_digits = 1")
+        db.exec_driver_sql(f"SET LOCAL {' = '.join(DIGITS)}")
 
 
 def unchain(dialect: Dialect, driver: Any) -> None:

@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from sqlalchemy import Connection, Engine, MetaData, Table
 from sqlalchemy.engine import URL
 
 from polonaise.client.protocol.oncekeys import OnceRecord
-from polonaise.errors import BadOption, WorkerFenced
+from polonaise.errors import BadOption, ViewUnavailable, WorkerFenced
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.views.database import Database
 from polonaise.views.databaseerrors import translated
@@ -26,10 +26,14 @@ from polonaise.views.lostmarks import LostMarks, check_rows_kept
 from polonaise.views.marks import Marks, first_row
 from polonaise.views.oncetable import OnceKept
 from polonaise.views.portions import Portion
+from polonaise.views.reached import Reached
 from polonaise.views.worker import Worker, end_all
 from polonaise.views.writerconnection import WriterConnection
 
 T = TypeVar("T")
+
+_LOOK_S: Final = 2.0
+"""Seconds between looks at the marks while nothing is applied."""
 
 
 class SqlView:
@@ -101,6 +105,7 @@ class SqlView:
         self._database = Database(engine, self.isolation_level, busy_s)
         self._create = create
         self._marks = Marks(marks_table, self.metadata.schema if self.metadata is not None else None)
+        self._reached = Reached(self._marks)
         self._fences = Fences(f"{marks_table}_fence", self._marks.table.schema)
         self._once = None if self.once_table is None else OnceKept(self.once_table, self._marks.table.schema)
         self._lost = LostMarks(self._marks, self.metadata.sorted_tables if self.metadata is not None else ())
@@ -117,6 +122,7 @@ class SqlView:
         self._prepared = False
         self._fences_prepared = False
         self._cluster = ""
+        self._look_at_s = 0.0
 
     # ------------------------------------------------------------------ for the application to say
 
@@ -151,18 +157,21 @@ class SqlView:
     def reading(self) -> AbstractContextManager[Connection]:
         """Read the view: `with view.reading() as db: db.execute(select(…))`.
 
-        All reads within see one state of the database, which is fixed at the first of them. In a transaction context
-        that makes the locks right: the client high-water mark is taken before the context runs, so a state that is
-        fixed after the context has begun holds at least what the mark covers; whatever is newer is a conflict. So never
-        carry a connection, or rows, from outside into a context, and read from this database and not from a replica of
-        it, which may lag behind. Writes are rolled back.
+        All reads within see one state of the database, which is fixed at the beginning. In a transaction context that
+        makes the locks right: the client high-water mark is taken before the context runs, so a state that is fixed
+        after the context has begun holds at least what the mark covers; whatever is newer is a conflict. So never carry
+        a connection, or rows, from outside into a context, and read from this database and not from a replica of it,
+        which may lag behind. A state that lacks what was applied, of a database that was restored or is a standby that
+        was behind, is refused (`ViewUnavailable`) until the log has brought it up to date. Writes are rolled back.
 
         Blocks its thread for as long as the database takes: right for SQLite, and for a context that is a plain
         function. A coroutine asks a database server through `read`. Raises `ViewUnavailable` when there is no
         connection, or when the database goes away meanwhile or ends the transaction because of others, and `Forked` in
         a child of the process that has used the view.
         """
-        return self._database.reading()
+        if not (marks := self._reached.now()):  # no client follows the log with it
+            return self._database.reading()
+        return self._database.reading(lambda db: self._reached.check(db, marks))
 
     async def read(self, function: Callable[..., T], *args: Any) -> T:
         """Return the result of `function(db, *args)`, run in a thread with a connection as `reading` yields it.
@@ -252,10 +261,27 @@ class SqlView:
         `high_water_mark` then raises `ViewUnfit` for a database that holds the marks of another log.
         """
         self._cluster = log_key.hex()
+        self._reached.forget()
 
     async def high_water_mark(self, partition: PartitionId) -> TransactionId:
         """Return the last id of the partition that is applied in the database; -1 for none."""
-        return await self._do(partition, self._read_mark, partition)
+        return await self._do(partition, self._told_mark, partition)
+
+    async def stepped_back(self, partition: PartitionId) -> bool:
+        """Return whether the database has less of the partition than it had: for a client that has nothing to apply.
+
+        It is looked at for all partitions together, every `_LOOK_S` seconds. Raises `ViewUnavailable` for one that is
+        away.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._look_at_s:
+            self._look_at_s = now_s + _LOOK_S
+            try:
+                await self._do(partition, self._look)
+            except ViewUnavailable:
+                if not self._reached.behind:
+                    raise
+        return partition in self._reached.behind
 
     async def apply_run(self, run: Sequence[Transaction]) -> TransactionId:
         """Apply a run of one partition in one SQL transaction, unless another process has. Return the mark reached.
@@ -289,6 +315,7 @@ class SqlView:
         if readers is not None:
             readers.shutdown(wait=False)
         self._prepared = self._fences_prepared = False
+        self._reached.forget()
         self._database.close()
 
     async def _do(self, partition: PartitionId, work: Callable[..., T], *args: Any) -> T:
@@ -312,6 +339,18 @@ class SqlView:
         """Have the tables looked at again before anything is read or applied: the database may be another one."""
         with self._preparing:  # else a thread that looks at them just now, at the one before, would count
             self._prepared = self._fences_prepared = False
+
+    def _look(self, writer: WriterConnection) -> None:
+        try:
+            self._reached.check(writer.db, self._reached.now())  # on SQLite without waiting for its other writers
+        finally:
+            writer.db.rollback()
+
+    def _told_mark(self, writer: WriterConnection, partition: PartitionId) -> TransactionId:
+        """Return the partition's mark, as `_read_mark` does, noted as told."""
+        mark = self._read_mark(writer, partition)
+        self._reached.note(partition, mark)
+        return mark
 
     def _read_mark(self, writer: WriterConnection, partition: PartitionId) -> TransactionId:
         """Return the partition's mark, after writing its first row if it has none."""
@@ -338,6 +377,7 @@ class SqlView:
                 epoch = self._fences.take_over(db, partition)
                 mark = self._marks.read(db, partition, self._cluster)
             if epoch is not None and mark is not None:
+                self._reached.note(partition, mark)
                 return mark, epoch
             if epoch is None:
                 first_row(writer, self._fences.table, partition, self._fences.add, self._fences.read)
@@ -350,8 +390,9 @@ class SqlView:
         else:
             self._prepare_fences(writer)
         if self._apply_whole(writer, run, epoch):
+            self._reached.note(run[0].partition, run[-1].id)
             return run[-1].id
-        return self._read_mark(writer, run[0].partition)
+        return self._told_mark(writer, run[0].partition)
 
     def _apply_whole(self, writer: WriterConnection, run: Sequence[Transaction], epoch: int | None) -> bool:
         """Apply the run and move the mark in one SQL transaction; return False if the mark is elsewhere."""

@@ -1,0 +1,92 @@
+"""What a view's database has to hold, at least: one that has stepped back is not read before it has caught up."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from typing import Final, cast
+
+from sqlalchemy import Connection, func, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql import Select
+
+from polonaise.errors import ViewUnavailable
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+from polonaise.views.databaseerrors import first_line, trouble_in
+from polonaise.views.dialects import DIGITS, POSTGRESQL, SQLITE
+from polonaise.views.marks import Marks
+
+_DONE_AGAIN: Final = (
+    "it was restored or replaced, or is a server that was behind. It is brought up to date from the log, and can be "
+    "read again then"
+)
+
+
+class Reached:
+    """The highest mark of each partition that a view has told its client, and whether a state of the database has it.
+
+    A context's locks are judged at the mark that the client had when the context began. So it may never read a state
+    below that: it would miss changes that are no conflict to its locks. Marks only rise here, also when the database
+    has stepped back, because contexts that began before may still be running when that was noticed.
+    """
+
+    def __init__(self, marks: Marks) -> None:
+        self._table = marks.table
+        self._marks: dict[PartitionId, TransactionId] = {}
+        self._text = ""
+        self.behind: frozenset[PartitionId] = frozenset()
+        """The partitions that were below their marks when the database was last read."""
+
+    def note(self, partition: PartitionId, mark: TransactionId) -> None:
+        """Note the mark before the client is told it. Safe to be called by several threads."""
+        # One thread at a time has the partition.
+        if mark > self._marks.get(partition, NO_TRANSACTION):
+            self._marks[partition] = mark
+
+    def forget(self) -> None:
+        """Forget all marks: another client, or another log, begins anew."""
+        self._marks = {}
+        self.behind = frozenset()
+
+    def now(self) -> Mapping[PartitionId, TransactionId]:
+        """Return the marks as they are now; a state that is fixed after this has to have them."""
+        return self._marks.copy()
+
+    def check(self, db: Connection, marks: Mapping[PartitionId, TransactionId]) -> None:
+        """Fix the state that this transaction reads, of which this is the first statement, and check that it has these.
+
+        Raises `ViewUnavailable` if it does not.
+        """
+        found = self._found(db)
+        below = [(at, mark) for at, mark in marks.items() if found.get(at, NO_TRANSACTION) < mark]
+        self.behind = frozenset(partition for partition, _ in below)
+        if below:
+            partition, mark = below[0]
+            raise ViewUnavailable(
+                f"the database has stepped back: partition {partition} was applied up to {mark}, and table "
+                f"{self._table.fullname} says {found.get(partition, NO_TRANSACTION)}: {_DONE_AGAIN}"
+            )
+
+    def _found(self, db: Connection) -> dict[PartitionId, TransactionId]:
+        """Return the marks in the database. With each read, so by the shortest way: compiled once."""
+        try:
+            if db.dialect.name == SQLITE:
+                driver = cast(sqlite3.Connection, db.connection.dbapi_connection)
+                return dict(driver.execute(self._statement(db)).fetchall())
+            return {row[0]: row[1] for row in db.exec_driver_sql(self._statement(db))}
+        except (DBAPIError, sqlite3.Error) as error:
+            if trouble_in(error) is not None:
+                raise
+            raise ViewUnavailable(
+                f"table {self._table.fullname}, which says what was applied, can't be read: {first_line(error)}"
+            ) from error
+
+    def _statement(self, db: Connection) -> str:
+        if not self._text:
+            columns = self._table.c
+            statement: Select[tuple[int, int]] = select(columns.partition, columns.high_water_mark)
+            if db.dialect.name == POSTGRESQL:
+                # On the way, so that it takes no trip of its own: see `read_whole_floats`.
+                statement = statement.add_columns(func.set_config(*DIGITS, True))
+            self._text = str(statement.compile(db.engine, compile_kwargs={"literal_binds": True}))
+        return self._text
