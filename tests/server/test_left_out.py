@@ -58,7 +58,7 @@ def starting(replicas: Mapping[str, Any], answers: dict[str, ReplicaAnswer]) -> 
     )  # fmt: skip
     start = SessionStart(
         shared, partition=0, generation=1, known=recovery.NOTHING_KNOWN, first=False, report=lambda _, __: None,
-        answered=lambda _, __: None, insufficient=lambda _: None,
+        answered=lambda *_: None, insufficient=lambda _: None,
     )  # fmt: skip
     start._answers = dict(answers)
     start._connections = replicas  # type: ignore[assignment]

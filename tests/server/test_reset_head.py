@@ -24,7 +24,7 @@ from polonaise.client.log import Log
 from polonaise.coordination.values import Engagement, HeadReset, PartitionValue
 from polonaise.errors import DeadlineExceeded, HeadNotReset
 from polonaise.server.protocol import headreset
-from polonaise.server.protocol.recovery import NOTHING_KNOWN, Decided, Undecided
+from polonaise.server.protocol.recovery import NOTHING_KNOWN, Decided, ReplicaAnswer, Undecided
 from polonaise.server.sessionstart import SessionStart
 from polonaise.terms import OwnKind
 from rigs.town import Town, held_down, in_a_town
@@ -265,8 +265,8 @@ async def test_a_replica_that_answers_while_the_reset_is_prepared_counts_as_one_
     await wait_until(lambda: len(health(town).get("held", {})) == 2)
     decided_by = SessionStart._decided_by
 
-    async def decided_late(start: SessionStart, reset: HeadReset) -> Decided:
-        decided = await decided_by(start, reset)
+    async def decided_late(start: SessionStart, reset: HeadReset, held: ReplicaAnswer) -> Decided:
+        decided = await decided_by(start, reset, held)
         late.let_up()
         await wait_until(lambda: town.cluster.storage_id(late) in start._answers)
         return decided

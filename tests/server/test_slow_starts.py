@@ -39,6 +39,9 @@ class Link:
             self.session = self
         return self
 
+    async def until_closed(self, connection: Any) -> None:
+        await asyncio.Event().wait()
+
     async def ask(self, connection: Any, message: Any, partition: int) -> Any:
         await asyncio.sleep(TOOK_S[self._name])
         if isinstance(message, Join):
@@ -62,7 +65,7 @@ class Starting:
         self.elsewhere: list[tuple[float, bool | None]] = []
         self.start = SessionStart(
             shared, partition=0, generation=1, known=recovery.NOTHING_KNOWN, first=False, report=self._report,
-            answered=lambda _, __: None, insufficient=lambda _: None,
+            answered=lambda *_: None, insufficient=lambda _: None,
         )  # fmt: skip
         self.start._connections = links  # type: ignore[assignment]
 

@@ -60,11 +60,11 @@ class HeadState:
     waits_for: str
     """Why the partition is not open."""
     copies: Sequence[HeldCopy]
-    """What each replica holds that has answered."""
+    """What each replica holds that has answered and is still connected."""
     silent: Sequence[StorageId]
-    """The members that have not answered."""
+    """The members that have not answered, or are gone since."""
     known: TransactionId
-    """The highest id that the owner or any replica knows of."""
+    """The highest id of which the owner or any replica knows, or knew before it went."""
     value: PartitionValue
     version: int
 
@@ -120,7 +120,9 @@ async def head_state(host: Host, coordinator: Coordinator, partition: PartitionI
             f"left ({health['waits_for']})"
         )
     copies = [_copy(name, current.value, answer) for name, answer in sorted(held.items())]
-    known = max(int(health["committed"]), *(max(a["last"], a["confirmed"]) for a in held.values()))
+    # Also what those knew that are gone since: it is given up just so.
+    before = max(int(health["committed"]), int(health.get("known", NO_TRANSACTION)))
+    known = max(before, *(max(a["last"], a["confirmed"]) for a in held.values()))
     silent = [name for name in current.value.members if name not in held]
     return HeadState(partition, health["waits_for"], copies, silent, known, current.value, current.version)
 

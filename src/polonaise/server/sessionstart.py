@@ -96,14 +96,15 @@ class SessionStart:
         known: recovery.Known,
         first: bool,
         report: Callable[[str, bool | None], None],
-        answered: Callable[[StorageId, ReplicaAnswer], None],
+        answered: Callable[[StorageId, ReplicaAnswer, Connection], None],
         insufficient: Callable[[str], None],
     ) -> None:
         """Prepare an attempt.
 
         `known` is the last commit that this owner has seen, and `first` says that it has had no session yet. `report`
-        is called with what the attempt waits for, and `answered` with what each replica proves. `insufficient` is
-        called when the replicas that commits need beside a quorum can't be had at present.
+        is called with what the attempt waits for, and `answered` with what each replica proves, and on which
+        connection. `insufficient` is called when the replicas that commits need beside a quorum can't be had at
+        present.
         """
         self._shared = shared
         self._host = shared.host
@@ -122,12 +123,13 @@ class SessionStart:
         """The reset whose source, and not the replicas' own proof, has decided where the log ends; else None."""
         self._certain: TransactionId = NO_TRANSACTION
         self._answers: dict[StorageId, ReplicaAnswer] = {}
+        """The answers that count: while replicas are fenced, an answer goes with the connection on which it came."""
         self._connections: dict[StorageId, Connection] = {}
         self._fenced: Fenced | None = None
         self._outdated: SessionId = NO_SESSION
         """A session that was given out twice; NO_SESSION while none is known."""
         self._answered = asyncio.Event()
-        """Set when a replica has answered, or was reached: `_until_decided` looks again."""
+        """Set when a replica has answered, was reached, or is gone: `_until_decided` looks again."""
         self._fenced_s: dict[StorageId, float] = {}
         """How long each replica took to be fenced, in seconds."""
         self._joined_s: dict[StorageId, float] = {}
@@ -271,14 +273,15 @@ class SessionStart:
             await self._until_decided(value)
             await self._wait_for_more(value)
             # Decided again with the answers that came during the wait, because these replicas take part too: one of
-            # them may hold more, or contradict. More answers never make it undecided again.
+            # them may hold more, or contradict. Only one that is gone can make it undecided again.
             outcome = await self._until_decided(value)
             while isinstance(outcome, CarryOut):
-                decided = await self._decided_by(outcome.reset)
+                held = self._answers[outcome.reset.source]
+                decided = await self._decided_by(outcome.reset, held)
                 # Once more, for the same reason: one that has answered meanwhile may prove the end of the log, or know
-                # of more than the operator was shown, and would be cut.
+                # of more than the operator was shown, and would be cut. And the source may have come back as another.
                 again = await self._until_decided(value)
-                if again == outcome:
+                if again == outcome and self._answers[outcome.reset.source] is held:
                     return decided
                 self._carrying, outcome = None, again
             self._certain = outcome.closing
@@ -287,8 +290,9 @@ class SessionStart:
             for task in fencing:
                 task.cancel()
 
-    async def _decided_by(self, reset: HeadReset) -> Decided:
-        """Return the decision of an operator, once the source of the reset has shown that a batch ends at its id.
+    async def _decided_by(self, reset: HeadReset, held: ReplicaAnswer) -> Decided:
+        """Return the decision of an operator, once the source of the reset, which has answered with `held`, has shown
+        that a batch ends at its id.
 
         Raises `PartitionNotReady` if none does.
         """
@@ -306,7 +310,7 @@ class SessionStart:
                 )
             last_crc = batch.crc
         self._carrying = reset
-        self._certain = headreset.certain_of(reset, self._answers[reset.source])
+        self._certain = headreset.certain_of(reset, held)
         return Decided(reset.to, last_crc, (reset.source,))
 
     def _decide(self, value: PartitionValue) -> Decided | Undecided | CarryOut:
@@ -404,7 +408,7 @@ class SessionStart:
                 return
 
     async def _fence(self, name: StorageId) -> None:
-        """Ask one replica for its last session until it answers, which raises its fence.
+        """Ask one replica for its last session until it answers, which raises its fence; again on each new connection.
 
         A newer fence there ends the attempt: the coordinator has to be read again.
         """
@@ -423,9 +427,14 @@ class SessionStart:
                 self._connections[name] = connection
                 # Since it was first asked there: what it has not answered in time keeps it from answering the next.
                 self._fenced_s[name] = clock.monotonic_s() - began_s
-                self._on_answer(name, self._answers[name])
+                self._on_answer(name, self._answers[name], connection)
                 self._answered.set()
-                return
+                await self._shared.links[name].until_closed(connection)
+                # What is started under this name from now on may have another directory: an empty one, because a mount
+                # is missing, or the right one at last. It is asked for itself.
+                del self._answers[name], self._fenced_s[name]
+                pause_s = self._settings.retry_s_min
+                continue
             except Fenced as error:
                 self._fenced = error
                 self._answered.set()

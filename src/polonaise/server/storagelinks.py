@@ -143,6 +143,12 @@ class StorageLink:
             await self._changed.wait()
         return self.session
 
+    async def until_closed(self, connection: Connection) -> None:
+        """Wait until this connection, which is one of the link's, has closed."""
+        while connection.closed is None:
+            self._changed.clear()
+            await self._changed.wait()
+
     async def ask(self, connection: Connection, message: Message, partition: PartitionId) -> Message:
         """Ask over this connection for sessions, with as much patience as the node needs, and return the answer.
 
@@ -191,7 +197,7 @@ class StorageLink:
                 self.last_error = None
                 self._changed.set()
                 pause_s = self._settings.retry_s_min
-                await self._until_closed(self.session)
+                await self.until_closed(self.session)
             except PolonaiseError as error:
                 self.last_error = error
                 self._addresses.look_again()
@@ -233,7 +239,7 @@ class StorageLink:
             try:
                 self.bulk = await self._connect("bulk", self.address)
                 self.bulk_error = None
-                await self._until_closed(self.bulk)
+                await self.until_closed(self.bulk)
                 self.bulk_error = self.bulk.closed
             except PolonaiseError as error:
                 self.bulk_error = error
@@ -268,12 +274,6 @@ class StorageLink:
             connection.close()  # nobody else knows of it yet
             raise
         return connection
-
-    async def _until_closed(self, connection: Connection) -> None:
-        """Wait until a connection has closed."""
-        while connection.closed is None:
-            self._changed.clear()
-            await self._changed.wait()
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
         """Tell all listeners if it is the session connection that has closed; a listener may leave when it is told."""

@@ -46,6 +46,7 @@ FAULTS: Final = (
     "wrong_address",
     "rot_at_rest",
     "removed_at_rest",
+    "mislaid",
     "disk_in_turn",
     "lease",
     "session_run_out",

@@ -47,6 +47,12 @@ SESSION_MUTATIONS: Final[dict[str, Mutation]] = {
         "    return least_s\n",
         "P11: where all disks are slow, each session leaves a replica out, and ends soon to let it back in",
     ),
+    "answer-outlives-its-replica": Mutation(
+        "polonaise.server.sessionstart",
+        "                await self._shared.links[name].until_closed(connection)\n",
+        "                return\n",
+        "P11, P13: a replica that came up with an empty directory first is never asked again, and stays listed",
+    ),
     "register-bytes-leak": Mutation(
         "polonaise.server.protocol.order",
         "                total -= len(key) + len(before)\n",

@@ -17,6 +17,7 @@ from polonaise.coordination.lease import LEASE_S
 from polonaise.coordination.values import ASSIGNMENT, Assignment
 from polonaise.log.control import CONTROL_FILE
 from polonaise.simulator.cluster import Node
+from polonaise.simulator.mislaying import MislaidDirectories
 from polonaise.simulator.nemesis import Nemesis
 from polonaise.simulator.observations import Fate, Try, Violation
 from polonaise.simulator.observer import REPAIR_S, SCRUB_S, SETTLE_S, Observer
@@ -445,6 +446,11 @@ class Trials:
         await self._observer.repaired()
         self._faults.count("majority_lost")
 
+    async def _mislaid_directories_are_taken(self) -> None:
+        """Let most storage nodes come up with empty directories, then with theirs: all partitions open at once."""
+        if len(self._cluster.storage) > 1:
+            await MislaidDirectories(self._observer, self._nemesis, self._random).run()
+
     async def _slow_disks_are_waited_for(self) -> None:
         """Let every call to every disk take longer than an owner's patience: appends go on, slowly, all the same.
 
@@ -506,6 +512,7 @@ _TRIALS: Final[tuple[tuple[float, Callable[[Trials], Awaitable[None]]], ...]] = 
     (0.03, Trials._nobody_passes_on_what_nobody_can_serve),
     (0.05, Trials._slow_disks_are_waited_for),
     (0.1, Trials._removed_files_are_missed),
+    (0.1, Trials._mislaid_directories_are_taken),
 )
 """Trials that are drawn whatever the cluster is like, each with the share of seeds that have it."""
 

@@ -8,6 +8,7 @@ from polonaise.server.protocol.commit import losses_that_stop, zones_that_stop
 from polonaise.server.protocol.moment import Moment
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.recovery import ReplicaAnswer
+from polonaise.terms import NO_TRANSACTION
 
 _STILL_US: Final = 1_000_000
 """Commit times that stand still for less than this, in microseconds, are told to nobody: clocks differ by so much."""
@@ -42,6 +43,7 @@ def health_of(owner: PartitionOwner, now: Moment) -> dict[str, Any]:
         "leases": owner.leases.count(now_s),
         # For `partition reset-head`, and only while the partition is not open.
         **({"held": {name: _held(answer) for name, answer in answers.items()}} if answers else {}),
+        **({"known": owner.readiness.known} if owner.readiness.known != NO_TRANSACTION else {}),
         **owner.counts,
     }
 

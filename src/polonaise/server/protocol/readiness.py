@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 from polonaise.coordination.values import PartitionValue
 from polonaise.errors import (
@@ -20,7 +20,7 @@ from polonaise.errors import (
 from polonaise.server.protocol.copythrottle import CopyProgress
 from polonaise.server.protocol.recovery import ReplicaAnswer
 from polonaise.server.protocol.sessionfaults import SessionFaults
-from polonaise.terms import PartitionId, SessionId, StorageId, TransactionId
+from polonaise.terms import NO_TRANSACTION, PartitionId, SessionId, StorageId, TransactionId
 
 _PASSES_S: Final = 1.0
 """Clients are told of a pause that no fault began only if it is longer than this, in seconds: most are short."""
@@ -43,6 +43,20 @@ class ReadinessChanges:
         self.count += 1
 
 
+class Closing(Protocol):
+    """A connection: `closed` is None as long as it is open."""
+
+    @property
+    def closed(self) -> PolonaiseError | None: ...
+
+
+class Proved(NamedTuple):
+    """The answer of a replica, and the connection with which it stands: another life may have another directory."""
+
+    answer: ReplicaAnswer
+    connection: Closing
+
+
 class Readiness:
     """Knows what a partition waits for, which faults ended its sessions, and which members are not engaged.
 
@@ -50,8 +64,8 @@ class Readiness:
     """
 
     __slots__ = (
-        "_changes", "_ended_s", "_partition", "_progress", "_slow", "added", "answers", "blocked", "elsewhere",
-        "faults", "late", "reached", "waits_for",
+        "_answers", "_changes", "_ended_s", "_partition", "_progress", "_slow", "added", "blocked", "elsewhere",
+        "faults", "known", "late", "reached", "waits_for",
     )  # fmt: skip
 
     def __init__(self, partition: PartitionId, changes: ReadinessChanges | None = None) -> None:
@@ -78,8 +92,10 @@ class Readiness:
 
         Those of which nothing is known are left out.
         """
-        self.answers: dict[StorageId, ReplicaAnswer] = {}
+        self._answers: dict[StorageId, Proved] = {}
         """What each replica has proved in the attempts to start a session since the last session began."""
+        self.known: TransactionId = NO_TRANSACTION
+        """The highest id of which any of these answers knew, also of replicas that are gone since."""
         self._progress: dict[StorageId, CopyProgress] = {}
         """Whether late members and added copies come nearer, over sessions: a busy partition ends these often."""
         self._slow: list[StorageId] = []
@@ -97,9 +113,15 @@ class Readiness:
             self.waits_for = waits_for
             self.elsewhere = self.elsewhere if elsewhere is None else elsewhere
 
-    def replica_answered(self, name: StorageId, answer: ReplicaAnswer) -> None:
-        """Note what a replica has proved in an attempt to start a session."""
-        self.answers[name] = answer
+    def replica_answered(self, name: StorageId, answer: ReplicaAnswer, connection: Closing) -> None:
+        """Note what a replica has proved, on this connection, in an attempt to start a session."""
+        self._answers[name] = Proved(answer, connection)
+        self.known = max(self.known, answer.max_synced, answer.confirmed)
+
+    @property
+    def answers(self) -> dict[StorageId, ReplicaAnswer]:
+        """What each replica has proved that is still there as it was; nothing once a session has begun."""
+        return {name: each.answer for name, each in self._answers.items() if each.connection.closed is None}
 
     def attempt_failed(self, error: PolonaiseError, *, operator: bool) -> PolonaiseError | None:
         """Note that an attempt to start a session failed; `operator`: only an operator can help. Return `blocked`.
@@ -122,7 +144,7 @@ class Readiness:
         """Note that the partition is ready, without the `late` members."""
         self._changes.note()
         self.waits_for, self.blocked, self.elsewhere = "", None, False
-        self.answers = {}
+        self._answers, self.known = {}, NO_TRANSACTION
         self.late = dict.fromkeys(late, "")
         self.reached = {name: last for name, last in self.reached.items() if name in (*self.late, *self.added)}
         self._progress = {
