@@ -643,3 +643,9 @@ async def test_a_storage_node_that_says_that_it_cant_write_counts_as_one_that_is
     for name in (second, third):
         (line,) = told[name]
         assert line.startswith(f"{stops} take no appends until it is back (storage node {first} can't write: {why}")
+
+
+def test_an_owner_that_is_not_registered_says_until_when_it_is_listed() -> None:
+    """Also one that was removed as the last server: nobody misses it, and nobody has its partitions."""
+    (line,) = ServerStatus(7, "till:7202", registered=False, partitions=4).troubles
+    assert "also once it was removed, until another server has them" in line

@@ -98,7 +98,10 @@ class ServerStatus:
         """Everything that is wrong with the server, line by line, causes first; empty if nothing is."""
         lines, told = [self.trouble] if self.trouble else [], _first(self.unable, self.told)
         if self.registered is False and self.partitions:
-            lines.append("it owns partitions and is not registered: it stopped, or hangs and is to be restarted")
+            lines.append(
+                "it owns partitions and is not registered: it stopped, or hangs and is to be restarted. It is listed, "
+                "also once it was removed, until another server has them"
+            )
         elif self.registered is False and self.trouble:
             lines.append(missing_server(self.name, self.address))
         elif self.registered is False:

@@ -119,8 +119,9 @@ def cluster_recover(
     """Make the values of a coordinator that has lost its data again, from its storage nodes and, if given, a backup.
 
     Stop the servers first, and let the storage nodes run. It is refused while servers are connected to them, or answer
-    themselves: with another coordinator than theirs these would lose their partitions. For an embedded log, close it in
-    every process, and give --coordinator embedded:PATH. Nothing is made, and every reason is told, if it can't be
+    themselves: with another coordinator than theirs these would lose their partitions. A coordinator that is only
+    stopped, such as that of `cluster start`, is not noticed: this would make a second one. For an embedded log, close
+    it in every process, and give --coordinator embedded:PATH. Nothing is made, and every reason is told, if it can't be
     proved that nothing committed would be lost, such as when too few storage nodes answer. With TLS it needs a server's
     certificate.
     """
