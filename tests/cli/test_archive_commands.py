@@ -61,6 +61,17 @@ def test_archive_makes_no_store_where_there_is_no_log(shell: Shell, tmp_path: Pa
     assert not (tmp_path / "store").exists()
 
 
+def test_archive_leaves_no_directory_where_it_may_begin_no_store(shell: Shell, tmp_path: Path) -> None:
+    address, other = f"embedded:{tmp_path / 'log'}?fragments={tmp_path / 'store'}", tmp_path / "other"
+    assert shell.run("log", "append", address, "a").status == 0
+    said = shell.run("archive", "run", address, other, "--rest")
+    assert (said.status, "its servers have a store already" in said.errors) == (1, True)
+    assert str(tmp_path / "store") in said.errors
+    assert not other.exists()
+    assert shell.run("archive", "init", address, other).status == 0
+    assert shell.run("archive", "run", address, other, "--rest").status == 0
+
+
 def test_an_empty_directory_is_a_new_store_when_somebody_says_so(shell: Shell, tmp_path: Path) -> None:
     """It may be one that is not mounted."""
     shell.cluster()

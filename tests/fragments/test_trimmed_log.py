@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import polonaise
+from polonaise.admin.archive import init
 from polonaise.admin.trimming import trim
 from polonaise.errors import (
     BeyondLog,
@@ -22,6 +23,7 @@ from polonaise.errors import (
     FragmentsAhead,
     HistoryTrimmed,
     NotArchived,
+    NotFound,
     StoreUnavailable,
     WrongClusterKey,
 )
@@ -241,6 +243,36 @@ async def test_the_server_has_to_know_the_store_and_find_there_what_was_verified
         with pytest.raises(NotArchived, match="name the same store"):
             await trim(log, store, 0)
         assert cluster.first_held(0) == 0
+
+
+async def test_no_second_store_is_begun_where_the_first_one_is_not_mounted(
+    cluster: Cluster, log: polonaise.Log, store: ObstoreStore, trimmed: Trimmed, tmp_path: Path
+) -> None:
+    """The servers would believe its mark, and take what was trimmed for never archived."""
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    in_its_place = open_store(str(tmp_path / "store"))
+    with pytest.raises(NotFound, match=r"its servers have a store already.*mount what belongs there.*archive init"):
+        await archived(log, in_its_place)
+    in_its_place.unmake()
+    assert not (tmp_path / "store").exists()
+    await cluster.start_server(None)
+    other = open_store(str(tmp_path / "other"))
+    with pytest.raises(HistoryTrimmed, match="without the fragments"):
+        await archived(log, other)
+    assert not list((tmp_path / "other").iterdir())
+
+
+async def test_a_store_that_a_new_log_lacks_is_told_before_anything_waits(
+    cluster: Cluster, store: ObstoreStore, tmp_path: Path
+) -> None:
+    await cluster.start_server(store, marked=False)
+    async with polonaise.connect(cluster.address) as log:
+        async with asyncio.timeout(10.0):
+            with pytest.raises(NotFound, match="declare it once: polonaise archive init"):
+                await archived(log, store)
+        await init(log, store)
+        await fill(log, 10)
+        assert await archived(log, store)
 
 
 async def test_a_damaged_archive_is_not_relied_upon(cluster: Cluster, log: polonaise.Log, store: ObstoreStore) -> None:

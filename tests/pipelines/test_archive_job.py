@@ -134,7 +134,7 @@ def test_another_clusters_store_is_refused(spark: SparkSession, address: str, tm
     with polonaise.blocking.connect(other) as log:
         log.append(b"x", 0).result(timeout=30)
     archive(spark, other, url, HowToArchive(rest=True))
-    with pytest.raises(WrongClusterKey, match="another cluster"):
+    with pytest.raises(WrongClusterKey, match="one per cluster"):
         archive(spark, address, url)
 
 

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+from polonaise.admin.trimming import trim
+from polonaise.client.log import Log
+from polonaise.node.condition import conditions_in
+from polonaise.node.monitoring import metriclist as metrics
+from polonaise.node.monitoring.detail import Detail
+from polonaise.node.monitoring.face import ObservedServer
+from polonaise.node.reasons import Reason
 from polonaise.server.archivewatch import ArchiveLag
 from rigs.archivedtown import LOOK_S, ArchivedTown
 from rigs.waiting import wait_until
@@ -56,6 +63,32 @@ def test_what_is_lacking_before_a_fragment_is_late_however_little_it_is() -> Non
         await town.lags(0)
         await town.store.delete(min(town.store.fragments()).path)
         assert (await town.lags(2)).due_us
+
+    ArchivedTown().tell(story)
+
+
+def test_ids_that_were_trimmed_and_that_no_fragment_holds_are_named_until_they_are_back() -> None:
+    async def story(town: ArchivedTown) -> None:
+        await town.append(*(b"%d" % number * 200_000 for number in range(9)))
+        await town.archive()
+
+        async def trimmed(log: Log) -> int:
+            return (await trim(log, town.store, 0)).first
+
+        first = await town.application("operator", trimmed)
+        assert first > 0
+        assert conditions_in(town.server.health())[0].missing == ""
+        (name,) = town.store.fragments()
+        raw = town.store.fragments()[name]
+        await town.store.delete(name.path)
+        await wait_until(lambda: bool(conditions_in(town.server.health())[0].missing), within_s=60.0, every_s=1.0)
+        condition = conditions_in(town.server.health())[0]
+        assert "no fragment in the store holds id 0" in condition.missing
+        assert (Reason.FRAGMENTS_MISSING, condition.missing) in condition.reasons
+        samples = await ObservedServer(town.server, town.server._host.clock).samples(Detail())
+        assert samples.value(metrics.NODE_DEGRADED, "fragments_missing") == 1
+        town.store.put_now(name.path, raw)
+        await wait_until(lambda: not conditions_in(town.server.health())[0].missing, within_s=60.0, every_s=1.0)
 
     ArchivedTown().tell(story)
 

@@ -19,7 +19,7 @@ from polonaise.errors import (
     WrongClusterKey,
 )
 from polonaise.fragments.format import Footer
-from polonaise.fragments.mark import INIT, MARK, claim, is_marked, put_mark
+from polonaise.fragments.mark import MARK, claim, is_marked, put_mark, unmarked
 from polonaise.fragments.objects import (
     PUT_BACK,
     ArchivedFragment,
@@ -34,7 +34,7 @@ from polonaise.fragments.objects import (
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.protocol.plan import FRAGMENT_BYTES, belongs, spans_to_write
-from polonaise.fragments.store import MendableStore, ObjectStore, ReadableStore
+from polonaise.fragments.store import INIT, MendableStore, ObjectStore, ReadableStore
 from polonaise.fragments.topicrecord import record_topics
 from polonaise.log.batch import Batch
 from polonaise.node.addresses import check_no_topic
@@ -69,9 +69,10 @@ async def archive(
     removed its fragments, is writing them at this moment, or was killed while it wrote several ranges at once.
 
     Several archivers may run at the same time, and any of them may be killed: what they write twice is the same object,
-    or overlaps. Raises `BeyondLog` for an `until` that is not committed, and what `own_fragments_of` and
-    `write_fragments` raise.
+    or overlaps. Raises `BeyondLog` for an `until` that is not committed, and what `check_may_begin`,
+    `own_fragments_of` and `write_fragments` raise.
     """
+    await check_may_begin(log, store, partition, timeout)
     committed = await log.high_water_mark(partition, timeout=timeout)
     if until is not None and until > committed:
         raise BeyondLog(f"partition {partition} is committed up to {committed}: nothing can be archived up to {until}")
@@ -112,6 +113,28 @@ async def batch_left_out(
     return Span(batch.first, batch.last) if batch.last > until else None
 
 
+async def check_may_begin(log: Log, store: ReadableStore, partition: PartitionId, timeout: float | None = None) -> None:
+    """Raise `NotFound` for a store without a mark if the log has a store: one that the owner of the partition knows.
+
+    The log would be archived a second time, from the beginning, and the servers would believe the mark where theirs is
+    not mounted. Asked before anything that waits: an owner takes nothing before it knows its store.
+
+    Raises what `is_marked` and `Log.health` raise.
+    """
+    if await is_marked(store, log.cluster_key):
+        return
+    if known := (await log.health(partition, timeout=timeout)).get("fragments"):
+        raise unmarked(store, f", and its servers have a store already ({known})")
+
+
+async def _check_whole(log: Log, partition: PartitionId, timeout: float | None) -> None:
+    """Raise `HistoryTrimmed` if the first batch of the partition can't be read: then it was archived elsewhere."""
+    if await log.high_water_mark(partition, timeout=timeout) == NO_TRANSACTION:
+        return
+    async with aclosing(log.read_batches(partition, after=NO_TRANSACTION, until=0, timeout=timeout)) as reader:
+        await anext(reader)
+
+
 async def own_fragments_of(
     log: Log, store: ObjectStore, partition: PartitionId, timeout: float | None = None
 ) -> dict[FragmentName, int]:
@@ -119,7 +142,8 @@ async def own_fragments_of(
 
     The cluster key does not suffice: a log that was restored with the same key has it, too. A new store is marked as
     this log's, see `fragments.mark`; for the log of a topic, the cluster's topics are recorded there as well. Raises
-    `WrongClusterKey` for another cluster's store, `FragmentsAhead` and `LogForked` for one of a log with the same key
+    `WrongClusterKey` for another cluster's store, `HistoryTrimmed` for a new one of a log of which something was
+    trimmed, `FragmentsAhead` and `LogForked` for one of a log with the same key
     that has gone on differently, `NotFound` for a directory that may not be mounted, `FragmentDamaged` for a mark, a
     record of topics or a latest fragment that can't be read, and what reading and the store raise.
     """
@@ -127,7 +151,9 @@ async def own_fragments_of(
     for footer in await _latest(store, fragments, log.cluster_key):
         await _check_goes_on(log, partition, store, footer, timeout)
     # After the checks: a store of another log must not be marked as this one's.
-    await claim(store, log.cluster_key)
+    if not await is_marked(store, log.cluster_key):
+        await _check_whole(log, partition, timeout)
+        await claim(store, log.cluster_key)
     if log.topic:
         await record_topics(store, log.cluster_key, await _topics_with(log, partition))
     return fragments

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from polonaise.client.log import Log
     from polonaise.fragments.protocol.coverage import Span
     from polonaise.fragments.protocol.names import FragmentName
-    from polonaise.fragments.store import MendableStore
+    from polonaise.fragments.store import MendableStore, ObjectStore
     from polonaise.terms import PartitionId
 
 _REPAIR_S: Final = 30.0
@@ -92,6 +92,14 @@ def run(
                 "give an id for each of them"
             )
         opened = open_store(store)  # here, because it makes the store's directory: not before there is a log
+        try:
+            await into(opened, log, numbers)
+        except BaseException:
+            # A directory that was just made and kept without a mark would be refused at the next try.
+            opened.unmake()
+            raise
+
+    async def into(opened: ObjectStore, log: Log, numbers: Iterable[int]) -> None:
         for number in numbers:
             writing = archives.archive(
                 log,
@@ -164,10 +172,10 @@ def _say_archived_until(number: PartitionId, cut: Span | None, *, wrote: bool, a
 @archive.command(epilog=EXIT_STATUS)
 @with_tls
 def init(address: LogAddress, store: Store) -> None:
-    """Mark a store as the log's. Needed for an empty directory: it may belong to a disk that is not mounted now.
+    """Declare a store to be the log's: makes the directory if there is none, and marks it. Once for each store.
 
-    Also needed for a store that servers were given before anything was archived to it. Not needed for a directory that
-    does not exist yet, or for S3, GCS or Azure: there `archive run` makes the mark.
+    Only where no server has a store does `archive run` do it by itself, in S3, GCS, Azure or a directory that does not
+    exist: else what belongs there may just not be mounted, and a second archive would begin below it.
     """
     from polonaise.admin import archive as archives
     from polonaise.fragments.store import open_store

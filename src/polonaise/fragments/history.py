@@ -26,12 +26,12 @@ from polonaise.errors import (
     UnsupportedFormat,
 )
 from polonaise.fragments.groups import last_time_us_of_group, parts_for_group
-from polonaise.fragments.mark import INIT, MARK, is_marked
+from polonaise.fragments.mark import MARK, is_marked
 from polonaise.fragments.objects import MEND, fragments_of, made_again, of_fragment
 from polonaise.fragments.openfragment import OpenFragment, decoded_group, opened_by_end
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName
-from polonaise.fragments.store import LateStore, MendableStore
+from polonaise.fragments.store import INIT, LateStore, MendableStore
 from polonaise.log.batch import Batch
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 

@@ -10,12 +10,10 @@ import json
 from typing import Final
 
 from polonaise.errors import FragmentDamaged, NotFound, WrongClusterKey
-from polonaise.fragments.store import ObjectStore, ReadableStore
+from polonaise.fragments.store import INIT, ObjectStore, ReadableStore
 
 MARK: Final = "_cluster.json"
 """The mark's name. Readers of Parquet pass over names that begin with an underscore."""
-INIT: Final = "polonaise archive init LOG STORE"
-"""The command by which an operator declares a store to be new."""
 
 
 def mark_of(cluster_key: bytes) -> bytes:
@@ -52,6 +50,14 @@ async def put_mark(store: ObjectStore, cluster_key: bytes) -> None:
         await is_marked(store, cluster_key)
 
 
+def unmarked(store: ReadableStore, why: str = "") -> NotFound:
+    """Return the error for a store without a mark; `why` says more of why it can't be taken for new."""
+    return NotFound(
+        f"{store} has no mark of this log{why}: mount what belongs there, or correct the address; if it is new, or was "
+        f"filled without a mark, declare it once: {INIT}"
+    )
+
+
 async def claim(store: ObjectStore, cluster_key: bytes) -> None:
     """Mark a store before it is used, unless it may be a directory that is not mounted.
 
@@ -60,10 +66,7 @@ async def claim(store: ObjectStore, cluster_key: bytes) -> None:
     if await is_marked(store, cluster_key):
         return
     if not store.empty_is_new:
-        raise NotFound(
-            f"{store} exists, but has no mark of this log: mount what belongs there, or correct the address; if it is "
-            f"new, or was filled without a mark, declare it once: {INIT}"
-        )
+        raise unmarked(store)
     try:
         await put_mark(store, cluster_key)
     except BaseException:

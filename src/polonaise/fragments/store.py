@@ -41,6 +41,8 @@ _DENIED: Final = ("ermission denied", "403 Forbidden", "401 Unauthorized")
 _FULL: Final = "No space left on device"
 _CALLS_MAX: Final = 16
 """How many awaited calls to one store are under way at a time; further ones wait."""
+INIT: Final = "polonaise archive init LOG STORE"
+"""The command by which an operator declares a store to be new."""
 _USAGE: Final = "write a directory's path, or a URL: file:///path, s3://bucket/prefix, gs://…, az://… or memory:///"
 
 
@@ -304,7 +306,10 @@ class LateStore:
                 self._store = open_store(self._url, make=False)
             self._store.check_there()
         except NotFound as error:
-            raise StoreUnavailable(f"no directory {self}: mount what belongs there, or correct the address") from error
+            raise StoreUnavailable(
+                f"no directory {self}: mount what belongs there, or correct the address; if it is new, declare it "
+                f"once: {INIT}"
+            ) from error
         return self._store
 
     async def get(self, path: str) -> bytes:
@@ -336,7 +341,7 @@ def open_store(url: str, *, make: bool = True) -> ObstoreStore:
         directory = Path(unquote(parts.path) if parts.scheme == "file" else url).absolute()
         made = not with_own_errors(str(directory), directory.exists)
         if made and not make:
-            raise NotFound(f"no directory {directory}: correct the address of the store")
+            raise NotFound(f"no directory {directory}: mount what belongs there, or correct the address of the store")
         try:
             with_own_errors(str(directory), lambda: make_directories(str(directory)))
         except NotADirectory as error:

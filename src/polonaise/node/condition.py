@@ -88,6 +88,8 @@ class Condition(NamedTuple):
     """
     store: str = ""
     """Why the server can't use its fragment store; empty if it can, or has none."""
+    missing: str = ""
+    """The first id that was trimmed and is in no fragment, in words; empty if none is known."""
 
     @property
     def behind(self) -> dict[str, str]:
@@ -119,7 +121,7 @@ class Condition(NamedTuple):
                 if not damage["repaired_us"]:
                     why = f"fragment damaged: {damage['what']}; not repaired: {damage['why'] or 'under way'}"
                     found.append((Reason.FRAGMENT_DAMAGE, why))
-        found.append((Reason.FRAGMENTS_UNREADABLE, self.store))
+        found += [(Reason.FRAGMENTS_UNREADABLE, self.store), (Reason.FRAGMENTS_MISSING, self.missing)]
         found += [(Reason.TLS, self.tls), (Reason.CLOCK, self.clock), (Reason.TIMES_STAND_STILL, self.times)]
         found += _without_coordinator(self.coordinator)
         return [(reason, line) for reason, line in found if line]
@@ -309,6 +311,7 @@ def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapp
         tuple(health.get("stops_without", ())), _clocks_in(answer), _times_in(health),
         tuple(members or ()),
         _store_away(answer),
+        answer.get("fragments_missing", {}).get(str(partition), ""),
     )  # fmt: skip
 
 

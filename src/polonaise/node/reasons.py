@@ -22,6 +22,8 @@ class Reason(enum.StrEnum):
     """A damage that a scrub found on a storage node is not repaired."""
     FRAGMENTS_UNREADABLE = "fragments_unreadable"
     """The fragment store can't be read."""
+    FRAGMENTS_MISSING = "fragments_missing"
+    """Ids of a partition were trimmed, and no fragment in the store holds them."""
     FRAGMENT_DAMAGE = "fragment_damage"
     """A fragment is damaged, and not repaired."""
     UNREACHABLE = "unreachable"
@@ -76,7 +78,8 @@ Trouble: TypeAlias = tuple[Reason, str]
 OF_SERVERS = frozenset(
     {
         Reason.PARTITION_NOT_READY, Reason.REPLICA_LEFT_OUT, Reason.COPIES, Reason.NO_SPARE,
-        Reason.FRAGMENTS_UNREADABLE, Reason.FRAGMENT_DAMAGE, Reason.TLS, Reason.CLOCK, Reason.TIMES_STAND_STILL,
+        Reason.FRAGMENTS_UNREADABLE, Reason.FRAGMENTS_MISSING, Reason.FRAGMENT_DAMAGE, Reason.TLS, Reason.CLOCK,
+        Reason.TIMES_STAND_STILL,
         Reason.COORDINATOR, Reason.COORDINATOR_SERVER, Reason.GIVEN_UP, Reason.NAMESAKE, Reason.MISSING_SERVER,
         Reason.CUT_OFF, Reason.PACKETS_LOST, Reason.UNREACHABLE,
     }

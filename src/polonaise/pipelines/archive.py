@@ -14,13 +14,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import polonaise
-from polonaise.admin.archive import batch_left_out, batches_of, missing_in, own_fragments_of
+from polonaise.admin.archive import batch_left_out, batches_of, check_may_begin, missing_in, own_fragments_of
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, BeyondLog
+from polonaise.fragments.mark import is_marked, unmarked
 from polonaise.fragments.objects import ArchivedFragment, fragments_of, write_fragments
 from polonaise.fragments.protocol.coverage import Span, archived_up_to
 from polonaise.fragments.protocol.plan import FRAGMENT_BYTES, spans_to_write
-from polonaise.fragments.store import open_store
+from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.node.addresses import absolute_store, check_no_topic
 from polonaise.pipelines.joblog import full_address, open_log, tasks_address
 from polonaise.pipelines.progress import JobProgress, Silence
@@ -138,7 +139,8 @@ def archive(
     Raises `BadOption` and `UnknownPartition` for invalid options, `BadOption` for the address of a topic, whose
     partitions only `polonaise archive run` archives, `BeyondLog` for an `until` that is not committed,
     `NotInitialized` for an embedded log that does not exist, `ExtraMissing` for `delta` without delta-rs, what
-    `own_fragments_of` raises, such as for a store of another log, and what reading, Spark and the store raise.
+    `check_may_begin` and `own_fragments_of` raise, such as for a store of another log, and what reading, Spark and the
+    store raise.
     """
     how, progress, url = how or HowToArchive(), progress or Silence(), absolute_store(store)
     if how.delta:
@@ -147,11 +149,13 @@ def archive(
         raise BadOption("until and until_time are both given: give one of them")
     address = full_address(address)
     with open_log(address) as log:
-        limits = _limits(log, how)
         fragment_store = clusters.store_at(url, make=True)
-        before = {
-            number: log.call(partial(own_fragments_of, store=fragment_store, partition=number)) for number in limits
-        }
+        try:
+            limits, before = _begun(log, fragment_store, how)
+        except BaseException:
+            # A directory that was just made and kept without a mark would be refused at the next try.
+            fragment_store.unmake()
+            raise
         tasks = [
             each for number in limits for each in _plan(log, url, address, number, limits[number], before[number], how)
         ]
@@ -173,6 +177,17 @@ def archive(
         tuple(sorted(written)),
         register(url, everything) if how.delta else None,
     )
+
+
+def _begun(
+    log: Log, store: ObstoreStore, how: HowToArchive
+) -> tuple[dict[PartitionId, TransactionId], dict[PartitionId, dict[FragmentName, int]]]:
+    """Return the last id to archive of each partition, and the fragments of each in the store, which is marked now."""
+    check_no_topic(log.topic, "an archive")
+    numbers = partitions_named(how.partitions, log.partition_count, log.topic)
+    log.call(partial(check_may_begin, store=store, partition=numbers[0], timeout=how.timeout_s))
+    limits = _limits(log, numbers, how)
+    return limits, {number: log.call(partial(own_fragments_of, store=store, partition=number)) for number in limits}
 
 
 def _summary(
@@ -203,10 +218,8 @@ class _ArchiveTask(NamedTuple):
     timeout_s: float
 
 
-def _limits(log: Log, how: HowToArchive) -> dict[PartitionId, TransactionId]:
-    """Return the last id to archive of each partition. Raises `BadOption`, `UnknownPartition`, `BeyondLog`."""
-    check_no_topic(log.topic, "an archive")
-    numbers = partitions_named(how.partitions, log.partition_count, log.topic)
+def _limits(log: Log, numbers: list[PartitionId], how: HowToArchive) -> dict[PartitionId, TransactionId]:
+    """Return the last id to archive of each partition. Raises `BadOption`, `BeyondLog`."""
     if how.until is not None and set(how.until) != set(numbers):
         raise BadOption(
             f"until names partitions {sorted(how.until)}, but this job archives partitions {numbers}: give a last id "
@@ -277,8 +290,11 @@ def _write(task: _ArchiveTask) -> list[ArchivedFragment]:
 
 
 async def _written(task: _ArchiveTask) -> list[ArchivedFragment]:
-    store = open_store(task.url)
+    store = open_store(task.url, make=False)
     async with polonaise.connect(task.address) as log:
+        # On this worker the directory may not be mounted.
+        if not await is_marked(store, log.cluster_key):
+            raise unmarked(store)
         reading = batches_of(log, task.partition, task.span, task.limit, task.timeout_s)
         async with aclosing(reading) as batches:
             writing = write_fragments(store, log.cluster_key, batches, fragment_bytes=task.fragment_bytes)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from polonaise.errors import PolonaiseError
+from polonaise.errors import HistoryTrimmed, PolonaiseError
 from polonaise.fragments.protocol.coverage import archived_up_to
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.log.batch import Batch
@@ -34,6 +34,8 @@ class ArchiveLag(NamedTuple):
     that fills it. 0 if there is none, None if none is known of and not all is known."""
     unknown: int
     """The number of partitions of which it was not known."""
+    gone: Mapping[PartitionId, str] = {}
+    """The partitions with ids that were trimmed and that no fragment holds, each with the first of these in words."""
 
 
 class ArchiveWatch:
@@ -71,7 +73,8 @@ class ArchiveWatch:
             except PolonaiseError as error:
                 _log.debug("how far the archive is can't be seen: %s", error)
                 before = self.lag or ArchiveLag(None, None, 0)
-                self.lag = ArchiveLag(before.transactions or None, before.due_us or None, len(self._readers()))
+                lag = before.transactions or None, before.due_us or None
+                self.lag = ArchiveLag(*lag, len(self._readers()), before.gone)
 
     async def _look(self, fragments: Iterable[FragmentName]) -> None:
         by_partition: dict[PartitionId, list[FragmentName]] = {}
@@ -79,6 +82,7 @@ class ArchiveWatch:
             by_partition.setdefault(name.partition, []).append(name)
         backlogs: dict[PartitionId, Backlog] = {}
         due_us: list[int] = []
+        gone: dict[PartitionId, str] = {}
         lacking = unknown = 0
         for partition, reader in self._readers().items():
             committed, held = reader.owner.proved, by_partition.get(partition, ())
@@ -88,12 +92,21 @@ class ArchiveWatch:
             elif first <= committed:
                 lacking = max(lacking, committed + 1 - first)
                 backlog = backlogs[partition] = self._backlog(partition, first, held)
-                unknown += not await self._measure(reader, backlog, committed)
+                try:
+                    unknown += not await self._measure(reader, backlog, committed)
+                except HistoryTrimmed:
+                    unknown += 1
+                    gone[partition] = (
+                        f"no fragment in {self._history} holds id {backlog.next}, and no storage node does: "
+                        "bring the fragment back, or the store that has it"
+                    )
+                    if self.lag is None or partition not in self.lag.gone:
+                        _log.warning("partition %d: %s", partition, gone[partition], extra={"partition": partition})
                 if backlog.due_us is not None:
                     due_us.append(backlog.due_us)
         self._backlogs = backlogs
         nothing = None if unknown else 0
-        self.lag = ArchiveLag(lacking or nothing, min(due_us) if due_us else nothing, unknown)
+        self.lag = ArchiveLag(lacking or nothing, min(due_us) if due_us else nothing, unknown, gone)
 
     def _backlog(self, partition: PartitionId, first: TransactionId, held: Iterable[FragmentName]) -> Backlog:
         """Return what was measured of a partition from `first` on; begin anew after more was archived."""
@@ -106,17 +119,20 @@ class ArchiveWatch:
     async def _measure(self, reader: PartitionReader, backlog: Backlog, committed: TransactionId) -> bool:
         """Measure on until a fragment is full or all that is committed was measured; return whether that was possible.
 
-        By headers and columns alone: what the registers of a batch take is left out.
+        By headers and columns alone: what the registers of a batch take is left out. Raises `HistoryTrimmed` for an id
+        that was trimmed, and that no fragment held when the store was listed.
         """
         try:
             while backlog.due_us is None and backlog.next <= committed:
-                raw, start = await reader.read_history(backlog.next, committed, _READ_BYTES, with_data=False), 0
+                raw, start = await reader.read_held(backlog.next, committed, _READ_BYTES), 0
                 if not raw:
                     return False
                 while start < len(raw):
                     batch = Batch.parse(raw, start, verify=False)
                     backlog.brought(batch.last, batch.length + batch.data_bytes, batch.commit_time_us)
                     start += batch.length
+        except HistoryTrimmed:
+            raise
         except PolonaiseError as error:
             _log.debug("partition %d: transaction %d can't be read: %s", reader.owner.partition, backlog.next, error)
             return False

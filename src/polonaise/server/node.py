@@ -519,6 +519,12 @@ class Server:
         return frozenset(range(self._description.total)).difference(begun)
 
     @property
+    def _fragments_missing(self) -> dict[str, str]:
+        """The partitions with ids that nothing holds any more, as JSON has them, each with the first of these ids."""
+        gone = {} if self._archive is None or self._archive.lag is None else self._archive.lag.gone
+        return {str(partition): what for partition, what in gone.items() if partition in self.partitions}
+
+    @property
     def store_trouble(self) -> str:
         """Why the fragment store can't be used; empty if it can, without one, and before the first look."""
         return (self._store and self._store.trouble) or ""
@@ -771,6 +777,7 @@ class Server:
             "clock": self._clock.health(),
             "fragments": str(self._history or ""),
             "fragments_trouble": self.store_trouble,
+            "fragments_missing": self._fragments_missing,
             "required": self._requirements.told,
             "topics_required": self._requirements.told_of_topics,
             "fragments_scrub": self._scrubbing.health() if self._scrubbing is not None else None,

@@ -221,6 +221,13 @@ class PartitionReader:
             batches = [batch for batch in batches if first <= batch.first <= part_last]
         return memoryview(b"".join(batch.view if with_data else batch.without_data() for batch in batches))
 
+    async def read_held(self, first: TransactionId, last: TransactionId, bytes_max: int) -> memoryview:
+        """Read batches as `read_history` does, without their data and from an engaged replica only.
+
+        Raises `HistoryTrimmed` for ids that the replicas have dropped, also if fragments hold them.
+        """
+        return await self._from_replicas(ReadBatches(NO_SESSION, first, last, bytes_max, 0, 0, WHOLE))
+
     async def _from_replicas(self, request: ReadBatches) -> memoryview:
         """Read from an engaged replica of the present session, whose number is written into the request.
 
