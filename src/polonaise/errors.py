@@ -26,7 +26,15 @@ from copy import copy
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 RECOVER: Final = "polonaise cluster recover; for an embedded log with --coordinator embedded:PATH"
-"""The command that makes a coordinator's values again, for messages."""
+"""The command that makes a coordinator's values again, for messages of those who don't know which coordinator it is."""
+
+
+def recovery_of(coordinator: object) -> str:
+    """Return the command that makes the values of this coordinator again, for messages, by its address.
+
+    Those of an embedded log are in a directory, and never in ZooKeeper.
+    """
+    return "polonaise cluster recover" if str(coordinator).startswith("zookeeper://") else RECOVER
 
 
 class Retry(enum.Enum):

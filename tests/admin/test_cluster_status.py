@@ -258,8 +258,9 @@ async def test_servers_tell_what_can_not_be_read_from_the_coordinator(town: Town
     assert (row.registered, row.partitions, row.troubles) == (None, PARTITIONS, [])
 
 
+@pytest.mark.parametrize("how", ["name", "number", "address"])
 @in_a_town(partitions=PARTITIONS, servers=2)
-async def test_a_server_that_is_gone_is_missed_until_it_is_removed(town: Town) -> None:
+async def test_a_server_that_is_gone_is_missed_until_it_is_removed(town: Town, *, how: str) -> None:
     servers = (await until(town, lambda status: len(status.servers) == 2 and not status.wellness)).servers
     for server in servers:
         await town.operator(
@@ -282,7 +283,9 @@ async def test_a_server_that_is_gone_is_missed_until_it_is_removed(town: Town) -
         (other,) = [each.name for each in servers_named if each.name != missing.name]
         with pytest.raises(ClusterInUse, match="is registered"):
             await remove_server(coordinator, other, TIMEOUT_S)
-        assert (await remove_server(coordinator, missing.name, TIMEOUT_S)).address == missing.address
+        by = {"name": missing.name, "number": str(missing.server), "address": missing.address}[how]
+        name, removed = await remove_server(coordinator, by, TIMEOUT_S)
+        assert (name, removed.address) == (missing.name, missing.address)
 
     servers_named = status.servers
     await town.operator(remove)
@@ -314,6 +317,13 @@ async def test_a_server_with_a_name_notes_itself_and_tells_whom_it_misses(town: 
             return "first" in (await coordinator.expected_servers()).value.servers
 
         await wait_until(noted_again, "the server that goes on has noted itself again")
+        await coordinator.expect_server("first", ExpectedServer(4712, "ended:1"))  # by another of its name, that ended
+
+        async def is_known() -> bool:
+            return (await coordinator.expected_servers()).value.servers["first"].server == first.server
+
+        await wait_until(is_known, "the server that goes on has its name again")
+        assert not watch.missing
         task.cancel()
 
     await town.operator(look)
@@ -556,6 +566,10 @@ async def test_nothing_is_said_to_go_on_that_is_not_known_to(town: Town) -> None
     assert [each.node for each in safe_to_stop(status, first.address)] == [first.name or first.address]
     named = replace(status, servers=[replace(each, name=f"s{each.server}") for each in status.servers])
     assert [each.node for each in safe_to_stop(named, first.address)] == [f"s{first.server}"]
+    namesakes = replace(status, servers=[replace(each, name="s") for each in status.servers])
+    assert [each.node for each in safe_to_stop(namesakes, "s")] == [
+        f"{each.server} (s) at {each.address}" for each in status.servers
+    ]
 
 
 @in_a_town(partitions=PARTITIONS, servers=2)

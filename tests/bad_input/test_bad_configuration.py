@@ -256,3 +256,27 @@ def test_every_command_that_reads_a_file_refuses_a_typo_in_it(shell: Shell, tmp_
 
 def test_settings_of_an_unknown_node(shell: Shell) -> None:
     shell.refuses("config", "show", "client", code="bad_option", naming="server, storage, cluster")
+
+
+@pytest.mark.parametrize(
+    "address", ["zookeper://m1:2181/bank", "zookeeper://m1:2181", "zookeeper://m1:99999/bank", "x"]
+)
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_malformed_address_of_the_coordinator_has_the_exit_status_for_settings(
+    shell: Shell, caplog: pytest.LogCaptureFixture, address: str, log_format: str
+) -> None:
+    said = shell.run("server", "run", "--coordinator", address, "--log-format", log_format)
+    assert said.status == ExitStatus.SETTINGS
+    assert "[bad_option]" in (said.errors if log_format == "text" else caplog.text)
+
+
+def test_settings_that_a_node_would_refuse_are_shown_with_its_exit_status(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text("[server]\nlisten = 7\n")
+    assert shell.run("config", "show", "--config", file).status == ExitStatus.SETTINGS
+
+
+def test_a_file_of_settings_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_bytes(b'\xef\xbb\xbf[server]\nname = "till"\n')
+    assert configuration_of("server", str(file), {}, {})["name"] == "till"

@@ -371,8 +371,9 @@ def test_the_version_is_told(shell: Shell) -> None:
     assert shell.run("--version") == (0, f"polonaise {version('polonaise')}\n", "")
 
 
-def test_as_a_process_a_refusal_is_exit_status_1_and_one_line() -> None:
-    ended = run_polonaise("server", "run", "--coordinator", "zookeeper:x")
-    assert (ended.returncode, ended.stdout) == (1, "")
+@pytest.mark.parametrize(("command", "status"), [(("server", "run"), 78), (("cluster", "status"), 1)])
+def test_as_a_process_a_refusal_is_an_exit_status_and_one_line(command: tuple[str, ...], status: int) -> None:
+    ended = run_polonaise(*command, "--coordinator", "zookeeper:x")
+    assert (ended.returncode, ended.stdout) == (status, "")
     assert ended.stderr.startswith("polonaise: [bad_option] ")
     assert len(ended.stderr.splitlines()) == 1

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from polonaise.coordination import Coordinator
-from polonaise.coordination.backend import Entry
+from polonaise.coordination.backend import Entry, damaged, deleted, outdated
 from polonaise.coordination.coordinator import UNIQUE_ID_MAX, first_entries
 from polonaise.coordination.lease import LEASE_S, RENEW_S
 from polonaise.coordination.values import ClusterDescription, Registration
@@ -164,3 +164,13 @@ def test_a_registration_without_preferences_is_what_older_versions_read() -> Non
     assert preferring.encode() == b'[5, "s:5", [0, 3]]'
     assert Registration.decode(preferring.encode()) == preferring
     assert Registration.decode(b'[5, "s:5"]') == Registration(5, "s:5")
+
+
+def test_only_where_it_may_be_one_is_an_embedded_log_spoken_of() -> None:
+    for error in (lambda place: damaged(place, "gone"), deleted, lambda place: outdated(place, 2, 1)):
+        in_zookeeper, in_a_directory = (
+            str(error(place)) for place in ("zookeeper://m1:2181/bank/cluster", "/d/cluster")
+        )
+        assert "polonaise cluster recover" in in_zookeeper
+        assert "embedded" not in in_zookeeper
+        assert "for an embedded log with --coordinator embedded:PATH" in in_a_directory

@@ -76,10 +76,10 @@ class Shell:
         return Said(status, *self._capfd.readouterr())
 
     def refuses(self, *arguments: object, code: str, naming: str = "", stdin: bytes = b"") -> None:
-        """Check that a command ends with exit status 1, or 78 for a node, and one line that names the fault."""
+        """Check that a command ends with exit status 1, or 78 for settings, and one line that names the fault."""
         said = self.run(*arguments, stdin=stdin)
-        runs_a_node = arguments[:2] in (("server", "run"), ("storage", "run"))
-        assert said.status in ((1, 78) if runs_a_node else (1,)), said
+        of_nodes = arguments[:2] in (("server", "run"), ("storage", "run"), ("config", "show"))
+        assert said.status in ((1, 78) if of_nodes else (1,)), said
         assert "listening" not in said.output
         assert said.errors.startswith(f"polonaise: [{code}] "), said.errors
         assert naming in said.errors

@@ -51,3 +51,11 @@ def test_without_as_many_storage_nodes_as_copies_a_node_is_to_be_added_first() -
 
 def test_a_server_of_an_older_version_tells_nothing_to_judge_by() -> None:
     assert troubles(["a"], due=None) == []
+
+
+def test_a_copy_that_is_being_added_and_has_nothing_yet_says_so() -> None:
+    answer = {"server": 1, "storage": {name: {"error": "", "connected": True} for name in "ab"}}
+    health = {"ready": True, "engaged": ["a"], "committed": 3, "generation": 1, "waits_for": "", "members": ["a"]}
+    for last, reached in ((None, "nothing copied yet"), (-1, "nothing copied yet"), (0, "copied up to 0")):
+        condition = condition_of(0, answer, {**health, "next": ["a", "b"], "added": {"b": (last, "")}})
+        assert condition.change == f"adding b: {reached}"

@@ -322,6 +322,9 @@ FOUND_BY_TESTS = {
     "removed-server-not-noted-again": (
         "tests/admin/test_cluster_status.py::test_a_server_with_a_name_notes_itself_and_tells_whom_it_misses"
     ),
+    "ended-namesake-keeps-the-name": (
+        "tests/admin/test_cluster_status.py::test_a_server_with_a_name_notes_itself_and_tells_whom_it_misses"
+    ),
     "namesakes-untold": (
         "tests/admin/test_cluster_status.py::test_a_server_with_a_name_notes_itself_and_tells_whom_it_misses"
     ),

@@ -263,7 +263,7 @@ def _tables_in(path: str, mistakes: list[str]) -> dict[str, dict[str, Any]]:
     if len(text) > _FILE_BYTES_MAX:
         raise BadOption(f"{path} has more than {_FILE_BYTES_MAX:,} bytes: it is no configuration file")
     try:
-        parsed = tomllib.loads(text.decode())
+        parsed = tomllib.loads(text.decode("utf-8-sig"))  # some editors begin a file with a mark of its encoding
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadOption(f"{path} is no valid TOML: {redacted(error)}; correct it") from error
     tables = {}

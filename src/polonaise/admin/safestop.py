@@ -42,7 +42,9 @@ def safe_to_stop(status: ClusterStatus, name: str | None) -> list[StopVerdict]:
         if name in (None, each.name, each.address)
     ]
     verdicts += [
-        StopVerdict(each.name or name or str(each.server), "server", _without_server(status, each) + _unknown(status))
+        StopVerdict(
+            _said(status, each) or name or str(each.server), "server", _without_server(status, each) + _unknown(status)
+        )
         for each in status.servers
         if name in (None, each.name, each.address, str(each.server))
     ]
@@ -109,6 +111,12 @@ def _stops(
     return stops(members, [name for name in members if name in left], required.get(partition.partition))
 
 
+def _said(status: ClusterStatus, server: ServerStatus) -> str:
+    """Return a server's name, with its number and address if another one has the same; empty for one without a name."""
+    namesakes = [each for each in status.servers if each.name == server.name != ""]
+    return f"{server.server} ({server.name}) at {server.address}" if len(namesakes) > 1 else server.name
+
+
 def _unknown(status: ClusterStatus) -> list[str]:
     """Return what is not known to go on, whichever node is stopped: the coordinator, and partitions not ready."""
     not_ready = [each.partition for each in status.partitions if each.condition is None or not each.condition.ready]
@@ -127,7 +135,9 @@ def _without_server(status: ClusterStatus, server: ServerStatus) -> list[str]:
     for each in status.partitions:
         if each.owner is None or each.owner.server != server.server:
             continue
-        found = {str(other.name or other.server): _why_not_taken(status, each, other, required) for other in others}
+        found = {
+            _said(status, other) or str(other.server): _why_not_taken(status, each, other, required) for other in others
+        }
         if all(found.values()):
             left.append(each.partition)
             whys = whys or found

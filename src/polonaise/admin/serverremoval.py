@@ -9,16 +9,25 @@ from polonaise.errors import BadOption, ClusterInUse
 from polonaise.redaction import redacted
 
 
-async def remove_server(coordinator: Coordinator, name: str, timeout_s: float) -> ExpectedServer:
-    """Have nobody miss the server of this name any more, and return what was known of it.
+async def remove_server(coordinator: Coordinator, asked: str, timeout_s: float) -> tuple[str, ExpectedServer]:
+    """Have nobody miss a server any more, asked for by name, number or address; return its name and what was known.
 
-    Raises `BadOption` for a name that no server of the cluster has, `ClusterInUse` while the server is registered, and
-    what the coordinator raises.
+    Raises `BadOption` for one that the cluster does not have, or has more than once, `ClusterInUse` while the server is
+    registered, and what the coordinator raises.
     """
     expected = (await answered(coordinator, coordinator.expected_servers(), timeout_s)).value
-    if (server := expected.servers.get(name)) is None:
+    meant = [asked] if asked in expected.servers else [
+        name for name, each in expected.servers.items() if asked in (str(each.server), each.address)
+    ]  # fmt: skip
+    if not meant:
         known = ", ".join(expected.servers) or "none has a name"
-        raise BadOption(f"the cluster misses no server {redacted(name)!r}; its servers are: {known}")
+        raise BadOption(f"the cluster misses no server {redacted(asked)!r}; its servers are: {known}")
+    if len(meant) > 1:
+        raise BadOption(
+            f"{redacted(asked)!r} may be any of the servers {', '.join(meant)}: give the name or the number"
+        )
+    (name,) = meant
+    server = expected.servers[name]
     if name not in expected.missing(await answered(coordinator, coordinator.members(), timeout_s)):
         raise ClusterInUse(
             f"server {name} is registered, at {server.address}: stop it first; one that was killed is registered for a "
@@ -27,4 +36,4 @@ async def remove_server(coordinator: Coordinator, name: str, timeout_s: float) -
     await answered(
         coordinator, coordinator.forget_server(name), timeout_s, ", and may have made the change: look again"
     )
-    return server
+    return name, server

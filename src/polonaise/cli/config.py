@@ -10,7 +10,7 @@ from typer import Argument, Option
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.looking import Json
 from polonaise.cli.output import print_table, say, say_json, tidy
-from polonaise.cli.running import Config
+from polonaise.cli.running import Config, reading_settings
 from polonaise.errors import BadOption
 from polonaise.redaction import redacted
 
@@ -42,7 +42,7 @@ def show(
 
     if table is not None and table not in TABLES:
         raise BadOption(f"no settings of {redacted(table)!r}: there are those of {', '.join(TABLES)}")
-    with tidy():
+    with tidy(), reading_settings():
         rows = []
         for name in [table] if table else TABLES:
             configuration = configuration_of(name, file, {})

@@ -71,7 +71,7 @@ def player_start(
     if check:
         running.say_now(f"player {plan.plan.name}: the settings are right; targets {', '.join(plan.plan.targets)}")
         return
-    with running.telling_its_end(given["log_format"]), running.reading_settings():
+    with running.telling_its_end(given["log_format"]):
         run(
             lambda host: run_player(host, plan, read_again, _tell, served, identity),
             tls=identity,

@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from typer import Option
@@ -51,13 +51,17 @@ UntilStdinEnds = Annotated[
 """A hidden option for programs that start nodes: by a pipe, a node learns that its parent ended, even by kill -9."""
 
 
+class UnwritableOutput(BadOption):
+    """Standard output can't be written: unlike with other options, starting the node again may help."""
+
+
 def say_now(line: str) -> None:
-    """Print a line at once. Raises `BadOption` if standard output can't be written."""
+    """Print a line at once. Raises `UnwritableOutput`."""
     try:
         print(line, flush=True)  # noqa: T201
     except OSError as error:
         sys.stdout = None  # else the interpreter tries to flush it at exit, and adds an error of its own
-        raise BadOption(
+        raise UnwritableOutput(
             f"standard output can't be written: {error.strerror}; redirect it to a file or a pipe that is open"
         ) from error
 
@@ -77,6 +81,10 @@ def start_logging(log_format: str, *, verbose: bool) -> None:
     log_to(None, chosen, verbose=verbose)
 
 
+_OF_SETTINGS: Final = (BadOption, CertificateUnusable, ExtraMissing)
+"""The faults of settings: starting the node again would not help."""
+
+
 @contextmanager
 def reading_settings() -> Iterator[None]:
     """End the command with the exit status for wrong settings if the block finds some: a retry would not help.
@@ -86,24 +94,26 @@ def reading_settings() -> Iterator[None]:
     """
     try:
         yield
-    except (BadOption, CertificateUnusable, ExtraMissing) as error:
+    except _OF_SETTINGS as error:
         print(f"polonaise: {error}", file=sys.stderr)  # noqa: T201
         raise typer.Exit(ExitStatus.SETTINGS) from None
 
 
 @contextmanager
 def telling_its_end(log_format: str) -> Iterator[None]:
-    """With a log in JSON, log the fault that ends the node, and raise `typer.Exit` in its place.
+    """Tell the fault that ends the node, in a line of text or, with a log in JSON, in that log; raise `typer.Exit`.
 
-    With a log in text the fault is raised as it is: `main` prints it on standard error.
+    The exit status is that for wrong settings if it is one of those, as in `reading_settings`.
     """
     try:
         yield
     except PolonaiseError as error:
-        if log_format != LogFormat.JSON:
-            raise
-        logging.getLogger("polonaise").critical("the node ends: %s", error)
-        raise typer.Exit(ExitStatus.FAILED) from None
+        if log_format == LogFormat.JSON:
+            logging.getLogger("polonaise").critical("the node ends: %s", error)
+        else:
+            print(f"polonaise: {error}", file=sys.stderr)  # noqa: T201
+        wrong = isinstance(error, _OF_SETTINGS) and not isinstance(error, UnwritableOutput)
+        raise typer.Exit(ExitStatus.SETTINGS if wrong else ExitStatus.FAILED) from None
 
 
 def http_at(address: str | None) -> Http | None:

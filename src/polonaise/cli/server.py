@@ -137,7 +137,10 @@ def server_list(
 @server.command("remove", epilog=EXIT_STATUS)
 @with_tls
 def server_remove(
-    name: Annotated[str, Argument(metavar="NAME", help="Name of the server, as `polonaise server list` shows it.")],
+    server: Annotated[
+        str,
+        Argument(metavar="SERVER", help="Name, number or address of the server, as `polonaise server list` shows it."),
+    ],
     coordinator: looking.CoordinatorOption = None,
     timeout: looking.Timeout = looking.TIMEOUT_S,
 ) -> None:
@@ -151,7 +154,7 @@ def server_remove(
     from polonaise.host import Host
 
     async def do(_: Host, opened: Coordinator) -> None:
-        removed = await remove_server(opened, name, timeout)
+        name, removed = await remove_server(opened, server, timeout)
         say(f"server {name}, last at {removed.address}, is not missed any more")
 
     looking.with_coordinator(coordinator, do, as_server=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from polonaise.errors import RECOVER, CoordinatorDamaged, CoordinatorLost, CoordinatorNewer, CoordinatorOutdated
+from polonaise.errors import CoordinatorDamaged, CoordinatorLost, CoordinatorNewer, CoordinatorOutdated, recovery_of
 
 
 class Entry(NamedTuple):
@@ -132,7 +132,7 @@ def damaged(place: str, what: str) -> CoordinatorDamaged:
     return CoordinatorDamaged(
         f"{place}: {what}. Nothing was changed. Stop the cluster's processes and restore the whole coordinator as it "
         "was last; an older copy, or a new coordinator, would let two owners write in one session. Without one that is "
-        f"whole, its values can be made again from the storage nodes: {RECOVER}"
+        f"whole, its values can be made again from the storage nodes: {recovery_of(place)}"
     )
 
 
@@ -142,8 +142,8 @@ def deleted(place: str) -> CoordinatorLost:
         f"{place}: it is missing, and this process has read it before: the coordinator has lost its data, or somebody "
         "has deleted the cluster (polonaise cluster delete). Nothing was changed. If it was deleted, stop this "
         "process. If nobody deleted it, the log is still on the storage nodes: leave their directories as they are, "
-        f"and restore the whole coordinator as it was last, or make its values again ({RECOVER}). This process goes on "
-        "by itself once they are there"
+        f"and restore the whole coordinator as it was last, or make its values again ({recovery_of(place)}). This "
+        "process goes on by itself once they are there"
     )
 
 
@@ -152,7 +152,7 @@ def outdated(place: str, seen: int, found: int) -> CoordinatorOutdated:
     return CoordinatorOutdated(
         f"{place}: it went back from version {seen} to {found}: the coordinator was put back to an older state. "
         "Nothing was changed. Restore its latest state: this process goes on by itself then. Or stop the cluster's "
-        f"servers, move the older state away and make its values again from the storage nodes ({RECOVER})"
+        f"servers, move the older state away and make its values again from the storage nodes ({recovery_of(place)})"
     )
 
 

@@ -27,7 +27,6 @@ from polonaise.coordination.values import (
     partition_key,
 )
 from polonaise.errors import (
-    RECOVER,
     AlreadyInitialized,
     BadOption,
     Closed,
@@ -41,6 +40,7 @@ from polonaise.errors import (
     PolonaiseError,
     UnknownPartition,
     WrongClusterKey,
+    recovery_of,
 )
 from polonaise.host import Clock
 from polonaise.redaction import redacted
@@ -233,12 +233,12 @@ class Coordinator:
                     f"the coordinator {self._backend} holds no cluster, but servers of one are registered there "
                     f"({', '.join(map(str, servers))}): the *coordinator* has lost its data. Nothing was changed. The "
                     "log is on the storage nodes: leave their directories as they are, and restore the whole "
-                    f"coordinator as it was last, or make its values again ({RECOVER}). For another, new cluster stop "
-                    "these servers, or choose another place"
+                    f"coordinator as it was last, or make its values again ({recovery_of(self._backend)}). For "
+                    "another, new cluster stop these servers, or choose another place"
                 )
         return NotInitialized(
             f"no cluster in {self._backend}: correct the address, or make the cluster (polonaise cluster create). "
-            f"If there was one, its coordinator has lost its data: {RECOVER}"
+            f"If there was one, its coordinator has lost its data: {recovery_of(self._backend)}"
         )
 
     async def description_changed(self, version: int) -> None:

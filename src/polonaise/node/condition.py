@@ -401,7 +401,7 @@ def _change_in(health: Mapping[str, Any]) -> str:
         return ""
     words = [f"removing {name}" for name in members if name not in pending]
     for name, (last, why) in health.get("added", {}).items():
-        reached = "nothing copied yet" if last is None else f"copied up to {last}"
+        reached = "nothing copied yet" if last is None or last == NO_TRANSACTION else f"copied up to {last}"
         words.append(f"adding {name}: {reached}{f', {why}' if why else ''}")
     return "; ".join(words)
 

@@ -48,10 +48,12 @@ class ExpectedServersWatch:
                 async with answered_within(_ANSWER_S, self._coordinator):
                     self.seen = await self._coordinator.expected_servers()
                     members = await self._coordinator.members()
-                    # Again, if it was removed while it hung, and goes on: from then on it is to be missed. Not when it
-                    # is ending: it has left the members, so that it may be removed.
-                    there = any(each.server == server for each in members)
-                    if self._name and (not noted or (there and self._name not in self.seen.value.servers)):
+                    # Again, if it was removed while it hung, and goes on, or if another one of its name has ended: from
+                    # then on it is to be missed. Not when it is ending: it has left the members, so that it may be
+                    # removed.
+                    living = {each.server for each in members}
+                    known = self.seen.value.servers.get(self._name)
+                    if self._name and (not noted or (server in living and (not known or known.server not in living))):
                         await self._coordinator.expect_server(self._name, ExpectedServer(server, address))
                         noted = True
                         self.seen = await self._coordinator.expected_servers()

@@ -134,9 +134,15 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "removed-server-not-noted-again": Mutation(
         _EXPECTED,
-        "if self._name and (not noted or (there and self._name not in self.seen.value.servers)):",
+        "if self._name and (not noted or (server in living and (not known or known.server not in living))):",
         "if self._name and not noted:",
         "P13: a server that was removed while it hung, and goes on, is not missed when it ends",
+    ),
+    "ended-namesake-keeps-the-name": Mutation(
+        _EXPECTED,
+        " or known.server not in living",
+        "",
+        "P13: a server is to be removed, it is said, that serves, because another one of its name has ended",
     ),
     "namesakes-untold": Mutation(
         _EXPECTED,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from polonaise.errors import RECOVER
 from polonaise.host import Clock
 
 _log = logging.getLogger(__name__)
@@ -46,6 +45,6 @@ class Strangers:
             f"{self._last} was refused, because this directory belongs to another cluster than that server: correct "
             "the node's directory, or the address by which the server finds the node. If the server belongs to a "
             "cluster that was made in the place of this one, its coordinator has lost this one's values, or is another "
-            f"one's: stop that server, and bring them back ({RECOVER}). Keep the directory: it may be the only copy "
-            "of a log"
+            f"one's: stop that server, and bring them back (polonaise cluster recover). Keep the directory: it may "
+            "be the only copy of a log"
         )
