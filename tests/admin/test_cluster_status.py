@@ -654,6 +654,11 @@ async def test_a_storage_node_that_says_that_it_cant_write_counts_as_one_that_is
         stops, why = "partition 1 would", "a segment is gone"
     told = {each.node: each.stops for each in safe_to_stop(status, None)}
     assert told[first] == [], "the others are a quorum"
+    if how == "no room":  # the same if only the servers reach it
+        town.world.network.partition(["operator"], [town.cluster.storage[0].machine.name])
+        unseen = await status_of(town)
+        assert unseen.storage[0].trouble
+        assert {each.node: each.stops for each in safe_to_stop(unseen, None)}[second] == told[second]
     for name in (second, third):
         (line,) = told[name]
         assert line.startswith(f"{stops} take no appends until it is back (storage node {first} can't write: {why}")

@@ -628,7 +628,13 @@ def _storage_status(
     }
     off = _clock_off(name, servers)
     if not isinstance(answer, dict):
-        return StorageStatus(name, address, str(answer), not_connected=not_reached, clock_ahead_s=off)
+        # What it has told a server lately: an operator may reach the servers alone.
+        heard = [told["storage"].get(name, {}) for told in servers.values() if isinstance(told, dict)]
+        last: Mapping[str, Any] = next((each for each in heard if "scrub" in each), {})
+        return StorageStatus(
+            name, address, str(answer), not_connected=not_reached, clock_ahead_s=off, unable=why_not_writing(last),
+            unusable=last.get("unavailable", {}),
+        )  # fmt: skip
     disk = answer.get("disk") or {}
     return StorageStatus(
         name,
