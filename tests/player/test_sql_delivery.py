@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,6 +105,23 @@ async def test_entries_are_applied_with_their_ids_and_told_to_the_next_stream(ur
         acceptance = await StreamCalls(again, Fence(1, 2)).greet(SOURCE)
         assert acceptance == Acceptance(True, Fence(1, 2), {0: 1, 3: 0})
     assert kept(url) == [(0, "a"), (0, "b"), (3, "x")]
+
+
+async def test_a_target_whose_file_is_gone_takes_nothing_until_it_is_back(sqlite_url: str) -> None:
+    file = Path(sqlite_url.removeprefix("sqlite:///"))
+    async with opened(sqlite_url) as target:
+        session = await stream(target, 1, 1)
+        await session.take(batch(-1, "a", "b"))
+        file.rename(file.with_name("aside.db"))
+        for step in (lambda: session.take(batch(1, "c")), lambda: target.accept(Fence(1, 2), SOURCE)):
+            with pytest.raises(ViewUnavailable, match=f"file {file} was removed"):
+                await step()
+        assert not file.exists()
+        file.with_name("aside.db").rename(file)
+        again = StreamCalls(target, Fence(1, 3))
+        assert await again.greet(SOURCE) == Acceptance(True, Fence(1, 3), {0: 1})
+        await again.take(batch(1, "c"))
+    assert kept(sqlite_url) == [(0, "a"), (0, "b"), (0, "c")]
 
 
 async def test_a_stream_is_accepted_only_above_the_one_before(url: str) -> None:

@@ -20,6 +20,9 @@ class Held:
 
     usable = True
 
+    def is_elsewhere(self, _: Any) -> bool:
+        return False
+
     def writer(self) -> Held:
         return self
 
@@ -56,6 +59,9 @@ class Restarted(Held):
 
     def __init__(self) -> None:
         self.given: list[Ended] = []
+
+    def is_elsewhere(self, _: Any) -> bool:
+        return False
 
     def writer(self) -> Any:
         self.given.append(Ended())

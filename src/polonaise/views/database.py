@@ -19,6 +19,7 @@ from polonaise.errors import BadOption, Forked, NotFound, ViewUnavailable, ViewU
 from polonaise.redaction import redacted
 from polonaise.views.databaseerrors import translated, trouble_in
 from polonaise.views.dialects import MARIADB, SQLITE, engine_of, read_whole_floats, set_up, unchain
+from polonaise.views.sqlitefile import SqliteFile
 from polonaise.views.writerconnection import WriterConnection, note_errors
 
 _SQLITE_HEADER: Final = b"SQLite format 3\0"
@@ -62,6 +63,7 @@ class Database:
         """The process that uses the engine. None before the first use, so that a view may be made before a fork, and
         after `close` of an engine that was made here."""
         self.kind = self.engine.dialect.name
+        self._file = SqliteFile(self.engine, self.engine.url if self._owned else None) if self.kind == SQLITE else None
         if isinstance(self.engine.pool, StaticPool | SingletonThreadPool):
             raise BadOption(
                 "what is applied can't be kept in memory: its threads would not see the same tables. Give it a file"
@@ -172,7 +174,14 @@ class Database:
         """Return a connection of the engine. Raises `ViewUnavailable`, `Forked`, and `BadOption` for a wrong option."""
         self.check_process()
         try:
-            return self.engine.connect()
+            while True:
+                if self._file is not None:
+                    self._file.check_there()
+                db = self.engine.connect()
+                if self._file is None or self._file.opened(db):
+                    return db
+                db.invalidate()  # the pool has had it open since before the file was replaced
+                db.close()
         except (OperationalError, InterfaceError, PoolTimeout) as error:
             reason = getattr(error, "orig", error)
             raise ViewUnavailable(f"can't connect to {redacted(self.engine.url)}: {redacted(reason)}") from error
@@ -184,8 +193,14 @@ class Database:
                 "and the files that they name"
             ) from error
 
+    def is_elsewhere(self, writer: WriterConnection) -> bool:
+        """Return whether the file that the writer has open was removed or replaced, which SQLite does not tell."""
+        return self._file is not None and self._file.is_elsewhere(writer.db)
+
     def close(self) -> None:
         """Close the engine if it was made here; the application's engine, and a parent process's, stay open."""
+        if self._file is not None:
+            self._file.forget()
         if self._owned and not self.is_parents:
             self.engine.dispose()
             self._pid = None  # the next connections may be opened by a child

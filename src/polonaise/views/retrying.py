@@ -120,9 +120,12 @@ class RetryingWriter:
                 return done
 
     def _usable_connection(self) -> WriterConnection:
-        """Return the connection, opened again if it was lost."""
-        if self._connection is None or not self._connection.usable:
+        """Return the connection, opened again if it was lost, or if its file was."""
+        held = self._connection
+        if held is not None and (not held.usable or self._database.is_elsewhere(held)):
             self.close()
+            self._lost()
+        if self._connection is None:
             self._connection = self._database.writer()
         return self._connection
 
