@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from polonaise.fragments import history as histories
 from polonaise.fragments.history import FragmentHistory, HistorySettings
 from polonaise.fragments.mark import MARK, mark_of
 from polonaise.fragments.protocol.names import FragmentName
-from polonaise.fragments.store import Listed
+from polonaise.fragments.store import LateStore, Listed, ObstoreStore
 from polonaise.log.batch import Batch
 from rigs.fragments import KEY, batches_of, named_fragment
 
@@ -298,6 +299,28 @@ async def test_a_store_that_does_not_answer_is_given_up_on(store: Store) -> None
     history = history_of(store, HistorySettings(store_s_max=0.01))
     with pytest.raises(StoreUnavailable, match="did not answer"):
         await history.highest(0, -1)
+
+
+async def test_a_directory_that_hangs_takes_one_thread_however_often_it_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, goes_on = [0], threading.Event()
+    there = ObstoreStore.check_there
+
+    def hanging(self: ObstoreStore) -> None:
+        looks[0] += 1
+        goes_on.wait(30.0)
+        there(self)
+
+    monkeypatch.setattr(ObstoreStore, "check_there", hanging)
+    (tmp_path / MARK).write_bytes(mark_of(KEY))
+    history = FragmentHistory(LateStore(str(tmp_path)), KEY, HistorySettings(store_s_max=0.01))
+    for _ in range(5):
+        with pytest.raises(StoreUnavailable, match="did not answer"):
+            await history.look()
+    assert looks == [1]
+    goes_on.set()
+    await FragmentHistory(LateStore(str(tmp_path)), KEY).look()
 
 
 async def test_a_store_that_is_mounted_again_at_once_misses_nothing(

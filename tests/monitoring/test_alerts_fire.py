@@ -364,6 +364,19 @@ def test_an_archive_that_is_behind_and_a_store_that_is_away() -> None:
     ArchivedTown(archive_fragment_bytes=1_000, scrub_first_s=5.0, scrub_every_s=5.0, scrub_again_s=5.0).tell(story)
 
 
+def test_a_store_that_is_away_long_before_the_scrub_looks_at_it() -> None:
+    async def story(town: ArchivedTown) -> None:
+        await town.append(b"first")
+        await town.lags(1)
+        await fired(town)
+        town.store.unmounted = True
+        await fired(town, "PolonaiseFragmentsUnreadable")
+        town.store.unmounted = False
+        await fired(town)
+
+    ArchivedTown(scrub_first_s=DAY_S).tell(story)
+
+
 def test_an_archive_of_a_log_that_fills_no_fragment_is_not_behind() -> None:
     async def story(town: ArchivedTown) -> None:
         await town.append(b"first")
