@@ -632,7 +632,10 @@ async def test_a_server_that_could_not_serve_is_nobody_who_takes_over(town: Town
     (row,) = (each for each in given_up.servers if each.server == other)
     reaching = replace(row, reached=frozenset(each.name for each in status.storage))
     assert "has given up" in without(replace(given_up, servers=[given_up.servers[0], reaching]))
-    assert without(replace(given_up, servers=[*given_up.servers, replace(reaching, server=99, unable=())])) == ""
+    assert (
+        without(replace(given_up, servers=[*given_up.servers, replace(reaching, server=99, unable=(), given_up=())]))
+        == ""
+    )
     network.heal()
     await until(town, lambda each: not without(each))
 

@@ -82,7 +82,14 @@ def test_a_client_is_told_of_the_coordinator_by_a_server_that_owns_nothing_for_i
 def test_partitions_that_a_server_has_given_up_are_told_of_it() -> None:
     (told,) = server_troubles({"given_up": [3, 5]})
     assert "it can't serve partitions 3, 5, which it has given up" in told
+    assert "see why it does not reach storage nodes" in told, "a server of an older version does not say why"
     assert server_troubles({"given_up": []}) == []
+    (told,) = server_troubles({"given_up": [3, 5], "given_up_why": {"5": "session 7 ended: b: [disk_full] no space"}})
+    assert told == (
+        "it can't serve partition 5, which it has given up, for others to take over: "
+        "session 7 ended: b: [disk_full] no space"
+    )
+    assert server_troubles({"given_up": [3, 5], "given_up_why": {}}) == [], "others serve them"
 
 
 def test_a_partition_that_a_server_serves_again_is_not_told_as_one_that_it_cannot_serve() -> None:

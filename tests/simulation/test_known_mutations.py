@@ -224,6 +224,9 @@ FOUND_BY_TESTS = {
     "given-up-partitions-untold": (
         "tests/server/test_coordinator_away.py::test_partitions_that_a_server_has_given_up_are_told_of_it"
     ),
+    "given-up-told-for-ever": (
+        "tests/server/test_given_up_partitions.py::test_what_another_server_serves_again_is_not_told_as_given_up"
+    ),
     "missing-servers-dropped": (
         "tests/admin/test_cluster_status.py::test_a_server_that_is_gone_is_missed_until_it_is_removed"
     ),

@@ -92,6 +92,8 @@ class ServerStatus:
     """Why the server could not serve partitions of others, according to itself, line by line."""
     reached: frozenset[StorageId] = frozenset()
     """The storage nodes that the server reaches."""
+    given_up: Sequence[PartitionId] = ()
+    """The partitions that the server has given up lately, also those that another one serves since."""
 
     @property
     def troubles(self) -> list[str]:
@@ -438,6 +440,7 @@ class ClusterObserver:
                     last.expected.name_of(server) or _text_told(answer, "name"),
                     why_not_serving(answer) if isinstance(answer, dict) else (),
                     _reached_by(answer),
+                    tuple(answer.get("given_up", ())) if isinstance(answer, dict) else (),
                 )
                 for server, answer in answers.items()
             ],

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from polonaise.admin.cluster import ClusterStatus, PartitionStatus, ServerStatus
 from polonaise.coordination.requirement import Requirement
 from polonaise.errors import BadOption
+from polonaise.node.condition import given_up_words
 from polonaise.redaction import redacted
 from polonaise.server.protocol.commit import stops
 from polonaise.terms import PartitionId, StorageId, counted
@@ -158,6 +159,8 @@ def _why_not_taken(
     """Return why this server could not take this partition over, by what is told of both; empty if it could."""
     if server.unable:
         return "; ".join(server.unable)
+    if server.given_up:
+        return f"it could not serve {given_up_words(server.given_up)} lately"
     if _stops(status, partition, server.reached - _not_writing(status, partition.partition).keys(), required):
         lost = sorted({each.name for each in status.storage} - server.reached)
         return (

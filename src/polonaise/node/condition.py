@@ -148,7 +148,7 @@ def server_reasons(health: Mapping[str, Any]) -> list[Trouble]:
     """Return what `server_troubles` returns, each with its kind."""
     not_owning = health.get("not_owning", "")
     found = [(Reason.COORDINATOR, not_owning)] if not_owning else _without_coordinator(health.get("coordinator", ""))
-    found += _given_up(health.get("given_up", ()))
+    found += _given_up(health.get("given_up_why", dict.fromkeys(health.get("given_up", ()), "")))
     found += [(Reason.COORDINATOR_SERVER, line) for line in health.get("coordinator_servers", ())]
     found.append((Reason.NAMESAKE, health.get("namesake", "")))
     missing = health.get("missing_servers", {})
@@ -211,16 +211,19 @@ def _losses(whom: str, resent: Mapping[str, float]) -> list[Trouble]:
     return [(Reason.PACKETS_LOST, why)]
 
 
-def _given_up(partitions: Sequence[PartitionId]) -> list[Trouble]:
-    """Return a line on the partitions that a server has given up; none if there are none."""
-    if not partitions:
+def _given_up(whys: Mapping[PartitionId | str, str]) -> list[Trouble]:
+    """Return a line on the partitions that a server has given up, with why the first can't be served; none without."""
+    if not whys:
         return []
+    # A server of an older version does not say why.
+    why = next((each for each in whys.values() if each), "see why it does not reach storage nodes, or its coordinator")
+    return [(Reason.GIVEN_UP, f"it can't serve {given_up_words(list(whys))}, for others to take over: {why}")]
+
+
+def given_up_words(partitions: Sequence[PartitionId | str]) -> str:
+    """Return in words which partitions a server has given up."""
     named = ", ".join(map(str, partitions[:_NAMED_MAX])) + (" …" if len(partitions) > _NAMED_MAX else "")
-    why = (
-        f"it can't serve partition{'s' if len(partitions) > 1 else ''} {named}, which it has given up for others to "
-        "take over: see why it does not reach storage nodes, or its coordinator"
-    )
-    return [(Reason.GIVEN_UP, why)]
+    return f"partition{'s' if len(partitions) > 1 else ''} {named}, which it has given up"
 
 
 def _without_coordinator(why: str) -> list[Trouble]:

@@ -38,6 +38,7 @@ from polonaise.server.coordinatortrouble import CoordinatorTrouble, answered_wit
 from polonaise.server.copyturns import CopyTurns
 from polonaise.server.expectedservers import ExpectedServersWatch
 from polonaise.server.fragmentscrub import FragmentScrubbing
+from polonaise.server.givenup import GivenUpPartitions
 from polonaise.server.healthwarnings import HealthWarnings
 from polonaise.server.measures import ServerMeasures
 from polonaise.server.memberwatch import MemberWatch
@@ -129,6 +130,7 @@ class Server:
         """Whether the server serves the partitions that an assignment gives it, if any: False before it has read one,
         after `close`, and while its registration may have run out."""
         self._giving_up = GivingUp(self._settings.give_up_s)
+        self._given_up_told = GivenUpPartitions(host, coordinator, self._settings.coordinator_s_max, self.partitions)
         self.given_up: frozenset[PartitionId] = frozenset()
         """The partitions that this server has given up, and tells the others."""
         self._unable: frozenset[PartitionId] = frozenset()
@@ -501,6 +503,7 @@ class Server:
             self._owned,
             connected=self._most_storage_connected,
         )
+        self._given_up_told.note(given_up, self.not_owning, self.id)
         unable = given_up | self._not_to_be_started
         if (given_up, unable) == (self.given_up, self._unable):
             self._trouble.not_needed(_GIVING_UP)  # there is nothing to be told any more
@@ -734,7 +737,7 @@ class Server:
             storage_resent={name: link.resent for name, link in self._links.items()},
             coordinator_errors=self._trouble.errors,
             missing_servers=None if self._expected.seen is None else len(self._expected.missing),
-            given_up=len(self._not_served_again),
+            given_up=len(self._given_up_told.told(self._not_served_again)),
             coordinator_servers={name: not why for name, why in self._expected.coordinator_servers.items()},
             coordinator_trouble=self._coordinator_trouble,
             fragments_scrub=self._scrubbing.health() if self._scrubbing is not None else None,
@@ -772,6 +775,7 @@ class Server:
             "coordinator": self._coordinator_trouble,
             "not_owning": self.not_owning,
             "given_up": self._not_served_again,
+            "given_up_why": {str(each): why for each, why in self._given_up_told.told(self._not_served_again).items()},
             "tls": network_trouble(self._host.network),
             "unreachable": unreachable(self._host.network),
             "clock": self._clock.health(),

@@ -21,9 +21,15 @@ TELLING_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "given-up-partitions-untold": Mutation(
         "polonaise.node.condition",
-        '    found += _given_up(health.get("given_up", ()))\n',
+        '    found += _given_up(health.get("given_up_why", dict.fromkeys(health.get("given_up", ()), "")))\n',
         "",
         "P13: the status does not say that a server can't serve partitions, and has given them up",
+    ),
+    "given-up-told-for-ever": Mutation(
+        "polonaise.server.givenup",
+        " for each in partitions if each not in self._elsewhere}\n",
+        " for each in partitions}\n",
+        "P13: a server says that it can't serve partitions, long after another one serves them",
     ),
     "missing-servers-dropped": Mutation(
         "polonaise.admin.cluster",

@@ -186,7 +186,8 @@ COORDINATOR_TROUBLE: Final = _gauge(
     "the first answer or failure; `/health` says why.",
 )
 GIVEN_UP: Final = _gauge(
-    "server_given_up_partitions", "Partitions that the server can't serve, and has given up for others to take over."
+    "server_given_up_partitions",
+    "Partitions that the server can't serve, has given up for others to take over, and nobody serves since.",
 )
 MISSING_SERVERS: Final = _gauge(
     "server_missing_servers",
