@@ -21,7 +21,9 @@ from polonaise.server.settings import ServerSettings
 from polonaise.terms import NO_SESSION, NO_TRANSACTION
 from polonaise.testing.memory import MemoryHost
 from polonaise.wire.messages import Join
+from rigs.town import Town, held_down, in_a_town
 from rigs.unretrieved import errors_nobody_took
+from rigs.waiting import wait_until
 
 CLOSING, CRC = 12, 99
 VALUE = PartitionValue(1, 8, ("A", "B", "C"), None, {name: Engagement(7) for name in "ABC"})
@@ -138,3 +140,25 @@ async def test_a_mistake_of_ours_that_an_attempt_does_not_wait_for_is_told_all_t
     with errors_nobody_took() as told:
         await cancelled_as_its_replicas_fail(mistake)
     assert mistake in told
+
+
+@in_a_town
+async def test_why_an_earlier_life_of_a_replica_was_not_copied_to_is_not_told_of_its_next_one(town: Town) -> None:
+    await town.append(b"1" * 1000)
+    late = town.cluster.storage[2]
+    name = town.cluster.storage_id(late)
+    held_down(late, wiped=True)
+    late.machine.disk.fill(600)
+    late.let_up()
+
+    def told() -> str:
+        """What is told of it while it takes no part."""
+        return str(town.server.health()["partitions"].get("0", {}).get("late", {}).get(name, "it takes part"))
+
+    await wait_until(lambda: "no space left" in told())
+    held_down(late)
+    late.machine.disk.free()
+    late.let_up()
+    await wait_until(lambda: "no space left" not in told())
+    assert told() == ""
+    await wait_until(lambda: told() == "it takes part")

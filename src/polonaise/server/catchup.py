@@ -73,12 +73,17 @@ class CatchUp:
     async def _bring_up_to_date(self, name: StorageId) -> None:
         """Bring one late replica up to date, again and again, until the session ends."""
         link = self._links[name]
+        connection = link.session
         while self._owner.session is self._session:
             if link.session is None:  # no polling: in thousands of partitions that would cost much
                 self._owner.readiness.replica_not_copied(name)
                 await link.connected()
             # At random: a node that connects is late in all partitions, which should not look at the same moment.
             await asyncio.sleep(_LOOK_S * (0.5 + self._host.random.random()))
+            if link.session is not connection:
+                # What kept the node's earlier life from being copied to, such as a full disk, may be over.
+                connection = link.session
+                self._owner.readiness.replica_late(name, "")
             # Copies go over the bulk connection. The wait above was for the session connection.
             if link.bulk is None:
                 continue

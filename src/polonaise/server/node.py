@@ -789,7 +789,8 @@ class Server:
             "replication_factor": self.replication_factor,
             "storage": {
                 name: {
-                    **self._storage_health.answers.get(name, {}),
+                    # Not what a node said before it went.
+                    **({} if link.session is None else self._storage_health.answers.get(name, {})),
                     "address": link.address,
                     "connected": link.session is not None,
                     "connected_at": None if link.session is None else link.session_address,
