@@ -13,7 +13,7 @@ from sqlalchemy.engine.interfaces import ReflectedColumn
 from sqlalchemy.exc import DBAPIError
 
 from polonaise.errors import ViewUnfit
-from polonaise.views.columntypes import ALTER_OWN, catalogued, check_own_types
+from polonaise.views.columntypes import ALTER_OWN, OTHER_NAME, catalogued, check_own_types
 from polonaise.views.databaseerrors import Trouble, trouble_in
 from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE, folded
 from polonaise.views.writerconnection import WriterConnection
@@ -30,6 +30,7 @@ def create_tables(writer: WriterConnection, tables: Sequence[Table]) -> None:
     for tries_left in reversed(range(_CREATE_TRIES)):
         try:
             with writer.transaction() as db:
+                _check_spelling(db, tables)
                 for metadata in {table.metadata: None for table in tables}:
                     metadata.create_all(db)
             return
@@ -38,12 +39,31 @@ def create_tables(writer: WriterConnection, tables: Sequence[Table]) -> None:
                 raise
 
 
+def _check_spelling(db: Connection, tables: Sequence[Table]) -> None:
+    """Raise `ViewUnfit` if the database takes a table's name for that of one which is there in another spelling.
+
+    Where MariaDB makes all names lower (`lower_case_table_names=1`), that can't be told from its own.
+    """
+    kind, inspector = db.dialect.name, inspect(db)
+    if kind != SQLITE and not (kind in MARIADB and db.exec_driver_sql("SELECT @@lower_case_table_names").scalar() == 2):
+        return
+    for table in tables:
+        names = inspector.get_table_names(table.schema)
+        alike = [name for name in names if name.lower() == table.name.lower()]
+        if alike and table.name not in alike:
+            raise ViewUnfit(
+                f"table {table.fullname} can't be had beside {alike[0]}, which the database takes for the same: "
+                f"{OTHER_NAME}, which differs in more than its case; or if it is meant, write it as it is there"
+            )
+
+
 def check_tables(db: Connection, tables: Sequence[Table], own: Sequence[Table]) -> None:
     """Raise `ViewUnfit` unless all these tables exist, can take the declared rows, and roll back with a transaction.
 
     `own` are Polonaise's own ones, such as that of the marks. Rows of these are read back as they were written, one for
     each key.
     """
+    _check_spelling(db, [*own, *tables])
     for table in own:
         _check_columns(db, table, ALTER_OWN)
     for table in tables:

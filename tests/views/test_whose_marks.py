@@ -1,0 +1,109 @@
+"""Two views that name one table of marks, or what their database takes for one: the second is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Column, Connection, Integer, MetaData, Table
+
+from polonaise.errors import ViewUnfit
+from polonaise.terms import Transaction
+from polonaise.views.sql import SqlView
+from rigs.bankview import Bank, transactions
+from rigs.databases import engine_at, execute
+
+others = MetaData()
+visits = Table("Visits", others, Column("id", Integer, primary_key=True, autoincrement=False))
+
+
+class Visits(SqlView):
+    """A view that has nothing in common with `Bank`."""
+
+    metadata = others
+
+    def apply(self, tx: Transaction, db: Connection) -> None:
+        db.execute(visits.insert(), {"id": tx.id})
+
+
+class Grown(Bank):
+    """A later version of `Bank`, with a table more."""
+
+    metadata = MetaData()
+
+
+for each in [*Bank.metadata.sorted_tables, *others.sorted_tables]:  # type: ignore[union-attr]
+    each.to_metadata(Grown.metadata)
+
+
+@pytest.fixture
+async def views() -> AsyncIterator[Callable[..., Any]]:
+    made: list[SqlView] = []
+
+    def make(url: str, kind: type[SqlView], **options: Any) -> SqlView:
+        made.append(kind(url, **options))
+        return made[-1]
+
+    yield make
+    for view in made:
+        await view.close()
+
+
+async def test_a_view_with_the_marks_of_another_one_is_refused(url: str, views: Callable[..., Any]) -> None:
+    await views(url, Bank).high_water_mark(0)
+    for _ in range(2):
+        with pytest.raises(ViewUnfit, match=r"polonaise_marks holds the marks of another view, which keeps .*journal"):
+            await views(url, Visits).high_water_mark(0)
+    assert await views(url, Bank).high_water_mark(0) == -1
+    assert await views(url, Visits, marks_table="visits_marks").high_water_mark(0) == -1
+
+
+async def test_of_two_views_that_begin_with_the_same_marks_at_once_one_is_refused(
+    url: str, views: Callable[..., Any]
+) -> None:
+    made = [views(url, kind) for kind in (Bank, Visits) * 3]
+    found = await asyncio.gather(*(view.high_water_mark(0) for view in made), return_exceptions=True)
+    refused = {type(view) for view, said in zip(made, found, strict=True) if isinstance(said, ViewUnfit)}
+    served = {type(view) for view, said in zip(made, found, strict=True) if said == -1}
+    assert len(refused) == len(served) == 1
+    assert refused != served
+
+
+async def test_a_view_that_has_grown_or_is_of_an_earlier_version_keeps_its_marks(
+    url: str, views: Callable[..., Any]
+) -> None:
+    bank = views(url, Bank)
+    await bank.high_water_mark(0)
+    await bank.apply_run(transactions(2))
+    assert await views(url, Grown).high_water_mark(0) == 1
+    assert await views(url, Bank).high_water_mark(0) == 1
+    execute(url, "DELETE FROM polonaise_marks_given")
+    assert await views(url, Grown).high_water_mark(0) == 1
+
+
+async def test_a_view_takes_marks_over_whose_tables_were_dropped(url: str, views: Callable[..., Any]) -> None:
+    await views(url, Bank).high_water_mark(0)
+    execute(url, "DROP TABLE journal", "DROP TABLE accounts", "DELETE FROM polonaise_marks")
+    assert await views(url, Visits).high_water_mark(0) == -1
+    with pytest.raises(ViewUnfit, match=r"another view, which keeps [Vv]isits"):
+        await views(url, Bank).high_water_mark(0)
+
+
+@pytest.mark.parametrize("kind", [Bank, Visits])
+async def test_marks_whose_names_differ_in_case_are_two_tables_or_refused(
+    url: str, views: Callable[..., Any], kind: type[SqlView]
+) -> None:
+    await views(url, Bank, marks_table="Marks").high_water_mark(0)
+    assert await views(url, Bank, marks_table="Marks").high_water_mark(0) == -1
+    with engine_at(url) as engine, engine.connect() as db:
+        is_told_apart = engine.dialect.name == "postgresql" or (
+            engine.dialect.name != "sqlite" and db.exec_driver_sql("SELECT @@lower_case_table_names").scalar() == 0
+        )
+        is_spelled = engine.dialect.name == "sqlite"
+    if is_told_apart or (kind is Bank and not is_spelled):
+        assert await views(url, kind, marks_table="marks").high_water_mark(0) == -1
+    else:
+        with pytest.raises(ViewUnfit, match=r"takes for the same|holds the marks of another view"):
+            await views(url, kind, marks_table="marks").high_water_mark(0)
