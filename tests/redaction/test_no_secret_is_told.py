@@ -300,6 +300,7 @@ PLACES = {
     "fragments": _A_STORE,
     "table": DATABASES[:1] + DATABASES[7:9] + DATABASES[11:13],
     "nodes": _A_LOG[-1:],
+    "server": _A_LOG[-1:],
     "master": ["sparc://user:{}@h:1"],
 }
 """What may be in an address, for each parameter that takes one."""
@@ -323,6 +324,7 @@ FINE = {
     "copies": "0",
     "partitions": "1",
     "zone": "north",
+    "server": "server-0",
 }
 
 
