@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, TypeVar, cast
 
@@ -32,8 +32,8 @@ T = TypeVar("T")
 
 _log = logging.getLogger("polonaise.client")
 
-_LOOK_S: Final = 1.0
-"""Seconds between looks whether the view has gone back, while nothing arrives."""
+_LOOK_S: Final = 2.0
+"""Seconds between looks whether a view has gone back, or is away, for a client that may have nothing to apply."""
 _A_MARK: Final = "the id of the last transaction that was applied, -1 for none"
 
 
@@ -106,6 +106,10 @@ class Applier:
         self._view_mark = NO_TRANSACTION
         """The view's own mark: what the view last named, or reached by applying."""
         self._own = takes_own(view)
+        self._to_be_asked = False
+        """Whether the view's mark is asked for before anything else is applied."""
+        self._was_away = False
+        """Whether the view was away when that was asked for."""
         self.form = form
         self.mounting: Mounting
 
@@ -131,8 +135,11 @@ class Applier:
         """
         apply = self._apply_together if hasattr(self._view, "apply_run") else self._apply_each
         while True:
+            await self._arrived.wait()
+            self._arrived.clear()
             try:
-                await self._until_arrived()
+                if self._to_be_asked:
+                    await self._ask_again()
                 while self._queue:
                     await apply()
                     self._give_back()
@@ -141,29 +148,24 @@ class Applier:
                 self.mounting.stop(error)
                 return
 
-    async def _until_arrived(self) -> None:
-        """Wait for batches, and meanwhile look now and then whether the view has gone back, if it can say so."""
-        stepped_back: Callable[[PartitionId], Awaitable[bool]] | None = getattr(self._view, "stepped_back", None)
-        while stepped_back is not None and not self._arrived.is_set():
-            try:
-                async with asyncio.timeout(_LOOK_S):
-                    await self._arrived.wait()
-            except TimeoutError:
-                await self._look(stepped_back)
-        await self._arrived.wait()
-        self._arrived.clear()
+    def look(self, error: ViewUnavailable | None) -> None:
+        """Have the view asked for its mark before anything is applied: it has gone back, or is away, as `error` says.
 
-    async def _look(self, stepped_back: Callable[[PartitionId], Awaitable[bool]]) -> None:
-        """Go on from the view's mark if it has gone back, and wait for a view that is away."""
-        before = self._view_mark
-        try:
-            if await stepped_back(self._partition):
-                await self._follow_view()
-        except ViewUnavailable as error:
+        It is asked by the task that applies, because a mark that was asked for while a run was applied is no news.
+        """
+        if error is not None:
             self._note(error)
-            await self._follow_view()
-            if self._view_mark == before:
-                self._mark.trouble = None
+            self._was_away = True
+        self._to_be_asked = True
+        self._arrived.set()
+
+    async def _ask_again(self) -> None:
+        """Go on from the view's mark, once it can be had."""
+        was_away, before = self._was_away, self._view_mark
+        self._to_be_asked = self._was_away = False
+        await self._follow_view()
+        if was_away and self._view_mark == before:
+            self._mark.trouble = None
 
     def _give_back(self) -> None:
         """Drop the batches that are applied, and give their bytes back as credit."""
@@ -387,3 +389,23 @@ def _with_bodies(
     for id, (header, client, generation, sequence) in islice(enumerate(rows, batch.first), skipped, None):
         if generation >= 0 or own:
             yield Transaction(partition, id, header, bodies.get(id, b""), time_us, client, generation, sequence)
+
+
+async def watch_view(
+    stepped_back: Callable[[], Awaitable[Collection[PartitionId]]], appliers: Mapping[PartitionId, Applier]
+) -> None:
+    """Look now and then whether the view has gone back, for all partitions together; run as a task.
+
+    Without it, a database that was restored would be noticed with the next transaction of each partition only.
+    """
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        away: ViewUnavailable | None = None
+        partitions: Collection[PartitionId]
+        try:
+            partitions = await stepped_back()
+        except PolonaiseError as error:  # any other is met again by who asks for the mark, and tells what to do
+            partitions, away = list(appliers), error if isinstance(error, ViewUnavailable) else None
+        for partition in partitions:
+            if partition in appliers:
+                appliers[partition].look(away)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple, Self, TypeAlias
 
 from polonaise.client.appends import PartitionAppends
-from polonaise.client.applying import Applier, MarkOnly
+from polonaise.client.applying import Applier, MarkOnly, watch_view
 from polonaise.client.bodies import BodyFetcher
 from polonaise.client.discovery import Discovery
 from polonaise.client.links import Links
@@ -87,6 +87,8 @@ class Connected:
         self.topic = topic
         """The name of the topic whose partitions these are; empty for the log's own partitions, in no topic."""
         self._partitions: dict[PartitionId, _Partition] = {}
+        self._appliers: dict[PartitionId, Applier] = {}
+        """By partition: what applies its feed to the view; empty for a client without a view."""
         self._tasks: list[asyncio.Task[None]] = []
         self._submitted: dict[int, asyncio.Task[Receipt]] = {}
         """The tasks of unfinished submissions, by number; `close` cancels them."""
@@ -304,6 +306,10 @@ class Connected:
             )
             taker = Applier(self._host, self._view, partition, appends.mark, bodies, self._form, self._settings)
             self._tasks.append(self._host.spawn(taker.apply_all(), f"client: apply partition {partition}"))
+            if not self._appliers and (stepped_back := getattr(self._view, "stepped_back", None)) is not None:
+                watching = watch_view(stepped_back, self._appliers)
+                self._tasks.append(self._host.spawn(watching, "client: watch the view"))
+            self._appliers[partition] = taker
         mounting = Mounting(
             self._host, appends, taker, self._routes, self._links, self._settings, self._identified, self._own_id
         )

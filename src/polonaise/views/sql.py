@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy import Connection, Engine, MetaData, Table
 from sqlalchemy.engine import URL
@@ -31,9 +31,6 @@ from polonaise.views.worker import Worker, end_all
 from polonaise.views.writerconnection import WriterConnection
 
 T = TypeVar("T")
-
-_LOOK_S: Final = 2.0
-"""Seconds between looks at the marks while nothing is applied."""
 
 
 class SqlView:
@@ -122,7 +119,6 @@ class SqlView:
         self._prepared = False
         self._fences_prepared = False
         self._cluster = ""
-        self._look_at_s = 0.0
 
     # ------------------------------------------------------------------ for the application to say
 
@@ -267,21 +263,18 @@ class SqlView:
         """Return the last id of the partition that is applied in the database; -1 for none."""
         return await self._do(partition, self._told_mark, partition)
 
-    async def stepped_back(self, partition: PartitionId) -> bool:
-        """Return whether the database has less of the partition than it had: for a client that has nothing to apply.
+    async def stepped_back(self) -> Collection[PartitionId]:
+        """Return the partitions of which the database has less than it had. A client asks now and then.
 
-        It is looked at for all partitions together, every `_LOOK_S` seconds. Raises `ViewUnavailable` for one that is
-        away.
+        Raises `ViewUnavailable` for a database that is away.
         """
-        now_s = asyncio.get_running_loop().time()
-        if now_s >= self._look_at_s:
-            self._look_at_s = now_s + _LOOK_S
+        if (marks := self._reached.now()) and self._workers:
             try:
-                await self._do(partition, self._look)
+                await self._do(next(iter(marks)), self._look)
             except ViewUnavailable:
                 if not self._reached.behind:
                     raise
-        return partition in self._reached.behind
+        return self._reached.behind
 
     async def apply_run(self, run: Sequence[Transaction]) -> TransactionId:
         """Apply a run of one partition in one SQL transaction, unless another process has. Return the mark reached.
