@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from polonaise.client.appends import PartitionAppends
 from polonaise.client.copies import CopiedReceipt
@@ -38,6 +39,10 @@ Context: TypeAlias = Callable[..., Awaitable[Any] | Any]
 A plain function or a coroutine function. It may run several times, each time on what the view holds by then, so it must
 do nothing but read the view's state and build.
 """
+
+
+IN_CONTEXT: Final[ContextVar[PartitionId | None]] = ContextVar("polonaise_in_context", default=None)
+"""The partition of the context that runs; None outside. So a view knows which mark the context is judged at."""
 
 
 class OutcomeKind(enum.Enum):
@@ -149,6 +154,7 @@ class Running:
                 if mark is None:
                     mark = await run.begin()
                 draft = Draft(appends.partition, mark, limits, self._encode)
+                before = IN_CONTEXT.set(appends.partition)
                 try:
                     value = context(draft, *args)
                     if value is not None and hasattr(value, "__await__"):
@@ -157,6 +163,7 @@ class Running:
                 finally:
                     # Refuses what a task that the context left behind would add. By now the append counts by itself,
                     # if there is one; the slot was held so that what the context built could surely be appended.
+                    IN_CONTEXT.reset(before)
                     draft.end()
                     appends.admission.give_back()
                 del draft  # frees its bodies: thousands of contexts may wait for a fate at a time

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, cast
 
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import Select
 
+from polonaise.client.running import IN_CONTEXT
 from polonaise.errors import ViewUnavailable
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.databaseerrors import first_line, trouble_in
@@ -49,31 +50,45 @@ class Reached:
         self.behind = frozenset()
 
     def now(self) -> Mapping[PartitionId, TransactionId]:
-        """Return the marks as they are now; a state that is fixed after this has to have them."""
-        return self._marks.copy()
+        """Return the marks as they are now; a state that is fixed after this has to have them.
+
+        In a context only the mark of its partition: its locks are judged at that, and it costs the same however many
+        partitions the view has.
+        """
+        partition = IN_CONTEXT.get()
+        if partition is None or not self._marks:
+            return self._marks.copy()
+        return {partition: self._marks.get(partition, NO_TRANSACTION)}
 
     def check(self, db: Connection, marks: Mapping[PartitionId, TransactionId]) -> None:
         """Fix the state that this transaction reads, of which this is the first statement, and check that it has these.
 
         Raises `ViewUnavailable` if it does not.
         """
-        found = self._found(db)
-        below = [(at, mark) for at, mark in marks.items() if found.get(at, NO_TRANSACTION) < mark]
-        self.behind = frozenset(partition for partition, _ in below)
+        found = self._found(db, marks)
+        below = {at: mark for at, mark in marks.items() if found.get(at, NO_TRANSACTION) < mark}
+        self.behind = self.behind - marks.keys() | below.keys()
         if below:
-            partition, mark = below[0]
+            partition, mark = next(iter(below.items()))
             raise ViewUnavailable(
                 f"the database has stepped back: partition {partition} was applied up to {mark}, and table "
                 f"{self._table.fullname} says {found.get(partition, NO_TRANSACTION)}: {_DONE_AGAIN}"
             )
 
-    def _found(self, db: Connection) -> dict[PartitionId, TransactionId]:
-        """Return the marks in the database. With each read, so by the shortest way: compiled once."""
+    def _found(self, db: Connection, wanted: Collection[PartitionId]) -> dict[PartitionId, TransactionId]:
+        """Return the marks in the database, of the wanted partitions at least.
+
+        With each read, so by the shortest way: compiled once.
+        """
+        statement = self._statement(db)
+        if len(wanted) == 1:
+            (partition,) = wanted
+            statement += f" WHERE {db.dialect.identifier_preparer.quote('partition')} = {partition:d}"
         try:
             if db.dialect.name == SQLITE:
                 driver = cast(sqlite3.Connection, db.connection.dbapi_connection)
-                return dict(driver.execute(self._statement(db)).fetchall())
-            return {row[0]: row[1] for row in db.exec_driver_sql(self._statement(db))}
+                return dict(driver.execute(statement).fetchall())
+            return {row[0]: row[1] for row in db.exec_driver_sql(statement)}
         except (DBAPIError, sqlite3.Error) as error:
             if trouble_in(error) is not None:
                 raise

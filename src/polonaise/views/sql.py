@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
@@ -165,7 +165,10 @@ class SqlView:
         connection, or when the database goes away meanwhile or ends the transaction because of others, and `Forked` in
         a child of the process that has used the view.
         """
-        if not (marks := self._reached.now()):  # no client follows the log with it
+        return self._reading(self._reached.now())
+
+    def _reading(self, marks: Mapping[PartitionId, TransactionId]) -> AbstractContextManager[Connection]:
+        if not marks:  # no client follows the log with it
             return self._database.reading()
         return self._database.reading(lambda db: self._reached.check(db, marks))
 
@@ -181,8 +184,10 @@ class SqlView:
         if self._readers is None:
             self._readers = ThreadPoolExecutor(self._readers_max, thread_name_prefix="polonaise-view-reader")
 
+        marks = self._reached.now()  # here, because the thread does not know of a context that calls this
+
         def call() -> T:
-            with self.reading() as db:
+            with self._reading(marks) as db:
                 return function(db, *args)
 
         return await asyncio.get_running_loop().run_in_executor(self._readers, call)
