@@ -632,6 +632,8 @@ async def test_a_server_that_could_not_serve_is_nobody_who_takes_over(town: Town
     (row,) = (each for each in given_up.servers if each.server == other)
     reaching = replace(row, reached=frozenset(each.name for each in status.storage))
     assert "has given up" in without(replace(given_up, servers=[given_up.servers[0], reaching]))
+    no_store = replace(reaching, unable=("the fragment store is away",), given_up=())
+    assert "fragment store is away" in without(replace(given_up, servers=[given_up.servers[0], no_store]))
     assert (
         without(replace(given_up, servers=[*given_up.servers, replace(reaching, server=99, unable=(), given_up=())]))
         == ""

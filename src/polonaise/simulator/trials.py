@@ -321,7 +321,7 @@ class Trials:
         await self._nothing_is_given_up()
         # Or a lease that ran out during the faults, or a server that settles only now, could still change owners.
         await asyncio.sleep(LEASE_S + max(LEASE_S, self._cluster.knobs.server.settle_s) + _TAKE_OVER_S)
-        owned = self._owned()
+        owned, held = self._owned(), self._held()
         # Owners go on last: those that could take over look at them first.
         servers = sorted(self._cluster.servers, key=lambda node: node.name in owned.values())
         processes = [node.process for node in servers if node.process is not None]
@@ -332,8 +332,10 @@ class Trials:
             process.resume()
             await asyncio.sleep(_LATER_S)
         await asyncio.sleep(LEASE_S)
-        if self._owned() != owned:
-            raise Violation("P11 availability", f"servers that work to keep what they own: {owned}", f"{self._owned()}")
+        if self._held() != held:
+            raise Violation("P11 availability", f"servers that work to keep what they own: {held}", f"{self._held()}")
+        # A session may just begin anew, such as with a replica that was not there and has caught up by now.
+        await self._observer.until(REPAIR_S, lambda: self._owned() == owned)
 
     async def _stopped_servers_are_replaced(self) -> None:
         """Pause an owner for longer than its lease: the other servers must take over all that it owns.
@@ -495,12 +497,16 @@ class Trials:
 
     def _owned(self) -> dict[int, str]:
         """Return, by partition, the name of the server that has a session in it; of two servers, the later owner's."""
+        return {partition: name for partition, (_, name) in self._held(in_session=True).items()}
+
+    def _held(self, *, in_session: bool = False) -> dict[int, tuple[int, str]]:
+        """Return, by partition, generation and name of its latest owner; if told so, of those with a session."""
         latest: dict[int, tuple[int, str]] = {}
         for name, server in self._cluster.owners.items():
             for partition, served in server.partitions.items():
-                if served.owner.session is not None:
+                if served.owner.session is not None or not in_session:
                     latest[partition] = max(latest.get(partition, (-1, "")), (served.generation, name))
-        return {partition: name for partition, (_, name) in sorted(latest.items())}
+        return dict(sorted(latest.items()))
 
 
 _TRIALS: Final[tuple[tuple[float, Callable[[Trials], Awaitable[None]]], ...]] = (
