@@ -70,6 +70,12 @@ def test_a_table_of_another_application_is_neither_added_to_nor_emptied(url: str
     assert rows(url) == [(1, 1000)]
 
 
+def test_of_two_views_whose_names_differ_in_case_the_second_is_refused_by_sqlite(sqlite_url: str) -> None:
+    prepare(sqlite_url)
+    with pytest.raises(ViewUnfit, match="table Sums can't be had beside sums, which the database takes for the same"):
+        prepare(sqlite_url, Shape("Sums", SUMS.fields, SUMS.key, SUMS.merge))
+
+
 def test_a_first_mark_that_stands_for_nothing_does_not_make_rows_the_view_s(url: str) -> None:
     with prepared(url) as table:
         assert not table.merge(one(1, 1), {0: 5}, {0: 6, 1: 0}), "which writes the first mark of partition 1"

@@ -30,7 +30,6 @@ def create_tables(writer: WriterConnection, tables: Sequence[Table]) -> None:
     for tries_left in reversed(range(_CREATE_TRIES)):
         try:
             with writer.transaction() as db:
-                _check_spelling(db, tables)
                 for metadata in {table.metadata: None for table in tables}:
                     metadata.create_all(db)
             return
@@ -39,7 +38,29 @@ def create_tables(writer: WriterConnection, tables: Sequence[Table]) -> None:
                 raise
 
 
-def _check_spelling(db: Connection, tables: Sequence[Table]) -> None:
+def check_tables(db: Connection, tables: Sequence[Table], own: Sequence[Table]) -> None:
+    """Raise `ViewUnfit` unless all these tables exist, can take the declared rows, and roll back with a transaction.
+
+    `own` are Polonaise's own ones, such as that of the marks. Rows of these are read back as they were written, one for
+    each key.
+    """
+    for table in own:
+        _check_columns(db, table, ALTER_OWN)
+    for table in tables:
+        _check_columns(db, table, "alter it")
+    for table in own:
+        check_own_types(db, table)
+        wrong = _wrong_key(db, table, own=True)
+        if wrong:
+            raise ViewUnfit(
+                f"table {table.fullname} is of another shape: it has to have a primary key, or a unique index, over "
+                f"exactly ({_names(table.primary_key)}), and no other one; it {wrong}: {ALTER_OWN}"
+            )
+    for table in [*own, *tables]:
+        _check_transactional(db, table)
+
+
+def check_spelling(db: Connection, tables: Sequence[Table]) -> None:
     """Raise `ViewUnfit` if the database takes a table's name for that of one which is there in another spelling.
 
     Where MariaDB makes all names lower (`lower_case_table_names=1`), that can't be told from its own.
@@ -55,29 +76,6 @@ def _check_spelling(db: Connection, tables: Sequence[Table]) -> None:
                 f"table {table.fullname} can't be had beside {alike[0]}, which the database takes for the same: "
                 f"{OTHER_NAME}, which differs in more than its case; or if it is meant, write it as it is there"
             )
-
-
-def check_tables(db: Connection, tables: Sequence[Table], own: Sequence[Table]) -> None:
-    """Raise `ViewUnfit` unless all these tables exist, can take the declared rows, and roll back with a transaction.
-
-    `own` are Polonaise's own ones, such as that of the marks. Rows of these are read back as they were written, one for
-    each key.
-    """
-    _check_spelling(db, [*own, *tables])
-    for table in own:
-        _check_columns(db, table, ALTER_OWN)
-    for table in tables:
-        _check_columns(db, table, "alter it")
-    for table in own:
-        check_own_types(db, table)
-        wrong = _wrong_key(db, table, own=True)
-        if wrong:
-            raise ViewUnfit(
-                f"table {table.fullname} is of another shape: it has to have a primary key, or a unique index, over "
-                f"exactly ({_names(table.primary_key)}), and no other one; it {wrong}: {ALTER_OWN}"
-            )
-    for table in [*own, *tables]:
-        _check_transactional(db, table)
 
 
 def check_key_texts(db: Connection, table: Table) -> None:

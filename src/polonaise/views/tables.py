@@ -45,7 +45,7 @@ from polonaise.views.columntypes import DECIMAL, check_types
 from polonaise.views.database import Database, check_file
 from polonaise.views.databaseerrors import first_line
 from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE, check_names, folded
-from polonaise.views.fitness import check_key, check_key_texts, check_tables, create_tables
+from polonaise.views.fitness import check_key, check_key_texts, check_spelling, check_tables, create_tables
 from polonaise.views.letters import DeadLetters, RefusedRows
 from polonaise.views.lostmarks import check_rows_made
 from polonaise.views.marks import DefinitionKept, Marks, first_row
@@ -154,6 +154,7 @@ class MarkedTable:
         self._prepared = False
 
     def _check(self, db: Connection) -> None:
+        check_spelling(db, [self._table, self._marks.table, self._kept.table])
         check_tables(db, [self._table], [self._marks.table, self._kept.table])
         check_key_texts(db, self._table)
         check_key(db, self._table)
