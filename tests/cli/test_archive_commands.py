@@ -68,8 +68,23 @@ def test_archive_leaves_no_directory_where_it_may_begin_no_store(shell: Shell, t
     assert (said.status, "its servers have a store already" in said.errors) == (1, True)
     assert str(tmp_path / "store") in said.errors
     assert not other.exists()
-    assert shell.run("archive", "init", address, other).status == 0
+    second = shell.run("archive", "init", address, other)
+    assert (second.status, f"have another store, {tmp_path / 'store'}, and don't read this one" in second.errors) == (
+        0,
+        True,
+    )
+    assert not shell.run("archive", "init", address, tmp_path / "store").errors
     assert shell.run("archive", "run", address, other, "--rest").status == 0
+
+
+@pytest.mark.parametrize("command", ["init", "run"])
+def test_archive_makes_the_last_directory_of_a_store_only(shell: Shell, tmp_path: Path, command: str) -> None:
+    """Those above it may be on what is not mounted."""
+    shell.cluster()
+    shell.refuses(
+        "archive", command, "memory:log", tmp_path / "no" / "such", code="not_found", naming=str(tmp_path / "no")
+    )
+    assert not (tmp_path / "no").exists()
 
 
 def test_an_empty_directory_is_a_new_store_when_somebody_says_so(shell: Shell, tmp_path: Path) -> None:

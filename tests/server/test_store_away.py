@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from polonaise.admin.archive import archive
 from polonaise.admin.cluster import ClusterObserver, ClusterStatus, Wellness
 from polonaise.admin.safestop import safe_to_stop
-from polonaise.errors import AccessDenied
+from polonaise.client.log import Log
+from polonaise.errors import AccessDenied, NotFound
 from polonaise.fragments.history import FragmentHistory
 from polonaise.fragments.mark import MARK, mark_of
 from polonaise.node.condition import conditions_in, server_troubles
@@ -202,3 +204,29 @@ async def test_a_partition_that_only_a_listing_hinders_goes_to_another_server(to
     town.nodes[1].crash()
     await town.until(lambda: town.nodes[1].running and town.at(1).given_up)
     await town.all_served(0)
+
+
+@with_two_ways
+async def test_no_second_store_is_begun_while_the_server_with_the_store_owns_nothing(town: TwoWays) -> None:
+    """Its store is away, so it is given nothing; the owner of all was started without one."""
+    town.without_store, town.stores[0].unmounted = True, True
+    town.nodes[1].crash()
+    await town.until(lambda: town.nodes[1].running and town.at(1).followed)
+    held_down(town.nodes[0])
+    await town.all_served(1)
+    new = SimulatedStore(town.world)
+
+    async def begin(log: Log) -> None:
+        async for _ in archive(log, new, 0, rest=True, timeout=LONG_S):
+            pass
+
+    town.nodes[0].let_up()
+    await town.until(lambda: town.nodes[0].running and town.at(0).followed and town.at(0).store_trouble)
+    assert town.served(1) == [*range(PARTITIONS)]
+    with pytest.raises(NotFound, match="its servers have a store already"):
+        await town.application("archivist", begin)
+    # One that can't be asked may know a store, too.
+    town.world.network.partition(town.nodes[0].name, "archivist")
+    with pytest.raises(NotFound, match="can't be asked whether it has a store"):
+        await town.application("archivist", begin)
+    assert not await new.list()

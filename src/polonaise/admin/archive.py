@@ -6,7 +6,8 @@ import builtins
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from polonaise.client.log import Log
 from polonaise.errors import (
@@ -15,6 +16,7 @@ from polonaise.errors import (
     FragmentDamaged,
     FragmentsAhead,
     LogForked,
+    PolonaiseError,
     UnsupportedFormat,
     WrongClusterKey,
 )
@@ -114,17 +116,45 @@ async def batch_left_out(
 
 
 async def check_may_begin(log: Log, store: ReadableStore, partition: PartitionId, timeout: float | None = None) -> None:
-    """Raise `NotFound` for a store without a mark if the log has a store: one that the owner of the partition knows.
+    """Raise `NotFound` for a store without a mark if the log has a store: one that any of its servers knows.
 
     The log would be archived a second time, from the beginning, and the servers would believe the mark where theirs is
-    not mounted. Asked before anything that waits: an owner takes nothing before it knows its store.
+    not mounted. One that owns nothing is asked, too: a server whose store is away is given nothing. One that can't be
+    asked may know a store. Asked before anything that waits: an owner takes nothing before it knows its store.
 
-    Raises what `is_marked` and `Log.health` raise.
+    Raises what `is_marked`, `Log.health` and `Log.servers_health` raise.
     """
     if await is_marked(store, log.cluster_key):
         return
-    if known := (await log.health(partition, timeout=timeout)).get("fragments"):
-        raise unmarked(store, f", and its servers have a store already ({known})")
+    owner = await log.health(partition, timeout=timeout)
+    told = await log.servers_health()
+    if known := stores_in([owner, *told.values()]):
+        raise unmarked(store, f", and its servers have a store already ({known[0]})")
+    for address, why in told.items():
+        if isinstance(why, PolonaiseError):
+            raise unmarked(
+                store, f", and its server {address} can't be asked whether it has a store (start or remove it; {why})"
+            )
+
+
+def stores_in(told: Iterable[Any]) -> list[str]:
+    """Return the fragment stores that servers name in their health reports; an error in place of one names none."""
+    return sorted({each["fragments"] for each in told if isinstance(each, dict) and each.get("fragments")})
+
+
+async def other_store(log: Log, store: ObjectStore) -> str:
+    """Return the store that the log's servers have if it is another one, by its address; empty if it is not.
+
+    Servers that can't be asked count for nothing. Raises what `Log.servers_health` raises.
+    """
+    known = stores_in((await log.servers_health()).values())
+    return "" if any(_place(each) == _place(str(store)) for each in known) else next(iter(known), "")
+
+
+def _place(store: str) -> str:
+    """Return the address of a store in one form: a server's directory may be relative, or a URL."""
+    path = store.removeprefix("file://")
+    return path.rstrip("/") if "://" in path else str(Path(path).absolute())
 
 
 async def _check_whole(log: Log, partition: PartitionId, timeout: float | None) -> None:

@@ -91,7 +91,9 @@ def run(
                 f"--until has ids of partitions {_listed(ends)}, and partitions {_listed(numbers)} are to be archived: "
                 "give an id for each of them"
             )
-        opened = open_store(store)  # here, because it makes the store's directory: not before there is a log
+        opened = open_store(
+            store, parents=False
+        )  # here, because it makes the store's directory: not before there is a log
         try:
             await into(opened, log, numbers)
         except BaseException:
@@ -174,16 +176,26 @@ def _say_archived_until(number: PartitionId, cut: Span | None, *, wrote: bool, a
 def init(address: LogAddress, store: Store) -> None:
     """Declare a store to be the log's: makes the directory if there is none, and marks it. Once for each store.
 
+    Of a path only the last directory is made. If the log's servers have another store, that is said: they don't read
+    this one.
+
     Only where no server has a store does `archive run` do it by itself, in S3, GCS, Azure or a directory that does not
     exist: else what belongs there may just not be mounted, and a second archive would begin below it.
     """
     from polonaise.admin import archive as archives
+    from polonaise.fragments.mark import MARK
     from polonaise.fragments.store import open_store
 
     async def work(log: Log) -> None:
-        opened = open_store(store)
+        opened = open_store(store, parents=False)
         await archives.init(log, opened)
         say(f"{opened} is the store of the log's fragments")
+        if other := await archives.other_store(log, opened):
+            typer.echo(
+                f"the log's servers have another store, {other}, and don't read this one: unless both are one "
+                f"place, or a second archive is what you want, remove {MARK} from this one",
+                err=True,
+            )
 
     with_log(address, work)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Collection
 from functools import partial
@@ -30,6 +31,7 @@ from polonaise.errors import (
     Closed,
     CoordinatorUnavailable,
     PolonaiseError,
+    ProtocolError,
     UnknownPartition,
     fresh,
 )
@@ -37,6 +39,7 @@ from polonaise.host import Host
 from polonaise.redaction import redacted
 from polonaise.terms import ClientId, PartitionId
 from polonaise.topics import ClusterTopics
+from polonaise.wire.messages import Health, HealthIs
 
 _log = logging.getLogger("polonaise.client")
 
@@ -348,6 +351,33 @@ class Connected:
         """
         self._check_open()
         return await self._discovery.topics()
+
+    async def servers_health(self) -> dict[str, dict[str, Any] | PolonaiseError]:
+        """Return the health report of each server that is registered or expected, or why there is none, by address.
+
+        A client that finds its cluster by servers knows those in its address and the owners. Raises
+        `CoordinatorUnavailable`, `ServersUnavailable`, `Closed`.
+        """
+        self._check_open()
+        try:
+            async with asyncio.timeout(self._settings.coordinator_s_max):
+                addresses = sorted(await self._discovery.server_addresses())
+        except TimeoutError:
+            raise CoordinatorUnavailable(
+                f"the coordinator did not tell of servers within {self._settings.coordinator_s_max:g} s"
+            ) from None
+        unmoved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def ask(address: str) -> dict[str, Any] | PolonaiseError:
+            try:
+                connection = await self._links.bulk(address, lambda: unmoved)
+                answer = await connection.request(Health(), deadline_s=self._settings.request_s_max)
+                told = json.loads(answer.document) if isinstance(answer, HealthIs) else None
+                return told if isinstance(told, dict) else ProtocolError(f"{address} did not answer with its health")
+            except PolonaiseError as error:
+                return error
+
+        return dict(zip(addresses, await asyncio.gather(*map(ask, addresses)), strict=True))
 
     def id_of(self, partition: PartitionId) -> PartitionId:
         """Return the id of a partition in the cluster, by which its fragments are named.

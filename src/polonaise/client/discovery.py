@@ -53,6 +53,10 @@ class Discovery(Protocol):
         """Return the partitions of the whole cluster, its own ones and its topics', read from the coordinator for this
         call."""
 
+    async def server_addresses(self) -> set[str]:
+        """Return the addresses of the servers that are registered or are to be there, also of those without partitions;
+        as far as it knows them."""
+
     async def unique_id(self) -> int:
         """Return a number that nobody in the cluster was given before."""
 

@@ -147,6 +147,10 @@ class ServerDiscovery:
         _, topics = await self._ask(ListTopics(), TopicsAre, parse_topics, {}, self._settings.coordinator_s_max)
         return topics
 
+    async def server_addresses(self) -> set[str]:
+        """Return the addresses in the list, and those of the owners: of other servers this client hears nothing."""
+        return {*self._listed, *self._learnt}
+
     async def unique_id(self) -> int:
         """Return a unique id. Each attempt is given a new one, so an id whose answer is lost stays unused."""
         _, unique_id = await self._ask(GetUniqueId(), UniqueIdIs, _id_in, {})

@@ -454,6 +454,11 @@ class Coordinator:
             if self._is_mine(server) or not self._leases.has_run_out(server, entry.version, now_s)
         ]
 
+    async def server_addresses(self) -> set[str]:
+        """Return the addresses of the servers that are registered or expected, whether they own anything or not."""
+        expected = (await self.expected_servers()).value.servers.values()
+        return {each.address for each in expected} | {each.address for each in await self.members()}
+
     async def expected_servers(self) -> Versioned[ExpectedServers]:
         """Return which servers the cluster is to have; none, with version -1, if no server has had a name yet."""
         await self._cluster()

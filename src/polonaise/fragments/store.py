@@ -325,8 +325,10 @@ class LateStore:
         await (await self._opened()).replace(path, data)
 
 
-def open_store(url: str, *, make: bool = True) -> ObstoreStore:
+def open_store(url: str, *, make: bool = True, parents: bool = True) -> ObstoreStore:
     """Return the store at this URL or path. A missing directory is made, unless `make` is False.
+
+    Those above it are made, too, unless `parents` is False: then a missing one is refused as `NotFound`.
 
     Raises `BadOption` for an address that names no store, `NotFound` for a missing directory that is not to be made,
     and for one that can't be made `AccessDenied`, `DiskFull` or `DiskFailed`. A bucket is not looked for before it is
@@ -342,6 +344,11 @@ def open_store(url: str, *, make: bool = True) -> ObstoreStore:
         made = not with_own_errors(str(directory), directory.exists)
         if made and not make:
             raise NotFound(f"no directory {directory}: mount what belongs there, or correct the address of the store")
+        if made and not parents and not with_own_errors(str(directory), directory.parent.exists):
+            raise NotFound(
+                f"no directory {directory.parent}, in which {directory.name} would be made: mount what belongs there, "
+                "make it, or correct the address of the store"
+            )
         try:
             with_own_errors(str(directory), lambda: make_directories(str(directory)))
         except NotADirectory as error:

@@ -133,6 +133,9 @@ class MemoryCoordinator:
     async def topics(self) -> ClusterTopics:
         return self.description.shape
 
+    async def server_addresses(self) -> set[str]:
+        return {owner.address for owner in self._assignment.value.owned.values()}
+
     async def unique_id(self) -> int:
         self._ids += 1
         return 100 + self._ids
