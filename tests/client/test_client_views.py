@@ -130,6 +130,24 @@ async def test_what_was_received_and_not_applied_survives_a_broken_connection(wo
     assert view.bodies == [b"0", b"1", b"2"]
 
 
+async def test_a_mark_that_a_view_can_not_tell_is_logged_once_for_the_same_cause(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Confused(Memo):
+        asked = 0
+
+        def high_water_mark(self, partition: int) -> int:
+            self.asked += 1
+            if self.asked <= 5:
+                raise ValueError("no idea" if self.asked <= 3 else "not sure")
+            return self.mark
+
+    client = await world.client(view=Confused())
+    await (await client.append(b"paid")).applied()
+    logged = [record.message for record in caplog.records if "did not return its high-water mark" in record.message]
+    assert [text.split(": ")[-1] for text in logged] == ["ValueError('no idea')", "ValueError('not sure')"]
+
+
 async def test_a_view_that_another_process_has_moved_on_is_not_given_it_again(world: World, view: Memo) -> None:
     view.fail_on = {1: 1}
     seen: list[int] = []

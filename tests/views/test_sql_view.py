@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, create_engine, event, func, select
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy.exc import DatabaseError, InvalidRequestError, OperationalError
 
 import polonaise
 from polonaise import testing
@@ -623,6 +623,36 @@ async def test_marks_without_any_of_the_views_tables_are_refused(
         Bank.metadata.drop_all(engine)
     with pytest.raises(ViewUnfit, match=r"none of the tables .* is there, and polonaise_marks says"):
         await views(url).high_water_mark(0)
+
+
+async def test_tables_that_are_dropped_under_a_view_are_made_again(url: str, view: Bank) -> None:
+    await view.apply_run(transactions(4))
+    execute(
+        url, *(f"DROP TABLE {name}" for name in ("journal", "accounts", "polonaise_marks", "polonaise_marks_given"))
+    )
+    with pytest.raises(DatabaseError):
+        await view.high_water_mark(0)
+    assert await view.high_water_mark(0) == -1
+    assert await view.apply_run(transactions(4)) == 3
+    check_fold(url, {0: 4})
+
+
+@pytest.mark.parametrize("rows", ["(0, 1, ''), (0, 1, '')", "(0, NULL, '')"], ids=["two", "of no number"])
+async def test_marks_of_another_shape_that_are_made_under_a_view_are_refused(
+    sqlite_url: str, views: Callable[..., Bank], rows: str
+) -> None:
+    view = views(sqlite_url)
+    await view.high_water_mark(0)
+    execute(
+        sqlite_url,
+        "DROP TABLE polonaise_marks",
+        "CREATE TABLE polonaise_marks (partition INT, high_water_mark BIGINT, cluster TEXT)",
+        f"INSERT INTO polonaise_marks VALUES {rows}",
+    )
+    with pytest.raises((InvalidRequestError, TypeError)):
+        await view.high_water_mark(0)
+    with pytest.raises(ViewUnfit, match="table polonaise_marks is of another shape"):
+        await view.high_water_mark(0)
 
 
 async def test_marks_of_an_earlier_version_are_remembered_when_they_are_read(

@@ -352,6 +352,7 @@ class Applier:
 
         Raises `ViewUnfit`, `Forked`, and `BadOption` for an answer that is no mark.
         """
+        logged = ""
         while True:
             try:
                 answer: Any = self._view.high_water_mark(self._partition)
@@ -363,8 +364,9 @@ class Applier:
             except BaseException as raised:  # noqa: BLE001 - the application's own code; asked until it answers
                 what = ordinary(raised, "the view")
                 text = f"the view did not return its high-water mark of partition {self._partition}: {what!r}"
-                _log.exception("%s", text)
-                self._mark.trouble = ViewFailed(text)
+                if text != logged:
+                    _log.exception("%s", text)
+                logged, self._mark.trouble = text, ViewFailed(text)
             else:
                 if not isinstance(mark, int) or not NO_TRANSACTION <= mark <= INT64_MAX:
                     raise wrong(f"the view's high_water_mark({self._partition})", mark, _A_MARK)

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from polonaise.errors import ViewUnavailable
 from polonaise.views.database import Database
 from polonaise.views.databaseerrors import Trouble, first_line, trouble_in
@@ -49,8 +51,9 @@ class RetryingWriter:
 
         What conflicts with other transactions is tried again only within `tried_s_max` seconds.
 
-        `lost` is called whenever a connection was lost or could not be had, before another one is tried: what comes
-        back may be another database, such as one that was restored.
+        `lost` is called whenever a connection was lost or could not be had, before another one is tried, and when the
+        database refuses the work, or has told what nobody expects: it may be another one, or have other tables, such
+        as one that was restored.
         """
         self._database = database
         self._pause = pause
@@ -75,6 +78,8 @@ class RetryingWriter:
             except Exception as error:
                 trouble = trouble_in(error)
                 if trouble is None:
+                    if isinstance(error, SQLAlchemyError | TypeError):
+                        self._lost()  # tables may have been dropped or made anew under a connection that goes on
                     raise
                 last = error
                 if trouble is not Trouble.PASSING:
