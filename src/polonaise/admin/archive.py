@@ -7,8 +7,9 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from polonaise.admin.asking import stores_in
 from polonaise.client.log import Log
 from polonaise.errors import (
     BeyondLog,
@@ -135,11 +136,6 @@ async def check_may_begin(log: Log, store: ReadableStore, partition: PartitionId
             raise unmarked(
                 store, f", and its server {address} can't be asked whether it has a store (start or remove it; {why})"
             )
-
-
-def stores_in(told: Iterable[Any]) -> list[str]:
-    """Return the fragment stores that servers name in their health reports; an error in place of one names none."""
-    return sorted({each["fragments"] for each in told if isinstance(each, dict) and each.get("fragments")})
 
 
 async def other_store(log: Log, store: ObjectStore) -> str:

@@ -40,6 +40,11 @@ _READS_MAX: Final = 16
 """How many partitions' values are read at the same time."""
 
 
+def stores_in(told: Iterable[Told]) -> list[str]:
+    """Return the fragment stores that servers name in their health documents; an error in place of one names none."""
+    return sorted({each["fragments"] for each in told if isinstance(each, dict) and each.get("fragments")})
+
+
 @asynccontextmanager
 async def opened_coordinator(address: str, role: str = CLIENT) -> AsyncGenerator[tuple[Host, Coordinator]]:
     """Open the coordinator with this address and a host to reach it and nodes by; close both at the end.

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Final
 
 from polonaise.admin.askedservers import ask_servers, disbelief
-from polonaise.admin.asking import Told, ask_health, not_named, opened_coordinator, trouble_in
+from polonaise.admin.asking import Told, ask_health, not_named, opened_coordinator, stores_in, trouble_in
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import (
     Assignment,
@@ -424,7 +424,7 @@ class ClusterObserver:
         servers, storage = await asyncio.gather(asyncio.gather(*asked_servers), asyncio.gather(*asked_storage))
         answers = dict(zip(sorted(addresses), servers, strict=True))
         owned = Counter(owner.server for owner in last.owners.values())
-        copies = _copies_in(description, last.owners, answers)
+        copies, stores = _copies_in(description, last.owners, answers), stores_in(answers.values())
         return ClusterStatus(
             self._address,
             error,
@@ -436,7 +436,7 @@ class ClusterObserver:
                     None if last.members is None else server in last.registered,
                     None if last.assignment is None else owned[server],
                     trouble_in(answer),
-                    (*_told_by(answer, known=error is None), *_without_the_store(answer, answers.values())),
+                    (*_told_by(answer, known=error is None), *_without_the_store(answer, stores)),
                     last.expected.name_of(server) or _text_told(answer, "name"),
                     why_not_serving(answer) if isinstance(answer, dict) else (),
                     _reached_by(answer),
@@ -588,9 +588,8 @@ def _text_told(answer: Told, key: str) -> str:
     return text if isinstance(text, str) else ""
 
 
-def _without_the_store(answer: Told, answers: Iterable[Told]) -> Sequence[str]:
-    """Return a line about a server that was started without the fragment store of others; none if it was not."""
-    stores = sorted({store for each in answers if (store := _text_told(each, "fragments"))})
+def _without_the_store(answer: Told, stores: Sequence[str]) -> Sequence[str]:
+    """Return a line about a server that was started without the fragment stores of others; none if it was not."""
     if not stores or not isinstance(answer, dict) or "fragments" not in answer or answer["fragments"]:
         return ()
     return [

@@ -37,14 +37,18 @@ def safe_to_stop(status: ClusterStatus, name: str | None) -> list[StopVerdict]:
     if status.description is None:
         assert status.coordinator_error is not None
         raise status.coordinator_error
+    required = _requirements(status)
+    needed = {each.partition: _needed(status, each, required) for each in status.partitions}
     verdicts = [
-        StopVerdict(each.name, "storage node", _without_storage(status, each.name) + _unknown(status))
+        StopVerdict(each.name, "storage node", _without_storage(status, each.name, needed) + _unknown(status))
         for each in status.storage
         if name in (None, each.name, each.address)
     ]
     verdicts += [
         StopVerdict(
-            _said(status, each) or name or str(each.server), "server", _without_server(status, each) + _unknown(status)
+            _said(status, each) or name or str(each.server),
+            "server",
+            _without_server(status, each, required) + _unknown(status),
         )
         for each in status.servers
         if name in (None, each.name, each.address, str(each.server))
@@ -61,10 +65,9 @@ def safe_to_stop(status: ClusterStatus, name: str | None) -> list[StopVerdict]:
     return verdicts
 
 
-def _without_storage(status: ClusterStatus, name: str) -> list[str]:
+def _without_storage(status: ClusterStatus, name: str, needed: Mapping[PartitionId, set[StorageId]]) -> list[str]:
     """Return what stops without this storage node: what needs it, also because others that are engaged can't write."""
-    required = _requirements(status)
-    needing = [each for each in status.partitions if name in _needed(status, each, required)]
+    needing = [each for each in status.partitions if name in needed[each.partition]]
     if not needing:
         return []
     whys = dict[StorageId, str]()
@@ -129,10 +132,12 @@ def _unknown(status: ClusterStatus) -> list[str]:
     return lines
 
 
-def _without_server(status: ClusterStatus, server: ServerStatus) -> list[str]:
+def _without_server(
+    status: ClusterStatus, server: ServerStatus, required: Mapping[PartitionId, Requirement]
+) -> list[str]:
     """Return what stops without this server: what it owns and no other one that is there is able to take over."""
     others = [each for each in status.servers if each.server != server.server and not each.trouble and each.registered]
-    required, left, whys = _requirements(status), [], dict[str, str]()
+    left, whys = [], dict[str, str]()
     for each in status.partitions:
         if each.owner is None or each.owner.server != server.server:
             continue

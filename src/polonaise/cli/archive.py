@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from polonaise.client.log import Log
     from polonaise.fragments.protocol.coverage import Span
     from polonaise.fragments.protocol.names import FragmentName
-    from polonaise.fragments.store import MendableStore, ObjectStore
+    from polonaise.fragments.store import MendableStore
     from polonaise.terms import PartitionId
 
 _REPAIR_S: Final = 30.0
@@ -75,7 +75,7 @@ def run(
     May be killed and run again at any time, also several times at once: what is archived twice is read only once.
     """
     from polonaise.admin import archive as archives
-    from polonaise.fragments.store import open_store
+    from polonaise.fragments.store import open_store, unmade_on_failure
 
     ends = None if until is None else inputs.ids_of(until)
 
@@ -91,41 +91,32 @@ def run(
                 f"--until has ids of partitions {_listed(ends)}, and partitions {_listed(numbers)} are to be archived: "
                 "give an id for each of them"
             )
-        opened = open_store(
-            store, parents=False
-        )  # here, because it makes the store's directory: not before there is a log
-        try:
-            await into(opened, log, numbers)
-        except BaseException:
-            # A directory that was just made and kept without a mark would be refused at the next try.
-            opened.unmake()
-            raise
-
-    async def into(opened: ObjectStore, log: Log, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            writing = archives.archive(
-                log,
-                opened,
-                number,
-                fragment_bytes=fragment_mib * 1024 * 1024,
-                rest=rest,
-                until=None if ends is None else ends[number],
-                tell_missing=partial(say_missing, number, topic=log.topic, as_json=as_json),
-            )
-            count = 0
-            async with aclosing(writing) as written:
-                async for name, size in written:
-                    count += 1
-                    if as_json:
-                        say_json({**name._asdict(), "path": name.path, "bytes": size}, now=True)
-                    else:
-                        say(f"{name.path} {size:,} bytes", now=True)
-            if ends is not None:
-                cut = await archives.batch_left_out(log, opened, number, ends[number])
-                _say_archived_until(number, cut, wrote=bool(count), as_json=as_json)
-            elif not count and not as_json:
-                unfilled = "" if rest else ", or does not fill a fragment yet (--rest writes it anyway)"
-                say(f"{_named(log.topic, number)}: nothing to write: all is archived{unfilled}", now=True)
+        opened = open_store(store, parents=False)  # here, as it makes the directory: not before there is a log
+        with unmade_on_failure(opened):
+            for number in numbers:
+                writing = archives.archive(
+                    log,
+                    opened,
+                    number,
+                    fragment_bytes=fragment_mib * 1024 * 1024,
+                    rest=rest,
+                    until=None if ends is None else ends[number],
+                    tell_missing=partial(say_missing, number, topic=log.topic, as_json=as_json),
+                )
+                count = 0
+                async with aclosing(writing) as written:
+                    async for name, size in written:
+                        count += 1
+                        if as_json:
+                            say_json({**name._asdict(), "path": name.path, "bytes": size}, now=True)
+                        else:
+                            say(f"{name.path} {size:,} bytes", now=True)
+                if ends is not None:
+                    cut = await archives.batch_left_out(log, opened, number, ends[number])
+                    _say_archived_until(number, cut, wrote=bool(count), as_json=as_json)
+                elif not count and not as_json:
+                    unfilled = "" if rest else ", or does not fill a fragment yet (--rest writes it anyway)"
+                    say(f"{_named(log.topic, number)}: nothing to write: all is archived{unfilled}", now=True)
 
     with_log(address, work)
 

@@ -154,7 +154,8 @@ class Running:
                 if mark is None:
                     mark = await run.begin()
                 draft = Draft(appends.partition, mark, limits, self._encode)
-                before = IN_CONTEXT.set(appends.partition)
+                around = IN_CONTEXT.get()
+                IN_CONTEXT.set(appends.partition)
                 try:
                     value = context(draft, *args)
                     if value is not None and hasattr(value, "__await__"):
@@ -163,7 +164,8 @@ class Running:
                 finally:
                     # Refuses what a task that the context left behind would add. By now the append counts by itself,
                     # if there is one; the slot was held so that what the context built could surely be appended.
-                    IN_CONTEXT.reset(before)
+                    # By its value: with a token it would fail where the coroutine is closed in another task.
+                    IN_CONTEXT.set(around)
                     draft.end()
                     appends.admission.give_back()
                 del draft  # frees its bodies: thousands of contexts may wait for a fate at a time

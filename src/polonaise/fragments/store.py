@@ -6,7 +6,7 @@ import asyncio
 import builtins
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -107,6 +107,19 @@ class ObjectStore(MendableStore, Protocol):
 
     async def delete(self, path: str) -> None:
         """Remove an object. Does nothing if it does not exist."""
+
+
+@contextmanager
+def unmade_on_failure(store: ObjectStore) -> Iterator[None]:
+    """Remove the store again if the block fails, this process has made it, and it is empty.
+
+    A directory that was just made, and kept without a mark, would be refused at the next try.
+    """
+    try:
+        yield
+    except BaseException:
+        store.unmake()
+        raise
 
 
 class ObstoreStore:

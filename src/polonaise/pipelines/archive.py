@@ -21,7 +21,7 @@ from polonaise.fragments.mark import is_marked, unmarked
 from polonaise.fragments.objects import ArchivedFragment, fragments_of, write_fragments
 from polonaise.fragments.protocol.coverage import Span, archived_up_to
 from polonaise.fragments.protocol.plan import FRAGMENT_BYTES, spans_to_write
-from polonaise.fragments.store import ObstoreStore, open_store
+from polonaise.fragments.store import ObstoreStore, open_store, unmade_on_failure
 from polonaise.node.addresses import absolute_store, check_no_topic
 from polonaise.pipelines.joblog import full_address, open_log, tasks_address
 from polonaise.pipelines.progress import JobProgress, Silence
@@ -150,12 +150,8 @@ def archive(
     address = full_address(address)
     with open_log(address) as log:
         fragment_store = clusters.store_at(url, make=True)
-        try:
+        with unmade_on_failure(fragment_store):
             limits, before = _begun(log, fragment_store, how)
-        except BaseException:
-            # A directory that was just made and kept without a mark would be refused at the next try.
-            fragment_store.unmake()
-            raise
         tasks = [
             each for number in limits for each in _plan(log, url, address, number, limits[number], before[number], how)
         ]

@@ -104,7 +104,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "needed-storage-node-safe-to-stop": Mutation(
         _SAFE_STOP,
-        " if name in _needed(status, each, required)]\n",
+        " if name in needed[each.partition]]\n",
         " if each.condition is not None and name in each.condition.out]\n",
         "P13: a storage node may be stopped, it is said, without which partitions take no appends",
     ),

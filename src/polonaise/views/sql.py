@@ -232,10 +232,11 @@ class SqlView:
             if self._prepared:
                 return
             tables = list(self.metadata.sorted_tables) if self.metadata is not None else []
-            own = [self._marks.table, *([self._once.table] if self._once is not None else [])]
+            once = [self._once.table] if self._once is not None else []
+            own = [self._marks.table, *once]
             if self._create:
                 with writer.transaction() as db:
-                    check_rows_kept(db, self._marks, [*tables, *own[1:]])
+                    check_rows_kept(db, self._marks, [*tables, *once])
                 create_tables(writer, [*tables, *own])
             with writer.transaction() as db:
                 check_tables(db, tables, own)

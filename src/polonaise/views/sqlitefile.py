@@ -15,6 +15,8 @@ from polonaise.errors import ViewUnavailable
 
 _OPEN: Final = "polonaise_file"
 """Where a pool's record of a connection keeps what `_note` knows of it."""
+_NONE: Final = (0, 0)
+"""The identity of a file that is not there."""
 
 
 class SqliteFile:
@@ -51,9 +53,6 @@ class SqliteFile:
     def forget(self) -> None:
         """Expect the file no more: the next one may be another."""
         self._place = ""
-
-
-_NONE: Final = (0, 0)
 
 
 def _identity(place: str) -> tuple[int, int]:
