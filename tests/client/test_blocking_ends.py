@@ -9,6 +9,7 @@ import subprocess
 import textwrap
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -252,6 +253,37 @@ def test_tasks_that_end_with_the_background_thread_were_cancelled_by_no_applicat
     ended.now(works)
     ended.close(for_ever)
     assert told == []
+
+
+def stop_again(ended: background.Background) -> None:
+    ended._loop.stop()
+
+
+def exit_there(ended: background.Background) -> None:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(("act", "told"), [(stop_again, Closed), (exit_there, SystemExit)])
+def test_a_background_thread_ends_to_the_end_whatever_its_last_tasks_do(
+    act: Callable[[background.Background], None], told: type[BaseException]
+) -> None:
+    ended = background.Background("ended")
+    never: background.Call[None] = background.Call(ended)
+
+    async def acts_at_its_end() -> None:
+        try:
+            await for_ever()
+        finally:
+            act(ended)
+            await for_ever()
+
+    ended.begin(never, acts_at_its_end)
+    ended.now(lambda: None)  # so that the task has begun
+    ended.post(ended._loop.stop)  # as at the end of a program that did not close
+    ended.close(for_ever)
+    with pytest.raises(told):
+        never.result()
+    assert ended._loop.is_closed()
 
 
 async def for_ever() -> None:

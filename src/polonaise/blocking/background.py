@@ -117,6 +117,8 @@ class Background:
         self._closed = False
         self._ending: asyncio.Task[None] | None = None
         """The task that ends the thread; None before `close`. Only the background thread looks at it."""
+        self._stopped = False
+        """Whether the thread has begun its last steps. Only the background thread looks at it."""
         self._ended_by: BaseException | None = None
         """What ended the thread before `close` did; None if nothing has."""
         self._failure: Exception | None = None
@@ -147,25 +149,42 @@ class Background:
                 "%s has ended: code of the application raised %s in it", self._thread.name, redacted(repr(error))
             )
         finally:
-            self._closed = True
-            self._loop.run_until_complete(self._cancel_all())
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._closed = self._stopped = True
+            self._complete(self._cancel_all())
+            self._complete(self._loop.shutdown_asyncgens())
             self._loop.close()
             # Last: a call that was registered too late to be begun is found here, or finds that the loop is closed.
             self._release_all()
+
+    def _complete(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run the loop until the work is done, whoever stops the loop meanwhile.
+
+        `close`, the end of the program and code of the application may each do so when the thread is ending already.
+        """
+        task = self._loop.create_task(work)
+        task.add_done_callback(lambda _: self._loop.stop())
+        while not task.done():
+            try:
+                self._loop.run_forever()
+            except BaseException as error:  # noqa: BLE001 - the thread is ending, which is all that it could ask for
+                _log.error("code of the application raised %s as it was ended", redacted(repr(error)))
+        retrieve(task)  # whatever it has failed with, the thread goes on to tell all who wait
 
     async def _cancel_all(self) -> None:
         """End the tasks that the loop still runs, as the library's own act, and mark their errors as seen.
 
         A thread that waits for one of these tasks learns of its end through `_hand_over`.
         """
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            end(task)  # else each client would say, at the end of the program, that the application has cancelled it
-        if tasks:
-            done, _ = await asyncio.wait(tasks, timeout=_CANCEL_S_MAX)
+        until_s = self._loop.time() + _CANCEL_S_MAX
+        # Again and again: what other threads have asked for may begin only now.
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in tasks:
+                end(task)  # else each client would say, at the end of the program, that the application has cancelled
+            done, _ = await asyncio.wait(tasks, timeout=until_s - self._loop.time())
             for task in done:
                 retrieve(task)
+            if not done:
+                return
 
     def _release_all(self) -> None:
         """Tell every thread that still waits that there is nothing to wait for."""
@@ -349,7 +368,7 @@ class Background:
             raise failure
 
     def _begin_end(self, last: Callable[[], Awaitable[None]]) -> None:
-        if self._ending is None:
+        if self._ending is None and not self._stopped:
             self._ending = self._loop.create_task(self._end(last))
 
     async def _end(self, last: Callable[[], Awaitable[None]]) -> None:
