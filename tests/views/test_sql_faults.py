@@ -266,6 +266,24 @@ async def test_a_view_that_is_away_while_nothing_is_appended_is_told(world: Worl
     await wait_until(lambda: client.trouble(0) is None, WAIT_S)
 
 
+async def test_a_view_whose_tables_are_restored_one_by_one_goes_on_by_itself(world: World, url: str) -> None:
+    fill(world, 0, 10)
+    client = await world.client(view=Bank(url))
+    await client.wait_applied(9, 0, timeout=WAIT_S)
+    asides = {"polonaise_marks": "the_marks", "journal": "the_rows"}
+    for name, aside in asides.items():
+        execute(url, f"ALTER TABLE {name} RENAME TO {aside}")
+        await wait_until(lambda: isinstance(client.trouble(0), ViewUnavailable), WAIT_S)
+        await time_passes(0.2)  # so that it has tried again, and made nothing
+    for name, aside in asides.items():
+        execute(url, f"ALTER TABLE {aside} RENAME TO {name}")
+    await wait_until(lambda: client.trouble(0) is None, WAIT_S)
+    fill(world, 0, 1)
+    await client.wait_applied(10, 0, timeout=WAIT_S)
+    await client.close()
+    check_fold(url, {0: 11, 1: 0})
+
+
 async def test_a_database_that_is_ahead_of_the_log_is_refused(world: World, url: str) -> None:
     fill(world, 0, 10)
     view = Bank(url)

@@ -38,6 +38,11 @@ def create_tables(writer: WriterConnection, tables: Sequence[Table]) -> None:
                 raise
 
 
+def has_table(db: Connection, table: Table) -> bool:
+    """Whether the table is there, as the database is now."""
+    return inspect(db).has_table(table.name, schema=table.schema)
+
+
 def check_tables(db: Connection, tables: Sequence[Table], own: Sequence[Table]) -> None:
     """Raise `ViewUnfit` unless all these tables exist, can take the declared rows, and roll back with a transaction.
 

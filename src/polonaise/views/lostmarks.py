@@ -20,7 +20,7 @@ from polonaise.terms import NO_TRANSACTION, PartitionId
 from polonaise.views.columns import transactional_table
 from polonaise.views.columntypes import OTHER_NAME
 from polonaise.views.databaseerrors import Trouble, first_line, trouble_in
-from polonaise.views.fitness import check_tables, create_tables
+from polonaise.views.fitness import check_tables, create_tables, has_table
 from polonaise.views.marks import DefinitionKept, Marks
 from polonaise.views.writerconnection import WriterConnection
 
@@ -34,10 +34,8 @@ _CLAIM_TRIES: Final = 5
 
 def check_rows_kept(db: Connection, marks: Marks, tables: Sequence[Table]) -> None:
     """Raise `ViewUnfit` if none of these tables is there, and the marks say that something was applied to them."""
-    inspector, table = inspect(db), marks.table
-    if not tables or not inspector.has_table(table.name, schema=table.schema):
-        return
-    if any(inspector.has_table(each.name, schema=each.schema) for each in tables):
+    table = marks.table
+    if not tables or not has_table(db, table) or any(has_table(db, each) for each in tables):
         return
     check_tables(db, [], [table])
     if any(mark > NO_TRANSACTION for mark in marks.all(db).values()):
@@ -109,7 +107,7 @@ class LostMarks:
                 what = "table %s can't be made, so a loss of high-water marks would not be noticed: %s"
                 _log.warning(what, self.table.fullname, first_line(error))
         with writer.transaction() as db:
-            self._there = inspect(db).has_table(self.table.name, schema=self.table.schema)
+            self._there = has_table(db, self.table)
             if self._there:
                 check_tables(db, [], [self.table])
         if self._there and self._tables:
@@ -149,11 +147,35 @@ class LostMarks:
                 "that differ only in case are the same"
             )
 
+    def check_marks_kept(self, db: Connection) -> None:
+        """Raise `ViewUnfit` if the table of the marks is gone, partitions had marks, and the view's tables hold rows.
+
+        Before tables are made: a new one of that name would be in the way of a backup, or of whoever renamed it.
+        """
+        marks, given = self._marks.table, self.table
+        if has_table(db, marks) or not has_table(db, given):
+            return
+        check_tables(db, [], [given])
+        if db.execute(select(given).where(given.c.partition >= 0).limit(1)).first() is None:
+            return
+        held = self._held(db)
+        # The marks last: another process may have made them, and applied rows, since they were found to be missing.
+        if (held or not self._tables) and not has_table(db, marks):
+            raise ViewUnfit(
+                f"table {marks.fullname} is gone, which says what was applied, while {held or 'the view'} holds it: "
+                "beginning anew would apply it a second time. Put it back, or restore all of the view's tables from a "
+                f"backup of one moment; or empty them and {given.fullname}, {_AGAIN}"
+            )
+
+    def _held(self, db: Connection) -> str:
+        """Return the name of a table of the view that holds rows; empty if none does."""
+        return next((each.fullname for each in self._tables if has_table(db, each) and holds_rows(db, each)), "")
+
     def check_new(self, db: Connection, partition: PartitionId, cluster: str) -> None:
         """Raise `ViewUnfit` if a partition without a mark had one, while the view's tables hold rows."""
         if not self._there or not self._has(db, partition):
             return
-        held = next((table.fullname for table in self._tables if holds_rows(db, table)), "")
+        held = self._held(db)
         if self._tables and not held:
             return
         # The mark last: another process may have written it, and applied rows, since it was found to be missing.

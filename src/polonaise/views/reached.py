@@ -35,11 +35,14 @@ class Reached:
         self._table = marks.table
         self._marks: dict[PartitionId, TransactionId] = {}
         self._text = ""
+        self.told = False
+        """Whether a client was told a mark."""
         self.behind: frozenset[PartitionId] = frozenset()
         """The partitions that were below their marks when the database was last read."""
 
     def note(self, partition: PartitionId, mark: TransactionId) -> None:
         """Note the mark before the client is told it. Safe to be called by several threads."""
+        self.told = True
         # One thread at a time has the partition.
         if mark > self._marks.get(partition, NO_TRANSACTION):
             self._marks[partition] = mark
@@ -47,6 +50,7 @@ class Reached:
     def forget(self) -> None:
         """Forget all marks: another client, or another log, begins anew."""
         self._marks = {}
+        self.told = False
         self.behind = frozenset()
 
     def now(self) -> Mapping[PartitionId, TransactionId]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -15,13 +15,13 @@ from sqlalchemy import Connection, Engine, MetaData, Table
 from sqlalchemy.engine import URL
 
 from polonaise.client.protocol.oncekeys import OnceRecord
-from polonaise.errors import BadOption, ViewUnavailable, WorkerFenced
+from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit, WorkerFenced
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.views.database import Database
 from polonaise.views.databaseerrors import translated
 from polonaise.views.dialects import check_names
 from polonaise.views.fences import Fences
-from polonaise.views.fitness import check_tables, create_tables
+from polonaise.views.fitness import check_tables, create_tables, has_table
 from polonaise.views.lostmarks import LostMarks, check_rows_kept
 from polonaise.views.marks import Marks, first_row
 from polonaise.views.oncetable import OnceKept
@@ -231,17 +231,39 @@ class SqlView:
         with self._preparing:
             if self._prepared:
                 return
-            tables = list(self.metadata.sorted_tables) if self.metadata is not None else []
-            once = [self._once.table] if self._once is not None else []
-            own = [self._marks.table, *once]
-            if self._create:
-                with writer.transaction() as db:
-                    check_rows_kept(db, self._marks, [*tables, *once])
-                create_tables(writer, [*tables, *own])
-            with writer.transaction() as db:
-                check_tables(db, tables, own)
-            self._lost.prepare(writer, create=self._create)
+            with self._unfit_for_now():
+                self._prepare_tables(writer)
             self._prepared = True
+
+    def _prepare_tables(self, writer: WriterConnection) -> None:
+        tables = list(self.metadata.sorted_tables) if self.metadata is not None else []
+        once = [self._once.table] if self._once is not None else []
+        own = [self._marks.table, *once]
+        if self._create:
+            with writer.transaction() as db:
+                check_rows_kept(db, self._marks, [*tables, *once])
+                self._lost.check_marks_kept(db)
+                # It had all of them when it told its client a mark: one that is gone since was lost with its rows.
+                kept = self._reached.told and has_table(db, self._marks.table)
+            if not kept:
+                create_tables(writer, [*tables, *own])
+        with writer.transaction() as db:
+            check_tables(db, tables, own)
+        self._lost.prepare(writer, create=self._create)
+
+    @contextmanager
+    def _unfit_for_now(self) -> Iterator[None]:
+        """Raise `ViewUnavailable` for what is unfit, once the view has told its client a mark.
+
+        Its tables were fit then. They may be met while somebody restores or renames them, one by one: so it is tried
+        again until they are fit, where a view that begins says at once that it can't.
+        """
+        try:
+            yield
+        except ViewUnfit as error:
+            if not self._reached.told:
+                raise
+            raise ViewUnavailable(f"the view's tables are not as they were: {error.text}") from error
 
     def _prepare_fences(self, writer: WriterConnection) -> None:
         """Make and check the table of epochs, which only a view of a worker group has."""
@@ -251,7 +273,7 @@ class SqlView:
                 return
             if self._create:
                 create_tables(writer, [self._fences.table])
-            with writer.transaction() as db:
+            with writer.transaction() as db, self._unfit_for_now():
                 check_tables(db, [], [self._fences.table])
             self._fences_prepared = True
 
@@ -358,7 +380,8 @@ class SqlView:
         with writer.transaction() as db:
             mark = read(db, partition)
             if mark is None:
-                self._lost.check_new(db, partition, self._cluster)
+                with self._unfit_for_now():
+                    self._lost.check_new(db, partition, self._cluster)
         if mark is not None:
             self._lost.remember_found(writer, partition)
             return mark
