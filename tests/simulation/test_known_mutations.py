@@ -272,6 +272,31 @@ FOUND_BY_TESTS = {
         "tests/views/test_read_only.py"
         "::test_what_makes_its_own_transaction_read_only_is_told_and_the_database_is_not_blamed[sqlite-True]"
     ),
+    "state-that-stepped-back-is-read": (
+        "tests/views/test_sql_faults.py::test_no_context_decides_on_a_database_that_has_stepped_back[sqlite]"
+    ),
+    "file-that-was-replaced-is-used-on": (
+        "tests/views/test_sqlite_file.py::test_a_link_to_the_file_that_is_turned_to_another_one_counts_as_replaced"
+    ),
+    "file-that-is-gone-is-made-anew": (
+        "tests/views/test_sqlite_file.py::test_nothing_is_applied_or_read_while_the_file_is_gone[an address]"
+    ),
+    "marks-of-another-view-taken": (
+        "tests/views/test_whose_marks.py::test_a_view_with_the_marks_of_another_one_is_refused[sqlite]"
+    ),
+    "table-made-beside-its-marks": (
+        "tests/views/test_sql_view.py::test_tables_are_looked_at_again_after_the_database_was_away"
+    ),
+    "marks-made-beside-their-rows": (
+        "tests/views/test_sql_view.py::test_marks_that_were_put_aside_are_missed_by_all_and_made_by_none[sqlite]"
+    ),
+    "store-looked-at-once": (
+        "tests/server/test_store_away.py"
+        "::test_a_server_that_starts_without_its_store_is_given_nothing_until_it_is_back[away]"
+    ),
+    "store-away-and-given-partitions": (
+        "tests/server/test_store_away.py::test_a_server_that_starts_without_its_store_is_given_nothing_until_it_is_back[away]"
+    ),
     "replaced-tail-believed": (
         "tests/storage/test_storage_presence.py::test_a_copy_in_the_place_of_files_is_not_believed_to_be_them"
     ),

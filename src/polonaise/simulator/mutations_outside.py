@@ -205,4 +205,52 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "                told = json.loads(document)\n",
         "P12: a storage node keeps whatever it is told of the coordinator's values, and can't read it when it must",
     ),
+    "state-that-stepped-back-is-read": Mutation(
+        "polonaise.views.reached",
+        "        if below:\n",
+        "        if below and not found:\n",
+        "P2: a context decides on a database that has less than its locks are judged at",
+    ),
+    "file-that-was-replaced-is-used-on": Mutation(
+        "polonaise.views.sqlitefile",
+        "        return identity is None or (bool(place) and _identity(self._given or place) != identity)\n",
+        "        return identity is None\n",
+        "P7: what a view applies goes into a file that is in no directory any more",
+    ),
+    "file-that-is-gone-is-made-anew": Mutation(
+        "polonaise.views.sqlitefile",
+        "        if self._place and _identity(self._place) is _NONE:\n",
+        "        if self._place and not self._given:\n",
+        "P7: a view makes an empty database in the place of one that was moved away for a moment",
+    ),
+    "marks-of-another-view-taken": Mutation(
+        "polonaise.views.lostmarks",
+        "                    if kept and not mine & kept:\n                        self._check_dropped(db, kept)\n",
+        "                    if kept and not mine & kept:\n",
+        "P7: a view takes another one's marks for its own, and leaves out what that one has applied",
+    ),
+    "table-made-beside-its-marks": Mutation(
+        "polonaise.views.sql",
+        "                kept = self._reached.told and has_table(db, self._marks.table)\n",
+        "                kept = False\n",
+        "P7: a view that runs makes an empty table in the place of one that somebody has put aside",
+    ),
+    "marks-made-beside-their-rows": Mutation(
+        "polonaise.views.sql",
+        "                self._lost.check_marks_kept(db)\n",
+        "",
+        "P13: an empty table of marks is in the way of whoever puts the right one back",
+    ),
+    "store-looked-at-once": Mutation(
+        "polonaise.server.storewatch",
+        "            self.trouble = trouble\n",
+        "            self.trouble = self.trouble or trouble\n",
+        "P11: a server whose fragment store was away once is never given partitions again",
+    ),
+    "store-away-and-given-partitions": Mutation(
+        "polonaise.server.node",
+        "        unable = given_up | self._not_to_be_started\n",
+        "        unable = given_up\n",
+        "P11: a server that can't reach its fragment store takes over partitions, and can't start them",
+    ),
 }
