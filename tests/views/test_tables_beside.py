@@ -67,6 +67,11 @@ OWN_FIT = [
     ("marks_given", "`partition` BIGINT PRIMARY KEY"),
     ("marks_fence", f"{FENCE} {KEY}"),
 ]
+NUMBERED = {
+    "sqlite": ("INTEGER PRIMARY KEY", "INTEGER PRIMARY KEY AUTOINCREMENT"),
+    "postgresql": ("BIGSERIAL PRIMARY KEY", "INT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"),
+    "mariadb": ("INT AUTO_INCREMENT PRIMARY KEY",),
+}
 
 
 def make_own(url: str, name: str, columns: str) -> None:
@@ -87,7 +92,9 @@ async def test_a_table_of_marks_or_epochs_that_is_of_another_shape_is_named_with
         ):
             await view.take_over(0)
         await view.close()
-    for name, columns in OWN_FIT:
+    numbered = NUMBERED[make_url(url).get_backend_name()]
+    by_number = [("marks", f"number {kind}, {MARKS}, UNIQUE (`partition`)") for kind in numbered]
+    for name, columns in [*OWN_FIT, *by_number]:
         make_own(url, name, columns)
         view = Bank(url)
         assert await view.take_over(0) == (-1, 1)

@@ -127,7 +127,7 @@ def _wrong_key(db: Connection, table: Table, *, own: bool = False) -> str:
 
     It has to have one over the columns of the declared key, whole and compared by bytes. MariaDB merges by every other
     unique key, too, and an `own` table has to take rows of all keys, so there may be none by which rows of different
-    keys could be the same.
+    keys could be the same. By a number that the database gives to each row, no two are.
     """
     kind = db.dialect.name
     wanted = {folded(kind, column.name) for column in table.primary_key}
@@ -216,14 +216,16 @@ _UNIQUE_KEYS: Final = {
         "SELECT l.name AS key_name, x.name AS name, 0 AS numbered, NULLIF(x.coll, 'BINARY') AS but "
         "FROM pragma_index_list(:name, :schema) l, pragma_index_xinfo(l.name, :schema) x "
         'WHERE l."unique" AND NOT l.partial AND x.key '
-        "UNION ALL SELECT '', name, 0, NULL FROM pragma_table_info(:name, :schema) WHERE pk "
+        "UNION ALL SELECT '', name, 1, NULL FROM pragma_table_info(:name, :schema) WHERE pk "
         "AND NOT EXISTS (SELECT 1 FROM pragma_index_list(:name, :schema) WHERE origin = 'pk')"
     ),
     POSTGRESQL: text(
-        "SELECT i.indexrelid AS key_name, a.attname AS name, FALSE AS numbered, "
+        "SELECT i.indexrelid AS key_name, a.attname AS name, (a.attidentity <> '' "
+        "OR pg_get_expr(d.adbin, d.adrelid) LIKE 'nextval(%') AS numbered, "
         "CASE WHEN NOT c.collisdeterministic THEN c.collname END AS but FROM pg_index i "
         "CROSS JOIN LATERAL generate_series(0, i.indnkeyatts - 1) AS at "
         "LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[at] "
+        "LEFT JOIN pg_attrdef d ON d.adrelid = i.indrelid AND d.adnum = a.attnum "
         "LEFT JOIN pg_collation c ON c.oid = i.indcollation[at] WHERE i.indrelid = to_regclass(:name) "
         "AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL ORDER BY i.indexrelid, at"
     ),
