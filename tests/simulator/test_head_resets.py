@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from polonaise.admin.headresets import HeadOutcome
-from polonaise.coordination.values import HeadReset
+from polonaise.coordination.values import Engagement, HeadReset, PartitionValue
 from polonaise.log.batch import Batch, Columns, seal
 from polonaise.simulator.checkers import check
-from polonaise.simulator.cluster import Cluster
-from polonaise.simulator.diskaudit import FinalLog
-from polonaise.simulator.headresetcheck import CarriedOut, HeadResetCheck
+from polonaise.simulator.cluster import Cluster, Node
+from polonaise.simulator.diskaudit import DiskReplica, FinalLog
+from polonaise.simulator.headresetcheck import CarriedOut, Decision, HeadResetCheck
 from polonaise.simulator.observations import Fate, History, Kind, Try
 from polonaise.terms import OwnKind, TransactionId
 from rigs.town import Town
@@ -90,6 +91,103 @@ def test_a_later_reset_has_to_tell_of_the_one_whose_record_it_gives_up(cluster: 
     ]
     assert found(cluster, BEFORE, telling, RESET, later) == []
     assert found(cluster, BEFORE, silent, RESET, later) == ["P13 fail-safe"]
+
+
+class Resets:
+    """A check that is told of resets of a partition with three copies, as they are written at the coordinator."""
+
+    def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.history = History(1)
+        self.check = HeadResetCheck(cluster, self.history)
+        self.nodes = cluster.storage[:3]
+        self.names = [cluster.storage_id(node) for node in self.nodes]
+        self._value = PartitionValue(1, 1, tuple(self.names))
+        self._held: dict[str, FinalLog] = {}
+        monkeypatch.setattr(cluster, "storage", self.nodes)
+        monkeypatch.setattr(
+            Node, "replica", lambda node, partition: DiskReplica(node.name, self._held[node.name].batches)
+        )
+        monkeypatch.setattr(Node, "durable_last", lambda node, partition: len(self._held[node.name]) - 1)
+
+    def hold(self, *logs: FinalLog) -> None:
+        self._held = {node.name: each for node, each in zip(self.nodes, logs, strict=True)}
+
+    def carry_out(self, to: TransactionId, known: TransactionId, session: int) -> HeadReset:
+        """Reset the head to an id of the first node's copy, in a session with all three."""
+        asked = HeadReset(to, self.names[0], known, 7)
+        self.check.decisions[0].append(Decision(asked, True))
+        done = replace(asked, session=session, certain=to)
+        engaged = {name: Engagement(session) for name in self.names}
+        self._write(replace(self._value, resets=(*self._value.resets, asked)))
+        self._write(replace(self._value, session=session, engagements=engaged, resets=(*self._value.resets[:-1], done)))
+        return done
+
+    def _write(self, value: PartitionValue) -> None:
+        self.check._written(0, self._value, value)
+        self._value = value
+
+    def found(self, after: FinalLog) -> list[str]:
+        return [violation.promise for violation in [*self.history.violations, *self.check.check([after])]]
+
+
+@pytest.fixture
+def resets(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Resets:
+    return Resets(cluster, monkeypatch)
+
+
+def told(reset: HeadReset, *earlier: HeadReset) -> tuple[int, bytes, bool]:
+    """The record of a reset, which tells of earlier ones whose records it gives up."""
+    documents = [
+        {
+            "to": each.to,
+            "given_up": [each.to + 1, each.known] if each.known > each.to else [],
+            "source": each.source,
+            "session": each.session,
+            "asked_us": each.asked_us,
+        }
+        for each in (reset, *earlier)
+    ]
+    return reset.session, json.dumps({**documents[0], "earlier": documents[1:]}).encode(), True
+
+
+def test_a_second_reset_after_one_loss_keeps_what_the_first_has_left_and_not_what_that_gave_up(resets: Resets) -> None:
+    resets.check.disks_are_lost([BEFORE])
+    resets.hold(BEFORE, log(), log())
+    first = resets.carry_out(1, 3, 5)
+    gone_on = log(told(first), (5, b"new", False), after=BEFORE, up_to=1)
+    resets.hold(gone_on, gone_on, BEFORE)
+    second = resets.carry_out(3, 3, 9)
+    assert resets.found(log(told(second), after=gone_on, up_to=3)) == []
+    other = log(told(first), (5, b"other", False), told(second), after=BEFORE, up_to=1)
+    assert resets.found(other) == ["P1 durability"]
+
+
+def test_what_went_on_after_a_reset_and_was_given_up_by_the_next_one_is_known_as_given_up(resets: Resets) -> None:
+    resets.check.disks_are_lost([BEFORE])
+    resets.hold(BEFORE, log(), log())
+    first = resets.carry_out(1, 3, 5)
+    gone_on = log(told(first), (5, b"new", False), after=BEFORE, up_to=1)
+    resets.hold(gone_on, gone_on, log())
+    second = resets.carry_out(1, 3, 9)
+    assert resets.history.given_up[0][3] == [BEFORE.transactions[3], gone_on.transactions[3]]
+    assert resets.found(log(told(second, first), after=BEFORE, up_to=1)) == []
+
+
+def test_what_came_back_has_to_be_shown_to_the_operator_of_the_first_reset_since_and_to_no_later_one(
+    resets: Resets,
+) -> None:
+    resets.check.disks_are_lost([BEFORE])
+    resets.hold(BEFORE, BEFORE, log())
+    resets.check.notes_what_came_back(resets.nodes[1])
+    first = resets.carry_out(1, 3, 5)
+    gone_on = log(told(first), after=BEFORE, up_to=1)
+    resets.hold(gone_on, gone_on, gone_on)
+    second = resets.carry_out(2, 2, 9)
+    assert resets.found(log(told(second), after=gone_on, up_to=2)) == []
+    resets.check.disks_are_lost([gone_on])
+    resets.check.notes_what_came_back(resets.nodes[1])
+    resets.carry_out(1, 1, 12)
+    assert [each.promise for each in resets.history.violations] == ["P1 durability"]
 
 
 def test_an_operator_has_to_be_told_what_became_of_its_own_decision(cluster: Cluster) -> None:

@@ -7,6 +7,7 @@ carries a reset out.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +16,7 @@ from polonaise.coordination.values import HeadReset, PartitionValue
 from polonaise.simulator.cluster import Cluster, Node
 from polonaise.simulator.diskaudit import FinalLog
 from polonaise.simulator.observations import History, Violation, describe
-from polonaise.terms import NO_SESSION, NO_TRANSACTION, OwnKind, PartitionId, StorageId, TransactionId
+from polonaise.terms import NO_SESSION, NO_TRANSACTION, OwnKind, PartitionId, SessionId, StorageId, TransactionId
 
 _FAIL_SAFE: Final = "P13 fail-safe"
 _DURABILITY: Final = "P1 durability"
@@ -39,7 +40,7 @@ class CarriedOut(NamedTuple):
     kept: TransactionId
     """The id up to which the log has to be what it was before."""
     before: FinalLog
-    """The log as it was when the disks were lost."""
+    """The log as it was before the reset."""
 
 
 class HeadResetCheck:
@@ -53,13 +54,22 @@ class HeadResetCheck:
         self.decisions: list[list[Decision]] = [[] for _ in range(partitions)]
         self.carried_out: list[list[CarriedOut]] = [[] for _ in range(partitions)]
         self.before: list[FinalLog] = []
-        """The log of each partition as it was when the last disks were lost."""
+        """The log of each partition as it was when the last disks were lost, or as the last reset since then has left
+        it, and as it had gone on by the last decision."""
         self.on_reset: Callable[[PartitionId, HeadReset], None] = lambda partition, reset: None
         """Called when a reset was carried out and is noted."""
         self.came_back: dict[tuple[PartitionId, StorageId], TransactionId] = {}
         """By partition and storage node: the last id on the node's disk when it came back with what it held, since
         disks were lost last."""
+        self._reset_since: set[PartitionId] = set()
+        """The partitions with a reset that was carried out since disks were lost last."""
         cluster.partition_checks.append(self._written)
+
+    def disks_are_lost(self, before: list[FinalLog]) -> None:
+        """Note that disks are lost now; `before` is the log of each partition."""
+        self.before = before
+        self.came_back.clear()
+        self._reset_since.clear()
 
     # ------------------------------------------------------------------ what is written
 
@@ -73,6 +83,20 @@ class HeadResetCheck:
             self._carried_out(partition, old, new, done[-1])
         elif len(old.resets) > len(done_before) and len(new.resets) == len(done):
             self._cluster.world.faults.count("reset_withdrawn")
+        elif new.resets != old.resets:
+            self._decided(partition, done[-1].session if done else NO_SESSION)
+
+    def _decided(self, partition: PartitionId, session: SessionId) -> None:
+        """Note how the log has gone on since this session, which carried out the last reset: most disks hold it.
+
+        This is called before copies are cut for the decision.
+        """
+        log, storage = self.before[partition], self._cluster.storage
+        held = [batch for node in storage for batch in node.replica(partition).batches]
+        counts = Counter(batch.crc for batch in held)
+        later = {batch.first: batch for batch in held if counts[batch.crc] > len(storage) // 2}
+        since = [later[id] for id in sorted(later) if id >= len(log) and later[id].session >= session]
+        self.before[partition] = FinalLog(partition, [*log.batches, *since])
 
     def _carried_out(self, partition: PartitionId, old: PartitionValue, new: PartitionValue, reset: HeadReset) -> None:
         decided = [each for each in self.decisions[partition] if _is_same(each.reset, reset)]
@@ -83,7 +107,9 @@ class HeadResetCheck:
             return
         for name, engagement in new.engagements.items():
             held = self.came_back.get((partition, name), NO_TRANSACTION)
-            if engagement.session == reset.session and held > max(reset.known, reset.to):
+            # Behind a first reset, what a lost node held is given up already, whatever it was.
+            shown = partition in self._reset_since or held <= max(reset.known, reset.to)
+            if engagement.session == reset.session and not shown:
                 expected = f"partition {partition} to give up ids up to {reset.known}, as the operator was shown"
                 self._history.violated(_DURABILITY, expected, f"{name} takes part, which held {held}")
         self._note(partition, reset, decided[-1])
@@ -102,6 +128,9 @@ class HeadResetCheck:
         if gone:
             faults.count("reset_gave_up")
         self.carried_out[partition].append(CarriedOut(reset, kept, before))
+        # From now on that is the log: another reset is not to keep what this one has given up.
+        self.before[partition] = FinalLog(partition, [batch for batch in copy.batches if batch.last <= reset.to])
+        self._reset_since.add(partition)
         self._history.head_reset(partition, reset.to, kept, gone, revived)
 
     def notes_what_came_back(self, node: Node) -> None:

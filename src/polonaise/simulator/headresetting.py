@@ -113,8 +113,7 @@ class HeadResets:
             self._nemesis_strikes(node)
         await asyncio.sleep(0)  # until the processes are put away: a disk can't be replaced under a living one
         self._observer.stop_if_violated()
-        self._check.came_back.clear()
-        self._check.before = [self._held_by_most(partition) for partition in range(self._cluster.knobs.partitions)]
+        self._check.disks_are_lost([self._held_by_most(each) for each in range(self._cluster.knobs.partitions)])
         # What was told, seen and answered until now is judged by this log, as strictly as without a loss.
         self._judge(self._check.before)
         self._engaged = self._last_engaged()
@@ -143,6 +142,8 @@ class HeadResets:
         for node in self._lost:
             if node not in gone:
                 node.machine.disk.wipe()
+                # Whoever is told just now that an append is on so many copies is told of this one, too, and rightly.
+                self._nemesis.spoil(node)
                 node.let_up()
         for node in self._survivors:
             node.let_up()
