@@ -103,6 +103,8 @@ class Trials:
             await self._owners_that_are_cut_off_are_replaced()
         for share, trial in _TRIALS:
             if self._cluster.world.random(trial.__name__).random() < share:
+                # A session may have ended by itself since: the next one is about to begin with what disks hold now.
+                await self._observer.repaired()
                 await trial(self)
 
     # ------------------------------------------------------------------ P1, P10: disks
