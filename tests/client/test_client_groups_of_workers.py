@@ -299,6 +299,34 @@ async def test_a_partition_that_does_not_answer_is_told_and_its_lag_is_not_known
         await wait_until(lambda: group.health()["well"] and group.health()["lag"] == 0)
 
 
+async def test_a_log_that_ends_below_the_position_of_a_worker_that_runs_is_told_and_nothing_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("polonaise.client.workergroup._WATCH_S", 0.1)
+    handled = Handled()
+    async with testing.log() as log:
+        await appended(log, 1, 6)
+        async with log.group("g", handler=handled.worker("a")) as group:
+            await wait_until(lambda: parse_kept(log.registers().get(register_of("g")))[1] >= 5)
+            with monkeypatch.context() as patch:
+
+                async def ends_at_2(*_: Any) -> int:
+                    return 2
+
+                patch.setattr(log._requests, "high_water_mark", ends_at_2)
+                await wait_until(lambda: not group.health()["well"])
+                assert "the log ended at 2" in group.health()["partitions"]["0"]["trouble"]
+                assert group.health()["lag"] is None
+            await appended(log, 1, 3, since=6)
+            await nothing_happens_for(0.5)
+            assert handled.bodies[0] == numbers(6), "a log that has grown since is another one all the same"
+            assert not group.health()["well"]
+            await reset_group(log, "g", [0], 1, 5)
+            await wait_until(lambda: group.health()["well"])
+            await wait_until(lambda: len(handled.bodies[0]) >= 13)
+        assert handled.bodies[0] == numbers(6) + numbers(9)[2:]
+
+
 async def test_a_worker_whose_lease_is_lost_handles_nothing_more() -> None:
     handled = Handled()
     async with testing.log() as log, log.group("g", handler=handled.worker("a"), lease_s=1.0) as group:

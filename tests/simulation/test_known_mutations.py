@@ -359,6 +359,13 @@ FOUND_BY_TESTS = {
     "server-that-is-cut-off-untold": (
         "tests/server/test_network_health.py::test_a_server_that_reaches_no_storage_node_is_told_of_itself"
     ),
+    "position-ahead-of-the-log-taken": (
+        "tests/views/test_worker_view.py::test_a_database_that_comes_to_be_ahead_of_the_log_under_a_worker_is_refused"
+    ),
+    "outgrown-position-taken": (
+        "tests/client/test_client_groups_of_workers.py"
+        "::test_a_log_that_ends_below_the_position_of_a_worker_that_runs_is_told_and_nothing_is_passed_over"
+    ),
     "left-out-replica-not-in-metrics": "tests/monitoring/test_alerts_fire.py::test_a_storage_node_that_is_gone",
 }
 """Mutations of what no schedule does, or not often enough to be caught by it; each with the test that finds it.

@@ -11,6 +11,8 @@ import pytest
 from sqlalchemy import Connection, text
 
 from polonaise import Transaction, testing
+from polonaise.admin.workergroups import describe_group
+from polonaise.client.workergroup import WorkerGroup
 from polonaise.errors import ViewUnfit, WorkerFenced
 from rigs.bankview import Bank, body, check_fold, counted, journal, transactions
 from rigs.databases import engine_at, execute
@@ -180,3 +182,58 @@ async def test_a_worker_that_waits_for_the_locks_of_one_that_hangs_says_so_and_g
                 db.rollback()
                 await wait_until(lambda: group.health()["well"])
                 assert group.health()["partitions"]["0"]["epoch"] == 2
+
+
+MARK = "UPDATE polonaise_marks SET high_water_mark = {}"
+
+
+async def test_a_database_ahead_of_the_log_is_refused_when_a_worker_begins_and_goes_on_once_it_is_right(
+    sqlite_url: str,
+) -> None:
+    async with testing.log() as log:
+        for number in range(5):
+            await log.append(body(number), 0)
+        async with log.group("g", view=Bank(sqlite_url)) as group:
+            await wait_until(lambda: group.health()["partitions"].get("0", {}).get("position") == 4)
+        execute(sqlite_url, MARK.format(7))
+        async with log.group("g", view=Bank(sqlite_url)) as group:
+            await refused(group, "applied up to 7, and the log ended at 4")
+            for number in range(5, 12):
+                await log.append(body(number), 0)
+            epoch = group.health()["partitions"]["0"]["epoch"]
+            await wait_until(lambda: group.health()["partitions"]["0"]["epoch"] > epoch + 1)
+            await refused(group, "the log ended at 4")
+
+            async def described_trouble() -> str:
+                return (await describe_group(log, "g", 5)).partitions[0].trouble
+
+            await wait_until(described_trouble)
+            assert "ClientAhead" in await described_trouble()
+            assert counted(sqlite_url, journal) == 5
+            execute(sqlite_url, MARK.format(4))
+            await wait_until(lambda: group.health()["well"] and group.health()["lag"] == 0)
+        check_fold(sqlite_url, {0: 12})
+
+
+async def test_a_database_that_comes_to_be_ahead_of_the_log_under_a_worker_is_refused(sqlite_url: str) -> None:
+    async with testing.log() as log, log.group("g", view=Bank(sqlite_url)) as group:
+        for number in range(5):
+            await log.append(body(number), 0)
+        await wait_until(lambda: group.health()["partitions"].get("0", {}).get("position") == 4)
+        execute(sqlite_url, MARK.format(100_000))
+        for number in range(5, 8):
+            await log.append(body(number), 0)
+        await refused(group, "applied up to 100000, and the log ended at")
+        assert counted(sqlite_url, journal) == 5
+        execute(sqlite_url, MARK.format(4))
+        await wait_until(lambda: group.health()["well"] and group.health()["lag"] == 0)
+        check_fold(sqlite_url, {0: 8})
+
+
+async def refused(group: WorkerGroup, text: str) -> None:
+    """Wait until a group's first partition is refused for a database that is ahead, with this text."""
+    await wait_until(lambda: text in group.health()["partitions"].get("0", {}).get("trouble", ""))
+    health = group.health()
+    assert "ClientAhead" in health["partitions"]["0"]["trouble"]
+    assert not health["well"]
+    assert health["lag"] is health["partitions"]["0"]["lag"] is None

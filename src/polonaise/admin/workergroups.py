@@ -103,15 +103,15 @@ async def _worked(
     trouble = str(told.get("trouble", ""))
     committed = register = None
     try:
-        committed = await log.high_water_mark(partition, timeout=timeout_s)
         register = await log.register(register_of(name), partition, timeout=timeout_s)
+        committed = await log.high_water_mark(partition, timeout=timeout_s)  # after any position was known
     except PolonaiseError as error:
         trouble = trouble or redacted(error)
     if register is not None:
         kept_epoch, kept_position = parse_kept(register)
         if position is None or kept_epoch > (epoch or 0):  # what the worker tells is older: it was replaced, or reset
             epoch, position = kept_epoch, kept_position
-    lag = None if position is None or committed is None else max(0, committed - position)
+    lag = None if position is None or committed is None or position > committed else committed - position
     state = str(told.get("state", ""))
     return WorkedPartition(partition, worker.holder, state, epoch, position, committed, lag, trouble), bool(register)
 

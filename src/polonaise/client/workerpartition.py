@@ -13,10 +13,10 @@ from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.readable import ReadableLog
 from polonaise.client.waiting import end
 from polonaise.client.workerprogress import Progress
-from polonaise.errors import DeadlineExceeded, InvariantViolated, PolonaiseError, WorkerFenced
+from polonaise.errors import ClientAhead, DeadlineExceeded, InvariantViolated, PolonaiseError, WorkerFenced
 from polonaise.log.batch import Batch
 from polonaise.redaction import redacted
-from polonaise.terms import PartitionId, TransactionId
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 SAVE_S: Final = 1.0
 """Seconds after which a handler's position is saved, at the latest, if transactions were handled since."""
@@ -55,7 +55,7 @@ class PartitionWork:
         self._step_s = 0.0
         """When that began."""
         self._stopping = False
-        self._may_be_woken = False
+        self._may_be_woken = self._is_woken = False
         self._saved_s = 0.0
         self._saved_at: TransactionId = -1
         self.state = "takes over"
@@ -67,6 +67,8 @@ class PartitionWork:
         """The partition's committed high-water mark when it was asked for last; None if there was no answer."""
         self._answered_s = self._now_s()
         """When it was answered last, or the work began."""
+        self._log_end: TransactionId | None = None
+        """Where the log ended when it was found to end below the position; None while the position is one it has."""
         self._unanswered = ""
         """Why it was not answered; empty if it was."""
         self.fenced = False
@@ -83,8 +85,7 @@ class PartitionWork:
         if self._stopping:
             return
         self._stopping = True
-        if self._may_be_woken and self.task is not None:
-            end(self.task)
+        self._wake()
 
     def give_up(self) -> None:
         """End the work at once: the lease is lost."""
@@ -94,9 +95,9 @@ class PartitionWork:
     @property
     def lag(self) -> int | None:
         """How many transactions behind the committed high-water mark it is; None while not known."""
-        if self.committed is None or not self.progress.epoch:
+        if self.committed is None or not self.progress.epoch or self._log_end is not None:
             return None
-        return max(0, self.committed - self.progress.position)
+        return max(0, self.committed - self.progress.position)  # which may have moved since that was answered
 
     @property
     def trouble(self) -> str:
@@ -127,9 +128,15 @@ class PartitionWork:
         """Ask how far the log is, and do what the task can't while it is stuck, or has nothing to read.
 
         Keeps the position before a transaction that fails or takes long, and ends the work if the partition was taken
-        over from this worker, or its position was set by an operator. Each request takes at most `within_s` seconds.
+        over from this worker, or its position was set by an operator. A position that the log does not reach is read
+        anew. Each request takes at most `within_s` seconds.
         """
+        position = self.progress.position if self.state == "works" else NO_TRANSACTION
         await self._ask_mark(within_s)
+        if self.committed is not None and self.committed < position and self.state == "works":
+            self._log_end, self.state = self.committed, "takes over"
+            self._tell(_ahead(position, self.committed))
+            self._wake()
         try:
             async with asyncio.timeout(within_s):
                 if self.state == "works" and self.progress.unsaved and self._holds() and self._is_time_to_save():
@@ -160,14 +167,11 @@ class PartitionWork:
 
     async def _run(self) -> None:
         try:
-            if await self._until_done(self._take_over):
-                self.state, self._step = "works", ""
-                self._saved_s = self._now_s()
-                while not self._stopping and await self._until_done(self._read):
-                    pass
-                self.state = "stops"
-                if self.progress.unsaved and self._holds():
-                    await self._until_done(self._save, once=True)
+            while not self._stopping and await self._until_done(self._read):
+                pass
+            is_sure, self.state = self.state == "works", "stops"
+            if is_sure and self.progress.unsaved and self._holds():
+                await self._until_done(self._save, once=True)
         except WorkerFenced as error:
             self.fenced = True
             self._failed = str(error)
@@ -185,23 +189,46 @@ class PartitionWork:
             except (WorkerFenced, InvariantViolated):
                 raise
             except Exception as error:  # noqa: BLE001 - the application's own code, among others; told and tried again
-                where = self.progress.position + 1
-                trouble = redacted(f"from transaction {where} on: {error!r}", _TROUBLE_CHARACTERS)
                 self._unseen_when_over = not self._step
                 self._step = ""
-                if trouble != self._failed:
-                    self._failed = trouble
-                    _log.warning("worker of partition %d: %s", self.partition, trouble)
+                self._tell(error)
             else:
                 return True
-            if once or not await self._wait(asyncio.sleep(backoff.pause_s(self._log._host.random.random()))):
+            if once:
+                return False
+            await self._wait(asyncio.sleep(backoff.pause_s(self._log._host.random.random())))
+            if self._stopping:
                 return False
         return False
 
+    def _tell(self, error: Exception) -> None:
+        trouble = redacted(f"from transaction {self.progress.position + 1} on: {error!r}", _TROUBLE_CHARACTERS)
+        if trouble != self._failed:
+            self._failed = trouble
+            _log.warning("worker of partition %d: %s", self.partition, trouble)
+
     async def _take_over(self) -> None:
+        """Raise the epoch and read the position. Raises `ClientAhead` for one that the log does not reach."""
         self._begin("taking over")
         await self.progress.take_over()
-        self._failed = ""
+        self._step = ""
+        await self._wait(self._compare())
+        if not self._stopping:
+            self.state, self._failed = "works", ""
+            self._saved_s = self._now_s()
+
+    async def _compare(self) -> None:
+        """Raise `ClientAhead` if the log ends below the position, or did when that was seen first.
+
+        By an answer that was asked for after the position was known. A log that has grown past the position since is
+        another one than that which was applied: to go on would leave out what it has below.
+        """
+        position, known = self.progress.position, self._log_end
+        self.committed = await self._log._requests.high_water_mark(self.partition, None)
+        end = self.committed if known is None else min(known, self.committed)
+        self._log_end = end if position > end else None
+        if self._log_end is not None:
+            raise _ahead(position, end)
 
     async def _save(self) -> None:
         self._begin("saving the position")
@@ -216,18 +243,21 @@ class PartitionWork:
         self._step, self._step_s = step, self._now_s()
 
     async def _read(self) -> None:
-        """Read from the position on, and handle what comes, until the work is to end."""
+        """Read from the position on, and handle what comes, until the work is to end or the position is in doubt."""
+        if self.state != "works":
+            await self._take_over()
         if self.progress.unsaved:  # the attempt before this one has failed, and so may this one, for a long time
             await self._save()
         reader = self._log.read_batches(self.partition, after=self.progress.position, follow=True)
         try:
-            while not self._stopping and self._holds():
+            while not self._stopping and self._holds() and self.state == "works":
                 batch = await self._next(reader)
-                if batch is not None:
+                if batch is not None and self.state == "works":
                     await self._handle(batch)
-                    self._failed = ""
-                if self.progress.unsaved and self._is_time_to_save():
-                    await self._save()
+                if self.state == "works":
+                    self._failed = "" if batch is not None else self._failed
+                    if self.progress.unsaved and self._is_time_to_save():
+                        await self._save()
                 self._step = ""
         finally:
             await reader.aclose()
@@ -250,20 +280,23 @@ class PartitionWork:
         settings, progress = self._log._settings, self.progress
         transactions = list(batch.transactions(progress.position, own=True))
         for start in range(0, len(transactions), settings.run_count_max):
-            await progress.handle(transactions[start : start + settings.run_count_max], self._goes_on)
+            run = transactions[start : start + settings.run_count_max]
+            await progress.handle(run, self._goes_on)
+            if progress.position > run[-1].id:  # moved by something else than this worker, who has the epoch
+                self.committed, self.state = None, "takes over"
             if not self._goes_on():
                 return
 
     def _goes_on(self) -> bool:
         """Whether to handle what comes next: asked before each transaction, or each run of a view."""
         self._begin(f"transaction {self.progress.position + 1}")
-        return not self._stopping and self._holds()
+        return not self._stopping and self._holds() and self.state == "works"
 
     def _is_time_to_save(self) -> bool:
         return self._now_s() - self._saved_s >= SAVE_S or self.progress.position - self._saved_at >= _SAVE_COUNT
 
     async def _wait(self, waiting: Any) -> bool:
-        """Wait for something that `stop` may break off; return False if it did."""
+        """Wait for something that `stop`, or a position in doubt, may break off; return False if it did."""
         if self._stopping:
             waiting.close()
             return False
@@ -273,12 +306,24 @@ class PartitionWork:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             assert task is not None
-            if not self._stopping or task.uncancel() > 0:
+            if not self._is_woken or task.uncancel() > 0:
                 raise
+            self._is_woken = False
             return False
         finally:
             self._may_be_woken = False
         return True
 
+    def _wake(self) -> None:
+        """Break off what the task waits for, if that may be."""
+        if self._may_be_woken and self.task is not None:
+            self._may_be_woken, self._is_woken = False, True
+            end(self.task)
+
     def _now_s(self) -> float:
         return self._log._host.clock.monotonic_s()
+
+
+def _ahead(position: TransactionId, end: TransactionId) -> ClientAhead:
+    where = f"applied up to {position}, and the log ended at {end}"
+    return ClientAhead(f"{where}: the database is of another log, or the log lost transactions; compare first")

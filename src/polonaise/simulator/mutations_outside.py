@@ -241,6 +241,18 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "",
         "P13: an empty table of marks is in the way of whoever puts the right one back",
     ),
+    "position-ahead-of-the-log-taken": Mutation(
+        "polonaise.client.workerpartition",
+        "        self._log_end = end if position > end else None\n",
+        "        self._log_end = None\n",
+        "P7: a worker whose database is ahead of the log leaves out what the log has, and says that it is well",
+    ),
+    "outgrown-position-taken": Mutation(
+        "polonaise.client.workerpartition",
+        "        end = self.committed if known is None else min(known, self.committed)\n",
+        "        end = self.committed\n",
+        "P7: a worker that was ahead of the log goes on once the log has grown, and leaves out what is below",
+    ),
     "store-looked-at-once": Mutation(
         "polonaise.server.storewatch",
         "            self.trouble = trouble\n",
