@@ -15,8 +15,10 @@ TELLING_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "unknown-lag-told-as-none": Mutation(
         "polonaise.client.workerpartition",
-        "        if self.committed is None or not self.progress.epoch:\n            return None\n",
-        "        if self.committed is None or not self.progress.epoch:\n            return 0\n",
+        "        if self.committed is None or not self.progress.epoch or self._log_end is not None:\n"
+        "            return None\n",
+        "        if self.committed is None or not self.progress.epoch or self._log_end is not None:\n"
+        "            return 0\n",
         "P13: a worker whose partition does not answer says that it lacks nothing",
     ),
     "given-up-partitions-untold": Mutation(
