@@ -356,22 +356,99 @@ async def test_the_database_of_another_log_player_or_target_is_refused(url: str,
         assert (await beside.accept(Fence(1, 1), other)).accepted
 
 
-async def test_tables_that_are_dropped_under_way_refuse_no_entry_and_are_made_again(url: str) -> None:
+OWN = ("polonaise_delivery_ids", "polonaise_delivery_fence")
+
+
+def change(url: str, statement: str, *names: str) -> None:
+    """Execute the statement with these names of tables in it, quoted where the database wants that."""
+    with engine_at(url) as engine:
+        execute(url, statement.format(*map(engine.dialect.identifier_preparer.quote, names)))
+
+
+@pytest.mark.parametrize("gone", [OWN, OWN[:1], OWN[1:], ("lines",), ("lines", *OWN)])
+async def test_tables_that_are_renamed_under_way_are_waited_for_and_not_made(url: str, gone: Sequence[str]) -> None:
+    """Made anew together, they would be those of a new target, which gets everything once more."""
+    async with opened(url) as target:
+        await (await stream(target)).take(batch(-1, "a"))
+        for name in gone:
+            change(url, "ALTER TABLE {} RENAME TO {}", name, f"x_{name}")
+        for term in (2, 3):
+            with pytest.raises(
+                ViewUnavailable, match=f"gone since the target began: {' and '.join(gone)}.*drop lines, "
+            ):
+                await target.accept(Fence(1, term), SOURCE)
+        for name in gone:
+            change(url, "ALTER TABLE {} RENAME TO {}", f"x_{name}", name)
+        again = StreamCalls(target, Fence(1, 4))
+        assert (await again.greet(SOURCE)).applied == {0: 0}
+        await again.take(batch(0, "b"))
+    assert kept(url) == [(0, "a"), (0, "b")]
+
+
+async def test_tables_that_are_dropped_under_way_refuse_no_entry_and_are_made_by_the_next_process(url: str) -> None:
     async with opened(url) as target:
         session = await stream(target)
         await session.take(batch(-1, "a"))
-        engine = create_engine(url)
-        with engine.begin() as db:
-            db.execute(text("DROP TABLE polonaise_delivery_ids"))
-            db.execute(text("DROP TABLE polonaise_delivery_fence"))
-            LINES.drop(db)
-        engine.dispose()
+        for name in ("lines", *OWN):
+            change(url, "DROP TABLE {}", name)
         with pytest.raises(ViewUnavailable, match="own tables can't be read"):
             await session.take(batch(0, "b"))
-        again = StreamCalls(target, Fence(1, 2))
-        assert (await again.greet(SOURCE)).applied == {}
-        assert (await again.take(batch(-1, "a", "b"))).last == 1
+        with pytest.raises(ViewUnavailable, match=r"drop lines, .*_ids and .*_fence together, and start this process"):
+            await target.accept(Fence(1, 2), SOURCE)
+    async with opened(url) as again:
+        session = await stream(again, 1, 2)
+        assert (await session.take(batch(-1, "a", "b"))).last == 1
     assert kept(url) == [(0, "a"), (0, "b")]
+
+
+class Unnamed(Lines):
+    """Does not say which tables it changes."""
+
+    metadata = None
+
+
+async def test_a_memory_that_is_emptied_under_way_is_refused_while_rows_are_there(url: str) -> None:
+    async with opened(url, Lines(url), Unnamed(url, name="beside")) as (target, unnamed):
+        await (await stream(target)).take(batch(-1, "a"))
+        await stream(unnamed)
+        for name in (*OWN, "beside_ids", "beside_fence"):
+            execute(url, f"DELETE FROM {name}")
+        for each, tables in ((target, "lines"), (unnamed, "the application's tables")):
+            with pytest.raises(
+                ViewUnavailable, match=f"rows of .*_ids and .*_fence are lost.* empty {tables}, .* together"
+            ):
+                await each.accept(Fence(1, 2), SOURCE)
+        change(url, "DELETE FROM {}", "lines")
+        again = StreamCalls(target, Fence(1, 3))
+        assert (await again.greet(SOURCE)).applied == {}, "emptied together, it begins anew"
+
+
+async def test_ids_that_are_emptied_under_way_are_missed_by_the_first_entry_of_another_partition(url: str) -> None:
+    """With a row of that partition there, the next stream would take all others for new."""
+    async with opened(url) as target:
+        session = await stream(target)
+        await session.take(batch(-1, "a"))
+        execute(url, f"DELETE FROM {OWN[0]}")
+        with pytest.raises(ViewUnavailable, match=f"the rows of {OWN[0]} are lost"):
+            await session.take(batch(-1, "x", partition=1))
+        with pytest.raises(ViewUnavailable, match=f"the rows of {OWN[0]} are lost"):
+            await target.accept(Fence(1, 2), SOURCE)
+    assert kept(url) == [(0, "a")]
+
+
+async def test_a_target_that_begins_beside_rows_says_so_once(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """They may be seeds, or what was delivered to a target that has lost its memory."""
+    async with opened(url) as target:
+        await stream(target)
+    assert not [each for each in caplog.messages if "holds rows" in each]
+    change(url, "INSERT INTO {} (number, partition_id, line) VALUES (1, 0, 'seed')", "lines")
+    for name in OWN:
+        execute(url, f"DROP TABLE {name}")
+    async with opened(url) as target:
+        for term in (1, 2):
+            assert (await target.accept(Fence(1, term), SOURCE)).accepted
+    (told,) = [each for each in caplog.messages if "holds rows" in each]
+    assert told.startswith("polonaise_delivery_ids and polonaise_delivery_fence are new, and table lines holds rows")
 
 
 @pytest.mark.parametrize("lost", ["ids", "fence"])
@@ -384,7 +461,9 @@ async def test_a_target_whose_memory_was_lost_in_part_is_refused(url: str, lost:
     execute(url, f"{how} polonaise_delivery_{lost}")
     async with opened(url) as again:
         for term in (2, 3):
-            with pytest.raises(ViewUnfit, match=f"polonaise_delivery_{lost} has lost its rows.*Restore"):
+            with pytest.raises(
+                ViewUnfit, match=f"the rows of polonaise_delivery_{lost} are lost.*Restore.*empty lines, "
+            ):
                 await again.accept(Fence(1, term), SOURCE)
     assert kept(url) == [(0, "a")]
 
@@ -480,5 +559,5 @@ async def test_tables_are_looked_at_again_after_a_connection_was_lost(sqlite_url
             LINES.drop(db)
             db.execute(text(f"CREATE TABLE {LINES.name} (number INTEGER PRIMARY KEY)"))
         engine.dispose()
-        with pytest.raises(ViewUnfit, match="of another shape"):
+        with pytest.raises(ViewUnavailable, match=r"not as they were: .* of another shape"):
             await session.take(batch(0, "b"))

@@ -12,7 +12,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
 from polonaise.applicationcode import OrdinaryErrors
-from polonaise.errors import BadOption, Closed, ViewUnavailable, ViewUnfit, invariant
+from polonaise.errors import BadOption, Closed, PolonaiseError, ViewUnavailable, ViewUnfit, invariant
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, Judge
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Reception, Verdict
@@ -22,8 +22,8 @@ from polonaise.views.columns import short_text, transactional_table
 from polonaise.views.database import Database
 from polonaise.views.databaseerrors import Trouble, first_line, trouble_in
 from polonaise.views.dialects import check_names
-from polonaise.views.fitness import check_tables, create_tables
-from polonaise.views.lostmarks import check_rows_kept
+from polonaise.views.fitness import check_tables, create_tables, has_table
+from polonaise.views.lostmarks import check_rows_kept, holds_rows
 from polonaise.views.marks import Marks, row_lost
 from polonaise.views.portions import Portion
 from polonaise.views.worker import Worker, end_all
@@ -60,7 +60,8 @@ class SqlDeliveryTarget:
     again after a pause; entries of other partitions go on.
 
     - `engine`: a SQLAlchemy engine, which stays the application's, or a URL.
-    - `create`: whether missing tables (of `metadata`, ids and fence) are made. Existing tables are checked.
+    - `create`: whether missing tables (of `metadata`, ids and fence) are made, until a stream is accepted. Existing
+      tables are checked.
     - `name`: the beginning of the names of the two tables of the target's memory, `<name>_ids` and `<name>_fence`.
       Targets that share a database need a name each. The memory belongs to one target of one player for one log, and
       says so (`ViewUnfit`) when another one is to be served.
@@ -103,6 +104,8 @@ class SqlDeliveryTarget:
         self._portions: dict[PartitionId, Portion] = {}
         self._is_closed = False
         self._prepared = False
+        self._answered = False
+        """Whether a stream was accepted. All tables were there then: one that is gone since was lost with its rows."""
         self._refused: dict[PartitionId, tuple[TransactionId, str]] = {}
         """By partition, the entry that was refused last, and why."""
 
@@ -214,6 +217,7 @@ class SqlDeliveryTarget:
         # Before the fence is read, which another process may be keeping with the first ids just now.
         with writer.transaction() as db:
             ids_before = self._ids.all(db)
+        held = "" if ids_before else self._held(writer)
         with writer.transaction(synced=True) as db:
             # The row is locked: what an older stream applies is committed before, and it applies nothing after.
             kept = self._fence.read(db, alone=True, source=source)
@@ -222,6 +226,8 @@ class SqlDeliveryTarget:
             is_first = kept == NO_FENCE
             if is_first and ids_before:
                 raise self._memory_lost(self._fence.table)
+            if is_first and self._answered and (held or not self._tables()):
+                raise self._memory_lost(self._ids.table, self._fence.table)
             self._fence.keep(db, offered, source, first=is_first)
             if is_first:
                 self._ids.add(db, _FENCED, "")
@@ -232,26 +238,74 @@ class SqlDeliveryTarget:
         if not ids:
             raise self._memory_lost(self._ids.table)
         ids.pop(_FENCED, None)
+        self._answered = True
+        if is_first and held:
+            what = (
+                "%s and %s are new, and table %s holds rows: the target gets everything from the beginning. If these "
+                "rows were delivered to it, they come a second time: stop it, and restore its tables from a backup of "
+                "one moment, or empty all of them together"
+            )
+            _log.warning(what, self._ids.table.fullname, self._fence.table.fullname, held)
         return Acceptance(True, offered, ids)
 
-    def _memory_lost(self, table: Table) -> ViewUnfit:
-        """Return the error for a target of whose memory one table has lost its rows."""
-        return ViewUnfit(
-            f"table {table.fullname} has lost its rows, so what the target has applied is not known; beginning anew "
+    def _held(self, writer: WriterConnection) -> str:
+        """Return the name of an application's table that holds rows, or may not be looked at; empty if none does."""
+        for table in self._tables():
+            try:
+                with writer.transaction() as db:
+                    if has_table(db, table) and holds_rows(db, table):
+                        return table.fullname
+            except DBAPIError as error:
+                if trouble_in(error) is not None:
+                    raise
+                return table.fullname
+        return ""
+
+    def _tables(self) -> list[Table]:
+        """Return the application's tables, as far as it names them."""
+        return self.metadata.sorted_tables if self.metadata is not None else []
+
+    def _names(self) -> str:
+        """Return the names of all tables of the target, for an error that says to empty them."""
+        named = ", ".join(each.fullname for each in self._tables()) or "the application's tables"
+        return f"{named}, {self._ids.table.fullname} and {self._fence.table.fullname}"
+
+    def _memory_lost(self, *tables: Table) -> PolonaiseError:
+        """Return the error for a target of whose memory these tables have lost their rows."""
+        lost = " and ".join(each.fullname for each in tables)
+        text = (
+            f"the rows of {lost} are lost, so what the target has applied is not known; beginning anew "
             "would apply it a second time. Restore the target's tables from a backup of one moment; or, to have "
-            f"everything delivered again, empty the target's own tables, {self._ids.table.fullname} and "
-            f"{self._fence.table.fullname}"
+            f"everything delivered again, empty {self._names()} together"
         )
+        # A target that runs tries again: it may be met while somebody restores one table after the other.
+        return ViewUnavailable(text) if self._answered else ViewUnfit(text)
 
     def _prepare(self, writer: WriterConnection) -> None:
-        """Make the tables that are missing, and check all."""
-        tables = [*(self.metadata.sorted_tables if self.metadata is not None else []), self._fence.table]
-        if self._create:
+        """Make the tables that are missing, and check all. Once a stream was accepted, wait for those that are gone.
+
+        A new one in their place would be in the way of a backup, or of whoever renamed them; and all of them together
+        would be those of a new target, which gets everything once more.
+        """
+        tables, own = self._tables(), [self._ids.table, self._fence.table]
+        if self._create and not self._answered:
             with writer.transaction() as db:
-                check_rows_kept(db, self._ids, tables[:-1])
-            create_tables(writer, [*tables, self._ids.table])
-        with writer.transaction() as db:
-            check_tables(db, tables[:-1], [self._ids.table, self._fence.table])
+                check_rows_kept(db, self._ids, tables)
+            create_tables(writer, [*tables, *own])
+        try:
+            with writer.transaction() as db:
+                gone = [each.fullname for each in [*tables, *own] if self._answered and not has_table(db, each)]
+                if gone:
+                    raise ViewUnavailable(
+                        f"gone since the target began: {' and '.join(gone)}. Put back what was there, or restore the "
+                        "target's tables from a backup of one moment; or, to have everything delivered again, drop "
+                        f"{self._names()} together, and start this process again"
+                    )
+                check_tables(db, tables, own)
+        except ViewUnfit as error:
+            if not self._answered:
+                raise
+            raise ViewUnavailable(f"the target's tables are not as they were: {error.text}") from error
         self._prepared = True
 
     def _look_again(self) -> None:
@@ -300,6 +354,9 @@ class SqlDeliveryTarget:
 
     def _add_first(self, db: Connection, partition: PartitionId) -> None:
         """Write the partition's first id. Raises `ViewUnfit`: while the fence is held, no other process writes it."""
+        if not self._ids.all(db):
+            # With this row, the next stream would not notice that those of other partitions are gone.
+            raise self._memory_lost(self._ids.table)
         try:
             self._ids.add(db, partition, "")
         except DBAPIError as error:
@@ -326,7 +383,7 @@ class SqlDeliveryTarget:
         except DBAPIError as error:
             if trouble_in(error) is not None:
                 raise
-            # Such as a table that was dropped: no entry is at fault, and the next stream makes it again.
+            # Such as a table that was dropped: no entry is at fault.
             raise ViewUnavailable(f"the target's own tables can't be read: {first_line(error)}") from error
         return fence, NO_TRANSACTION if kept_id is None else kept_id, kept_id is None
 

@@ -223,6 +223,24 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        if self._place and not self._given:\n",
         "P7: a view makes an empty database in the place of one that was moved away for a moment",
     ),
+    "tables-of-a-target-made-under-way": Mutation(
+        "polonaise.player.sqldelivery",
+        "        if self._create and not self._answered:\n",
+        "        if self._create:\n",
+        "P7: a target makes empty tables in the place of those that somebody has put aside",
+    ),
+    "target-begins-anew-beside-its-rows": Mutation(
+        "polonaise.player.sqldelivery",
+        "            if is_first and self._answered and (held or not self._tables()):\n",
+        "            if False:\n",
+        "P7: a target whose ids and fence were emptied under way gets everything a second time",
+    ),
+    "first-id-written-where-all-are-lost": Mutation(
+        "polonaise.player.sqldelivery",
+        "        if not self._ids.all(db):\n",
+        "        if False:\n",
+        "P7: the id of one partition hides that those of others are lost, whose entries come a second time",
+    ),
     "marks-of-another-view-taken": Mutation(
         "polonaise.views.lostmarks",
         "                    if kept and not mine & kept:\n                        self._check_dropped(db, kept)\n",
