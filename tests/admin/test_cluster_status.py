@@ -35,6 +35,7 @@ from polonaise.errors import (
     UnknownPartition,
 )
 from polonaise.host import Host
+from polonaise.server.coordinatortrouble import CoordinatorTrouble
 from polonaise.server.expectedservers import ExpectedServersWatch
 from rigs.log import remove_entry
 from rigs.town import Town, held_down, in_a_town
@@ -299,11 +300,11 @@ async def test_a_server_that_is_gone_is_missed_until_it_is_removed(town: Town, *
 async def test_a_server_with_a_name_notes_itself_and_tells_whom_it_misses(town: Town) -> None:
     await until(town, lambda status: len(status.servers) == 2 and not status.wellness)
 
-    async def look(_: Host, coordinator: Coordinator) -> None:
+    async def look(host: Host, coordinator: Coordinator) -> None:
         first, second = await coordinator.members()
         gone = ExpectedServer(4711, "nobody:1")
         await coordinator.expect_server("gone", gone)
-        watch = ExpectedServersWatch(coordinator, "first")
+        watch = ExpectedServersWatch(coordinator, "first", CoordinatorTrouble(host.clock))
         task = asyncio.ensure_future(watch.run(first.server, first.address))
         await wait_until(lambda: watch.missing == {"gone": "nobody:1"})
         noted = (await coordinator.expected_servers()).value.servers

@@ -35,6 +35,7 @@ from polonaise.node.local import LocalCluster, StartFailed
 from polonaise.node.processes import create_cluster, run_server
 from polonaise.server.settings import ServerSettings
 from polonaise.storage.clusternote import NOTE_FILE, decode_note
+from rigs.httpget import http_get
 from rigs.observed import ObservedCluster, observed_cluster, started, started_storage
 from rigs.waiting import PATIENCE_S, wait_until
 
@@ -172,6 +173,70 @@ async def test_a_lost_coordinators_values_are_made_again_and_the_log_goes_on(tmp
             assert isinstance(await _refused(recovered(cluster)), AlreadyInitialized)
         finally:
             await server.stop()
+
+
+async def test_one_value_that_is_gone_is_made_again_with_the_others_once_what_is_left_is_moved_away(
+    tmp_path: Path,
+) -> None:
+    async with observed_cluster(tmp_path, notes_s=0.05) as cluster:
+        async with polonaise.connect(cluster.coordinator) as log:
+            await log.append(b"one payment", partition=0)
+        await until_noted(tmp_path)
+        given = await ids_given(cluster)
+        (tmp_path / "coordinator" / "unique-id").unlink()
+        async with asyncio.timeout(PATIENCE_S):
+            while (await http_get(cluster.server.http, "/health")).document["reasons"] != ["coordinator"]:
+                await asyncio.sleep(0.1)
+        await cluster.server.stop()
+        error = await _refused(recovered(cluster))
+        assert isinstance(error, AlreadyInitialized)
+        assert "one of its values is missing or damaged, move it away first" in str(error)
+        (tmp_path / "coordinator").rename(tmp_path / "lost")
+        await recovered(cluster)
+        assert await ids_given(cluster) > given
+        server = await started(
+            lambda host, ready, http: run_server(host, cluster.coordinator, {}, 1, ServerSettings(), ready, http=http)
+        )
+        try:
+            async with polonaise.connect(cluster.coordinator) as log, asyncio.timeout(PATIENCE_S):
+                assert (await log.append(b"another", partition=0)).id == 1
+        finally:
+            await server.stop()
+
+
+async def ids_given(cluster: ObservedCluster) -> int:
+    host = RealHost()
+    opened = coordinator_at(host, cluster.coordinator)
+    try:
+        return await opened.unique_ids_given()
+    finally:
+        await opened.close()
+        host.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["description", "assignment", "unique-id", "expected-servers", "partition-0"])
+async def test_a_file_of_the_coordinator_that_is_gone_is_named_by_the_server_that_runs(
+    tmp_path: Path, name: str
+) -> None:
+    async with observed_cluster(tmp_path, name="first") as cluster:
+        file = tmp_path / "coordinator" / name
+        async with asyncio.timeout(PATIENCE_S):
+            async with polonaise.connect(cluster.coordinator) as log:
+                await log.append(b"one payment", partition=0)
+            while (await http_get(cluster.server.http, "/health")).document["problems"] or not file.exists():
+                await asyncio.sleep(0.1)
+        await asyncio.sleep(0.5)  # the server has read the list of servers, which nobody misses before
+        file.rename(tmp_path / name)
+        async with asyncio.timeout(PATIENCE_S):
+            while f"{file}: it is missing" not in str((await http_get(cluster.server.http, "/health")).document):
+                await asyncio.sleep(0.1)
+        assert (await http_get(cluster.server.http, "/ready")).status == 200
+        assert b"polonaise_server_coordinator_trouble 1" in (await http_get(cluster.server.http, "/metrics")).body
+        (tmp_path / name).rename(file)
+        async with asyncio.timeout(PATIENCE_S):
+            while (await http_get(cluster.server.http, "/health")).document["problems"]:
+                await asyncio.sleep(0.1)
 
 
 async def test_the_backup_of_another_cluster_and_a_cluster_in_use_are_refused(tmp_path: Path) -> None:

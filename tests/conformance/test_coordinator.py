@@ -20,6 +20,7 @@ from polonaise.coordination.lease import LEASE_S, RENEW_S
 from polonaise.coordination.values import (
     Assignment,
     Engagement,
+    ExpectedServer,
     Owner,
     PartitionValue,
     Registration,
@@ -493,11 +494,13 @@ async def test_a_restart_keeps_everything(cluster: Cluster) -> None:
 
 @on_every_backend
 async def test_damage_is_refused_by_name_and_says_what_to_do(cluster: Cluster) -> None:
-    await initialized(cluster)
+    await (await initialized(cluster)).expect_server("first", ExpectedServer(1, "s:1"))
     requests: list[tuple[str, Callable[[Coordinator], Awaitable[object]]]] = [
         ("partition-1", lambda coordinator: coordinator.partition(1)),
         ("partition-1", lambda coordinator: coordinator.set_partition(1, INITIAL, 0)),
         ("assignment", lambda coordinator: coordinator.assignment()),
+        ("unique-id", lambda coordinator: coordinator.unique_ids_given()),
+        ("expected-servers", lambda coordinator: coordinator.expected_servers()),
         ("description", lambda coordinator: coordinator.describe()),
     ]
     for name, ask in requests:

@@ -70,13 +70,14 @@ class Town:
         server: ServerSettings | None = None,
         client: ClientSettings | None = None,
         spares: int = 0,
+        notes_s: float = 0,
     ) -> None:
         """`spares`: so many storage nodes run beside those of the cluster's description."""
         self.world = World(seed)
         knobs = replace(
             Knobs.draw(self.world.random("knobs")),
             storage=3, servers=servers, clients=0, partitions=partitions,
-            link=LinkSettings(), server=replace(server or ServerSettings(), notes_s=0),
+            link=LinkSettings(), server=replace(server or ServerSettings(), notes_s=notes_s),
             client=client or ClientSettings(),
             segment_bytes_max=2**20, spares=spares,
         )  # fmt: skip

@@ -12,6 +12,7 @@ from polonaise.coordination.values import Assignment, Owner, Versioned
 from polonaise.errors import CoordinatorUnavailable, PolonaiseError
 from polonaise.server import clusteranswers
 from polonaise.server.clusteranswers import ClusterAnswers
+from polonaise.server.coordinatortrouble import CoordinatorTrouble
 from polonaise.server.settings import ServerSettings
 from polonaise.testing.memory import MemoryHost
 from polonaise.wire.assignments import parse_assignment
@@ -27,7 +28,8 @@ def assigned(version: int) -> Versioned[Assignment]:
 
 
 def answers(coordinator: Any = None, **settings: Any) -> ClusterAnswers:
-    return ClusterAnswers(MemoryHost(), coordinator, ServerSettings(**settings))
+    host = MemoryHost()
+    return ClusterAnswers(host, coordinator, ServerSettings(**settings), CoordinatorTrouble(host.clock))
 
 
 async def one_that_waits() -> tuple[ClusterAnswers, asyncio.Future[AssignmentIs]]:

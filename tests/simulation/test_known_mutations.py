@@ -145,6 +145,18 @@ FOUND_BY_TESTS = {
         "tests/player/test_sql_delivery.py"
         "::test_ids_that_are_emptied_under_way_are_missed_by_the_first_entry_of_another_partition[sqlite]"
     ),
+    "value-without-which-nobody-gets-in-not-told": (
+        "tests/server/test_missing_values.py"
+        "::test_whichever_value_is_lost_is_told_and_what_is_owned_goes_on[missing-unique-id]"
+    ),
+    "reason-kept-from-a-stranger-told-nowhere": (
+        "tests/server/test_missing_values.py"
+        "::test_unique_ids_that_can_be_read_and_not_given_out_are_told_until_they_can_be"
+    ),
+    "lost-list-of-servers-not-told": (
+        "tests/server/test_missing_values.py"
+        "::test_whichever_value_is_lost_is_told_and_what_is_owned_goes_on[missing-expected-servers]"
+    ),
     "cluster-made-unasked": (
         "tests/server/test_older_coordinator.py"
         "::test_a_coordinator_that_lost_its_data_takes_no_append_and_nothing_is_made_in_it"

@@ -296,7 +296,7 @@ class ClusterStatus:
     def wellness(self) -> Wellness:
         """How well the cluster is: failed unless every partition is known to be ready.
 
-        A coordinator that this observer can't reach is no failure by itself: the servers may reach it.
+        And if a value of the coordinator is missing or damaged: new clients, or the next session, do not get in. A coordinator that this observer can't reach is no failure by itself: the servers may reach it.
         """
         if self.description is None or not isinstance(self.coordinator_error, CoordinatorUnavailable | None):
             return Wellness.FAILED
@@ -471,7 +471,7 @@ class ClusterObserver:
             raise self._silence() from None
 
     async def _read_coordinator(self) -> PolonaiseError | None:
-        """Read the cluster's description, assignment and registered servers, and keep what could be read.
+        """Read the coordinator's values, but for the partitions', and keep what could be read: owners tell of those.
 
         Returns the error that kept the rest from being read; None if all was read.
         """
@@ -481,6 +481,7 @@ class ClusterObserver:
                 self._last.assignment = (await self._coordinator.assignment()).value
                 self._last.members = await self._coordinator.members()
                 self._last.expected = (await self._coordinator.expected_servers()).value
+                await self._coordinator.unique_ids_given()  # without them no new client gets in
         except TimeoutError:
             return self._silence()
         except (CoordinatorUnavailable, CoordinatorDamaged, WrongClusterKey, UnsupportedFormat) as error:

@@ -169,8 +169,8 @@ async def recover(
     else:
         raise AlreadyInitialized(
             f"{coordinator} holds a cluster, and nothing was changed: "
-            "if it is an older copy, move it away first (with ZooKeeper: recover into another path, and start the "
-            "servers with that); else there is nothing to recover"
+            "if it is an older copy, or one of its values is missing or damaged, move it away first (with ZooKeeper: "
+            "recover into another path, and start the servers with that); else there is nothing to recover"
         )
     answers: dict[StorageId, NodeAnswer] = {}
     silent: dict[StorageId, str] = {}

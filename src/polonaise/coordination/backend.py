@@ -132,7 +132,8 @@ def damaged(place: str, what: str) -> CoordinatorDamaged:
     return CoordinatorDamaged(
         f"{place}: {what}. Nothing was changed. Stop the cluster's processes and restore the whole coordinator as it "
         "was last; an older copy, or a new coordinator, would let two owners write in one session. Without one that is "
-        f"whole, its values can be made again from the storage nodes: {recovery_of(place)}"
+        "whole, move what is left of it away (with ZooKeeper: take another path), start the storage nodes, and have "
+        f"its values made again from them: {recovery_of(place)}"
     )
 
 

@@ -23,6 +23,7 @@ from polonaise.coordination.values import (
     ExpectedServers,
     PartitionValue,
     Registration,
+    UniqueIds,
     Versioned,
     partition_key,
 )
@@ -62,7 +63,7 @@ def first_entries(description: ClusterDescription, beginning: Beginning | None =
         for partition in range(description.total)
     }
     values[ASSIGNMENT] = beginning.version, beginning.assignment.encode()
-    values[UNIQUE_ID] = beginning.unique_id, b"{}"
+    values[UNIQUE_ID] = beginning.unique_id, UniqueIds().encode()
     if beginning.expected is not None:
         values[EXPECTED] = beginning.version, beginning.expected.encode()
     values[DESCRIPTION] = beginning.version, description.encode()
@@ -337,10 +338,10 @@ class Coordinator:
         floor = self._seen(UNIQUE_ID) + 1
         # The entry's version is the number. Nothing is compared, so that callers need not try again: each of them gets
         # a version of its own.
-        entry = await self._replaced(UNIQUE_ID, b"{}", None)
+        entry = await self._replaced(UNIQUE_ID, UniqueIds().encode(), None)
         assert entry is not None
         self._check(UNIQUE_ID, entry, floor)
-        self._remember(UNIQUE_ID, entry, None)
+        self._remember(UNIQUE_ID, entry, UniqueIds())
         if entry.version > UNIQUE_ID_MAX:
             raise PolonaiseError(f"all {UNIQUE_ID_MAX} unique ids of {self._backend} have been given out")
         return entry.version
@@ -355,14 +356,7 @@ class Coordinator:
 
     async def unique_ids_given(self) -> int:
         """Return the number up to which unique ids were given out."""
-        await self._cluster()
-        floor = self._seen(UNIQUE_ID)
-        entry = await self._backend.read(UNIQUE_ID)
-        if entry is None:
-            raise await self._missing(UNIQUE_ID)
-        self._check(UNIQUE_ID, entry, floor)
-        self._remember(UNIQUE_ID, entry, None)
-        return entry.version
+        return (await self._get(UNIQUE_ID, UniqueIds)).version
 
     async def close(self) -> None:
         """End this process's registrations, and its use of the backend; later calls raise `Closed`.

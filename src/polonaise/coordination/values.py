@@ -478,6 +478,18 @@ class Beginning:
 
 
 @dataclass(frozen=True, slots=True)
+class UniqueIds(CoordinatorValue):
+    """The counter of unique ids. How many were given out is the version of its entry, and nothing is in the value."""
+
+    def encode(self) -> bytes:
+        return _encode()
+
+    @classmethod
+    def _of(cls, fields: Any) -> Self:
+        return cls()
+
+
+@dataclass(frozen=True, slots=True)
 class Registration(CoordinatorValue):
     """The entry of a living member of the cluster: a server's id, and the address at which it is reached.
 

@@ -35,7 +35,8 @@ class Reason(enum.StrEnum):
     TIMES_STAND_STILL = "times_stand_still"
     """The commit times of a partition stand still."""
     COORDINATOR = "coordinator"
-    """The coordinator is not reached, so that the server may own nothing, or has not read the assignment."""
+    """The coordinator is not reached, so that the server may own nothing, or has not read the assignment; or a value of
+    the coordinator is missing or damaged."""
     COORDINATOR_SERVER = "coordinator_server"
     """A server of the coordinator does not serve."""
     GIVEN_UP = "given_up"

@@ -12,7 +12,7 @@ from polonaise.coordination import Coordinator
 from polonaise.coordination.values import Assignment, ClusterDescription, Versioned
 from polonaise.errors import CoordinatorUnavailable, Overloaded, PolonaiseError, UnknownTopic, error_of
 from polonaise.host import Host
-from polonaise.server.coordinatortrouble import answered_within, with_trouble
+from polonaise.server.coordinatortrouble import CoordinatorTrouble, answered_within, with_trouble
 from polonaise.server.settings import ServerSettings
 from polonaise.server.waiters import Waiters
 from polonaise.terms import ServerId, counted
@@ -30,6 +30,8 @@ from polonaise.wire.topics import DescribeTopic, ListTopics, encode_topic, encod
 
 _AGE_MS_MAX: Final = 2**32 - 1
 """The largest age that the message has room for, in milliseconds."""
+UNIQUE_IDS: Final = "no unique ids can be given out, which new clients and servers need"
+"""What fails then, for `CoordinatorTrouble`."""
 _TROUBLE_S: Final = 1.0
 """Seconds for which a request for a newer assignment still waits once the coordinator can't be read. Without that wait
 a hiccup of the coordinator would send all clients to other servers, and while no server can read it, clients would go
@@ -54,10 +56,13 @@ class ClusterAnswers:
     `learn` takes one in. An assignment is encoded once for all clients, and not sent any more once it was replaced.
     """
 
-    def __init__(self, host: Host, coordinator: Coordinator, settings: ServerSettings) -> None:
+    def __init__(
+        self, host: Host, coordinator: Coordinator, settings: ServerSettings, trouble: CoordinatorTrouble
+    ) -> None:
         self._host = host
         self._coordinator = coordinator
         self._settings = settings
+        self._failing = trouble
         self.server: ServerId = 0
         """The id of this server, for messages."""
         self.partitions = 0
@@ -216,6 +221,7 @@ class ClusterAnswers:
             async with asyncio.timeout(self._settings.coordinator_s_max):
                 await self._ids.turn()
                 ids.append(await self._coordinator.unique_id())
+            self._failing.succeeded(UNIQUE_IDS)
         except TimeoutError:
             text = (
                 f"server {self.server} got no unique id from the coordinator within "
@@ -226,6 +232,7 @@ class ClusterAnswers:
         except Overloaded:
             raise
         except PolonaiseError as error:
+            self._failing.failed(UNIQUE_IDS, error, server=self.server)
             if not stranger:
                 raise
             text = f"server {self.server} was given no unique id by the coordinator: its log and health say why"

@@ -86,6 +86,10 @@ class CoordinatorTrouble:
         """Record that this operation is not needed any more. That is no answer: only the next one ends the trouble."""
         self._failing.pop(what, None)
 
+    def is_failing(self, what: str) -> bool:
+        """Tell whether this operation failed the last time."""
+        return what in self._failing
+
     def present(self, coordinator: Coordinator) -> str:
         """Return what fails at present, and why the coordinator can't be reached now, which may be news since then."""
         failing, now = str(self), coordinator.trouble

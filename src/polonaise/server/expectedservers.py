@@ -10,12 +10,15 @@ from typing import Final
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ExpectedServer, ExpectedServers, Registration, Versioned
 from polonaise.errors import PolonaiseError
-from polonaise.server.coordinatortrouble import answered_within
+from polonaise.server.coordinatortrouble import CoordinatorTrouble, answered_within
 from polonaise.terms import ServerId
 
 _log = logging.getLogger(__name__)
+_EXPECTED: Final = "the servers that are to be there can't be looked up"
 _LOOK_S: Final = 5.0
 """Seconds between two looks."""
+_AGAIN_S: Final = 1.0
+"""Seconds from a look that has failed to the next."""
 _SERVER_S: Final = 2.0
 """Seconds that each server of the coordinator has to answer."""
 _ANSWER_S: Final = 5.0
@@ -25,10 +28,11 @@ _ANSWER_S: Final = 5.0
 class ExpectedServersWatch:
     """Notes at the coordinator that this server is to be there, and looks for others that are to be and are not."""
 
-    def __init__(self, coordinator: Coordinator, name: str) -> None:
+    def __init__(self, coordinator: Coordinator, name: str, trouble: CoordinatorTrouble) -> None:
         """`name` is that of this server; without one, there is nothing to `run`."""
         self._coordinator = coordinator
         self._name = name
+        self._trouble = trouble
         self.seen: Versioned[ExpectedServers] | None = None
         """What the coordinator said at the last look; None before the first."""
         self.missing: dict[str, str] = {}
@@ -39,7 +43,7 @@ class ExpectedServersWatch:
         """Why each server of the coordinator did not serve at the last look, by its address; empty for one that did."""
 
     async def run(self, server: ServerId, address: str) -> None:
-        """Look for ever. A coordinator that does not answer is told of elsewhere: what was seen last stands."""
+        """Look for ever. While the coordinator can't be read, what was seen last stands."""
         noted = False
         while True:
             if self._coordinator.has_servers:
@@ -59,8 +63,10 @@ class ExpectedServersWatch:
                         self.seen = await self._coordinator.expected_servers()
                     self._look(server, self.seen.value, members)
             except PolonaiseError as error:
-                _log.debug("the servers that are to be there can't be looked up: %s", error)
-            await asyncio.sleep(_LOOK_S)
+                self._trouble.failed(_EXPECTED, error, server=server)
+            else:
+                self._trouble.succeeded(_EXPECTED)
+            await asyncio.sleep(_AGAIN_S if self._trouble.is_failing(_EXPECTED) else _LOOK_S)
 
     def _look(self, server: ServerId, expected: ExpectedServers, members: Collection[Registration]) -> None:
         missing = expected.missing(members)

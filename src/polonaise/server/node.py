@@ -110,7 +110,8 @@ class Server:
         self._listener: Listener | None = None
         self._living: LivingServers
         """The living servers, as this one sees them; from `start` on."""
-        self._cluster = ClusterAnswers(host, coordinator, self._settings)
+        self._trouble = CoordinatorTrouble(host.clock)
+        self._cluster = ClusterAnswers(host, coordinator, self._settings, self._trouble)
         self._addresses: StorageAddresses
         """Where the storage nodes are reached; unset before `start`."""
         self._links = StorageLinks(self._link)
@@ -124,7 +125,6 @@ class Server:
         """The totals of partitions that are not in `partitions` any more."""
         self._latencies = Histogram()
         self._refused: Counter[str] = Counter()
-        self._trouble = CoordinatorTrouble(host.clock)
         self._membership = ServerMembership(host, coordinator, self._trouble, self._stop_owning)
         self.followed = False
         """Whether the server serves the partitions that an assignment gives it, if any: False before it has read one,
@@ -147,7 +147,7 @@ class Server:
         self._struggles_at = 0
         """The count of changes at that look."""
         self._requirements = Requirements(coordinator)
-        self._expected = ExpectedServersWatch(coordinator, self._settings.name)
+        self._expected = ExpectedServersWatch(coordinator, self._settings.name, self._trouble)
         self._starts = StartTurns(self._settings, self._storage_majority_connected)
         self._copies = CopyTurns(host, self._settings, self._latencies)
         self._connections: dict[Connection, ConnectionRequests] = {}
@@ -220,7 +220,7 @@ class Server:
         if self._settings.notes_s:
             notes = ValueNotes(
                 self._host, self._coordinator, self._settings, self._cluster, self._links, self.partitions,
-                self._changes, self._expected,
+                self._changes, self._expected, self._trouble,
             )  # fmt: skip
             self._tasks.append(self._host.spawn(notes.run(), "notes of the coordinator's values"))
         if self._settings.members_look_s:

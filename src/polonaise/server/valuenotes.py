@@ -12,8 +12,8 @@ from polonaise.coordination import Coordinator
 from polonaise.errors import PolonaiseError
 from polonaise.host import Host
 from polonaise.link.connection import Connection
-from polonaise.server.clusteranswers import ClusterAnswers
-from polonaise.server.coordinatortrouble import answered_within
+from polonaise.server.clusteranswers import UNIQUE_IDS, ClusterAnswers
+from polonaise.server.coordinatortrouble import CoordinatorTrouble, answered_within
 from polonaise.server.expectedservers import ExpectedServersWatch
 from polonaise.server.protocol.readiness import ReadinessChanges
 from polonaise.server.servedpartition import ServedPartition
@@ -26,8 +26,9 @@ _log = logging.getLogger(__name__)
 
 _FIRST_S: Final = 0.05
 """Seconds before the first look; each pause is twice as long as the one before, up to the usual one."""
-_IDS_S: Final = 60.0
-"""Seconds between two looks at how many unique ids were given out."""
+_VALUES_S: Final = 5.0
+"""Seconds between two looks at the description and at how many unique ids were given out, unless one has failed."""
+_DESCRIPTION: Final = "the cluster's description can't be read"
 
 
 class ValueNotes:
@@ -35,7 +36,8 @@ class ValueNotes:
 
     The description, the unique ids, the servers that are to be there, and each partition's value, as its session began,
     go to all. Who has a copy that was given up learns so by the value, and others do not keep it.
-    Nothing waits for a note: no session and no append rests on one.
+    Nothing waits for a note: no session and no append rests on one. The values that are read for them, which servers
+    hardly need once they have started, are watched on the way: `trouble` is told what is wrong with them.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class ValueNotes:
         partitions: Mapping[PartitionId, ServedPartition],
         changes: ReadinessChanges,
         expected: ExpectedServersWatch,
+        trouble: CoordinatorTrouble,
     ) -> None:
         self._host = host
         self._coordinator = coordinator
@@ -61,6 +64,7 @@ class ValueNotes:
         self._latest: dict[str | PartitionId, Any] = {}
         """What `_known` returned last."""
         self._expected = expected
+        self._trouble = trouble
         self._unique_id = 0
         self._looked_s = float("-inf")
         self._told: dict[StorageId, tuple[Connection, dict[str | PartitionId, Any]]] = {}
@@ -74,10 +78,7 @@ class ValueNotes:
         while True:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, self._settings.notes_s)
-            try:
-                await self._look_at_ids()
-            except PolonaiseError as error:
-                _log.debug("unique ids can't be read: %s", error)
+            await self._look_at_values()
             known = self._known()
             for name in list(self._links):
                 try:
@@ -85,12 +86,27 @@ class ValueNotes:
                 except PolonaiseError as error:
                     _log.debug("storage node %s notes nothing: %s", name, error)
 
-    async def _look_at_ids(self) -> None:
+    async def _look_at_values(self) -> None:
+        """Read the values that nothing else reads so often, and tell `trouble` which can't be read or changed."""
         now_s = self._host.clock.monotonic_s()
-        if now_s - self._looked_s >= _IDS_S:
-            self._looked_s = now_s
-            async with answered_within(self._settings.coordinator_s_max, self._coordinator):
-                self._unique_id = await self._coordinator.unique_ids_given()
+        failing = self._trouble.is_failing(UNIQUE_IDS) or self._trouble.is_failing(_DESCRIPTION)
+        if now_s - self._looked_s < _VALUES_S and not failing:
+            return
+        self._looked_s = now_s
+        for what, look in ((_DESCRIPTION, self._cluster.read_description), (UNIQUE_IDS, self._look_at_ids)):
+            try:
+                async with answered_within(self._settings.coordinator_s_max, self._coordinator):
+                    await look()
+            except PolonaiseError as error:
+                self._trouble.failed(what, error, server=self._cluster.server)
+            else:
+                self._trouble.succeeded(what)
+
+    async def _look_at_ids(self) -> None:
+        self._unique_id = await self._coordinator.unique_ids_given()
+        # A client was refused one: that there are some to be read does not show that they can be given out again.
+        if self._trouble.is_failing(UNIQUE_IDS):
+            self._unique_id = await self._coordinator.unique_id()
 
     async def _tell(self, name: StorageId, known: dict[str | PartitionId, Any]) -> None:
         connection = self._links[name].bulk

@@ -7,6 +7,24 @@ from typing import Final
 from polonaise.simulator.mutation import Mutation
 
 COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
+    "value-without-which-nobody-gets-in-not-told": Mutation(
+        "polonaise.server.valuenotes",
+        "                self._trouble.failed(what, error, server=self._cluster.server)\n",
+        "                pass\n",
+        "P13: a lost counter of unique ids is told by nothing, while every new client is refused",
+    ),
+    "reason-kept-from-a-stranger-told-nowhere": Mutation(
+        "polonaise.server.clusteranswers",
+        "            self._failing.failed(UNIQUE_IDS, error, server=self.server)\n",
+        "",
+        "P13: why no unique id was given out is told neither to the client nor by the server's health",
+    ),
+    "lost-list-of-servers-not-told": Mutation(
+        "polonaise.server.expectedservers",
+        "                self._trouble.failed(_EXPECTED, error, server=server)\n",
+        "                pass\n",
+        "P13: a lost list of the servers that are to be there is told by nothing",
+    ),
     "cluster-made-unasked": Mutation(
         "polonaise.node.processes",
         "        raise await why_none(host, coordinator, nodes) from None\n    if partitions is not None",

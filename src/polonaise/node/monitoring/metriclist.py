@@ -182,8 +182,8 @@ REQUESTS: Final = _gauge(
 )
 COORDINATOR_TROUBLE: Final = _gauge(
     "server_coordinator_trouble",
-    "1 if the assignment or partitions' members can't be read, or the lease can't be renewed, else 0; no sample before "
-    "the first answer or failure; `/health` says why.",
+    "1 if a value of the coordinator can't be read, no unique id given out, or the lease not renewed, else 0; no "
+    "sample before the first answer or failure; `/health` says why.",
 )
 GIVEN_UP: Final = _gauge(
     "server_given_up_partitions",
@@ -200,7 +200,8 @@ COORDINATOR_SERVER_UP: Final = _gauge(
     COORDINATOR_SERVER,
 )
 COORDINATOR_ERRORS: Final = _counter(
-    "server_coordinator_errors", "Failed attempts to read the assignment or partitions' members, or to renew the lease."
+    "server_coordinator_errors",
+    "Failed attempts to read the coordinator's values, to give out unique ids, or to renew the lease.",
 )
 CLOCK_OFFSET: Final = _gauge(
     "server_clock_offset_seconds",
