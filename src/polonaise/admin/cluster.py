@@ -296,7 +296,8 @@ class ClusterStatus:
     def wellness(self) -> Wellness:
         """How well the cluster is: failed unless every partition is known to be ready.
 
-        And if a value of the coordinator is missing or damaged: new clients, or the next session, do not get in. A coordinator that this observer can't reach is no failure by itself: the servers may reach it.
+        And if what this observer reads from the coordinator is missing or damaged: without unique ids no new client
+        gets in. A coordinator that it can't reach is no failure by itself: the servers may reach it.
         """
         if self.description is None or not isinstance(self.coordinator_error, CoordinatorUnavailable | None):
             return Wellness.FAILED

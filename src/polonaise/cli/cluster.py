@@ -53,8 +53,8 @@ def cluster_status(
 
     What can't be read from the coordinator is asked of the servers, those that POLONAISE_LOG names among them.
 
-    Exit status 1 unless all partitions are known to be ready, and if a value of the coordinator is missing or damaged;
-    3 if only something else is wrong.
+    Exit status 1 unless all partitions are known to be ready, and if what is read from the coordinator is missing or
+    damaged; 3 if only something else is wrong.
     """
 
     async def do(observer: ClusterObserver) -> None:
