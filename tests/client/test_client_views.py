@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from polonaise.errors import BadOption, ClientAhead, DataDamaged, LogForked
-from polonaise.terms import BodyForm
+from polonaise.terms import BodyForm, Transaction
 from polonaise.wire.fetches import FETCH_MAX
 from rigs.clients import Memo, World
 from rigs.waiting import nothing_happens_for, time_passes, wait_until
@@ -203,6 +205,75 @@ async def test_a_view_ahead_of_the_log_stops_its_partition_and_everybody_is_told
     with pytest.raises(ClientAhead):
         await client.wait_applied(9)
     assert world.log.bodies() == [b"0"]
+
+
+class Runs(Memo):
+    """Takes runs, and passes over what another process has applied to the same store."""
+
+    async def apply_run(self, run: Sequence[Transaction]) -> int:
+        for tx in run:
+            if self.gate is not None:
+                await self.gate.wait()
+            if tx.id == self.mark + 1:
+                await self.apply(tx)
+        return self.mark
+
+
+async def test_a_view_that_comes_to_be_ahead_of_the_log_while_it_runs_stops_its_partition(world: World) -> None:
+    view = Runs()
+    client = await world.client(view=view)
+    await client.append(b"0")
+    await client.wait_applied(0)
+    view.mark = 100
+    receipt = await client.append(b"1")
+    with pytest.raises(ClientAhead, match="ids up to 100, and the log ends at 1"):
+        await client.wait_applied(receipt.id)
+    assert isinstance(client.trouble(0), ClientAhead)
+    with pytest.raises(ClientAhead):
+        await client.run(lambda tx: tx.append(b"x"))
+    assert view.bodies == [b"0"]
+
+
+async def test_a_view_that_is_ahead_of_the_log_when_it_is_asked_after_a_failure_stops_its_partition(
+    world: World,
+) -> None:
+    view = Memo()
+    view.fail_on = {1: 1}
+    client = await world.client(view=view)
+    await client.append(b"0")
+    await client.wait_applied(0)
+    view.failed = lambda *_: setattr(view, "mark", 7)  # type: ignore[method-assign]
+    receipt = await client.append(b"1")
+    with pytest.raises(ClientAhead, match="ids up to 7, and the log ends at 1"):
+        await client.wait_applied(receipt.id)
+
+
+async def test_a_view_that_another_process_moves_on_is_believed_as_far_as_the_log_goes(world: World) -> None:
+    view = Runs()
+    client = await world.client(view=view)
+    await client.append(b"0")
+    await client.wait_applied(0)
+    asked = client._requests.high_water_mark
+    answers: list[int] = []
+
+    async def noted(*given: Any) -> int:
+        answers.append(await asked(*given))
+        return answers[-1]
+
+    client._requests.high_water_mark = noted  # type: ignore[method-assign]
+    await client.append(b"1")
+    await client.wait_applied(1)
+    assert answers == [], "what this client was fed itself is compared with nothing"
+    view.gate = asyncio.Event()
+    await client.append(b"2")
+    world.log.fill(b"3", b"4", b"5")
+    view.mark = 4
+    view.gate.set()
+    await client.wait_applied(4)
+    assert answers == [5]
+    world.server.feed_all()
+    await client.wait_applied(5)
+    assert view.bodies == [b"0", b"1", b"5"]
 
 
 async def test_a_log_that_is_behind_what_it_has_fed_is_client_ahead_too(world: World) -> None:

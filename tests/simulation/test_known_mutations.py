@@ -386,6 +386,10 @@ FOUND_BY_TESTS = {
     "position-ahead-of-the-log-taken": (
         "tests/views/test_worker_view.py::test_a_database_that_comes_to_be_ahead_of_the_log_under_a_worker_is_refused"
     ),
+    "mark-ahead-of-the-log-believed": (
+        "tests/views/test_sql_faults.py"
+        "::test_a_database_that_comes_to_be_ahead_of_the_log_is_refused_with_the_next_transaction[sqlite]"
+    ),
     "outgrown-position-taken": (
         "tests/client/test_client_groups_of_workers.py"
         "::test_a_log_that_ends_below_the_position_of_a_worker_that_runs_is_told_and_nothing_is_passed_over"

@@ -295,6 +295,21 @@ async def test_a_database_that_is_ahead_of_the_log_is_refused(world: World, url:
     await client.ready(1, timeout=WAIT_S)
 
 
+async def test_a_database_that_comes_to_be_ahead_of_the_log_is_refused_with_the_next_transaction(
+    world: World, url: str
+) -> None:
+    fill(world, 0, 10)
+    client = await world.client(view=Bank(url))
+    await client.wait_applied(9, 0, timeout=WAIT_S)
+    execute(url, "UPDATE polonaise_marks SET high_water_mark = 100000")
+    fill(world, 0, 1)
+    with pytest.raises(ClientAhead, match="ids up to 100000, and the log ends at 10: its database is of another log"):
+        await client.wait_applied(10, 0, timeout=WAIT_S)
+    assert isinstance(client.trouble(0), ClientAhead)
+    assert client.applied(0) == 9
+    assert client.trouble(1) is None
+
+
 async def test_unfit_tables_stop_the_client_with_their_names(world: World, url: str) -> None:
     execute(url, "CREATE TABLE accounts (account INTEGER PRIMARY KEY)")
     client = await world.client(view=Bank(url))

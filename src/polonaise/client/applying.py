@@ -19,6 +19,7 @@ from polonaise.client.bodies import BodyFetch, BodyFetcher
 from polonaise.client.mounting import Form, Mounting
 from polonaise.client.protocol.arguments import INT64_MAX, wrong
 from polonaise.client.protocol.backoff import Backoff
+from polonaise.client.protocol.subscription import ahead_of_log
 from polonaise.client.requests import Requests
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View, takes_own
@@ -90,8 +91,10 @@ class Applier:
         bodies: BodyFetcher,
         form: Form,
         settings: ClientSettings,
+        requests: Requests,
     ) -> None:
         self._host = host
+        self._requests = requests
         self._view = view
         self._partition = partition
         self._mark = mark
@@ -221,7 +224,7 @@ class Applier:
                 await self._follow_view()
             return
         before = self._view_mark
-        self._moved_to(reached)
+        await self._moved_to(reached)
         # Only then: after a mark within the run come transactions that the view still needs.
         if self._mark.value == run[-1].id:
             self._mark.reach(through)
@@ -322,10 +325,13 @@ class Applier:
         self._mark.trouble = error
 
     async def _follow_view(self) -> None:
-        self._moved_to(await self._ask_mark())
+        await self._moved_to(await self._ask_mark())
 
-    def _moved_to(self, mark: TransactionId) -> None:
-        """Go on from the mark that the view named: further on, or back (its database was restored)."""
+    async def _moved_to(self, mark: TransactionId) -> None:
+        """Go on from the mark that the view named: further on, or back (its database was restored).
+
+        Raises `ClientAhead` for a mark that the log does not reach.
+        """
         # Back compared with its own mark. Compared with the client's, which passes over the library's own transactions,
         # a view that has not moved would seem to have gone back.
         before, self._view_mark = self._view_mark, mark
@@ -334,6 +340,10 @@ class Applier:
             self._note(ViewUnavailable(f"the view has gone back: {where}; it is brought up to date from the log"))
             self._go_back(mark)
         elif mark > self._mark.value:
+            if mark > self.mounting.received:  # as another process may have applied it; or the log lacks it
+                end = await self._requests.high_water_mark(self._partition, None)
+                if mark > end:
+                    raise ahead_of_log(self._partition, mark, end)
             self._mark.trouble = None
             self._mark.reach(mark)
 

@@ -307,7 +307,9 @@ class Connected:
             bodies = BodyFetcher(
                 self._host, partition, self._requests, self._wants, takes_own(self._view), self._settings
             )
-            taker = Applier(self._host, self._view, partition, appends.mark, bodies, self._form, self._settings)
+            taker = Applier(
+                self._host, self._view, partition, appends.mark, bodies, self._form, self._settings, self._requests
+            )
             self._tasks.append(self._host.spawn(taker.apply_all(), f"client: apply partition {partition}"))
             if not self._appliers and (stepped_back := getattr(self._view, "stepped_back", None)) is not None:
                 watching = watch_view(stepped_back, self._appliers)

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 from polonaise.client.appends import PartitionAppends
 from polonaise.client.links import Links, Stream
 from polonaise.client.protocol.backoff import Backoff
-from polonaise.client.protocol.subscription import MountVerdict, Subscription
+from polonaise.client.protocol.subscription import MountVerdict, Subscription, ahead_of_log
 from polonaise.client.routes import Routes
 from polonaise.client.settings import PATIENCES, ClientSettings
 from polonaise.coordination.values import Assignment, Owner
@@ -24,7 +24,6 @@ from polonaise.errors import (
     BatchDamaged,
     BodyTooLarge,
     CertificateRefused,
-    ClientAhead,
     Closed,
     ConnectionLost,
     ConsistencyLost,
@@ -330,6 +329,11 @@ class Mounting:
             return
         attempt.silence = self._loop.call_later(patience / 2, self._check_silence, attempt)
 
+    @property
+    def received(self) -> TransactionId:
+        """The last id that this client was fed, or the mark after which its feed starts; -1 for none."""
+        return self._subscription.received
+
     # ------------------------------------------------------------------ events
 
     def stop(self, error: PolonaiseError) -> None:
@@ -471,14 +475,7 @@ class Mounting:
                 attempt.end(PartitionNotReady(message.reason or "the owner has no session yet"))
             case MountVerdict.CLIENT_AHEAD:
                 # Stops, and does not try again: whatever went on from here would be built on what the log lacks.
-                mark, there = self._subscription.received, message.high_water_mark
-                self.stop(
-                    ClientAhead(
-                        f"partition {self._partition}: this client has applied, or was fed, ids up to {mark}, and the "
-                        f"log ends at {there}: "
-                        "its database is of another log, or the log lost transactions; compare before anything else"
-                    )
-                )
+                self.stop(ahead_of_log(self._partition, self.received, message.high_water_mark))
             case MountVerdict.OLD_GENERATION:
                 known = self._subscription.generation_known
                 attempt.end(

@@ -271,6 +271,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        end = self.committed\n",
         "P7: a worker that was ahead of the log goes on once the log has grown, and leaves out what is below",
     ),
+    "mark-ahead-of-the-log-believed": Mutation(
+        "polonaise.client.applying",
+        "                if mark > end:\n",
+        "                if mark > end + (1 << 62):\n",
+        "P7: a view whose database comes to be ahead of the log is told to have applied what it never was given",
+    ),
     "store-looked-at-once": Mutation(
         "polonaise.server.storewatch",
         "            self.trouble = trouble\n",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 
 from polonaise.client.protocol.continuity import Continuity
-from polonaise.errors import OutOfOrder
+from polonaise.errors import ClientAhead, OutOfOrder
 from polonaise.log.batch import Batch
-from polonaise.terms import Generation, MountState, TransactionId
+from polonaise.terms import Generation, MountState, PartitionId, TransactionId
 
 
 class MountVerdict(enum.Enum):
@@ -23,6 +23,13 @@ class MountVerdict(enum.Enum):
     """The answer is of an owner that has been replaced, and is not believed."""
     INCOMPLETE = "incomplete"
     """The owner says ready at a committed high-water mark above what was fed so far, and is not believed."""
+
+
+def ahead_of_log(partition: PartitionId, mark: TransactionId, end: TransactionId) -> ClientAhead:
+    """Return the error of a client that was fed, or whose view has applied, more than the log has."""
+    where = f"this client has applied, or was fed, ids up to {mark}, and the log ends at {end}"
+    why = "its database is of another log, or the log lost transactions; compare before anything else"
+    return ClientAhead(f"partition {partition}: {where}: {why}")
 
 
 class Subscription:
