@@ -177,9 +177,10 @@ def test_what_the_database_refuses_changes_nothing(url: str, opened: Callable[..
 
 def test_an_error_of_the_database_says_what_was_being_done(url: str, opened: Callable[..., MarkedTable]) -> None:
     table = opened(url)
+    table.merge(rows(change(1, 5)), {}, {0: 9})
     execute(url, "DROP TABLE balances")
     with pytest.raises(ViewFailed, match=r"table balances: writing rows and marks fails: "):
-        table.merge(rows(change(1, 5)), {}, {0: 9})
+        table.merge(rows(change(1, 5)), {0: 9}, {0: 10})
     execute(url, "DROP TABLE balances_marks")
     with pytest.raises(ViewFailed, match=r"table balances: reading its marks fails: "):
         table.marks()

@@ -60,6 +60,20 @@ def test_rows_without_their_marks_and_their_definition_are_not_counted_twice(url
     assert rows(url) == [(1, 5)]
 
 
+@pytest.mark.parametrize("lost", [("marks",), ("marks", "definition")])
+def test_marks_that_are_lost_under_way_do_not_make_the_table_new(url: str, lost: tuple[str, ...]) -> None:
+    """As for whoever follows the log: after each commit the marks are read anew."""
+    with prepared(url) as table:
+        assert table.merge(one(1, 5), {}, {0: 3})
+        for name in lost:
+            execute(url, f"DELETE FROM sums_{name}")
+        assert table.marks() == {}
+        for _ in range(2):
+            with pytest.raises(ViewUnfit, match=r"sums_marks.*[Rr]estore"):
+                table.merge(one(1, 5), {}, {0: 3})
+    assert rows(url) == [(1, 5)]
+
+
 def test_a_table_of_another_application_is_neither_added_to_nor_emptied(url: str) -> None:
     execute(url, "CREATE TABLE sums (k INT PRIMARY KEY, x BIGINT)", "INSERT INTO sums VALUES (1, 1000)")
     table = MarkedTable(url, SUMS, LOG, "d")

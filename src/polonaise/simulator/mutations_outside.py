@@ -241,6 +241,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        if False:\n",
         "P7: the id of one partition hides that those of others are lost, whose entries come a second time",
     ),
+    "pipeline-begins-anew-beside-its-rows": Mutation(
+        "polonaise.views.tables",
+        "            self.check_marks_kept()\n",
+        "            pass\n",
+        "P7: rows of a pipeline's view whose marks were lost under way are added to its table a second time",
+    ),
     "marks-of-another-view-taken": Mutation(
         "polonaise.views.lostmarks",
         "                    if kept and not mine & kept:\n                        self._check_dropped(db, kept)\n",

@@ -170,9 +170,13 @@ class MarkedTable:
         )
 
     def check_marks_kept(self) -> None:
-        """Raise `ViewUnfit` if the table has a definition, which comes with the first marks, and no mark at all."""
+        """Raise `ViewUnfit` if the table has a definition, which comes with the first marks, and no mark at all.
+
+        So it does for rows that have neither.
+        """
 
         def lost(db: Connection) -> bool:
+            check_rows_made(db, self._table, self._marks, self._kept)
             # The marks last: whoever makes the table writes its first marks before its definition.
             return self._kept.read(db) is not None and not self._marks.all(db)
 
@@ -206,6 +210,11 @@ class MarkedTable:
         the table's rows were made by another definition. `letters` go to the dead-letter table, and `refused` to
         that of rows that this table can't hold. Raises `ViewFailed` for a row that the database refuses, by its key.
         """
+        if not self._prepared:
+            self.prepare()
+        if max(before.values(), default=-1) < 0:
+            # Marks that were lost under way look like those of a new table, and its rows would be added once more.
+            self.check_marks_kept()
         return self._commit(chunks, before, after, letters, refused, replaces=False)
 
     def replace(
