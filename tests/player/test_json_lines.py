@@ -401,6 +401,29 @@ async def test_a_file_that_is_changed_while_it_is_in_use_takes_nothing_more(path
     assert kept(path) == [(0, "a"), (0, "b")]
 
 
+async def test_files_that_are_both_moved_away_while_in_use_are_waited_for_and_not_made(
+    path: Path, memory: Path
+) -> None:
+    """A new file would get everything once more, and be in the way of the one that is put back."""
+    async with opened(path) as target:
+        await (await stream(target)).take(batch(-1, "a"))
+        for each in (path, memory):
+            each.rename(each.with_name(f"aside.{each.name}"))
+        with pytest.raises(ViewUnfit, match="was moved or replaced"):
+            await StreamCalls(target, Fence(1, 1)).take(batch(0, "b"))
+        for term in (2, 3):
+            with pytest.raises(ViewUnfit, match=r"is gone: another program.*move both away, start this process again"):
+                await target.accept(Fence(1, term), SOURCE)
+        assert not path.exists()
+        assert not memory.exists()
+        for each in (path, memory):
+            each.with_name(f"aside.{each.name}").rename(each)
+        again = StreamCalls(target, Fence(1, 4))
+        assert (await again.greet()).applied == {0: 0}
+        await again.take(batch(0, "b"))
+    assert kept(path) == [(0, "a"), (0, "b")]
+
+
 async def test_a_memory_of_a_newer_format_is_refused(path: Path, memory: Path) -> None:
     async with opened(path) as target:
         await stream(target)

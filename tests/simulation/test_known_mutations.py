@@ -133,6 +133,9 @@ FOUND_BY = {
 """The first seed that finds each, when this was written: tried first, because most of the time it still does."""
 
 FOUND_BY_TESTS = {
+    "file-of-lines-made-anew-under-way": (
+        "tests/player/test_json_lines.py::test_files_that_are_both_moved_away_while_in_use_are_waited_for_and_not_made"
+    ),
     "pipeline-begins-anew-beside-its-rows": (
         "tests/views/test_tables_found.py::test_marks_that_are_lost_under_way_do_not_make_the_table_new[sqlite-lost0]"
     ),

@@ -88,6 +88,8 @@ class JsonLinesTarget:
         self._pid = os.getpid()
         self._closed = False
         self._files: LinesFile | None = None
+        self._answered = False
+        """Whether a stream was accepted: a file that is gone since is waited for, and not made."""
         self._unsure = False
         """Whether a step has failed: the files are opened anew before the next one."""
         self._waiting: deque[_StepCall] = deque()
@@ -190,7 +192,7 @@ class JsonLinesTarget:
             await self._let_go()
             self._unsure = False
         if self._files is None:
-            self._files = await LinesFile.opened(self._disk, self._path)
+            self._files = await LinesFile.opened(self._disk, self._path, again=self._answered)
         if isinstance(calls[0].what, _OfferedStream):
             outcomes: list[Any] = [await self._accept(self._files, calls[0].what)]
         else:
@@ -211,12 +213,14 @@ class JsonLinesTarget:
         if memory is not None and memory.source != offer.source:
             raise ViewUnfit(
                 f"{self._path} is of {memory.source.in_words}; to be served is {offer.source.in_words}. Give each "
-                "target a file of its own; or move both files away, and everything is delivered again"
+                "target a file of its own; or move both files away, start this process again, and everything is "
+                "delivered again"
             )
         kept = NO_FENCE if memory is None else memory.fence
         if not Reception.accepts(kept, offer.fence):
             return Acceptance(False, kept, {})
         await files.keep_fence(offer.fence, offer.source)
+        self._answered = True
         return Acceptance(True, offer.fence, {} if memory is None else dict(memory.applied))
 
     async def _apply(self, files: LinesFile, deliveries: list[_GivenBatch]) -> list[AppliedBatch]:

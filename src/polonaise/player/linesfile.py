@@ -49,8 +49,8 @@ class LinesFile:
         self._steps_end = self._steps_begin = 0
 
     @classmethod
-    async def opened(cls, disk: Disk, path: str) -> LinesFile:
-        """Open the files, and cut what does not count.
+    async def opened(cls, disk: Disk, path: str, *, again: bool = False) -> LinesFile:
+        """Open the files, and cut what does not count. Make the file if it is missing, unless it is opened `again`.
 
         Raises `ViewUnavailable` while somebody else has them open, `ViewUnfit` for files that do not go together, and
         what the disk raises.
@@ -58,7 +58,7 @@ class LinesFile:
         if not await disk.exists(path):
             # Before the lock makes the file. Nobody writes a memory without having the file open.
             memory = await _load(disk, path)
-            if memory is not None and memory.counted.size:
+            if again or (memory is not None and memory.counted.size):
                 raise _does_not_fit(path, "is gone")
         try:
             lock = await disk.lock(path)
@@ -164,5 +164,5 @@ async def _check(file: File, path: str, memory: LinesMemory | None) -> None:
 def _does_not_fit(path: str, what: str) -> ViewUnfit:
     return ViewUnfit(
         f"{path} {what}: another program has changed it. Put both it and {path}{_MEMORY} back from a backup of the "
-        "same moment; or move both away, and everything is delivered again"
+        "same moment; or move both away, start this process again, and everything is delivered again"
     )

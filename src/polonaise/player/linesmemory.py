@@ -97,7 +97,7 @@ def read_memory(raw: bytes, path: str) -> LinesMemory:
 def _damaged(path: str) -> ViewUnfit:
     return ViewUnfit(
         f"{path} is damaged: the target does not know what it has applied. Put both files back from a backup of the "
-        "same moment; or move both away, and everything is delivered again"
+        "same moment; or move both away, start this process again, and everything is delivered again"
     )
 
 

@@ -241,6 +241,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        if False:\n",
         "P7: the id of one partition hides that those of others are lost, whose entries come a second time",
     ),
+    "file-of-lines-made-anew-under-way": Mutation(
+        "polonaise.player.linesfile",
+        "            if again or (memory is not None and memory.counted.size):\n",
+        "            if memory is not None and memory.counted.size:\n",
+        "P7: a target whose file and memory were moved away for a moment writes everything into a new one",
+    ),
     "pipeline-begins-anew-beside-its-rows": Mutation(
         "polonaise.views.tables",
         "            self.check_marks_kept()\n",
