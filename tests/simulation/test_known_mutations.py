@@ -311,6 +311,14 @@ FOUND_BY_TESTS = {
     "file-that-is-gone-is-made-anew": (
         "tests/views/test_sqlite_file.py::test_nothing_is_applied_or_read_while_the_file_is_gone[an address]"
     ),
+    "journal-that-is-gone-is-used-on": (
+        "tests/views/test_sqlite_file.py"
+        "::test_a_database_whose_journal_was_taken_away_is_used_no_more_by_this_process[an address-True]"
+    ),
+    "journal-that-is-gone-is-written-back": (
+        "tests/views/test_sqlite_file.py"
+        "::test_a_database_whose_journal_was_taken_away_is_used_no_more_by_this_process[an address-True]"
+    ),
     "marks-of-another-view-taken": (
         "tests/views/test_whose_marks.py::test_a_view_with_the_marks_of_another_one_is_refused[sqlite]"
     ),

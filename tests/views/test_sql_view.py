@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -24,6 +25,9 @@ from rigs.bankview import Bank, accounts, body, check_fold, counted, journal, op
 from rigs.databases import engine_at, execute
 from rigs.programs import output_of, run_python
 from rigs.waiting import wait_until
+
+OWN = ["polonaise_marks", "polonaise_marks_given"]
+"""A view's own tables."""
 
 
 @pytest.fixture
@@ -558,7 +562,7 @@ async def test_tables_are_looked_at_again_after_the_database_was_away(
     assert view.failures == []
     # A table that is missing now had rows, which nobody has lost yet if it is being restored.
     execute(sqlite_url, "DROP TABLE journal")
-    with pytest.raises(ViewUnavailable, match="table journal is missing"):
+    with pytest.raises(ViewUnavailable, match=r"journal was there and is gone, .* put it back"):
         await view.apply_run(transactions(1, first=2))
     with engine_at(sqlite_url) as engine:
         journal.create(engine)
@@ -614,7 +618,7 @@ async def test_marks_that_were_put_aside_are_missed_by_all_and_made_by_none(
     with pytest.raises(DatabaseError):
         await view.apply_run(transactions(2, first=4))
     for _ in range(2):
-        with pytest.raises(ViewUnavailable, match=r"polonaise_marks is gone, .*, while (accounts|journal) holds it"):
+        with pytest.raises(ViewUnavailable, match=r"polonaise_marks was there and is gone"):
             await view.apply_run(transactions(2, first=4))
     with pytest.raises(ViewUnfit, match=r"polonaise_marks is gone, .*, while (accounts|journal) holds it"):
         await views(url).high_water_mark(0)
@@ -647,16 +651,50 @@ async def test_marks_without_any_of_the_views_tables_are_refused(
         await views(url).high_water_mark(0)
 
 
-async def test_tables_that_are_dropped_under_a_view_are_made_again(url: str, view: Bank) -> None:
+@pytest.mark.parametrize("how", ["DROP TABLE {0}", "ALTER TABLE {0} RENAME TO aside_{0}"], ids=["drop", "rename"])
+@pytest.mark.parametrize("gone", [OWN, [*OWN, "accounts", "journal"]], ids=["its own", "all"])
+async def test_tables_that_go_under_a_view_are_made_by_the_next_process_only(
+    url: str, view: Bank, gone: list[str], how: str
+) -> None:
     await view.apply_run(transactions(4))
-    execute(
-        url, *(f"DROP TABLE {name}" for name in ("journal", "accounts", "polonaise_marks", "polonaise_marks_given"))
-    )
+    execute(url, *(how.format(name) for name in gone))
     with pytest.raises(DatabaseError):
         await view.high_water_mark(0)
-    assert await view.high_water_mark(0) == -1
-    assert await view.apply_run(transactions(4)) == 3
-    check_fold(url, {0: 4})
+    for _ in range(2):
+        with pytest.raises(ViewUnavailable, match=r"polonaise_marks.* was there and is gone, and is not made again"):
+            await view.high_water_mark(0)
+        with pytest.raises(ViewUnavailable, match=r"polonaise_marks.* was there and is gone, and is not made again"):
+            await view.apply_run(transactions(2, first=4))
+    if "RENAME" in how:
+        execute(url, *(f"ALTER TABLE aside_{name} RENAME TO {name}" for name in gone))
+        assert await view.apply_run(transactions(2, first=4)) == 5
+        check_fold(url, {0: 6})
+    elif "journal" in gone:
+        await view.close()
+        assert await view.high_water_mark(0) == -1
+        assert await view.apply_run(transactions(4)) == 3
+        check_fold(url, {0: 4})
+
+
+async def test_own_tables_that_are_emptied_under_a_view_are_missed_while_rows_are_there(url: str, view: Bank) -> None:
+    await view.apply_run(transactions(4))
+    execute(url, *(f"DELETE FROM {name}" for name in OWN))
+    with pytest.raises(ViewUnavailable, match=r"partition 0 had a high-water mark .* while (accounts|journal) holds"):
+        await view.apply_run(transactions(2, first=4))
+    check_rows(url, 4)
+
+
+async def test_rows_without_any_of_a_views_own_tables_are_told(
+    url: str, view: Bank, views: Callable[..., Bank], caplog: pytest.LogCaptureFixture
+) -> None:
+    """They may be there rightly: an application that opens accounts before its first start."""
+    await view.apply_run(transactions(4))
+    execute(url, *(f"DROP TABLE {name}" for name in OWN))
+    again = views(url)
+    assert await again.high_water_mark(0) == -1
+    told = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == 1
+    assert re.match(r"table (accounts|journal) holds rows, and polonaise_marks is not there: all of the log", told[0])
 
 
 @pytest.mark.parametrize("rows", ["(0, 1, ''), (0, 1, '')", "(0, NULL, '')"], ids=["two", "of no number"])

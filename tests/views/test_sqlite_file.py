@@ -17,7 +17,9 @@ from sqlalchemy.pool import NullPool, QueuePool
 from polonaise.errors import ViewUnavailable
 from rigs.bankview import Bank, check_fold, journal, transactions
 from rigs.databases import engine_at
+from rigs.programs import run_python
 
+TESTS = Path(__file__).parents[1]
 MakeEngine = Callable[[str], Engine | str]
 
 
@@ -123,6 +125,65 @@ async def test_a_file_that_was_replaced_is_the_database_from_then_on(file: Path,
     assert await view.read(rows_of) == 6
     await view.close()
     check_fold(url, {0: 6})
+
+
+@pytest.mark.parametrize("restored", [True, False])
+async def test_a_database_whose_journal_was_taken_away_is_used_no_more_by_this_process(
+    file: Path, made_of: MakeEngine, *, restored: bool
+) -> None:
+    """Its file alone lacks what is in the journal, and what it would be given as connections close fits nothing."""
+    url = f"sqlite:///{file}"
+    view = Bank(made_of(url))
+    await view.high_water_mark(0)
+    await view.apply_run(transactions(3))
+    backup = copied(file)
+    await view.apply_run(transactions(40, first=3))
+    assert await view.read(rows_of) == 43
+    for end in ("-wal", "-shm"):
+        Path(f"{file}{end}").unlink()
+    if restored:
+        file.write_bytes(backup.read_bytes())
+    for _ in range(2):
+        for step in (
+            lambda: view.apply_run(transactions(1, first=43)),
+            lambda: view.read(rows_of),
+            lambda: view.high_water_mark(0),
+            lambda: view.stepped_back(),
+        ):
+            with pytest.raises(ViewUnavailable, match=f"{file}-wal or {file}-shm was removed .* each process"):
+                await step()
+    before = file.read_bytes()
+    await view.close()
+    assert file.read_bytes() == before, "nothing of the journal is written into a file that may have been restored"
+    if restored:
+        check_in_another_process(url, 3)
+
+
+async def test_a_journal_that_is_put_back_is_used_on(file: Path, made_of: MakeEngine) -> None:
+    url = f"sqlite:///{file}"
+    view = Bank(made_of(url))
+    await view.high_water_mark(0)
+    await view.apply_run(transactions(3))
+    assert await view.read(rows_of) == 3
+    for end in ("-wal", "-shm"):
+        Path(f"{file}{end}").rename(f"{file}{end}.aside")
+    with pytest.raises(ViewUnavailable, match="was removed or replaced while the database was in use"):
+        await view.apply_run(transactions(1, first=3))
+    with pytest.raises(ViewUnavailable, match="was removed or replaced while the database was in use"):
+        await view.read(rows_of)
+    for end in ("-wal", "-shm"):
+        Path(f"{file}{end}.aside").rename(f"{file}{end}")
+    assert await view.apply_run(transactions(1, first=3)) == 3
+    assert await view.read(rows_of) == 4
+    await view.close()
+    check_in_another_process(url, 4)
+
+
+def check_in_another_process(url: str, count: int) -> None:
+    """Check what a process finds that has not had the database open."""
+    call = f"from rigs.bankview import check_fold; check_fold({url!r}, {{0: {count}}})"
+    done = run_python("-c", call, environment={"PYTHONPATH": str(TESTS)})
+    assert done.returncode == 0, done.stderr
 
 
 async def test_a_link_to_the_file_that_is_turned_to_another_one_counts_as_replaced(file: Path) -> None:

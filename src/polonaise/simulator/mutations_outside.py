@@ -213,8 +213,8 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "file-that-was-replaced-is-used-on": Mutation(
         "polonaise.views.sqlitefile",
-        "        return identity is None or (bool(place) and _identity(self._given or place) != identity)\n",
-        "        return identity is None\n",
+        "        if opened.place and _identity(self._given or opened.place) != opened.identity:\n",
+        "        if not opened.identity:\n",
         "P7: what a view applies goes into a file that is in no directory any more",
     ),
     "file-that-is-gone-is-made-anew": Mutation(
@@ -253,6 +253,18 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "            pass\n",
         "P7: rows of a pipeline's view whose marks were lost under way are added to its table a second time",
     ),
+    "journal-that-is-gone-is-used-on": Mutation(
+        "polonaise.views.sqlitefile",
+        "        if not opened.has_lost_journals():\n",
+        "        if opened.place:\n",
+        "P7: what a view applies goes into a journal that was taken away, and nobody is told",
+    ),
+    "journal-that-is-gone-is-written-back": Mutation(
+        "polonaise.views.sqlitefile",
+        "        return not self._is_kept\n",
+        "        return True\n",
+        "P7: a database that was restored is damaged by those who had it open",
+    ),
     "marks-of-another-view-taken": Mutation(
         "polonaise.views.lostmarks",
         "                    if kept and not mine & kept:\n                        self._check_dropped(db, kept)\n",
@@ -261,8 +273,8 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "table-made-beside-its-marks": Mutation(
         "polonaise.views.sql",
-        "                kept = self._reached.told and has_table(db, self._marks.table)\n",
-        "                kept = False\n",
+        "        create = self._create and not self._reached.told\n",
+        "        create = self._create\n",
         "P7: a view that runs makes an empty table in the place of one that somebody has put aside",
     ),
     "marks-made-beside-their-rows": Mutation(

@@ -143,6 +143,9 @@ class Database:
                 "put the file on a local file system"
             )
         driver.execute("PRAGMA synchronous = NORMAL")
+        driver.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()  # opens the journal
+        assert self._file is not None
+        self._file.note_journals(db)
 
     @contextlib.contextmanager
     def reading(self, first: Callable[[Connection], None] = read_whole_floats) -> Iterator[Connection]:
@@ -168,6 +171,8 @@ class Database:
                 level = default if default in _SNAPSHOT_LEVELS else _SNAPSHOT_LEVELS[0]
                 db.execution_options(isolation_level=level)
             first(db)
+            if self._file is not None:
+                self._file.note_journals(db)
             yield db
 
     def _connected(self) -> Connection:

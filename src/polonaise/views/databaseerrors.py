@@ -75,8 +75,8 @@ _MARIADB: Final[dict[int, Trouble]] = {
     **dict.fromkeys(
         # deadlock, lock wait timeout, record has changed since last read (snapshot isolation), table was altered,
         # global read lock, has to be prepared again, too many transactions, lock was aborted, lock is not available at
-        # once, deadlock of user-level locks, rolled back by the group of servers
-        (1213, 1205, 1020, 1412, 1223, 1615, 1637, 1689, 3572, 3058, 3101),
+        # once, deadlock of user-level locks, rolled back by the group of servers, table is being altered
+        (1213, 1205, 1020, 1412, 1223, 1615, 1637, 1689, 3572, 3058, 3101, 1684),
         Trouble.PASSING,
     ),
     **dict.fromkeys(

@@ -45,6 +45,17 @@ def check_rows_kept(db: Connection, marks: Marks, tables: Sequence[Table]) -> No
         )
 
 
+def check_kept(db: Connection, tables: Sequence[Table]) -> None:
+    """Raise `ViewUnfit` if one of these tables, which were there, is gone."""
+    gone = [table.fullname for table in tables if not has_table(db, table)]
+    if gone:
+        raise ViewUnfit(
+            f"{', '.join(gone)} was there and is gone, and is not made again by this process: put it back, or restore "
+            "all of the view's tables from a backup of one moment. To begin anew from the log, drop or empty all of "
+            "them, and start this process again"
+        )
+
+
 def check_rows_made(db: Connection, table: Table, marks: Marks, kept: DefinitionKept) -> None:
     """Raise `ViewUnfit` if the table of a pipeline holds rows, and neither a mark nor a definition says who made them.
 
@@ -153,7 +164,13 @@ class LostMarks:
         Before tables are made: a new one of that name would be in the way of a backup, or of whoever renamed it.
         """
         marks, given = self._marks.table, self.table
-        if has_table(db, marks) or not has_table(db, given):
+        if has_table(db, marks):
+            return
+        if not has_table(db, given):
+            if held := self._held(db):  # rightly so, if the application has put them there before its first start
+                what = "table %s holds rows, and %s is not there: all of the log is applied to them. If this view made "
+                what += "them, that is a second time: end it, and restore all of its tables from a backup of one moment"
+                _log.warning(what, held, marks.fullname)
             return
         check_tables(db, [], [given])
         if db.execute(select(given).where(given.c.partition >= 0).limit(1)).first() is None:
@@ -171,9 +188,12 @@ class LostMarks:
         """Return the name of a table of the view that holds rows; empty if none does."""
         return next((each.fullname for each in self._tables if has_table(db, each) and holds_rows(db, each)), "")
 
-    def check_new(self, db: Connection, partition: PartitionId, cluster: str) -> None:
-        """Raise `ViewUnfit` if a partition without a mark had one, while the view's tables hold rows."""
-        if not self._there or not self._has(db, partition):
+    def check_new(self, db: Connection, partition: PartitionId, cluster: str, *, had: bool) -> None:
+        """Raise `ViewUnfit` if a partition without a mark had one, while the view's tables hold rows.
+
+        It did if this process knows it (`had`), or the table says so.
+        """
+        if not had and not (self._there and self._has(db, partition)):
             return
         held = self._held(db)
         if self._tables and not held:

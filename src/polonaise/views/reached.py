@@ -47,6 +47,10 @@ class Reached:
         if mark > self._marks.get(partition, NO_TRANSACTION):
             self._marks[partition] = mark
 
+    def has(self, partition: PartitionId) -> bool:
+        """Whether the client was told that something of the partition is applied."""
+        return partition in self._marks
+
     def forget(self) -> None:
         """Forget all marks: another client, or another log, begins anew."""
         self._marks = {}

@@ -21,8 +21,8 @@ from polonaise.views.database import Database
 from polonaise.views.databaseerrors import translated
 from polonaise.views.dialects import check_names
 from polonaise.views.fences import Fences
-from polonaise.views.fitness import check_tables, create_tables, has_table
-from polonaise.views.lostmarks import LostMarks, check_rows_kept
+from polonaise.views.fitness import check_tables, create_tables
+from polonaise.views.lostmarks import LostMarks, check_kept, check_rows_kept
 from polonaise.views.marks import Marks, first_row
 from polonaise.views.oncetable import OnceKept
 from polonaise.views.portions import Portion
@@ -239,17 +239,18 @@ class SqlView:
         tables = list(self.metadata.sorted_tables) if self.metadata is not None else []
         once = [self._once.table] if self._once is not None else []
         own = [self._marks.table, *once]
-        if self._create:
+        # It had all of them when it told its client a mark: one that is gone since has gone with its rows.
+        create = self._create and not self._reached.told
+        if create:
             with writer.transaction() as db:
                 check_rows_kept(db, self._marks, [*tables, *once])
                 self._lost.check_marks_kept(db)
-                # It had all of them when it told its client a mark: one that is gone since was lost with its rows.
-                kept = self._reached.told and has_table(db, self._marks.table)
-            if not kept:
-                create_tables(writer, [*tables, *own])
+            create_tables(writer, [*tables, *own])
         with writer.transaction() as db:
+            if self._reached.told:
+                check_kept(db, [*own, *tables])
             check_tables(db, tables, own)
-        self._lost.prepare(writer, create=self._create)
+        self._lost.prepare(writer, create=create)
 
     @contextmanager
     def _unfit_for_now(self) -> Iterator[None]:
@@ -381,7 +382,7 @@ class SqlView:
             mark = read(db, partition)
             if mark is None:
                 with self._unfit_for_now():
-                    self._lost.check_new(db, partition, self._cluster)
+                    self._lost.check_new(db, partition, self._cluster, had=self._reached.has(partition))
         if mark is not None:
             self._lost.remember_found(writer, partition)
             return mark

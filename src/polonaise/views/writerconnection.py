@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from polonaise.errors import BadOption
 from polonaise.views.databaseerrors import MadeReadOnly, Trouble, first_line, has_failed_before, trouble_in
 from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE
+from polonaise.views.sqlitefile import opened_by
 
 _WRITER: Final = "polonaise_writer"
 """The execution option by which an engine's error finds the `WriterConnection` that it happened on."""
@@ -83,6 +84,7 @@ class WriterConnection:
         event.listen(db, "rollback", self._check_end)
         driver = db.connection.dbapi_connection
         self._driver: Any = driver
+        self._opened = opened_by(db)
         self._sqlite = cast(sqlite3.Connection, driver) if db.dialect.name == SQLITE else None
         if self._sqlite is not None:
             # SQLAlchemy sees only what goes through its own methods. SQLite itself knows of every other way, and of
@@ -301,6 +303,8 @@ class WriterConnection:
     def close(self) -> None:
         """Close the connection, which rolls back what is open."""
         self._ours = True
+        if self._opened is not None and not self._opened.may_be_closed():
+            return
         with contextlib.suppress(SQLAlchemyError):
             self.db.close()
         # SQLAlchemy may not have closed the driver's connection, which would then hold its locks until the garbage is
