@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, select, text
 
 from polonaise import Transaction, testing
 from polonaise.admin.workergroups import describe_group
@@ -216,7 +216,8 @@ async def test_a_database_ahead_of_the_log_is_refused_when_a_worker_begins_and_g
 
 
 async def test_a_database_that_comes_to_be_ahead_of_the_log_under_a_worker_is_refused(sqlite_url: str) -> None:
-    async with testing.log() as log, log.group("g", view=Bank(sqlite_url)) as group:
+    view = Bank(sqlite_url)
+    async with testing.log() as log, log.group("g", view=view) as group:
         for number in range(5):
             await log.append(body(number), 0)
         await wait_until(lambda: group.health()["partitions"].get("0", {}).get("position") == 4)
@@ -228,6 +229,7 @@ async def test_a_database_that_comes_to_be_ahead_of_the_log_under_a_worker_is_re
         execute(sqlite_url, MARK.format(4))
         await wait_until(lambda: group.health()["well"] and group.health()["lag"] == 0)
         check_fold(sqlite_url, {0: 8})
+        assert len(await view.read(lambda db: db.execute(select(journal)).all())) == 8, "it is not said to be behind"
 
 
 async def refused(group: WorkerGroup, text: str) -> None:

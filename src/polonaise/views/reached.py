@@ -35,6 +35,7 @@ class Reached:
         self._table = marks.table
         self._marks: dict[PartitionId, TransactionId] = {}
         self._text = ""
+        self._had: set[PartitionId] = set()
         self.told = False
         """Whether a client was told a mark."""
         self.behind: frozenset[PartitionId] = frozenset()
@@ -42,18 +43,25 @@ class Reached:
 
     def note(self, partition: PartitionId, mark: TransactionId) -> None:
         """Note the mark before the client is told it. Safe to be called by several threads."""
-        self.told = True
+        self.found(partition, mark)
         # One thread at a time has the partition.
         if mark > self._marks.get(partition, NO_TRANSACTION):
             self._marks[partition] = mark
 
-    def has(self, partition: PartitionId) -> bool:
-        """Whether the client was told that something of the partition is applied."""
-        return partition in self._marks
+    def found(self, partition: PartitionId, mark: TransactionId) -> None:
+        """Note a mark that a worker is told, who may refuse it: for reads counts what it applies."""
+        self.told = True
+        if mark > NO_TRANSACTION:
+            self._had.add(partition)
+
+    def had(self, partition: PartitionId) -> bool:
+        """Whether a client or a worker was told that something of the partition is applied."""
+        return partition in self._had
 
     def forget(self) -> None:
         """Forget all marks: another client, or another log, begins anew."""
         self._marks = {}
+        self._had = set()
         self.told = False
         self.behind = frozenset()
 

@@ -382,7 +382,7 @@ class SqlView:
             mark = read(db, partition)
             if mark is None:
                 with self._unfit_for_now():
-                    self._lost.check_new(db, partition, self._cluster, had=self._reached.has(partition))
+                    self._lost.check_new(db, partition, self._cluster, had=self._reached.had(partition))
         if mark is not None:
             self._lost.remember_found(writer, partition)
             return mark
@@ -400,7 +400,7 @@ class SqlView:
                 epoch = self._fences.take_over(db, partition)
                 mark = self._marks.read(db, partition, self._cluster)
             if epoch is not None and mark is not None:
-                self._reached.note(partition, mark)
+                self._reached.found(partition, mark)
                 return mark, epoch
             if epoch is None:
                 first_row(writer, self._fences.table, partition, self._fences.add, self._fences.read)
@@ -415,7 +415,11 @@ class SqlView:
         if self._apply_whole(writer, run, epoch):
             self._reached.note(run[0].partition, run[-1].id)
             return run[-1].id
-        return self._told_mark(writer, run[0].partition)
+        if epoch is None:
+            return self._told_mark(writer, run[0].partition)
+        mark = self._read_mark(writer, run[0].partition)
+        self._reached.found(run[0].partition, mark)
+        return mark
 
     def _apply_whole(self, writer: WriterConnection, run: Sequence[Transaction], epoch: int | None) -> bool:
         """Apply the run and move the mark in one SQL transaction; return False if the mark is elsewhere."""
