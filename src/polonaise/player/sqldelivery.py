@@ -40,8 +40,8 @@ _NAME_CHARACTERS_MAX: Final = 200
 _ONLY: Final = 0
 """The key of the only row in the table of the fence."""
 _FENCED: Final = -1
-"""The number of no partition, under which the table of ids has a row from the first fence on: by it a loss of the ids,
-or of the fence, is noticed."""
+"""The number of no partition, under which the table of ids has a row from the first fence on: by it a loss of ids, or
+of the fence, is noticed. In place of an id it has how many partitions have a row, less one."""
 
 
 class SqlDeliveryTarget:
@@ -234,10 +234,7 @@ class SqlDeliveryTarget:
         # In a transaction of their own: under REPEATABLE READ the first one sees the ids as they were when it began,
         # before it waited for what an older stream applied. Nothing of an older stream can be applied any more.
         with writer.transaction() as db:
-            ids = self._ids.all(db)
-        if not ids:
-            raise self._memory_lost(self._ids.table)
-        ids.pop(_FENCED, None)
+            ids = self._ids_kept(db)
         self._answered = True
         if is_first and held:
             what = (
@@ -247,6 +244,21 @@ class SqlDeliveryTarget:
             )
             _log.warning(what, self._ids.table.fullname, self._fence.table.fullname, held)
         return Acceptance(True, offered, ids)
+
+    def _ids_kept(self, db: Connection) -> dict[PartitionId, TransactionId]:
+        """Return the ids by partition. Raises if one that was there is missing; else all of them are counted."""
+        ids = self._ids.all(db)
+        counted = ids.pop(_FENCED, None)
+        highest = len(ids) - 1
+        if (counted is None and (self._answered or not ids)) or (counted is not None and counted > highest):
+            raise self._memory_lost(self._ids.table)
+        # An earlier version did not count them, or had no such row.
+        if counted is None:
+            self._ids.add(db, _FENCED, "")
+            counted = NO_TRANSACTION
+        if counted < highest:
+            self._ids.move(db, _FENCED, counted, highest)  # unless a later stream has done that
+        return ids
 
     def _held(self, writer: WriterConnection) -> str:
         """Return the name of an application's table that holds rows, or may not be looked at; empty if none does."""
@@ -274,7 +286,7 @@ class SqlDeliveryTarget:
         """Return the error for a target of whose memory these tables have lost their rows."""
         lost = " and ".join(each.fullname for each in tables)
         text = (
-            f"the rows of {lost} are lost, so what the target has applied is not known; beginning anew "
+            f"rows of {lost} are lost, so what the target has applied is not known; beginning anew "
             "would apply it a second time. Restore the target's tables from a backup of one moment; or, to have "
             f"everything delivered again, empty {self._names()} together"
         )
@@ -354,11 +366,14 @@ class SqlDeliveryTarget:
 
     def _add_first(self, db: Connection, partition: PartitionId) -> None:
         """Write the partition's first id. Raises `ViewUnfit`: while the fence is held, no other process writes it."""
-        if not self._ids.all(db):
-            # With this row, the next stream would not notice that those of other partitions are gone.
-            raise self._memory_lost(self._ids.table)
+        # It may not be the first, and with this row the next stream would not notice that those of others are gone.
+        self._ids_kept(db)
+        ids = self._ids.table
         try:
             self._ids.add(db, partition, "")
+            # By one, whatever it is by now: other partitions get their first ids at the same time.
+            counted = ids.c.high_water_mark + 1
+            db.execute(update(ids).where(ids.c.partition == _FENCED).values(high_water_mark=counted))
         except DBAPIError as error:
             if trouble_in(error) is not None:
                 raise

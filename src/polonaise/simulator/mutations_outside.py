@@ -237,9 +237,21 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "first-id-written-where-all-are-lost": Mutation(
         "polonaise.player.sqldelivery",
-        "        if not self._ids.all(db):\n",
-        "        if False:\n",
+        "        self._ids_kept(db)\n",
+        "",
         "P7: the id of one partition hides that those of others are lost, whose entries come a second time",
+    ),
+    "ids-not-counted": Mutation(
+        "polonaise.player.sqldelivery",
+        "(counted is not None and counted > highest)",
+        "False",
+        "P7: a partition whose id was lost beside those of others begins anew, and gets everything a second time",
+    ),
+    "first-id-not-counted": Mutation(
+        "polonaise.player.sqldelivery",
+        "            counted = ids.c.high_water_mark + 1\n",
+        "            counted = ids.c.high_water_mark\n",
+        "P7: the loss of an id that was written since the stream began is not noticed",
     ),
     "file-of-lines-made-anew-under-way": Mutation(
         "polonaise.player.linesfile",
