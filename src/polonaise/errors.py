@@ -856,7 +856,7 @@ class AlreadyInitialized(PolonaiseError):
 
 
 class NotEmbeddedLog(PolonaiseError):
-    """The directory holds something else than an embedded log, or a restore into it was not finished."""
+    """The directory holds something else than an embedded log, one without its marker, or an unfinished restore."""
 
     code = "not_embedded_log"
 

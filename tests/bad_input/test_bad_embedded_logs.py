@@ -33,6 +33,7 @@ from polonaise.host.files import try_lock
 from polonaise.node import hostelection
 from rigs.embedded import append_once
 from rigs.privileges import unprivileged
+from rigs.programs import run_polonaise, run_program
 from rigs.smalldisk import small_disk
 
 pytestmark = pytest.mark.slow
@@ -114,6 +115,30 @@ async def test_a_directory_of_something_else(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     await refuses(f"embedded:{tmp_path}", NotEmbeddedLog, r"thesis\.txt")
     assert contents(tmp_path) == {"thesis.txt": b"mine"}
+
+
+async def test_a_log_that_lacks_only_its_marker_says_how_to_put_it_back(tmp_path: Path) -> None:
+    log = tmp_path / "a log"
+    await append_once(f"embedded:{log}")
+    marker = log / "polonaise-embedded"
+    marker.unlink()
+    before = contents(log)
+    for option in ("", "?host=no", "?storage=3"):
+        await refuses(f"embedded:{log}{option}", NotEmbeddedLog, r"only the file polonaise-embedded .* put .* back")
+    await refuses(f"file:{log}/coordinator", BadOption, "of an embedded log")
+    for arguments in (["log", "health"], ["log", "create"], ["cluster", "recover", "--coordinator"]):
+        told = run_polonaise(*arguments, f"embedded:{log}")
+        assert "make one" not in told.stderr
+        assert "choose an empty" not in told.stderr
+        assert told.returncode
+    assert contents(log) == before
+    with pytest.raises(NotEmbeddedLog) as refused:
+        async with polonaise.connect(f"embedded:{log}"):
+            pass
+    command = str(refused.value).rpartition("with: ")[2]
+    assert not run_program("sh", "-c", command).returncode
+    async with polonaise.connect(f"embedded:{log}") as opened:
+        assert [tx.data async for tx in opened.read(0)] == [b"x"]
 
 
 async def test_a_coordinators_directory(tmp_path: Path) -> None:

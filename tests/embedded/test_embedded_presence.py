@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import polonaise
 from polonaise.errors import HostFailed, NotFound, PolonaiseError
-from polonaise.node import hostelection
+from polonaise.host.files import RealDisk
+from polonaise.host.threads import DiskThreads
+from polonaise.node import hostelection, keptfiles
 from polonaise.node.embedded import parse_embedded
 from rigs.waiting import PATIENCE_S, time_passes, wait_until
 
@@ -56,6 +60,46 @@ async def test_a_host_whose_directory_was_removed_stops(
         held = [tx.data async for tx in log.read(0, timeout=PATIENCE_S)]
         assert held[:1] == ([b"before"] if what else [])
         await log.append(b"goes on")
+
+
+def logged(caplog: pytest.LogCaptureFixture, what: str) -> bool:
+    return what in caplog.text
+
+
+async def test_a_small_file_that_is_removed_is_written_again_by_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(keptfiles, "_LOOK_S", 0.02)
+    directory, store = tmp_path / "log", tmp_path / "store"
+    async with polonaise.connect(f"embedded:{directory}?fragments={store}") as log:
+        await log.append(b"before")
+        for name in ("polonaise-embedded", "fragments"):
+            file = directory / name
+            was = file.read_bytes()
+            file.unlink()
+            await wait_until(file.exists, f"{name} is written again", within_s=NOTICED_S_MAX)
+            assert file.read_bytes() == was
+            await wait_until(partial(logged, caplog, f"{file} was removed"), "that is logged")
+    async with polonaise.connect(f"embedded:{directory}") as log:
+        assert [tx.data async for tx in log.read(0, timeout=PATIENCE_S)] == [b"before"]
+        assert (await log.health(0))["fragments"] == str(store)
+
+
+async def test_nothing_is_written_into_a_directory_whose_lock_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keptfiles, "_LOOK_S", 0.01)
+    threads = DiskThreads(1)
+    keeping = asyncio.create_task(keptfiles.keep_files(RealDisk(threads), str(tmp_path), {"mark": "1"}, beside="lock"))
+    try:
+        await time_passes(0.2)
+        assert not list(tmp_path.iterdir())
+        (tmp_path / "lock").touch()
+        await wait_until((tmp_path / "mark").exists, "it is written where the lock is", within_s=NOTICED_S_MAX)
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        threads.close()
 
 
 @pytest.mark.slow  # looks for a second; what a storage node does is tried in virtual time

@@ -133,6 +133,12 @@ FOUND_BY = {
 """The first seed that finds each, when this was written: tried first, because most of the time it still does."""
 
 FOUND_BY_TESTS = {
+    "small-files-of-a-log-not-written-again": (
+        "tests/embedded/test_embedded_presence.py::test_a_small_file_that_is_removed_is_written_again_by_the_host"
+    ),
+    "log-without-its-marker-taken-for-none": (
+        "tests/bad_input/test_bad_embedded_logs.py::test_a_log_that_lacks_only_its_marker_says_how_to_put_it_back"
+    ),
     "file-of-lines-made-anew-under-way": (
         "tests/player/test_json_lines.py::test_files_that_are_both_moved_away_while_in_use_are_waited_for_and_not_made"
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlencode
 
@@ -22,6 +22,8 @@ MARKER: Final = "polonaise-embedded"
 """The name of the file that marks a directory as an embedded log."""
 COORDINATOR: Final = "coordinator"
 """The directory of an embedded log's coordinator, within the log's."""
+SOCKETS: Final = "sockets"
+"""The directory of the sockets of an embedded log's nodes, within the log's."""
 
 
 SERVERS: Final = "polonaise"
@@ -160,12 +162,26 @@ def coordinator_at(host: Host, address: str, tls: TlsIdentity | None = None) -> 
     parent, own = os.path.split(path)
     # The marker is in the embedded log's directory; PATH may name that, or the coordinator's directory within it.
     for directory in (path, parent) if own == COORDINATOR else (path,):
-        if os.path.exists(os.path.join(directory, MARKER)):
+        if holds_embedded(directory):
             raise BadOption(
                 f"{redacted(address)!r} is the coordinator of an embedded log, which is opened by its directory: write "
                 f"embedded:{redacted(directory)}"
             )
     return coordinator_in(host, path)
+
+
+def holds_embedded(directory: str) -> bool:
+    """Return whether the directory holds an embedded log, of whatever version, or one without its marker. Blocks."""
+    present = {name for name in (MARKER, COORDINATOR, SOCKETS) if os.path.exists(os.path.join(directory, name))}
+    return MARKER in present or lacks_only_marker(present)
+
+
+def lacks_only_marker(names: Container[str]) -> bool:
+    """Return whether a directory with these names holds an embedded log whose marker somebody has removed.
+
+    Only a host makes a directory of sockets beside a coordinator's, and it writes the marker before both.
+    """
+    return MARKER not in names and COORDINATOR in names and SOCKETS in names
 
 
 def _in_zookeeper(host: Host, address: str, tls: TlsIdentity | None) -> Coordinator:

@@ -23,6 +23,7 @@ import logging
 import os
 import posixpath
 import secrets
+import shlex
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl
@@ -47,7 +48,15 @@ from polonaise.host.real import RealHost
 from polonaise.host.socketdirectory import SocketDirectory
 from polonaise.host.wholefiles import write_whole
 from polonaise.log.control import LOCK_FILE
-from polonaise.node.addresses import COORDINATOR, MARKER, absolute_store
+from polonaise.node.addresses import (
+    COORDINATOR,
+    MARKER,
+    SOCKETS,
+    absolute_store,
+    holds_embedded,
+    lacks_only_marker,
+)
+from polonaise.node.keptfiles import keep_files
 from polonaise.node.processes import cluster_at, give_store, history_in
 from polonaise.redaction import redacted, redacted_repr
 from polonaise.server.node import Server
@@ -75,8 +84,8 @@ RESTORING: Final = "polonaise-restoring"
 _MEMBERS_LOOKS_PER_S: Final = 1
 """How often a host looks whether somebody changes where copies are: hardly anybody does, of a log in one directory."""
 _STORAGE: Final = "storage-"
-_SOCKETS: Final = "sockets"
 _FRAGMENTS: Final = "fragments"
+_MARK: Final = f"{MARKER} {FORMAT}\n"
 _USAGE: Final = (
     "write embedded:PATH, with ?storage=3, partitions=4, fragments=URL or host=no after it (joined by &) as needed"
 )
@@ -204,7 +213,7 @@ def lock_path(directory: str) -> str:
 
 def sockets_directory(directory: str) -> str:
     """Return the directory of the sockets that the nodes listen at."""
-    return posixpath.join(directory, _SOCKETS)
+    return posixpath.join(directory, SOCKETS)
 
 
 def coordinator_of(host: Host, directory: str) -> Coordinator:
@@ -226,6 +235,13 @@ async def is_log(disk: Disk, directory: str) -> bool:
         return True
     if RESTORING in names:
         raise NotEmbeddedLog(f"a restore into {directory} was not finished: run it again, with the same command")
+    if lacks_only_marker(names):
+        marker = posixpath.join(directory, MARKER)
+        raise NotEmbeddedLog(
+            f"{directory} holds an embedded log, of which only the file {MARKER} is missing: leave the rest as it is, "
+            f"and put that file back; if this version has written the log, with: echo '{_MARK.strip()}' > "
+            f"{shlex.quote(marker)}"
+        )
     # A process that died while it made one leaves no more than this.
     others = sorted(set(names) - {HOST_LOCK, f"{MARKER}.new"})
     if others:
@@ -237,8 +253,8 @@ async def is_log(disk: Disk, directory: str) -> bool:
 
 
 def is_there(address: str) -> bool:
-    """Return whether the directory of this address holds an embedded log, of whatever version. Blocks."""
-    return os.path.exists(posixpath.join(parse_embedded(address).directory, MARKER))
+    """Return whether the directory of this address holds an embedded log, even one that can't be opened. Blocks."""
+    return holds_embedded(parse_embedded(address).directory)
 
 
 def _check_marker(directory: str, raw: bytes) -> None:
@@ -258,7 +274,7 @@ def _check_marker(directory: str, raw: bytes) -> None:
 
 async def make_log(disk: Disk, directory: str) -> None:
     """Mark the directory as an embedded log, durably. The caller holds the host's lock."""
-    await write_whole(disk, directory, MARKER, [f"{MARKER} {FORMAT}\n".encode()])
+    await write_whole(disk, directory, MARKER, [_MARK.encode()])
 
 
 async def fragments_of(disk: Disk, directory: str) -> str | None:
@@ -309,7 +325,7 @@ async def clear_sockets(disk: Disk, directory: str) -> None:
 
     So all sockets belong to hosts that have ended, even where a forked child has them open.
     """
-    sockets = posixpath.join(directory, _SOCKETS)
+    sockets = posixpath.join(directory, SOCKETS)
     await disk.make_directory(sockets)
     for name in await disk.list(sockets):
         await disk.remove(posixpath.join(sockets, name))
@@ -322,7 +338,7 @@ class EmbeddedSockets(SocketDirectory):
     """The network of an embedded log: Unix sockets in its directory, by bare names."""
 
     def __init__(self, directory: str, machine: RealHost) -> None:
-        super().__init__(posixpath.join(directory, _SOCKETS), machine.network)
+        super().__init__(posixpath.join(directory, SOCKETS), machine.network)
         self._log_directory = directory
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
@@ -466,4 +482,5 @@ async def host_log(host: EmbeddedHost, address: EmbeddedAddress, started: Callab
         closing.push_async_callback(server.close)
         await server.start()
         started()
-        await asyncio.get_running_loop().create_future()
+        files = {MARKER: _MARK} | ({} if fragments is None else {_FRAGMENTS: f"{fragments}\n"})
+        await keep_files(host.disk, directory, files, beside=HOST_LOCK)

@@ -11,6 +11,18 @@ _SAFE_STOP: Final = "polonaise.admin.safestop"
 _SOCKETS: Final = "polonaise.host.sockets"
 
 OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
+    "small-files-of-a-log-not-written-again": Mutation(
+        "polonaise.node.keptfiles",
+        "            for name in () if beside in missing else sorted(before & missing):\n",
+        "            for name in ():\n",
+        "P11: an embedded log goes on without the file that says that it is one, and nobody can open it any more",
+    ),
+    "log-without-its-marker-taken-for-none": Mutation(
+        "polonaise.node.addresses",
+        "    return MARKER not in names and COORDINATOR in names and SOCKETS in names\n",
+        "    return False\n",
+        "P11: who opens an embedded log that lacks only its marker is told that there is no log",
+    ),
     "commit-that-nobody-saw-not-marked": Mutation(
         "polonaise.views.sql",
         "            if self._marks.begin(db, partition, before, after):\n"
