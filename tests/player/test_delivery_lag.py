@@ -155,7 +155,7 @@ def test_what_is_not_read_any_more_is_lacking_as_well() -> None:
     machine, lag = machine_at(applied=9, last=9)
     lag.brought(0, 0, 9, 5 * S, 700)
     machine.partitions[0].stopped = "transaction 10 can't be routed"
-    machine.mark_seen(0, 12)
+    machine.mark_seen(0, 9, 12, 0.0)
     assert list(lag.unknown()) == [Lacking("a", 0, 10)]
     assert lag.lags(60 * S)["a"].seconds is None
     lag.told(Lacking("a", 0, 10), 20 * S)
@@ -172,3 +172,11 @@ def test_a_log_that_does_not_answer_leaves_the_lag_unknown() -> None:
     machine, _ = machine_at(applied=9, last=9)
     assert targets_health(machine)["a"]["lag"] == {"0": 0}
     assert targets_health(machine, silent={0})["a"]["lag"] == {"0": None}
+
+
+def test_how_far_a_target_is_behind_a_log_that_was_put_back_is_not_known() -> None:
+    machine, lag = machine_at(applied=9, last=9)
+    lag.brought(0, 0, 9, 5 * S, 700)
+    machine.mark_seen(0, 9, 5, 0.0)
+    assert lag.lags(60 * S)["a"] == TargetLag(None, None)
+    assert targets_health(machine)["a"]["lag"] == {"0": None}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from polonaise.errors import BadOption, PartitionNotReady, PolonaiseError
 from polonaise.log.batch import Batch
 from polonaise.player.logreading import LogReading
 from polonaise.player.protocol.activeplayer import ActivePlayer
@@ -18,6 +19,7 @@ from polonaise.player.protocol.targetqueue import RecoveryRead
 from polonaise.player.routing import Route, Router
 from polonaise.terms import Transaction
 from rigs.log import Maker
+from rigs.waiting import wait_until
 
 
 class BatchesAtHand:
@@ -41,6 +43,9 @@ class Told:
 
     def happened(self, event: Any, *about: Any) -> None:
         self.events.append((event.__name__, *about))
+
+    def stopped(self, *about: Any) -> None:
+        self.events.append(("stopped", *about))
 
 
 async def read(route: Route, count: int, batches: int = 1) -> list[tuple[Any, ...]]:
@@ -90,3 +95,55 @@ async def test_a_read_whose_first_transaction_can_not_be_routed_has_failed(wrong
     ((event, _, _, number, reason),) = await read(lambda _: wrong, 3)
     assert (event, number) == ("recovery_failed", 1)
     assert "transaction 0 can't be routed" in reason
+
+
+class PutBack:
+    """A log of which each reader has other batches, and whose register of the player's epoch was deleted."""
+
+    def __init__(self, *readings: list[Batch], error: PolonaiseError | None = None) -> None:
+        self._readings = list(readings)
+        self._error = error or PartitionNotReady("nobody answers")
+
+    async def read_batches(self, partition: int, *, after: int, follow: bool) -> AsyncIterator[Batch]:
+        for batch in self._readings.pop(0):
+            yield batch
+        raise self._error
+
+    async def register(self, key: bytes, partition: int, *, timeout: float) -> bytes | None:
+        return None
+
+    async def high_water_mark(self, partition: int, *, timeout: float) -> int:
+        return 1
+
+
+def reading_of(log: PutBack, epoch: int = 1) -> tuple[LogReading, ActivePlayer, Told]:
+    told, settings = Told(), PlayerSettings(retry_s_min=0.001, retry_s_max=0.001)
+    machine = ActivePlayer(epoch, [0], settings)
+    router = Router(lambda tx: {"a": tx.data}, {"a"}, ())
+    return LogReading(log, machine, router, settings, told), machine, told  # type: ignore[arg-type]
+
+
+async def test_a_main_stream_does_not_go_on_from_another_log_after_a_time_without_answers() -> None:
+    batches, others = Maker().batches(2), Maker(crc=7).batches(2)
+    reading, _, told = reading_of(PutBack(batches[:1], [], others[1:]))
+    async with asyncio.timeout(5):
+        await reading.follow(0, 1, 0)
+    assert [event for event, *_ in told.events] == ["fetched", "forked"]
+
+
+async def test_a_main_stream_that_begins_again_does_not_go_on_from_another_log() -> None:
+    batches, others = Maker().batches(2), Maker(crc=7).batches(2)
+    reading, _, told = reading_of(PutBack(batches[:1], others[1:], error=BadOption("for good")))
+    async with asyncio.timeout(5):
+        await reading.follow(0, 1, 0)
+        await reading.follow(0, 2, 1)
+    assert [event for event, *_ in told.events] == ["fetched", "stopped", "forked"]
+
+
+async def test_a_log_that_knows_less_of_the_epoch_than_the_player_has_taken_is_told_as_trouble() -> None:
+    reading, _, told = reading_of(PutBack(), epoch=3)
+    watching = asyncio.ensure_future(reading.watch(b"key"))
+    await wait_until(lambda: bool(reading.trouble(0)), "the player has looked at its epoch")
+    watching.cancel()
+    assert "the epoch of this player's name in the log is none, and this one has taken 3" in reading.trouble(0)
+    assert [event for event, *_ in told.events] == ["mark_seen"]

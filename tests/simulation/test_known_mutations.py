@@ -257,6 +257,14 @@ FOUND_BY_TESTS = {
     "deposed-owner-grants-leases": (
         "tests/server/protocol/test_owner_leases.py::test_an_owner_that_its_replicas_obey_no_more_grants_nothing"
     ),
+    "log-put-back-goes-on": (
+        "tests/player/test_active_player.py"
+        "::test_a_log_that_ends_below_what_it_had_is_delivered_no_more_however_far_it_grows"
+    ),
+    "followed-from-another-batch": (
+        "tests/player/test_log_reading.py"
+        "::test_a_main_stream_does_not_go_on_from_another_log_after_a_time_without_answers"
+    ),
     "damaged-on-the-way-stops-the-partition": ("tests/player/test_player.py::test_what_is_damaged_is_read_again"),
     "topic-requirement-ignored": (
         "tests/server/test_required_of_a_topic.py::test_appends_to_the_topic_are_refused_while_others_go_on"

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 from polonaise.client.log import Log
 from polonaise.client.protocol.backoff import Backoff
+from polonaise.client.protocol.continuity import Continuity
 from polonaise.errors import (
     AccessDenied,
     BatchDamaged,
@@ -18,6 +19,7 @@ from polonaise.errors import (
     FragmentDamaged,
     FragmentMissing,
     HistoryTrimmed,
+    LogForked,
     PolonaiseError,
     Retry,
 )
@@ -44,6 +46,10 @@ _MENDED: Final = (BatchDamaged, DataDamaged, FragmentDamaged, FragmentMissing, A
 
 Servers send no damaged batch, so one was damaged on its way here; and the archive behind the log is mended by an
 operator, or by a server's scrub."""
+_EPOCH_LOST: Final = (
+    "the epoch of this player's name in the log is {}, and this one has taken {}: the log was put back to an older "
+    "state, or the register was deleted. Another player of the name would not replace this one: stop it before that"
+)
 _TURN_TRANSACTIONS: Final = 10
 """The transactions that are routed in one turn of the loop for a target that catches up."""
 _SKIPPED_SHARE: Final = 16
@@ -82,10 +88,17 @@ class LogReading:
         self.lag = DeliveryLag(machine)
         self._troubles: dict[tuple[PartitionId, str], str] = {}
         """By partition, and what the log was asked for (`_READ`, `_MARK`): why it did not answer the last time."""
+        self._places: dict[PartitionId, Continuity] = {}
+        """By partition, the last batch of its main streams, which the next one is to follow."""
+        self._epoch_lost = ""
+        """Why the epoch of this player is not the log's any more; empty while it is."""
 
     def trouble(self, partition: PartitionId) -> str:
-        """Return why the log did not answer the last time; empty if it did."""
-        return self._troubles.get((partition, _READ)) or self._troubles.get((partition, _MARK), "")
+        """Return why the log did not answer the last time, or is not that of this player; empty if neither."""
+        for what in (_READ, _MARK):
+            if why := self._troubles.get((partition, what)):
+                return why
+        return self._epoch_lost
 
     @property
     def silent(self) -> set[PartitionId]:
@@ -106,17 +119,21 @@ class LogReading:
                 await asyncio.sleep(pauses.pause_s(1.0))
             else:
                 self._troubles.pop((partition, _MARK), None)
-                self._events.happened(self._machine.mark_told, partition, number, mark)
+                self._judged(self._machine.mark_told, partition, number, mark)
                 return
 
     async def follow(self, partition: PartitionId, number: int, first: TransactionId) -> None:
         """Be the main stream of a partition: read it from `first` on, for ever."""
         machine = self._machine
         pauses = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
+        place = self._places.get(partition)
+        if place is None or place.next_id < first:
+            place = self._places[partition] = Continuity(first)
         while True:
             reader = self._log.read_batches(partition, after=first - 1, follow=True)
             try:
                 async for batch in reader:
+                    place.follows(batch)  # which no reader knows that has just begun
                     pauses.reset()
                     self._troubles.pop((partition, _READ), None)
                     routed, unroutable = self._router.routed(batch, first - 1, batch.last)
@@ -136,6 +153,9 @@ class LogReading:
                     return
                 self._troubled(partition, _READ, error)  # who said so does not know how far; somebody may
                 await asyncio.sleep(pauses.pause_s(1.0))
+            except LogForked as error:
+                self._judged(machine.forked, partition, number, str(error))
+                return
             except PolonaiseError as error:
                 if not _passes(error):
                     self._events.stopped(partition, number, str(error))
@@ -144,6 +164,16 @@ class LogReading:
                 await asyncio.sleep(pauses.pause_s(1.0))
             finally:
                 await reader.aclose()
+
+    def _judged(self, event: Callable[..., Iterable[PlayerEffect]], partition: PartitionId, *about: Any) -> None:
+        """Let an event happen that may find that the log is another one than before, and log that."""
+        main = self._machine.partitions[partition]
+        was_lost = main.lost
+        self._events.happened(event, partition, *about)
+        if main.lost and not was_lost:
+            _log.error(
+                "player %s: partition %d is not delivered any more: %s", self._events.name, partition, main.stopped
+            )
 
     def _troubled(self, partition: PartitionId, what: str, error: PolonaiseError) -> None:
         """Note that the log does not answer what it is asked for.
@@ -173,17 +203,23 @@ class LogReading:
             register = await self._log.register(key, 0, timeout=_WATCH_S)
         except PolonaiseError:
             return  # no answer proves nothing; that the log does not answer shows at its marks
-        if register is not None and (epoch := Produced.parse(register).epoch) > self._machine.epoch:
+        epoch, own = 0 if register is None else Produced.parse(register).epoch, self._machine.epoch
+        if epoch > own:
             self._events.replaced(epoch)
+        elif epoch < own and not self._epoch_lost:
+            # Asked for after it was taken: whoever is elected next gets the same, or a lower one.
+            self._epoch_lost = _EPOCH_LOST.format(epoch or "none", own)
+            _log.error("player %s: %s", self._events.name, self._epoch_lost)
 
     async def _look_at(self, partition: PartitionId) -> None:
         machine = self._machine
+        known = machine.partitions[partition].mark
         try:
             mark = await self._log.high_water_mark(partition, timeout=_WATCH_S)
         except PolonaiseError as error:
             self._troubled(partition, _MARK, error)
             return
-        machine.mark_seen(partition, mark)
+        self._judged(machine.mark_seen, partition, known, mark)
         self._troubles.pop((partition, _MARK), None)
         current = machine.partitions[partition].current
         if current is not None and current >= mark:

@@ -99,6 +99,18 @@ DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
         "error.retry is not Retry.NEVER",
         "P8: a bit that is flipped on its way to a player, or in the archive, ends the delivery for good",
     ),
+    "log-put-back-goes-on": Mutation(
+        "polonaise.player.protocol.activeplayer",
+        "        if mark < known:\n",
+        "        if mark < NO_TRANSACTION:\n",
+        "P8: a log that was put back is delivered on once it has outgrown the targets; what it has below is left out",
+    ),
+    "followed-from-another-batch": Mutation(
+        "polonaise.player.logreading",
+        "                    place.follows(batch)  # which no reader knows that has just begun\n",
+        "",
+        "P8: a log that was put back is delivered on, if it has outgrown what was read while nobody answered",
+    ),
     "written-not-told": Mutation(
         _LINK,
         "        if connection.writable:\n            return True\n",

@@ -201,6 +201,8 @@ class World:
                 self._do(number, machine.mark_told(partition, request, mark, _NOW_S))
                 if any("another log" in h.reason for t in machine.targets.values() for h in t.halts.values()):
                     raise Violation("a target is said to have served another log")
+                if any(main.lost for main in machine.partitions.values()):
+                    raise Violation("the log is said to have been put back")
             case "arrive", number:
                 self._arrive(self.streams[number], refuses=False)
             case "refuse", number:

@@ -20,7 +20,7 @@ What makes each entry reach each target once, in order:
 
 The main stream of a partition begins near what its targets have applied, once all have told that or have had their
 time; those that lack much more are caught up as if they had been away. Nothing is sent to a target that tells an id
-which the log is not proved to reach.
+which the log is not proved to reach, and nothing more of a partition whose log was found to be another one than before.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Final
 
-from polonaise.errors import invariant
+from polonaise.errors import ClientAhead, invariant
 from polonaise.player.protocol.effects import (
     AskMark,
     CloseStream,
@@ -46,6 +47,11 @@ from polonaise.player.protocol.targetqueue import QueueState, ReadNumbers, Targe
 from polonaise.player.protocol.targetstream import StreamState, TargetStream, Unproved
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
+_WENT_BACK: Final = (
+    "the log reached {}, and ends with {} now: it was put back to an older state, or lost transactions. Nothing more "
+    "of it is delivered: put the targets back as well, or make them anew, and then start the player anew"
+)
+
 
 @dataclass(slots=True)
 class MainStream:
@@ -55,6 +61,8 @@ class MainStream:
     """The last id that the main stream has brought, or the one behind which it began; None until it has begun."""
     stopped: str = ""
     """Why the main stream brings nothing more; empty while it does, or has not begun."""
+    lost: bool = False
+    """Whether it stopped because the log is not the one any more that was read: for as long as this player lives."""
     mark: TransactionId = NO_TRANSACTION
     """The highest id that is proved to be committed."""
     first_kept: TransactionId = 0
@@ -63,6 +71,8 @@ class MainStream:
     """The requests for the mark so far."""
     asked: bool = False
     """Whether an answer is waited for."""
+    known: TransactionId = NO_TRANSACTION
+    """What `mark` was when that was asked: an answer below it is another log's."""
     ask_again: bool = False
     """Whether somebody needs an answer to a request that is asked later than the one under way."""
     follows: int = 0
@@ -100,8 +110,10 @@ class ActivePlayer:
 
     def has_delivered(self, target: TargetName, partition: PartitionId, id: TransactionId) -> bool:
         """Return whether the target has applied all that is its own of the partition's transactions up to `id`."""
-        current = self.partitions[partition].current
-        return current is not None and self.targets[target].queue(partition).delivered(current) >= id
+        main = self.partitions[partition]
+        if main.current is None or main.lost:  # if it is lost, the id may be that of another transaction
+            return False
+        return self.targets[target].queue(partition).delivered(main.current) >= id
 
     def why_never(self, target: TargetName, partition: PartitionId, id: TransactionId) -> str:
         """Return why this player won't deliver up to `id`, as far as is known; empty if it may still."""
@@ -113,7 +125,7 @@ class ActivePlayer:
     @property
     def has_finished(self) -> bool:
         """Whether every partition has stopped, and each target has applied all that is its own of what was brought."""
-        if not all(main.stopped for main in self.partitions.values()):
+        if not all(main.stopped and not main.lost for main in self.partitions.values()):
             return False
         return all(
             partition in stream.given_up or main.current is None or self.has_delivered(name, partition, main.current)
@@ -246,10 +258,12 @@ class ActivePlayer:
 
     # ------------------------------------------------------------------ events of the log
 
-    def mark_seen(self, partition: PartitionId, mark: TransactionId) -> None:
-        """The log has told a committed high-water mark that was not asked for here. No event: nothing comes of it."""
-        main = self.partitions[partition]
-        main.mark = max(main.mark, mark)
+    def mark_seen(
+        self, partition: PartitionId, known: TransactionId, mark: TransactionId, now_s: float
+    ) -> Sequence[PlayerEffect]:
+        """The log has told a committed high-water mark that was asked for elsewhere, when `known` was the mark here."""
+        self._judge_mark(partition, known, mark, now_s)
+        return self._effects()
 
     def mark_told(
         self, partition: PartitionId, number: int, mark: TransactionId, now_s: float
@@ -259,7 +273,7 @@ class ActivePlayer:
         if not main.asked or number != main.requests:
             return self._effects()
         main.asked = False
-        main.mark = max(main.mark, mark)
+        self._judge_mark(partition, main.known, mark, now_s)
         for stream in self.targets.values():
             unproved = stream.unproved.get(partition)
             if unproved is None or unproved.request > number:
@@ -279,6 +293,12 @@ class ActivePlayer:
             self._begin(partition, now_s)
         if main.ask_again:
             self._ask(partition)
+        return self._effects()
+
+    def forked(self, partition: PartitionId, number: int, reason: str, now_s: float) -> Sequence[PlayerEffect]:
+        """Main stream `number` does not follow what was brought before: the log has other transactions in its place."""
+        if number == self.partitions[partition].follows:
+            self._lose(partition, reason, now_s)
         return self._effects()
 
     def mark_failed(self, partition: PartitionId, number: int, reason: str) -> Sequence[PlayerEffect]:
@@ -388,7 +408,7 @@ class ActivePlayer:
     def go_on(self, partition: PartitionId) -> Sequence[PlayerEffect]:
         """Begin the main stream of a partition again where it has stopped: what stopped it may have been mended."""
         main = self.partitions[partition]
-        if main.stopped:
+        if main.stopped and not main.lost:
             main.stopped = ""
             if main.current is not None:
                 self._follow(partition, main.current)
@@ -446,7 +466,7 @@ class ActivePlayer:
     def _told(self, stream: TargetStream, partition: PartitionId, last: TransactionId, now_s: float) -> None:
         """Go by the id that a target has told, if the log is proved to reach it; otherwise ask the log."""
         main = self.partitions[partition]
-        if reason := stream.given_up.get(partition):
+        if reason := main.stopped if main.lost else stream.given_up.get(partition):
             stream.halt(partition, last, reason, now_s, for_good=True)
             return
         # An id that it is to start after is proved likewise: the main stream may begin there.
@@ -464,8 +484,33 @@ class ActivePlayer:
         main = self.partitions[partition]
         main.requests += 1
         main.asked = True
+        main.known = main.mark
         main.ask_again = False
         self._out.append(AskMark(partition, main.requests))
+
+    def _judge_mark(self, partition: PartitionId, known: TransactionId, mark: TransactionId, now_s: float) -> None:
+        """Go by a mark that was asked for when the log was known to reach `known`: it never goes back."""
+        main = self.partitions[partition]
+        main.mark = max(main.mark, mark)
+        if mark < known:
+            self._lose(partition, str(ClientAhead(_WENT_BACK.format(known, mark))), now_s)
+
+    def _lose(self, partition: PartitionId, reason: str, now_s: float) -> None:
+        """Deliver nothing more of a partition: what its log has now is not what was read, nor what targets applied.
+
+        To no target, however far it is: from which id on the log is another one is not known. Whatever the log grows
+        to, that stays, and the player lives on to tell it: a new one would go by ids alone.
+        """
+        main = self.partitions[partition]
+        if main.lost:
+            return
+        main.lost, main.stopped = True, reason
+        main.asked = main.ask_again = False
+        main.follows += 1  # what the main stream still brings is of another log
+        for stream in self.targets.values():
+            stream.unproved.pop(partition, None)
+            stream.proved.pop(partition, None)
+            stream.halt(partition, stream.queue(partition).acked, reason, now_s, for_good=True)
 
     def _proved(self, stream: TargetStream, partition: PartitionId, last: TransactionId, now_s: float) -> None:
         """Serve the target behind `last`, now or once the main stream of the partition has begun."""

@@ -30,7 +30,7 @@ def _target_health(machine: ActivePlayer, stream: TargetStream, silent: Containe
         told = queue.state is not QueueState.SUSPENDED or queue.acked >= 0
         if told:
             applied[str(partition)] = queue.acked
-        if main.current is None or partition in silent or not told:
+        if main.current is None or partition in silent or not told or partition in stream.given_up:
             lags[str(partition)] = None
         else:
             delivered = max(queue.delivered(main.current), queue.start_after)

@@ -115,11 +115,14 @@ class DeliveryLag:
         }
 
     def _known(self) -> set[TargetName]:
-        """Return the targets that have told, to this player, what they have applied."""
+        """Return the targets that have told, to this player, what they have applied, and of this log."""
         return {
             name
             for name, stream in self._machine.targets.items()
-            if stream.state is StreamState.UP or any(queue.acked > NO_TRANSACTION for queue in stream.queues.values())
+            if not stream.given_up
+            and (
+                stream.state is StreamState.UP or any(queue.acked > NO_TRANSACTION for queue in stream.queues.values())
+            )
         }
 
     def _committed_us(self, target: TargetName, partition: PartitionId, id: TransactionId) -> int | None:
