@@ -401,6 +401,54 @@ async def test_a_file_that_is_changed_while_it_is_in_use_takes_nothing_more(path
     assert kept(path) == [(0, "a"), (0, "b")]
 
 
+@pytest.mark.parametrize("how", ["no memory", "empty memory"])
+async def test_a_memory_that_is_removed_or_emptied_while_in_use_is_written_again(
+    path: Path, memory: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The target knows what was in it; the steps that it went on to write would be lost with the file."""
+    async with opened(path) as target:
+        session = await stream(target)
+        await session.take(batch(-1, "a"))
+        await session.take(batch(-1, "other", partition=3))
+        changed(path, memory, how)
+        await session.take(batch(0, "b"))
+        assert f"{memory} was removed or cut" in caplog.text
+        whole = read_memory(memory.read_bytes(), str(memory))
+        assert (whole.fence, whole.applied) == (Fence(1, 1), {0: 1, 3: 0})
+        await session.take(batch(1, "c"))
+    async with opened(path) as target:
+        again = StreamCalls(target, Fence(2, 1))
+        assert (await again.greet()).applied == {0: 2, 3: 0}
+        await again.take(batch(2, "d"))
+    assert kept(path) == [(0, "a"), (3, "other"), (0, "b"), (0, "c"), (0, "d")]
+
+
+@pytest.mark.parametrize("offered", [False, True], ids=["batch", "stream"])
+async def test_a_memory_that_is_replaced_while_in_use_is_not_written_over(
+    path: Path, memory: Path, offered: bool
+) -> None:
+    async with opened(path) as target:
+        session = await stream(target)
+        await session.take(batch(-1, "a"))
+        other = memory.with_name("other")
+        other.write_bytes(memory.read_bytes())
+        other.rename(memory)
+        with pytest.raises(ViewUnfit, match="has another memory beside it than was written"):
+            await (target.accept(Fence(1, 2), SOURCE) if offered else session.take(batch(0, "b")))
+        assert (await target.accept(Fence(1, 3), SOURCE)).applied == {0: 0}
+    assert kept(path) == [(0, "a")]
+
+
+async def test_a_stream_that_is_offered_while_the_file_is_moved_away_makes_no_memory(path: Path, memory: Path) -> None:
+    async with opened(path) as target:
+        await (await stream(target)).take(batch(-1, "a"))
+        for each in (path, memory):
+            each.rename(each.with_name(f"aside.{each.name}"))
+        with pytest.raises(ViewUnfit, match="was moved or replaced"):
+            await target.accept(Fence(1, 2), SOURCE)
+        assert not memory.exists()
+
+
 async def test_files_that_are_both_moved_away_while_in_use_are_waited_for_and_not_made(
     path: Path, memory: Path
 ) -> None:

@@ -133,6 +133,10 @@ FOUND_BY = {
 """The first seed that finds each, when this was written: tried first, because most of the time it still does."""
 
 FOUND_BY_TESTS = {
+    "memory-of-lines-not-looked-for": (
+        "tests/player/test_json_lines.py"
+        "::test_a_memory_that_is_removed_or_emptied_while_in_use_is_written_again[no memory]"
+    ),
     "small-files-of-a-log-not-written-again": (
         "tests/embedded/test_embedded_presence.py::test_a_small_file_that_is_removed_is_written_again_by_the_host"
     ),

@@ -47,6 +47,7 @@ class LinesFile:
         What is read from it after a sync that has failed need not be on the disk.
         """
         self._steps_end = self._steps_begin = 0
+        self._steps_identity: Identity | None = None
 
     @classmethod
     async def opened(cls, disk: Disk, path: str, *, again: bool = False) -> LinesFile:
@@ -82,7 +83,8 @@ class LinesFile:
         return cls(disk, path, lock, file, identity, memory)
 
     async def keep_fence(self, fence: Fence, source: DeliverySource) -> None:
-        """Keep this fence durably."""
+        """Keep this fence durably. Raises `ViewUnfit` as `append` does."""
+        await self._check_in_place()
         if self.memory is None:
             await self._write_whole(LinesMemory(source, fence, NOTHING_COUNTED, {}))
         else:
@@ -91,16 +93,19 @@ class LinesFile:
     async def append(self, lines: bytes, applied: Mapping[PartitionId, TransactionId]) -> None:
         """Append whole lines, and keep durably that these partitions are applied up to these ids.
 
-        Raises `ViewUnfit` if somebody else has changed the file: what is written now might be lost with it.
+        Raises `ViewUnfit` if somebody else has changed the files: what is written now might be lost with them. A memory
+        that was removed or cut is written whole again, because this object knows what was in it.
         """
         memory = self.memory
         invariant(memory is not None, "lines are appended under a fence")
         assert memory is not None
         counted = memory.counted
-        if await self._disk.identity(self._path) != self._identity:
-            raise _does_not_fit(self._path, "was moved or replaced")
+        whole = await self._check_in_place()
         if (size := await self._file.size()) != counted.size:
             raise _does_not_fit(self._path, f"has {size:,} bytes, and {counted.size:,} were written")
+        if not whole:
+            _log.warning("%s%s was removed or cut while in use, and is written again", self._path, _MEMORY)
+            await self._write_whole(memory)
         if lines:
             await self._file.write(counted.size, [lines], sync=True)
         memory = memory._replace(counted=counted.followed_by(lines), applied={**memory.applied, **applied})
@@ -112,6 +117,20 @@ class LinesFile:
         self._steps_end += len(step)
         self.memory = memory
 
+    async def _check_in_place(self) -> bool:
+        """Return whether the memory's file is as it was written, as far as its name and its size tell.
+
+        Raises `ViewUnfit` if one of the paths leads to another file than the one that is open.
+        """
+        if await self._disk.identity(self._path) != self._identity:
+            raise _does_not_fit(self._path, "was moved or replaced")
+        if self._steps is None:
+            return True  # it is about to be written whole
+        found = await self._disk.identity(self._path + _MEMORY)
+        if found not in (None, self._steps_identity):
+            raise _does_not_fit(self._path, "has another memory beside it than was written")
+        return found is not None and await self._steps.size() == self._steps_end
+
     async def _write_whole(self, memory: LinesMemory) -> None:
         """Write the memory's file anew. Its directory is synced with it, and so the name of the file of lines."""
         if self._steps is not None:
@@ -121,6 +140,7 @@ class LinesFile:
         whole = memory.whole()
         await write_whole(self._disk, directory, name, [whole])
         self._steps = await self._disk.open(self._path + _MEMORY)
+        self._steps_identity = await self._disk.identity(self._path + _MEMORY)
         self._steps_begin = self._steps_end = len(whole)
         self.memory = memory
 
