@@ -20,10 +20,12 @@ from polonaise.errors import (
 )
 from polonaise.fragments import format as fragment_format
 from polonaise.fragments import history as histories
+from polonaise.fragments import openfragment
 from polonaise.fragments.history import FragmentHistory, HistorySettings
 from polonaise.fragments.mark import MARK, mark_of
+from polonaise.fragments.objects import footer_of
 from polonaise.fragments.protocol.names import FragmentName
-from polonaise.fragments.store import LateStore, Listed, ObstoreStore
+from polonaise.fragments.store import LateStore, Listed, ObstoreStore, open_store
 from polonaise.log.batch import Batch
 from rigs.fragments import KEY, batches_of, named_fragment
 
@@ -338,3 +340,70 @@ async def test_a_store_that_is_mounted_again_at_once_misses_nothing(
     monkeypatch.setattr(store, "get_range", unmounted_once)
     assert await all_from(history_of(store)) == [bytes(batch.view) for batch in LOG]
     assert not gone
+
+
+@pytest.mark.parametrize("left", [0, 5, 300])
+async def test_a_fragment_that_was_cut_is_damaged_until_it_is_put_back(tmp_path: Path, left: int) -> None:
+    """An empty range is nothing that a store is asked for; and the listing has the size of what was cut."""
+    store = open_store(str(tmp_path))
+    await store.put_if_absent(MARK, mark_of(KEY))
+    name, raw = named_fragment(LOG[:10])
+    await store.put_if_absent(name.path, raw)
+    history = FragmentHistory(store, KEY, HistorySettings(listing_s=3600.0, damaged_s=0.0))
+    for _ in range(2):  # cut before it was read for the first time, and after that
+        (tmp_path / name.path).write_bytes(raw[:left])
+        with pytest.raises(FragmentDamaged, match=name.digest):
+            await FragmentHistory(store, KEY).read(0, 5, 29, 1)
+        with pytest.raises(FragmentDamaged, match=name.digest):
+            await history.check(name, left, unpaced)
+        with pytest.raises(FragmentDamaged, match=name.digest):
+            await history.read(0, 5, 29, 1)
+        with pytest.raises(FragmentDamaged, match=name.digest):
+            await footer_of(store, name, left)
+        await store.replace(name.path, raw)
+        assert [batch.first for batch in await history.read(0, 5, 29, 1)] == [3]
+
+
+async def unpaced(length: int) -> None:
+    """Read on at once."""
+
+
+async def test_a_mistake_in_a_read_fails_that_read_and_is_told_until_the_id_was_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mistaken(*arguments: Any) -> int:
+        raise KeyError("nobody foresaw this")
+
+    history = history_of(store)
+    with monkeypatch.context() as patched:
+        patched.setattr(histories, "bisect_right", mistaken)
+        with pytest.raises(StoreUnavailable, match=r"ids from 5 on .*mistake of Polonaise: KeyError: .*foresaw"):
+            await history.read(0, 5, 179, 1)
+    await history.read(0, 50, 179, 1)
+    assert history.failed[0][0] == 5
+    await history.read(0, 5, 179, 1)
+    assert not history.failed
+
+
+@pytest.mark.parametrize("error", [ValueError, TypeError, KeyError, OverflowError, AttributeError, UnicodeError])
+async def test_whatever_decoding_raises_is_damage_of_the_fragment(
+    store: Store, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def mistaken(*arguments: Any) -> int:
+        raise error("odd bytes")
+
+    monkeypatch.setattr(openfragment, "first_of_group", mistaken)
+    with pytest.raises(FragmentDamaged, match=r"odd bytes.*restore it from a copy"):
+        await history_of(store).read(0, 5, 179, 1)
+
+
+async def test_whatever_the_way_to_the_store_raises_is_a_store_away(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def mistaken(*arguments: Any) -> list[Listed]:
+        raise TypeError("no such argument")
+
+    monkeypatch.setattr(store, "list", mistaken)
+    for asked in (history_of(store).held(), history_of(store).covering(0, 5), history_of(store).highest(0, 5)):
+        with pytest.raises(StoreUnavailable, match="TypeError: no such argument"):
+            await asked

@@ -116,6 +116,24 @@ async def test_an_object_is_compared_with_what_it_should_be(store: ObstoreStore)
         await store.holds("0/nothing", b"")
 
 
+async def test_of_a_part_that_an_object_does_not_have_comes_what_it_has(store: ObstoreStore) -> None:
+    await store.put_if_absent("empty", b"")
+    await store.put_if_absent("short", b"0123456789")
+    for offset, length in ((0, 0), (0, 8), (4, 8)):
+        assert await store.get_range("empty", offset, length) == b""
+    for offset, length, there in ((3, 0, b""), (8, 5, b"89"), (10, 5, b""), (90, 5, b"")):
+        assert await store.get_range("short", offset, length) == there
+    with pytest.raises(NotFound):
+        await store.get_range("absent", 90, 5)
+
+
+@pytest.mark.parametrize("path", ["a//b", "../above", "a/./b", "half \ud800"])
+async def test_a_name_that_no_store_takes_is_a_fault(store: ObstoreStore, path: str) -> None:
+    for asked in (store.get(path), store.get_range(path, 0, 1), store.put_if_absent(path, b"1"), store.list(path)):
+        with pytest.raises(StoreUnavailable):
+            await asked
+
+
 async def test_an_empty_object_is_an_object(store: ObstoreStore) -> None:
     assert await store.put_if_absent("a", b"")
     assert await store.get("a") == b""

@@ -143,6 +143,15 @@ FOUND_BY_TESTS = {
     "log-without-its-marker-taken-for-none": (
         "tests/bad_input/test_bad_embedded_logs.py::test_a_log_that_lacks_only_its_marker_says_how_to_put_it_back"
     ),
+    "empty-fragment-is-a-store-away": (
+        "tests/fragments/test_history.py::test_a_fragment_that_was_cut_is_damaged_until_it_is_put_back[0]"
+    ),
+    "mistake-in-old-history-ends-the-server": (
+        "tests/fragments/test_history.py::test_a_mistake_in_a_read_fails_that_read_and_is_told_until_the_id_was_read"
+    ),
+    "size-of-a-damaged-fragment-kept": (
+        "tests/fragments/test_history.py::test_a_fragment_that_was_cut_is_damaged_until_it_is_put_back[0]"
+    ),
     "file-of-lines-made-anew-under-way": (
         "tests/player/test_json_lines.py::test_files_that_are_both_moved_away_while_in_use_are_waited_for_and_not_made"
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping
@@ -19,6 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 from polonaise.errors import (
     FragmentDamaged,
     FragmentMissing,
+    InvariantViolated,
     NotArchived,
     NotFound,
     PolonaiseError,
@@ -28,13 +30,15 @@ from polonaise.errors import (
 from polonaise.fragments.groups import last_time_us_of_group, parts_for_group
 from polonaise.fragments.mark import MARK, is_marked
 from polonaise.fragments.objects import MEND, fragments_of, made_again, of_fragment
-from polonaise.fragments.openfragment import OpenFragment, decoded_group, opened_by_end
+from polonaise.fragments.openfragment import OpenFragment, decoded_group, opened_by_end, span_of
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import INIT, LateStore, MendableStore
 from polonaise.log.batch import Batch
+from polonaise.redaction import redacted_line
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _TRAILER_BYTES: Final = 8
@@ -94,6 +98,8 @@ class FragmentHistory:
         self._groups_bytes = 0
         self._damaged: dict[FragmentName, tuple[float, PolonaiseError]] = {}
         """When each damaged fragment was found, on the event loop's clock, and what is wrong with it."""
+        self.failed: dict[PartitionId, tuple[TransactionId, str]] = {}
+        """The first id of the latest read that failed by a mistake of our own, and why, until that id was read."""
         self._verifying = asyncio.Lock()
         """Held while a fragment is read through for a read: one at a time. The scrub does not take it."""
         self._decoding = asyncio.Lock()
@@ -164,8 +170,27 @@ class FragmentHistory:
         one are left out; the list is empty if the fragments have no such batch.
 
         Raises `FragmentMissing` for an id that no fragment holds; `FragmentDamaged` or `UnsupportedFormat` if every
-        fragment that holds the id is damaged or can't be read by this version: the error names one of them.
+        fragment that holds the id is damaged or can't be read by this version: the error names one of them. A mistake
+        of our own is a `StoreUnavailable`, and in `failed`: it would end one owner after the other.
         """
+        try:
+            batches = await self._read(partition, first, last, bytes_max, after_time_us)
+        except PolonaiseError:
+            raise
+        except Exception as error:
+            why = f"reading ids from {first} on out of {self} failed by a mistake of Polonaise: {_told(error)}"
+            if self.failed.get(partition) != (first, why):
+                _log.exception("partition %d: %s", partition, why)
+            self.failed[partition] = first, why
+            raise StoreUnavailable(f"{why}; the server's log has more: report that") from error
+        if self.failed.get(partition, (NO_TRANSACTION,))[0] == first:
+            del self.failed[partition]
+        return batches
+
+    async def _read(
+        self, partition: PartitionId, first: TransactionId, last: TransactionId, bytes_max: int, after_time_us: int
+    ) -> list[Batch]:
+        """Do what `read` does, but for mistakes of our own."""
         refused = self._refused_lately()
         while True:
             name, size = await self._holding(partition, first, refused)
@@ -184,7 +209,7 @@ class FragmentHistory:
             except _Refused:
                 # Another fragment may hold the same ids. If none does, `_holding` raises the error in the next round.
                 continue
-            return _span(batches, first, last, bytes_max, after_time_us)
+            return span_of(batches, first, last, bytes_max, after_time_us)
 
     async def _holding(
         self, partition: PartitionId, transaction: TransactionId, refused: Mapping[FragmentName, PolonaiseError]
@@ -275,7 +300,7 @@ class FragmentHistory:
         except FragmentDamaged as error:
             self._forget(name, error)
             raise
-        self._damaged.pop(name, None)
+        self._sound_again(name)
 
     async def mend(self, name: FragmentName, batches: AsyncIterable[Batch]) -> int:
         """Write a damaged fragment again from the log's batches, and return how many bytes it has.
@@ -308,7 +333,8 @@ class FragmentHistory:
     def _refused_lately(self) -> dict[FragmentName, PolonaiseError]:
         """Return the damaged fragments that are not to be read through again yet, each with what is wrong with it."""
         now = asyncio.get_running_loop().time()
-        self._damaged = {name: bad for name, bad in self._damaged.items() if now - bad[0] < self._settings.damaged_s}
+        for name in [name for name, bad in self._damaged.items() if now - bad[0] >= self._settings.damaged_s]:
+            self._sound_again(name)
         return {name: error for name, (_, error) in self._damaged.items()}
 
     @contextmanager
@@ -321,6 +347,11 @@ class FragmentHistory:
             self._forget(name, error)
             raise _Refused from error
 
+    def _sound_again(self, name: FragmentName) -> None:
+        """Take a fragment that was found damaged for sound: it may have another size than when it was listed."""
+        if self._damaged.pop(name, None) is not None:
+            self._listings.pop(name.partition, None)
+
     def _forget(self, name: FragmentName, error: PolonaiseError) -> None:
         """Forget what was read of a fragment; remember it as damaged, unless the error is that it does not exist."""
         if not isinstance(error, NotFound):
@@ -332,7 +363,7 @@ class FragmentHistory:
     async def _open(self, name: FragmentName, size: int) -> OpenFragment:
         """Return the fragment with its footer, which is read if it is not among those that are kept."""
         opened = self._opened.get(name)
-        if opened is None:
+        if opened is None or opened.size != size:
             end = await self._end_of(name, size)
             opened = await asyncio.to_thread(opened_by_end, name, size, end, self._cluster_key)
             self._opened[name] = opened
@@ -446,6 +477,10 @@ class FragmentHistory:
             raise StoreUnavailable(
                 f"{self} did not answer within {self._settings.store_s_max:g} s: see that it can be reached"
             ) from None
+        except (PolonaiseError, InvariantViolated):
+            raise
+        except Exception as error:  # of the way to the store: no look at it may end the server
+            raise StoreUnavailable(f"{self}: {_told(error)}") from error
 
 
 def open_history(url: str, cluster_key: bytes) -> FragmentHistory:
@@ -453,22 +488,11 @@ def open_history(url: str, cluster_key: bytes) -> FragmentHistory:
     return FragmentHistory(LateStore(url), cluster_key)
 
 
+def _told(error: Exception) -> str:
+    """Return an error that nobody foresaw in words, on one line and without secrets."""
+    return f"{type(error).__name__}: {redacted_line(error)}"
+
+
 def _bytes(batches: list[Batch]) -> int:
     """Return the size of these batches in bytes."""
     return sum(batch.length for batch in batches)
-
-
-def _span(
-    batches: list[Batch], first: TransactionId, last: TransactionId, bytes_max: int, after_time_us: int
-) -> list[Batch]:
-    """Return those of a row group's batches that `FragmentHistory.read` is to return."""
-    chosen: list[Batch] = []
-    size = 0
-    for batch in batches:
-        if batch.last < first or batch.commit_time_us < after_time_us:
-            continue
-        size += batch.length
-        if batch.last > last or (chosen and size > bytes_max):
-            break
-        chosen.append(batch)
-    return chosen

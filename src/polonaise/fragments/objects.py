@@ -12,7 +12,14 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from polonaise.errors import BatchDamaged, FragmentDamaged, UnsupportedFormat, WrongClusterKey
+from polonaise.errors import (
+    BatchDamaged,
+    FragmentDamaged,
+    InvariantViolated,
+    PolonaiseError,
+    UnsupportedFormat,
+    WrongClusterKey,
+)
 from polonaise.fragments.format import Footer, FragmentWriter, batches_in, footer_in, open_fragment
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.protocol.plan import FRAGMENT_BYTES
@@ -47,13 +54,20 @@ class ArchivedFragment(NamedTuple):
 
 @contextlib.contextmanager
 def of_fragment(name: FragmentName) -> Iterator[None]:
-    """Name the fragment in the errors about its bytes that are raised within; for damage, say what to do besides."""
+    """Name the fragment in the errors about its bytes that are raised within; for damage, say what to do besides.
+
+    Whatever decoding raises is damage: bytes that nobody foresaw.
+    """
     try:
         yield
     except FragmentDamaged as error:
         raise FragmentDamaged(f"{name.path}: {error.text}: {MEND}") from error
     except (UnsupportedFormat, WrongClusterKey) as error:
         raise type(error)(f"{name.path}: {error.text}") from error
+    except (PolonaiseError, InvariantViolated, MemoryError):
+        raise
+    except Exception as error:
+        raise FragmentDamaged(f"{name.path} can't be read ({error!r}): {MEND}") from error
 
 
 async def fragments_of(store: ReadableStore, partition: PartitionId | None = None) -> dict[FragmentName, int]:

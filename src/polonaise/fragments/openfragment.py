@@ -50,3 +50,19 @@ def decoded_group(opened: OpenFragment, number: int, parts: Mapping[int, bytes])
     """Decode a row group from parts of its fragment, keyed by offset. Making the batches compares each with its CRC."""
     source = pa.PythonFile(Parts(parts, opened.size), mode="r")
     return [Batch.parse(raw, verify=False) for raw in group_batches(source, opened.metadata, number)]
+
+
+def span_of(
+    batches: list[Batch], first: TransactionId, last: TransactionId, bytes_max: int, after_time_us: int
+) -> list[Batch]:
+    """Return those of a row group's batches that `FragmentHistory.read` is to return, given its arguments."""
+    chosen: list[Batch] = []
+    size = 0
+    for batch in batches:
+        if batch.last < first or batch.commit_time_us < after_time_us:
+            continue
+        size += batch.length
+        if batch.last > last or (chosen and size > bytes_max):
+            break
+        chosen.append(batch)
+    return chosen

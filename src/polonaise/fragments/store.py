@@ -38,6 +38,8 @@ _CHUNK_BYTES: Final = 1024 * 1024
 """How many bytes of a file are compared at a time."""
 _DENIED: Final = ("ermission denied", "403 Forbidden", "401 Unauthorized")
 """Parts of error texts that mean a refusal; the first one without its letter P, which may be upper or lower case."""
+_FOREIGN: Final = (exceptions.BaseError, OSError, ValueError, TypeError, ArithmeticError, LookupError, RuntimeError)
+"""What obstore and the system raise; `PolonaiseError` is none of these."""
 _FULL: Final = "No space left on device"
 _CALLS_MAX: Final = 16
 """How many awaited calls to one store are under way at a time; further ones wait."""
@@ -60,7 +62,7 @@ class ReadableStore(Protocol):
         """Return the whole object. Raises `NotFound`."""
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
-        """Return `length` bytes of an object from `offset`: the part must lie within the object. Raises `NotFound`."""
+        """Return `length` bytes of an object from `offset`, or as many as it has there. Raises `NotFound`."""
 
     async def list(self, prefix: str = "") -> builtins.list[Listed]:
         """Return the objects below a prefix, which ends with a slash unless it is empty, sorted by name.
@@ -186,7 +188,15 @@ class ObstoreStore:
 
     async def get_range(self, path: str, offset: int, length: int) -> bytes:
         def get() -> bytes:
-            return bytes(obstore.get_range(self._store, path, start=offset, end=offset + length))
+            if not length:
+                return b""  # the library takes no such range
+            try:
+                return bytes(obstore.get_range(self._store, path, start=offset, end=offset + length))
+            except exceptions.GenericError:
+                # A range behind the object's end has another text in each kind of store: its size tells.
+                if obstore.head(self._store, path)["size"] > offset:
+                    raise
+                return b""
 
         return await self._asked(path, get)
 
@@ -261,10 +271,13 @@ class ObstoreStore:
             raise self._absent() from error
 
     def _call(self, path: str, call: Callable[[], T]) -> T:
-        """Make a blocking call about the object at `path`; translate the errors of obstore and the system to faults."""
+        """Make a blocking call about the object at `path`; translate the errors of obstore and the system to faults.
+
+        Whatever they are: obstore also raises `ValueError` for a range or a path, and Python for a name.
+        """
         try:
             return call()
-        except (exceptions.BaseError, OSError) as error:
+        except _FOREIGN as error:
             fault = self._translated(path, error)
             # obstore's errors have whole addresses: a cause with a secret in it is left out. The raise stands outside
             # of this block, or the error would be kept as its context.

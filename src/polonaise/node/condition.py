@@ -90,6 +90,8 @@ class Condition(NamedTuple):
     """Why the server can't use its fragment store; empty if it can, or has none."""
     missing: str = ""
     """The first id that was trimmed and is in no fragment, in words; empty if none is known."""
+    failed: str = ""
+    """What failed when the fragments were read, by a mistake of Polonaise; empty if nothing did."""
 
     @property
     def behind(self) -> dict[str, str]:
@@ -121,7 +123,8 @@ class Condition(NamedTuple):
                 if not damage["repaired_us"]:
                     why = f"fragment damaged: {damage['what']}; not repaired: {damage['why'] or 'under way'}"
                     found.append((Reason.FRAGMENT_DAMAGE, why))
-        found += [(Reason.FRAGMENTS_UNREADABLE, self.store), (Reason.FRAGMENTS_MISSING, self.missing)]
+        found += [(Reason.FRAGMENTS_UNREADABLE, self.store), (Reason.FRAGMENTS_UNREADABLE, self.failed)]
+        found += [(Reason.FRAGMENTS_MISSING, self.missing)]
         found += [(Reason.TLS, self.tls), (Reason.CLOCK, self.clock), (Reason.TIMES_STAND_STILL, self.times)]
         found += _without_coordinator(self.coordinator)
         return [(reason, line) for reason, line in found if line]
@@ -315,6 +318,7 @@ def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapp
         tuple(members or ()),
         _store_away(answer),
         answer.get("fragments_missing", {}).get(str(partition), ""),
+        answer.get("fragments_failed", {}).get(str(partition), ""),
     )  # fmt: skip
 
 

@@ -31,6 +31,9 @@ class ArchivedHistory(Protocol):
     `AccessDenied` and, for the fragments of another cluster, `WrongClusterKey`.
     """
 
+    failed: dict[PartitionId, tuple[TransactionId, str]]
+    """By partition the first id of a read that failed by a mistake of our own, and why, until that id was read."""
+
     async def look(self) -> None:
         """Return if the store is there and is this cluster's, by one small read."""
 

@@ -528,6 +528,12 @@ class Server:
         return {str(partition): what for partition, what in gone.items() if partition in self.partitions}
 
     @property
+    def _fragments_failed(self) -> dict[str, str]:
+        """The partitions of which a read of the fragments failed by a mistake of ours, as JSON has them, and why."""
+        failed = {} if self._history is None else self._history.failed
+        return {str(partition): why for partition, (_, why) in failed.items() if partition in self.partitions}
+
+    @property
     def store_trouble(self) -> str:
         """Why the fragment store can't be used; empty if it can, without one, and before the first look."""
         return (self._store and self._store.trouble) or ""
@@ -782,6 +788,7 @@ class Server:
             "fragments": str(self._history or ""),
             "fragments_trouble": self.store_trouble,
             "fragments_missing": self._fragments_missing,
+            "fragments_failed": self._fragments_failed,
             "required": self._requirements.told,
             "topics_required": self._requirements.told_of_topics,
             "fragments_scrub": self._scrubbing.health() if self._scrubbing is not None else None,

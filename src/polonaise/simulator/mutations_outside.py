@@ -29,6 +29,24 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "    return False\n",
         "P11: who opens an embedded log that lacks only its marker is told that there is no log",
     ),
+    "empty-fragment-is-a-store-away": Mutation(
+        "polonaise.fragments.store",
+        "            if not length:\n",
+        "            if length < 0:\n",
+        "P13: a fragment that was emptied is taken for a store that is away, and is never told as damaged",
+    ),
+    "mistake-in-old-history-ends-the-server": Mutation(
+        "polonaise.fragments.history",
+        '            raise StoreUnavailable(f"{why}; the server\'s log has more: report that") from error\n',
+        "            raise\n",
+        "P11: a read of old history that meets a mistake of ours ends one owner after the other",
+    ),
+    "size-of-a-damaged-fragment-kept": Mutation(
+        "polonaise.fragments.history",
+        "            self._listings.pop(name.partition, None)\n\n",
+        "            pass\n\n",
+        "P13: a fragment that was put back is read with the size of the damaged one, and refused for ever",
+    ),
     "commit-that-nobody-saw-not-marked": Mutation(
         "polonaise.views.sql",
         "            if self._marks.begin(db, partition, before, after):\n"

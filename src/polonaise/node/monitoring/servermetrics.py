@@ -67,6 +67,8 @@ def _add_reasons(samples: Samples, server: Server, of_partitions: Set[Reason]) -
         found.add(Reason.COORDINATOR)
     if own["fragments_missing"]:
         found.add(Reason.FRAGMENTS_MISSING)
+    if own["fragments_failed"]:
+        found.add(Reason.FRAGMENTS_UNREADABLE)
     if scrub is not None and server.partitions:
         found |= {Reason.FRAGMENTS_UNREADABLE} if scrub["trouble"] else set()
         found |= {Reason.FRAGMENT_DAMAGE} if scrub["unrepaired"] else set()
