@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,7 @@ async def refused(log: polonaise.Log) -> PolonaiseError:
 
 @pytest.mark.parametrize("what", ["host.lock", ""], ids=["lock", "everything"])
 async def test_a_host_whose_directory_was_removed_stops(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(hostelection, "_PRESENCE_S", 0.02)
     directory = tmp_path / "log"
@@ -56,6 +57,9 @@ async def test_a_host_whose_directory_was_removed_stops(
         with pytest.raises(HostFailed):
             await log.health(0)
     assert not hostelection._elections
+    gc.collect()
+    assert "never retrieved" not in caplog.text, "what tasks meet without their disk means nothing"
+    assert not [record for record in caplog.records if record.exc_info and record.exc_info[0]]
     async with polonaise.connect(address) as log:
         held = [tx.data async for tx in log.read(0, timeout=PATIENCE_S)]
         assert held[:1] == ([b"before"] if what else [])

@@ -242,9 +242,9 @@ class Uncut(LinesFile):
     """Leaves what does not count, and goes on behind it."""
 
     @classmethod
-    async def opened(cls, disk: Disk, path: str) -> LinesFile:
+    async def opened(cls, disk: Disk, path: str, *, again: bool = False) -> LinesFile:
         before = await disk.load(path) if await disk.exists(path) else b""
-        made = await super().opened(disk, path)
+        made = await super().opened(disk, path, again=again)
         if made.memory is not None and len(before) > (counted := made.memory.counted.size):
             made.memory = made.memory._replace(counted=made.memory.counted.followed_by(before[counted:]))
             await made._file.write(0, [before])

@@ -35,6 +35,7 @@ from polonaise.errors import (
     BadOption,
     ConnectionLost,
     CoordinatorDamaged,
+    DirectoryGone,
     NotEmbeddedLog,
     NotFound,
     PolonaiseError,
@@ -381,7 +382,9 @@ class EmbeddedHost(RealHost):
         if self.failure is not None:
             return
         self.failure = error
-        _log.critical("the embedded log stops here: %s", error, exc_info=error)
+        # Of a directory that somebody took away, the place in our code says nothing.
+        trace = None if isinstance(error, DirectoryGone) else error
+        _log.critical("the embedded log stops here: %s", error, exc_info=trace)
         self.cut_off_disk()  # first: whatever still runs until the loop ends must not write
         asyncio.get_running_loop().stop()
         raise NodesStopped

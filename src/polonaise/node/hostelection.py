@@ -161,6 +161,8 @@ class HostElection:
                     if host.failure is None:  # else it only says that the loop was stopped
                         raise
                 if host.failure is not None:
+                    # What tasks meet from now on, without their disk, means nothing.
+                    runner.get_loop().set_exception_handler(lambda *_: None)
                     _end_all_tasks(runner.get_loop())
         except OSError as error:
             failed = HostFailed(f"this process can't have another event loop: {error}")
