@@ -39,6 +39,11 @@ class ReadableLog(Connected):
         lower. With `follow` the reading waits for more transactions instead, and ends only at `until`, if at all. The
         library's own transactions are left out.
 
+        An `after` beyond the log's end is no error: the reading ends at once, and with `follow` waits until the log has
+        grown past it. Code that keeps its own position compares it with `high_water_mark` when it begins: a position
+        above that is of another log, or the log was restored to an earlier state, and what has been read since then
+        is not in it. Views and worker groups do so, and raise `ClientAhead`.
+
         Every byte is checked. Raises `BatchDamaged`, `DataDamaged`, `OutOfOrder`, `LogForked` or `ProtocolError` rather
         than yield what is not the log, `HistoryTrimmed` for ids that were trimmed if the cluster reads no fragments,
         and `DeadlineExceeded` when the owner does not answer, or has nothing that it should have, for `timeout` seconds
@@ -62,7 +67,8 @@ class ReadableLog(Connected):
 
         The first batch may begin at or below `after`, and the last one may end above `until`. With `with_data=False`
         the batches come without bodies, whose CRCs can't be checked then. Batches hold the library's own transactions
-        too, recognizable by a generation below 0; `Batch.transactions` leaves them out.
+        too, recognizable by a generation below 0; `Batch.transactions` leaves them out. An `after` beyond the log's end
+        is no error here either; see `read`.
         """
         checked_id("after", after)
         if until is not None:
