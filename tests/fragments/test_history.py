@@ -407,3 +407,38 @@ async def test_whatever_the_way_to_the_store_raises_is_a_store_away(
     for asked in (history_of(store).held(), history_of(store).covering(0, 5), history_of(store).highest(0, 5)):
         with pytest.raises(StoreUnavailable, match="TypeError: no such argument"):
             await asked
+
+
+async def test_fragments_that_are_to_be_relied_upon_are_opened_each(store: Store) -> None:
+    history = history_of(store)
+    names = await history.covering(0, 179)
+    store.fetched.clear()
+    await history.check_opens(0, names)
+    assert sorted(path for path, _ in store.fetched) == [name.path for name in names]
+    for raw in (
+        b"",
+        store.objects[names[3].path][:-1],
+        store.objects[names[3].path][100:],
+        store.objects[names[2].path],
+    ):
+        with_it = history_of(store)
+        store.objects[names[3].path] = raw
+        await with_it.covering(0, 179)
+        await with_it.check_opens(0, names[:3])
+        for each in (history, with_it):  # one that opened it when it was sound, and one that did not
+            await each.covering(0, 179)
+            with pytest.raises(NotArchived, match=f"nothing was trimmed.*{names[3].digest}"):
+                await each.check_opens(0, names)
+
+
+async def test_a_fragment_that_was_found_damaged_is_not_relied_upon(store: Store) -> None:
+    history = history_of(store, HistorySettings(listing_s=0.0))
+    names = await history.covering(0, 179)
+    raw = bytearray(store.objects[names[1].path])
+    raw[50] ^= 1
+    store.objects[names[1].path] = bytes(raw)
+    await history.check_opens(0, names)  # its footer is sound
+    with pytest.raises(FragmentDamaged):
+        await history.check(names[1], len(raw), unpaced)
+    with pytest.raises(NotArchived, match=names[1].digest):
+        await history.check_opens(0, names)

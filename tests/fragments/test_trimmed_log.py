@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -275,6 +276,36 @@ async def test_the_server_has_to_know_the_store_and_find_there_what_was_verified
         with pytest.raises(NotArchived, match="name the same store"):
             await trim(log, store, 0)
         assert cluster.first_held(0) == 0
+
+
+@pytest.mark.parametrize("left", [0, 100, 1_000])
+async def test_a_copy_of_the_store_does_not_vouch_for_what_the_server_has(
+    cluster: Cluster, log: polonaise.Log, store: ObstoreStore, tmp_path: Path, left: int
+) -> None:
+    written = await archived(log, store)
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    copy, cut = open_store(str(tmp_path / "copy")), written[0]
+    file = tmp_path / "store" / cut.path
+    for raw in (file.read_bytes()[:left], file.read_bytes()[-left:] if left else b""):
+        file.write_bytes(raw)
+        with pytest.raises(NotArchived, match=f"nothing was trimmed.*{cut.digest}.*restore it from a copy"):
+            await trim(log, copy, 0)
+        assert cluster.first_held(0) == 0
+    shutil.copy(tmp_path / "copy" / cut.path, file)
+    before = await contents(log)
+    report = await trim(log, copy, 0)
+    assert report.dropped
+    assert report.first > cut.last
+    # What was trimmed already is relied upon as it is: its damage is the scrub's to tell.
+    file.write_bytes(b"")
+    await fill(log, 200)
+    written = await archived(log, store)
+    for name in written:
+        await copy.put_if_absent(name.path, await store.get(name.path))
+    assert (await trim(log, copy, 0)).first > report.first
+    shutil.copy(tmp_path / "copy" / cut.path, file)
+    await cluster.start_server(store)
+    assert (await contents(log))[: len(before)] == before
 
 
 async def test_no_second_store_is_begun_where_the_first_one_is_not_mounted(

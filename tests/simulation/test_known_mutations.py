@@ -143,6 +143,12 @@ FOUND_BY_TESTS = {
     "log-without-its-marker-taken-for-none": (
         "tests/bad_input/test_bad_embedded_logs.py::test_a_log_that_lacks_only_its_marker_says_how_to_put_it_back"
     ),
+    "names-of-fragments-relied-upon": (
+        "tests/fragments/test_history.py::test_fragments_that_are_to_be_relied_upon_are_opened_each"
+    ),
+    "cut-fragment-opens": (
+        "tests/fragments/test_history.py::test_fragments_that_are_to_be_relied_upon_are_opened_each"
+    ),
     "empty-fragment-is-a-store-away": (
         "tests/fragments/test_history.py::test_a_fragment_that_was_cut_is_damaged_until_it_is_put_back[0]"
     ),

@@ -12,7 +12,7 @@ import hashlib
 import logging
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
@@ -44,6 +44,8 @@ T = TypeVar("T")
 _TRAILER_BYTES: Final = 8
 _PIECE_BYTES: Final = 1024 * 1024
 """Bytes fetched at a time of a fragment that is only checked, by the scrub."""
+_OPENING_MAX: Final = 16
+"""How many fragments are opened at a time before a trim relies upon them."""
 _OPENED_MAX: Final = 256
 """The number of fragments whose metadata is kept, some tens of kilobytes each."""
 
@@ -152,6 +154,28 @@ class FragmentHistory:
                 "archive them, or restore the fragment"
             )
         return tuple(piece.fragment for piece in covered.pieces)
+
+    async def check_opens(self, partition: PartitionId, names: Sequence[FragmentName]) -> None:
+        """Raise `NotArchived`, which names it, for a fragment of the partition that can't be used, by its footer.
+
+        That it has the ids of its name, and the bytes that it must have. Reads the end of each, some at a time.
+        """
+        refused = self._refused_lately()
+        sizes = (self._listings.get(partition) or await self._listed(partition)).fragments
+
+        async def check(name: FragmentName) -> None:
+            try:
+                if name in refused:
+                    raise refused[name]
+                await self._open(name, sizes.get(name, 0))
+            except (FragmentDamaged, UnsupportedFormat, NotFound) as error:
+                raise NotArchived(
+                    f"nothing was trimmed: a fragment in {self}, the store that this server uses, can't be used, "
+                    f"whatever a copy of that store holds: {error.text}"
+                ) from error
+
+        for start in range(0, len(names), _OPENING_MAX):
+            await asyncio.gather(*(check(name) for name in names[start : start + _OPENING_MAX]))
 
     # ------------------------------------------------------------------ reading
 

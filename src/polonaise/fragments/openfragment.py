@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from polonaise.errors import FragmentDamaged
 from polonaise.fragments.format import open_fragment
-from polonaise.fragments.groups import first_of_group, group_batches
+from polonaise.fragments.groups import first_of_group, group_batches, parts_for_group
 from polonaise.fragments.objects import of_fragment
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.ranges import Parts
@@ -43,6 +43,9 @@ def opened_by_end(name: FragmentName, size: int, end: bytes, cluster_key: bytes)
                 f"{footer.partition}"
             )
         metadata = file.metadata
+        needed = max(part.stop for part in parts_for_group(metadata, metadata.num_row_groups - 1))
+        if size < needed + metadata.serialized_size:
+            raise FragmentDamaged(f"it has {size} bytes, and its rows alone reach up to byte {needed}")
         return OpenFragment(name, size, metadata, [first_of_group(metadata, n) for n in range(metadata.num_row_groups)])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from polonaise.errors import (
@@ -49,6 +49,9 @@ class ArchivedHistory(Protocol):
 
     async def covering(self, partition: PartitionId, last: TransactionId) -> tuple[FragmentName, ...]:
         """Return the fragments that hold all ids from 0 to `last` at this moment. Raises `NotArchived` for a gap."""
+
+    async def check_opens(self, partition: PartitionId, names: Sequence[FragmentName]) -> None:
+        """Raise `NotArchived` for a fragment of the partition that its own footer, or its size, shows to be damaged."""
 
     async def read(
         self,

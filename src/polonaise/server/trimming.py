@@ -23,9 +23,9 @@ async def trim(reader: PartitionReader, request: TrimLog) -> LogTrimmed:
     """Have the engaged replicas drop segments below `request.before`; return how far that got in about a second.
 
     Raises `NotArchived` unless the fragments of this server's own store hold everything below, are the same that the
-    caller has verified, and are of this very log; `BeyondLog` if `before` is not committed, and `ProtocolError` if it
-    is negative; `PartitionNotReady` without a session, if it ends before each replica was asked, or if a replica fails;
-    and what keeps the store or the log from being read.
+    caller has verified, can be opened where a replica still holds their ids, and are of this very log; `BeyondLog` if
+    `before` is not committed, and `ProtocolError` if it is negative; `PartitionNotReady` without a session, if it ends
+    before each replica was asked, or if a replica fails; and what keeps the store or the log from being read.
     """
     owner, before = reader.owner, request.before
     partition, session = owner.partition, owner.session
@@ -42,14 +42,17 @@ async def trim(reader: PartitionReader, request: TrimLog) -> LogTrimmed:
             "this server was started without --fragments (embedded: ?fragments=URL in the address): it trims only what "
             "it finds in a fragment store itself"
         )
-    await _check_archived(reader, reader.history, request)
+    await _check_archived(reader, reader.history, session, request)
     return await _drop(reader, session, before)
 
 
-async def _check_archived(reader: PartitionReader, history: ArchivedHistory, request: TrimLog) -> None:
+async def _check_archived(
+    reader: PartitionReader, history: ArchivedHistory, session: Session, request: TrimLog
+) -> None:
     """Raise `NotArchived` unless the store's fragments show that the trim loses nothing.
 
-    They must hold all ids below `before`, be the ones that the caller has verified, and be of this very log.
+    They must hold all ids below `before`, be the ones that the caller has verified, and be of this very log. What the
+    caller has verified may be in a copy of this store, so those that are relied upon for the first time are opened.
     """
     partition = reader.owner.partition
     covering = await history.covering(partition, request.before - 1)
@@ -59,6 +62,8 @@ async def _check_archived(reader: PartitionReader, history: ArchivedHistory, req
             f"partition {partition}: name the same store, and try again"
         )
     if request.before:
+        held = [(await _drop_one(reader, session, name, 0, confirm=True)).first for name in list(session.engaged)]
+        await history.check_opens(partition, [name for name in covering if name.last >= min(held, default=0)])
         await _check_same_log(reader, history, request.before)
 
 

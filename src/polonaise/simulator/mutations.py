@@ -278,7 +278,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "trim-without-looking-whether-it-is-archived": Mutation(
         "polonaise.server.trimming",
-        "    await _check_archived(reader, reader.history, request)\n",
+        "    await _check_archived(reader, reader.history, session, request)\n",
         "",
         "P1: transactions that no fragment holds are trimmed from every replica",
     ),

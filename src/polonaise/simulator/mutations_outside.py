@@ -29,6 +29,18 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "    return False\n",
         "P11: who opens an embedded log that lacks only its marker is told that there is no log",
     ),
+    "names-of-fragments-relied-upon": Mutation(
+        "polonaise.fragments.history",
+        "                await self._open(name, sizes.get(name, 0))\n",
+        "                pass\n",
+        "P1: history is dropped although the server's own store has nothing but the names of its fragments",
+    ),
+    "cut-fragment-opens": Mutation(
+        "polonaise.fragments.openfragment",
+        "        if size < needed + metadata.serialized_size:\n",
+        "        if size < 0:\n",
+        "P1: history is dropped although the server's own store has only the ends of its fragments",
+    ),
     "empty-fragment-is-a-store-away": Mutation(
         "polonaise.fragments.store",
         "            if not length:\n",
