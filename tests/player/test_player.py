@@ -26,6 +26,7 @@ from polonaise.errors import (
     ProducerFenced,
     ViewUnavailable,
 )
+from polonaise.player import remote, serve
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, Judge
 from polonaise.player.player import Player
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
@@ -276,6 +277,37 @@ async def test_a_player_that_delivers_nothing_learns_that_it_was_replaced(
     ):
         with pytest.raises(ProducerFenced, match="a player of this name has epoch 2, and this one has epoch 1"):
             await player.ended()
+
+
+async def test_a_player_whose_log_is_behind_what_a_target_keeps_is_refused_however_often_it_begins(
+    tmp_path: Path,
+) -> None:
+    target, silent = ListTarget(), ListTarget()
+    target.kept = Fence(3, 2)
+    silent.open.clear()
+    async with polonaise.connect(f"embedded:{tmp_path}") as log:
+        for _ in range(5):
+            with pytest.raises(
+                ProducerFenced, match=r"keeps epoch 3.* is behind it \(none\): the log was put back.* 3 times"
+            ):
+                await Player(log, "p", route, {"b": silent, "a": target}, settings=QUICK).start()
+        assert target.kept == Fence(3, 2)
+        for _ in range(3):  # as the error says
+            await log.producer("player p", partition=0)
+        appended = await log.append(b"a:1", partition=0)
+        async with Player(log, "p", route, {"a": target}, settings=QUICK) as player:
+            await player.delivered("a", 0, appended.id)
+            assert target.kept.epoch == player.health()["epoch"] == 4
+
+
+async def test_a_target_elsewhere_is_asked_what_it_keeps_as_well(tmp_path: Path) -> None:
+    target = ListTarget()
+    target.kept = Fence(3, 2)
+    async with polonaise.connect(f"embedded:{tmp_path}") as log, serve(target, "link://127.0.0.1:0") as server:
+        settings = PlayerSettings(start_patience_s=20.0)
+        for _ in range(4):
+            with pytest.raises(ProducerFenced, match="target a keeps epoch 3"):
+                await Player(log, "p", route, {"a": remote(server.address)}, settings=settings).start()
 
 
 async def test_a_wait_for_a_target_that_is_given_up_ends(tmp_path: Path) -> None:

@@ -280,6 +280,10 @@ FOUND_BY_TESTS = {
         "tests/player/test_active_player.py"
         "::test_a_log_that_ends_below_what_it_had_is_delivered_no_more_however_far_it_grows"
     ),
+    "kept-epochs-not-looked-at": (
+        "tests/player/test_player.py"
+        "::test_a_player_whose_log_is_behind_what_a_target_keeps_is_refused_however_often_it_begins"
+    ),
     "followed-from-another-batch": (
         "tests/player/test_log_reading.py"
         "::test_a_main_stream_does_not_go_on_from_another_log_after_a_time_without_answers"

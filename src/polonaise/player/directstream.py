@@ -15,6 +15,8 @@ from polonaise.terms import PartitionId, TransactionId
 class DirectEndpoint:
     """Opens streams to a target of the player's own process."""
 
+    tells_kept = True
+
     def __init__(self, target: DeliveryTarget) -> None:
         """`target` stays the application's: `close` does not close it."""
         self._served = ServedTarget(target)

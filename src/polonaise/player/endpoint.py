@@ -52,7 +52,10 @@ class DeliveryStream(Protocol):
 
 
 class DeliveryEndpoint(Protocol):
-    """The place where a target is reached: opens streams to it, one after the other."""
+    """The place where a target is reached: opens streams to it, one after the other.
+
+    One with a true `tells_kept` may be given `NO_FENCE`, too, which its target answers with the fence that it keeps.
+    """
 
     def stream(self, fence: Fence, events: StreamEvents) -> DeliveryStream:
         """Return a new stream under this fence; its `serve` opens it."""

@@ -31,6 +31,8 @@ from polonaise.wire.messages import ROLE_PLAYER, ROLE_TARGET
 class LinkEndpoint:
     """Opens streams to a target at an address, each over a connection of its own."""
 
+    tells_kept = True
+
     def __init__(
         self,
         host: Host,

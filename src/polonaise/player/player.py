@@ -25,6 +25,7 @@ from polonaise.log.producers import KEY_PREFIX
 from polonaise.player.deliverytarget import DeliverySource, DeliveryTarget
 from polonaise.player.directstream import DirectEndpoint
 from polonaise.player.endpoint import DeliveryEndpoint, DeliveryStream
+from polonaise.player.keptepochs import check_kept_epochs
 from polonaise.player.logreading import LogReading
 from polonaise.player.protocol.activeplayer import ActivePlayer
 from polonaise.player.protocol.deliveryhealth import targets_health
@@ -148,12 +149,15 @@ class Player:
     # ------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Become the active player of this name. Raises what `Log.producer` does, and `Closed` the second time."""
+        """Become the active player of this name. Raises what `Log.producer` does, `ProducerFenced` if a target keeps a
+        higher epoch than the log, and `Closed` the second time."""
         if self._ended is not None or self._closed:
             raise Closed(f"player {self.name!r} was started or closed before: make a new one")
         partitions = self._checked_partitions()
+        key = KEY_PREFIX + (_FENCED_BY + self.name).encode()
         self._ended = asyncio.get_running_loop().create_future()
         try:
+            await check_kept_epochs(self._log, self.name, key, self._endpoints, self._settings.start_patience_s)
             producer = await self._log.producer(_FENCED_BY + self.name, partition=0)
         except BaseException:
             self._end(Closed(f"player {self.name!r} could not be started"))
@@ -166,7 +170,7 @@ class Player:
         for name in self._endpoints:
             self._machine.add_target(name, self._start_after.get(name))
         self._spawn(self._tick(), "ticks")
-        self._spawn(self._reading.watch(KEY_PREFIX + (_FENCED_BY + self.name).encode()), "look at the log")
+        self._spawn(self._reading.watch(key), "look at the log")
 
     def _checked_partitions(self) -> list[PartitionId]:
         """Return the partitions to deliver. Raises `BadOption` for one that the log does not have."""

@@ -111,6 +111,12 @@ DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
         "",
         "P8: a log that was put back is delivered on, if it has outgrown what was read while nobody answered",
     ),
+    "kept-epochs-not-looked-at": Mutation(
+        "polonaise.player.keptepochs",
+        "        if higher > epoch:\n",
+        "        if higher > epoch + (1 << 62):\n",
+        "P8: a log that was put back is delivered once its player was started often enough",
+    ),
     "written-not-told": Mutation(
         _LINK,
         "        if connection.writable:\n            return True\n",

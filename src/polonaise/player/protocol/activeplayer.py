@@ -188,7 +188,8 @@ class ActivePlayer:
         if stream is None:
             return self._effects()
         if kept.epoch > self.epoch:
-            return self.replaced(f"target {target} is served by a player of epoch {kept.epoch}")
+            by = "of a player that began later, or the log was put back to an older state"
+            return self.replaced(f"target {target} keeps epoch {kept.epoch}, {by}")
         reason = f"the target keeps {kept}, not below {Fence(self.epoch, term)}"
         # The same epoch twice would be two players that were elected as one; the target's word is above ours. But for
         # a number that no player has come to: none would be left above it, and no message could carry the next.
