@@ -32,7 +32,7 @@ from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, Ro
 from polonaise.player.protocol.reception import Verdict
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.views.marks import Marks
-from rigs.databases import engine_at, execute
+from rigs.databases import change, engine_at, execute
 from rigs.deliverycalls import SOURCE, StreamCalls, batch_of, stream
 from rigs.raised import IN_A_THREAD
 from rigs.waiting import wait_until
@@ -357,12 +357,6 @@ async def test_the_database_of_another_log_player_or_target_is_refused(url: str,
 
 
 OWN = ("polonaise_delivery_ids", "polonaise_delivery_fence")
-
-
-def change(url: str, statement: str, *names: str) -> None:
-    """Execute the statement with these names of tables in it, quoted where the database wants that."""
-    with engine_at(url) as engine:
-        execute(url, statement.format(*map(engine.dialect.identifier_preparer.quote, names)))
 
 
 @pytest.mark.parametrize("gone", [OWN, OWN[:1], OWN[1:], ("lines",), ("lines", *OWN)])

@@ -274,6 +274,12 @@ def execute(url: str, *statements: str) -> None:
             db.execute(text(statement))
 
 
+def change(url: str, statement: str, *names: str) -> None:
+    """Execute the statement with these names of tables and columns in it, quoted where the database wants that."""
+    with engine_at(url) as engine:
+        execute(url, statement.format(*map(engine.dialect.identifier_preparer.quote, names)))
+
+
 def make_procedure(url: str, name: str, body: str) -> None:
     """Make a stored procedure. MariaDB gets the table of its own that it keeps them in, which these servers lack."""
     if url.startswith("mariadb"):

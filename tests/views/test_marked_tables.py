@@ -74,7 +74,7 @@ def test_marks_that_were_lost_are_noticed_and_made_anew(url: str, opened: Callab
     assert table.merge(rows(change(1, 100)), {}, {0: 9})
     table.check_marks_kept()
     execute(url, "DELETE FROM balances_marks")
-    with pytest.raises(ViewUnfit, match=r"balances_marks has lost its marks.*everything twice.*--rebuild"):
+    with pytest.raises(ViewUnfit, match=r"balances_marks has lost marks.*count that twice.*--rebuild"):
         opened(url).check_marks_kept()
     assert table.replace(rows(change(1, 100)), {}, {0: 9})
     table.check_marks_kept()

@@ -16,7 +16,7 @@ from polonaise.errors import BadOption, ViewUnfit
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.views.sql import SqlView
 from polonaise.views.tables import Chunks, Field, MarkedTable, Shape, snapshot
-from rigs.databases import engine_at, execute
+from rigs.databases import change, engine_at, execute
 
 LOG = "aa" * 16
 SUMS = Shape("sums", (Field("k", "int"), Field("x", "bigint")), ("k",), {"x": "sum"})
@@ -72,6 +72,45 @@ def test_marks_that_are_lost_under_way_do_not_make_the_table_new(url: str, lost:
             with pytest.raises(ViewUnfit, match=r"sums_marks.*[Rr]estore"):
                 table.merge(one(1, 5), {}, {0: 3})
     assert rows(url) == [(1, 5)]
+
+
+def test_the_mark_of_one_partition_that_is_lost_does_not_make_the_partition_new(url: str) -> None:
+    with prepared(url) as table:
+        assert table.merge(one(1, 5), {}, {0: 3, 1: 4})
+        assert table.merge(one(1, 5), table.marks(), {0: 3, 1: 4, 2: 8})
+        change(url, "DELETE FROM {} WHERE {} = 2", "sums_marks", "partition")
+        for _ in range(2):
+            with pytest.raises(ViewUnfit, match=r"sums_marks has lost marks.*[Rr]estore"):
+                table.merge(one(1, 5), table.marks(), {0: 3, 1: 4, 2: 8})
+    assert rows(url) == [(1, 10)]
+    with prepared(url) as table:
+        with pytest.raises(ViewUnfit, match=r"sums_marks has lost marks.*--rebuild"):
+            table.check_marks_kept()
+        for begun in table.marks(), {0: 3, 1: 4}:
+            with pytest.raises(ViewUnfit, match=r"sums_marks has lost marks.*--rebuild"):
+                table.merge(one(1, 5), begun, {0: 3, 1: 4, 2: 8})
+        assert rows(url) == [(1, 10)]
+        assert table.replace(one(1, 9), table.marks(), {0: 9, 1: 4})
+        table.check_marks_kept()
+        assert table.merge(one(1, 1), table.marks(), {2: 1}), "which the rebuild has let begin anew"
+        change(url, "DELETE FROM {} WHERE {} = 0", "sums_marks", "partition")
+        with pytest.raises(ViewUnfit, match=r"sums_marks has lost marks"):
+            table.check_marks_kept()
+    assert rows(url) == [(1, 10)]
+
+
+def test_marks_that_an_earlier_version_wrote_are_missed_once_they_were_met(url: str) -> None:
+    with prepared(url) as table:
+        assert table.merge(one(1, 5), {}, {0: 3, 1: 4})
+    execute(url, "DELETE FROM sums_definition WHERE number > 0")
+    with prepared(url) as table:
+        table.check_marks_kept()
+        for mark in (5, 6):
+            assert table.merge(one(1, 5), table.marks(), {1: mark})
+    change(url, "DELETE FROM {} WHERE {} = 1", "sums_marks", "partition")
+    with prepared(url) as table, pytest.raises(ViewUnfit, match="sums_marks has lost marks"):
+        table.merge(one(1, 15), table.marks(), {1: 6})
+    assert rows(url) == [(1, 15)]
 
 
 def test_a_table_of_another_application_is_neither_added_to_nor_emptied(url: str) -> None:

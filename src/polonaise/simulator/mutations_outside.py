@@ -307,6 +307,18 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "            if memory is not None and memory.counted.size:\n",
         "P7: a target whose file and memory were moved away for a moment writes everything into a new one",
     ),
+    "pipeline-s-partitions-not-remembered": Mutation(
+        "polonaise.views.tables",
+        "            self._kept.remember(db, unknown - known)\n",
+        "",
+        "P7: a partition whose mark was lost beside those of others is added to a pipeline's table once more",
+    ),
+    "pipeline-s-partition-begins-anew": Mutation(
+        "polonaise.views.tables",
+        "            if new & known:\n",
+        "            if False:\n",
+        "P7: a partition whose mark is lost while a pipeline follows the log is added to its table once more",
+    ),
     "pipeline-begins-anew-beside-its-rows": Mutation(
         "polonaise.views.tables",
         "            self.check_marks_kept()\n",

@@ -6,10 +6,10 @@ these rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar, cast
 
-from sqlalchemy import BigInteger, Column, Connection, CursorResult, Integer, Table, bindparam, select, update
+from sqlalchemy import BigInteger, Column, Connection, CursorResult, Integer, Table, and_, bindparam, select, update
 from sqlalchemy.exc import DBAPIError
 
 from polonaise.errors import ViewUnfit, invariant
@@ -25,8 +25,10 @@ T = TypeVar("T")
 _TORN: Final = -2
 """A mark of -2 - id, so -2 and below: what leads to this id is under way. Others see it only if application code has
 itself committed a part of that."""
-_ONLY: Final = 0
-"""The key of the only row in the table of a `DefinitionKept`."""
+_DEFINITION: Final = 0
+"""The key of the definition's row in the table of a `DefinitionKept`."""
+_GIVEN: Final = 1
+"""The lowest key of the other rows in it: partition 0 has this one, and so on."""
 
 
 def first_row(
@@ -158,7 +160,11 @@ class Marks:
 
 
 class DefinitionKept:
-    """The view definition that produced a table's rows, in a table with one row."""
+    """The view definition that produced a table's rows, in one row of a table.
+
+    In further rows, which have no definition, the partitions whose rows are among these: one of them that has no mark
+    has lost it.
+    """
 
     def __init__(self, name: str) -> None:
         self.table = transactional_table(
@@ -166,7 +172,7 @@ class DefinitionKept:
             Column("number", Integer, primary_key=True, autoincrement=False),
             Column("definition", LONG_TEXT, nullable=False),
         )
-        self._select = select(self.table.c.definition).where(self.table.c.number == _ONLY)
+        self._select = select(self.table.c.definition).where(self.table.c.number == _DEFINITION)
 
     def read(self, db: Connection) -> str | None:
         """Return the definition; None if unset."""
@@ -184,7 +190,7 @@ class DefinitionKept:
             return kept == definition
         try:
             with db.begin_nested():
-                db.execute(self.table.insert(), {"number": _ONLY, "definition": definition})
+                db.execute(self.table.insert(), {"number": _DEFINITION, "definition": definition})
         except DBAPIError as error:
             if trouble_in(error) is not None:
                 raise
@@ -194,6 +200,28 @@ class DefinitionKept:
         return True
 
     def replace(self, db: Connection, definition: str) -> None:
-        """Store this definition in place of another; the caller replaces the table's rows in the same transaction."""
+        """Store this definition in place of another, and of all partitions.
+
+        The caller replaces the table's rows in the same transaction.
+        """
         db.execute(self.table.delete())
-        db.execute(self.table.insert(), {"number": _ONLY, "definition": definition})
+        db.execute(self.table.insert(), {"number": _DEFINITION, "definition": definition})
+
+    def partitions(self, db: Connection) -> set[PartitionId]:
+        """Return the partitions that were remembered."""
+        number = self.table.c.number
+        return {each - _GIVEN for each in db.execute(select(number).where(number >= _GIVEN)).scalars()}
+
+    def remember(self, db: Connection, partitions: Iterable[PartitionId]) -> None:
+        """Remember these partitions, in the transaction that moves their marks."""
+        if rows := [{"number": _GIVEN + each, "definition": ""} for each in sorted(partitions)]:
+            db.execute(self.table.insert(), rows)
+
+    def lost(self, db: Connection, marks: Marks) -> bool:
+        """Return whether a partition was remembered that has no mark, or none that stands for anything."""
+        number, mark = self.table.c.number, marks.table.c.high_water_mark
+        # In one statement: all of it is of one moment.
+        kept = self.table.outerjoin(
+            marks.table, and_(marks.table.c.partition == number - _GIVEN, mark > NO_TRANSACTION)
+        )
+        return db.execute(select(number).select_from(kept).where(number >= _GIVEN, mark.is_(None))).first() is not None

@@ -136,6 +136,8 @@ class MarkedTable:
         check_names(self._database.kind, names, [field.name for field in shape.fields])
         self._statements = RowStatements()
         self._prepared = False
+        self._remembered: set[PartitionId] = set()
+        """Partitions whose rows the table of the definition says are there."""
         self._writer = RetryingWriter(self._database, time.sleep, self._look_again)
         self._merging: Any = _upsert(self._table, shape, self._database.kind) if shape.key else self._table.insert()
 
@@ -145,6 +147,7 @@ class MarkedTable:
         Raises `ViewUnfit`, `ViewUnavailable` and `ViewFailed`.
         """
 
+        self._remembered.clear()
         self._made("making it and the tables beside it", [self._table, self._marks.table, self._kept.table])
         self._tried("looking at its columns", self._check)
         self._prepared = True
@@ -172,20 +175,23 @@ class MarkedTable:
     def check_marks_kept(self) -> None:
         """Raise `ViewUnfit` if the table has a definition, which comes with the first marks, and no mark at all.
 
-        So it does for rows that have neither.
+        So it does if the mark of a partition is gone whose rows are there, and for rows that have neither.
         """
 
         def lost(db: Connection) -> bool:
             check_rows_made(db, self._table, self._marks, self._kept)
             # The marks last: whoever makes the table writes its first marks before its definition.
-            return self._kept.read(db) is not None and not self._marks.all(db)
+            return (self._kept.read(db) is not None and not self._marks.all(db)) or self._kept.lost(db, self._marks)
 
         if self._tried("reading its marks", lost):
-            raise ViewUnfit(
-                f"table {self._marks.table.fullname} has lost its marks, so what table {self._shape.name} holds is not "
-                "known; adding to it would count everything twice. Restore both from a backup of one moment, or "
-                "rebuild the view (polonaise pipeline views --rebuild)"
-            )
+            raise self._marks_lost()
+
+    def _marks_lost(self) -> ViewUnfit:
+        return ViewUnfit(
+            f"table {self._marks.table.fullname} has lost marks, so what table {self._shape.name} holds is not known; "
+            f"adding to it would count that twice. Restore both, and {self._kept.table.name}, from a backup of one "
+            "moment, or rebuild the view (polonaise pipeline views --rebuild)"
+        )
 
     def marks(self) -> dict[PartitionId, TransactionId]:
         """Return, by partition, the last id whose rows are in the table; an empty dict for a new table.
@@ -244,7 +250,7 @@ class MarkedTable:
         replaces: bool,
     ) -> bool:
         """Write rows and marks in one SQL transaction; see `merge` and `replace` for when it returns False."""
-        statements = self._statements
+        statements, held = self._statements, {each for each, mark in after.items() if mark >= 0}
         statement = self._table.insert() if replaces else self._merging
 
         def commit(db: Connection) -> bool:
@@ -260,6 +266,7 @@ class MarkedTable:
                 self._kept.replace(db, self._definition)
             elif not self._kept.agrees(db, self._definition, new=max(before.values(), default=-1) < 0):
                 raise _Moved
+            self._remember(db, before, held, replaces)
             for chunk in awake(db, chunks()):
                 self._check_keys(chunk)
                 statements.write(db, self._table, statement, chunk)
@@ -280,7 +287,20 @@ class MarkedTable:
                 self._raise_for_row(error, replaces)
             else:
                 statements.committed()
+                self._remembered |= held
                 return True
+
+    def _remember(self, db: Connection, before: MarkMap, held: set[PartitionId], replaces: bool) -> None:
+        """Remember the partitions whose rows the table now holds. Raises `ViewUnfit` if a new one was remembered."""
+        new = {each for each in held if before.get(each, -1) < 0}
+        if replaces:
+            self._kept.remember(db, held)
+        # Those that an earlier version has added are remembered as they are met.
+        elif unknown := new | (held - self._remembered):
+            known = self._kept.partitions(db)
+            if new & known:
+                raise self._marks_lost()
+            self._kept.remember(db, unknown - known)
 
     def _raise_for_row(self, error: RowsRefused, emptied: bool) -> NoReturn:
         sums = [name for name, how in self._shape.merge.items() if how == "sum" and error.table is self._table]
