@@ -95,6 +95,14 @@ async def opened(url: str, *targets: SqlDeliveryTarget, **options: Any) -> Async
             await target.close()
 
 
+async def stream_that_brought_two(target: SqlDeliveryTarget) -> StreamCalls:
+    """Return a stream that has brought an entry each of partitions 0 and 1."""
+    session = await stream(target)
+    for partition in (0, 1):
+        await session.take(batch(-1, "a", partition=partition))
+    return session
+
+
 async def test_entries_are_applied_with_their_ids_and_told_to_the_next_stream(url: str) -> None:
     async with opened(url) as target:
         session = StreamCalls(target, Fence(1, 1))
@@ -433,9 +441,7 @@ async def test_ids_that_are_emptied_under_way_are_missed_by_the_first_entry_of_a
 async def test_the_id_of_one_partition_that_is_lost_under_way_is_missed(url: str) -> None:
     """Beside those of others, too: without it the partition would begin as new, and get everything a second time."""
     async with opened(url) as target:
-        session = await stream(target)
-        for partition in (0, 1):
-            await session.take(batch(-1, "a", partition=partition))
+        session = await stream_that_brought_two(target)
         change(url, "DELETE FROM {} WHERE {} = 0", OWN[0], "partition")
         for partition in (0, 2):
             with pytest.raises(ViewUnavailable, match=f"rows of {OWN[0]} are lost"):
@@ -448,9 +454,7 @@ async def test_the_id_of_one_partition_that_is_lost_under_way_is_missed(url: str
 @pytest.mark.parametrize("lost", [0, 1])
 async def test_a_target_that_has_lost_the_id_of_one_partition_is_refused(url: str, lost: int) -> None:
     async with opened(url) as target:
-        session = await stream(target)
-        for partition in (0, 1):
-            await session.take(batch(-1, "a", partition=partition))
+        await stream_that_brought_two(target)
     change(url, f"DELETE FROM {{}} WHERE {{}} = {lost}", OWN[0], "partition")
     async with opened(url) as again:
         for term in (2, 3):
@@ -463,9 +467,7 @@ async def test_a_target_that_has_lost_the_id_of_one_partition_is_refused(url: st
 async def test_ids_that_an_earlier_version_wrote_are_missed_from_the_first_stream_on(url: str, earlier: str) -> None:
     """It wrote no row that counts them, or one that stays as it is."""
     async with opened(url) as target:
-        session = await stream(target)
-        for partition in (0, 1):
-            await session.take(batch(-1, "a", partition=partition))
+        await stream_that_brought_two(target)
     change(url, f"{earlier} WHERE {{}} = -1", OWN[0], "partition")
     async with opened(url) as target:
         session = StreamCalls(target, Fence(1, 2))

@@ -22,7 +22,7 @@ from polonaise.views.columns import short_text, transactional_table
 from polonaise.views.database import Database
 from polonaise.views.databaseerrors import Trouble, first_line, trouble_in
 from polonaise.views.dialects import check_names
-from polonaise.views.fitness import check_tables, create_tables, has_table
+from polonaise.views.fitness import check_tables, create_tables, has_table, unfit_for_now
 from polonaise.views.lostmarks import check_rows_kept, holds_rows
 from polonaise.views.marks import Marks, row_lost
 from polonaise.views.portions import Portion
@@ -304,20 +304,15 @@ class SqlDeliveryTarget:
             with writer.transaction() as db:
                 check_rows_kept(db, self._ids, tables)
             create_tables(writer, [*tables, *own])
-        try:
-            with writer.transaction() as db:
-                gone = [each.fullname for each in [*tables, *own] if self._answered and not has_table(db, each)]
-                if gone:
-                    raise ViewUnavailable(
-                        f"gone since the target began: {' and '.join(gone)}. Put back what was there, or restore the "
-                        "target's tables from a backup of one moment; or, to have everything delivered again, drop "
-                        f"{self._names()} together, and start this process again"
-                    )
-                check_tables(db, tables, own)
-        except ViewUnfit as error:
-            if not self._answered:
-                raise
-            raise ViewUnavailable(f"the target's tables are not as they were: {error.text}") from error
+        with unfit_for_now("the target", began=self._answered), writer.transaction() as db:
+            gone = [each.fullname for each in [*tables, *own] if self._answered and not has_table(db, each)]
+            if gone:
+                raise ViewUnavailable(
+                    f"gone since the target began: {' and '.join(gone)}. Put back what was there, or restore the "
+                    "target's tables from a backup of one moment; or, to have everything delivered again, drop "
+                    f"{self._names()} together, and start this process again"
+                )
+            check_tables(db, tables, own)
         self._prepared = True
 
     def _look_again(self) -> None:

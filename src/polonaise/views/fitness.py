@@ -5,14 +5,15 @@ If not, an error says which table is at fault, and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from sqlalchemy import Column, Connection, Integer, Numeric, Row, String, Table, inspect, text
 from sqlalchemy.engine.interfaces import ReflectedColumn
 from sqlalchemy.exc import DBAPIError
 
-from polonaise.errors import ViewUnfit
+from polonaise.errors import ViewUnavailable, ViewUnfit
 from polonaise.views.columntypes import ALTER_OWN, OTHER_NAME, catalogued, check_own_types
 from polonaise.views.databaseerrors import Trouble, trouble_in
 from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE, folded
@@ -36,6 +37,21 @@ def create_tables(writer: WriterConnection, tables: Sequence[Table]) -> None:
         except DBAPIError as error:
             if not tries_left or trouble_in(error) not in (None, Trouble.PASSING):
                 raise
+
+
+@contextmanager
+def unfit_for_now(whose: str, *, began: bool) -> Iterator[None]:
+    """Raise `ViewUnavailable` for tables that are unfit, if `whose` work began with them: they were fit then.
+
+    They may be met while somebody restores or renames them, one by one: so it is tried again until they are fit, where
+    one that begins says at once that it can't.
+    """
+    try:
+        yield
+    except ViewUnfit as error:
+        if not began:
+            raise
+        raise ViewUnavailable(f"{whose}'s tables are not as they were: {error.text}") from error
 
 
 def has_table(db: Connection, table: Table) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -15,13 +15,13 @@ from sqlalchemy import Connection, Engine, MetaData, Table
 from sqlalchemy.engine import URL
 
 from polonaise.client.protocol.oncekeys import OnceRecord
-from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit, WorkerFenced
+from polonaise.errors import BadOption, ViewUnavailable, WorkerFenced
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.views.database import Database
 from polonaise.views.databaseerrors import translated
 from polonaise.views.dialects import check_names
 from polonaise.views.fences import Fences
-from polonaise.views.fitness import check_tables, create_tables
+from polonaise.views.fitness import check_tables, create_tables, unfit_for_now
 from polonaise.views.lostmarks import LostMarks, check_kept, check_rows_kept
 from polonaise.views.marks import Marks, first_row
 from polonaise.views.oncetable import OnceKept
@@ -252,19 +252,9 @@ class SqlView:
             check_tables(db, tables, own)
         self._lost.prepare(writer, create=create)
 
-    @contextmanager
-    def _unfit_for_now(self) -> Iterator[None]:
-        """Raise `ViewUnavailable` for what is unfit, once the view has told its client a mark.
-
-        Its tables were fit then. They may be met while somebody restores or renames them, one by one: so it is tried
-        again until they are fit, where a view that begins says at once that it can't.
-        """
-        try:
-            yield
-        except ViewUnfit as error:
-            if not self._reached.told:
-                raise
-            raise ViewUnavailable(f"the view's tables are not as they were: {error.text}") from error
+    def _unfit_for_now(self) -> AbstractContextManager[None]:
+        """Raise `ViewUnavailable` for what is unfit, once the view has told its client a mark."""
+        return unfit_for_now("the view", began=self._reached.told)
 
     def _prepare_fences(self, writer: WriterConnection) -> None:
         """Make and check the table of epochs, which only a view of a worker group has."""
@@ -415,10 +405,9 @@ class SqlView:
         if self._apply_whole(writer, run, epoch):
             self._reached.note(run[0].partition, run[-1].id)
             return run[-1].id
-        if epoch is None:
-            return self._told_mark(writer, run[0].partition)
         mark = self._read_mark(writer, run[0].partition)
-        self._reached.found(run[0].partition, mark)
+        # A worker may refuse it; a client goes by it.
+        (self._reached.note if epoch is None else self._reached.found)(run[0].partition, mark)
         return mark
 
     def _apply_whole(self, writer: WriterConnection, run: Sequence[Transaction], epoch: int | None) -> bool:
