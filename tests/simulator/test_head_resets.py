@@ -212,6 +212,21 @@ def test_an_append_that_a_reset_has_given_up_must_not_come_back(cluster: Cluster
     assert [each.promise for each in check([back], history)] == ["P6 fate"]
 
 
+def test_what_was_known_before_a_reset_is_not_known_again_once_the_log_that_goes_on_is_as_long(
+    cluster: Cluster,
+) -> None:
+    """An answer that is under way meanwhile may be one about any length of the new log."""
+    history = History(1)
+    for id in range(4):
+        committed(history, id)
+    before = history.known(0)
+    assert history.still_known(before) == 3
+    history.head_reset(0, 1, 1, [], ())
+    for id in range(2, 6):
+        committed(history, id)
+    assert (history.still_known(before), history.still_known(history.known(0))) == (1, 5)
+
+
 def test_a_copy_in_doubt_leaves_open_what_became_of_appends_that_it_may_hold(cluster: Cluster) -> None:
     history = History(1)
     sure, open_ = committed(history, 0), committed(history, 1)

@@ -142,13 +142,22 @@ def parse_body(data: bytes) -> Body | None:
     return Body(number, place, Kind(kind), data[_BODY.size :])
 
 
+class KnownBefore(NamedTuple):
+    """What was known to be committed in a partition at one moment; `History.still_known` says what is left of it."""
+
+    partition: PartitionId
+    id: TransactionId
+    resets: int
+    """The resets of the head until then."""
+
+
 class ProvedAnswer(NamedTuple):
     """A proved answer about the log, which must not be older than what was known before its request."""
 
     client: str
     partition: PartitionId
     floor: TransactionId
-    """The highest id that was known to be committed before the request."""
+    """The highest id that was known to be committed before the request, and was not given up since."""
     mark: TransactionId | None
     """The mark in the answer; None for a register, whose value may be that of any mark from `floor` on."""
     key: bytes = b""
@@ -194,6 +203,8 @@ class History:
         self.reads = 0
         self.given_up: list[dict[TransactionId, list[Transaction]]] = [{} for _ in range(partitions)]
         """By partition and id: the transactions that resets of the head have given up there."""
+        self.kept_by_resets: list[list[TransactionId]] = [[] for _ in range(partitions)]
+        """By partition and reset of the head, in their order: the id up to which everything has stayed."""
         self.lingering: set[PartitionId] = set()
         """The partitions of which clients may still have messages that were sent before the last reset of the head."""
         self.ahead_told = 0
@@ -308,17 +319,23 @@ class History:
                 f"{who} was given {describe(transaction)}",
             )
 
-    def still_known(self, partition: PartitionId, floor: TransactionId) -> TransactionId:
-        """Return `floor`, which was known to be committed, or a lower id if less is known since a reset of the head."""
-        return min(floor, self.told[partition])
+    def known(self, partition: PartitionId) -> KnownBefore:
+        """Return what is known to be committed at this moment."""
+        return KnownBefore(partition, self.told[partition], len(self.kept_by_resets[partition]))
+
+    def still_known(self, known: KnownBefore) -> TransactionId:
+        """Return the highest id that was known at a moment, as far as no reset of the head has given it up since.
+
+        Not what is known now, if that is lower: the log that goes on after a reset may have reached the same ids again.
+        """
+        return min([known.id, *self.kept_by_resets[known.partition][known.resets :]])
 
     def listed(self, listing: Listing) -> None:
         if listing.partition in self.lingering:
             return  # its pages may be of both logs
-        self.listings.append(listing._replace(floor=self.still_known(listing.partition, listing.floor)))
+        self.listings.append(listing)
 
     def answered(self, answer: ProvedAnswer) -> None:
-        answer = answer._replace(floor=self.still_known(answer.partition, answer.floor))
         if answer.mark is not None and answer.mark < answer.floor:
             self.violated(
                 "P2 agreement",
@@ -353,6 +370,7 @@ class History:
             if attempt.partition == partition:
                 self._reset_try(attempt, to, kept, attempt.number in revived)
         self.told[partition] = min(self.told[partition], kept)
+        self.kept_by_resets[partition].append(kept)
         # They were compared with the log that was there before: they say nothing about the one that goes on.
         self.answers = [answer for answer in self.answers if answer.partition != partition]
         self.listings = [listing for listing in self.listings if listing.partition != partition]

@@ -221,8 +221,9 @@ async def step_counter(session: ClientLife, partition: PartitionId) -> None:
 
 
 async def _register(session: ClientLife, partition: PartitionId, key: bytes) -> bytes | None:
-    floor = session.history.told[partition]
+    known = session.history.known(partition)
     value = await session.log.register(key, partition, timeout=session.timeout_s())
+    floor = session.history.still_known(known)
     session.history.answered(ProvedAnswer(session.application.who, partition, floor, None, key, value))
     return value
 
@@ -234,14 +235,16 @@ async def list_registers(session: ClientLife, partition: PartitionId) -> None:
 
 
 async def _listing(session: ClientLife, partition: PartitionId, prefix: bytes, timeout_s: float) -> None:
-    floor = session.history.told[partition]
+    known = session.history.known(partition)
     listed = await session.log.list_registers(prefix, partition, timeout=timeout_s)
+    floor = session.history.still_known(known)
     session.history.listed(Listing(session.application.who, partition, floor, prefix, list(listed.items())))
 
 
 async def _mark(session: ClientLife, partition: PartitionId, timeout_s: float) -> int:
-    floor = session.history.told[partition]
+    known = session.history.known(partition)
     mark = await session.log.high_water_mark(partition, timeout=timeout_s)
+    floor = session.history.still_known(known)
     session.history.answered(ProvedAnswer(session.application.who, partition, floor, mark))
     return mark
 
@@ -351,8 +354,8 @@ async def open_producer(session: ClientLife, partition: PartitionId) -> Producer
 
 async def read(session: ClientLife, partition: PartitionId) -> None:
     """Read the log from the beginning or anywhere; sometimes slowly, sometimes following its end for a while."""
-    known = session.history.told[partition]
-    after = -1 if session.random.random() < 0.4 else session.random.randrange(-1, known + 1)
+    known = session.history.known(partition)
+    after = -1 if session.random.random() < 0.4 else session.random.randrange(-1, known.id + 1)
     follow = session.random.random() < 0.3
     pause_s = session.random.choice((0.0, 0.0, 0.02))
     count_left = session.random.randrange(1, 40)
@@ -366,7 +369,7 @@ async def read(session: ClientLife, partition: PartitionId) -> None:
                 return
             if pause_s:
                 await asyncio.sleep(pause_s)
-    floor = session.history.still_known(partition, known)
+    floor = session.history.still_known(known)
     if any(id in session.history.seen[partition] for id in range(reading.last + 1, floor + 1)):
         seen = f"the reading of {session.application.who} ended at {reading.last}"
         session.history.violated("P2 agreement", f"the log up to {floor}, which was committed before", seen)
@@ -407,13 +410,14 @@ async def look_up(session: ClientLife, partition: PartitionId) -> None:
 
 async def flush(session: ClientLife, partition: PartitionId) -> None:
     """Flush: afterwards the fate of every earlier append has to be known."""
-    floor = session.history.told[partition]
+    known = session.history.known(partition)
     before = [receipt for receipt in session.unsettled if receipt.partition == partition and not receipt.settled]
     mark = await session.log.flush(partition, timeout=session.timeout_s())
     session.unsettled = [receipt for receipt in session.unsettled if not receipt.settled]
     undecided = [receipt for receipt in before if not receipt.settled]
     if undecided:
         session.history.violated("P6 fate", "every append before a flush to be decided", repr(undecided))
+    floor = session.history.still_known(known)
     session.history.answered(ProvedAnswer(session.application.who, partition, floor, mark))
 
 
