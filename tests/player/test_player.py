@@ -26,8 +26,10 @@ from polonaise.errors import (
     ProducerFenced,
     ViewUnavailable,
 )
+from polonaise.log.producers import KEY_PREFIX
 from polonaise.player import remote, serve
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, Judge
+from polonaise.player.keptepochs import ASKED_TERM, check_kept_epochs
 from polonaise.player.player import Player
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Reception, Verdict
@@ -282,15 +284,16 @@ async def test_a_player_that_delivers_nothing_learns_that_it_was_replaced(
 async def test_a_player_whose_log_is_behind_what_a_target_keeps_is_refused_however_often_it_begins(
     tmp_path: Path,
 ) -> None:
-    target, silent = ListTarget(), ListTarget()
-    target.kept = Fence(3, 2)
+    target, other, silent = ListTarget(), ListTarget(), ListTarget()
+    target.kept, other.kept = Fence(3, 2), Fence(2, 9)
     silent.open.clear()
     async with polonaise.connect(f"embedded:{tmp_path}") as log:
         for _ in range(5):
             with pytest.raises(
-                ProducerFenced, match=r"keeps epoch 3.* is behind it \(none\): the log was put back.* 3 times"
+                ProducerFenced,
+                match=r"a keeps epoch 3, target c keeps epoch 2, .* behind \(none\): the log was put back.* 3 times",
             ):
-                await Player(log, "p", route, {"b": silent, "a": target}, settings=QUICK).start()
+                await Player(log, "p", route, {"b": silent, "a": target, "c": other}, settings=QUICK).start()
         assert target.kept == Fence(3, 2)
         for _ in range(3):  # as the error says
             await log.producer("player p", partition=0)
@@ -300,14 +303,32 @@ async def test_a_player_whose_log_is_behind_what_a_target_keeps_is_refused_howev
             assert target.kept.epoch == player.health()["epoch"] == 4
 
 
-async def test_a_target_elsewhere_is_asked_what_it_keeps_as_well(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["link", "grpc"])
+async def test_a_target_elsewhere_is_asked_what_it_keeps_as_well(tmp_path: Path, scheme: str) -> None:
     target = ListTarget()
     target.kept = Fence(3, 2)
-    async with polonaise.connect(f"embedded:{tmp_path}") as log, serve(target, "link://127.0.0.1:0") as server:
+    async with polonaise.connect(f"embedded:{tmp_path}") as log, serve(target, f"{scheme}://127.0.0.1:0") as server:
         settings = PlayerSettings(start_patience_s=20.0)
         for _ in range(4):
             with pytest.raises(ProducerFenced, match="target a keeps epoch 3"):
                 await Player(log, "p", route, {"a": remote(server.address)}, settings=settings).start()
+
+
+@pytest.mark.parametrize("scheme", ["link", "grpc"])
+async def test_what_a_target_is_asked_is_in_the_way_of_no_player(tmp_path: Path, scheme: str) -> None:
+    """Neither of the first one of a name, whose target keeps nothing, nor of one that is active while another asks."""
+    target = ListTarget()
+    async with polonaise.connect(f"embedded:{tmp_path}") as log, serve(target, f"{scheme}://127.0.0.1:0") as server:
+        endpoints = {"a": remote(server.address)}
+        async with Player(log, "p", route, endpoints, settings=QUICK) as player:
+            appended = await log.append(b"a:0", partition=0)
+            await player.delivered("a", 0, appended.id)
+            assert player.health()["targets"]["a"]["term"] == ASKED_TERM + 1, "the first stream"
+            key = KEY_PREFIX + b"player p"
+            await check_kept_epochs(log, "p", key, {"a": remote(server.address)}, 20.0)
+            appended = await log.append(b"a:1", partition=0)
+            await player.delivered("a", 0, appended.id)
+            assert player.health()["targets"]["a"]["term"] == ASKED_TERM + 1, "the first stream"
 
 
 async def test_a_wait_for_a_target_that_is_given_up_ends(tmp_path: Path) -> None:
@@ -443,8 +464,8 @@ async def test_a_target_that_hangs_is_not_well_while_it_is_tried_again(tmp_path:
         target.open.clear()
         async with Player(log, "p", route, {"a": target}, settings=settings) as player:
             await log.append(b"a:0")
-            await wait_until(lambda: player.health()["targets"]["a"]["term"] > 1, "it is tried again")
-            while player.health()["targets"]["a"]["term"] < 5:
+            await wait_until(lambda: player.health()["targets"]["a"]["term"] > ASKED_TERM + 1, "it is tried again")
+            while player.health()["targets"]["a"]["term"] < ASKED_TERM + 5:
                 assert not player.health()["well"]
                 await asyncio.sleep(0)
             assert "acknowledged nothing" in player.health()["targets"]["a"]["hindered"]["0"]
@@ -552,8 +573,8 @@ async def test_whatever_a_target_does_ends_its_own_stream_alone(
             await write(log, written, 0, b"ab:0", b"ab:1")
             for name, target in targets.items():
                 await got(target, written, name)
-            assert player.health()["targets"]["b"]["term"] == 1
-            assert player.health()["targets"]["a"]["term"] > 1
+            assert player.health()["targets"]["b"]["term"] == ASKED_TERM + 1
+            assert player.health()["targets"]["a"]["term"] > ASKED_TERM + 1
     told = [record.getMessage() for record in caplog.records if "no stream to a" in record.getMessage()]
     assert any(why in each for each in told)
     assert not any("secret" in each or len(each) > 600 for each in told)

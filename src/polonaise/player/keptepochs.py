@@ -11,11 +11,15 @@ from polonaise.errors import ProducerFenced
 from polonaise.log.producers import KEY_PREFIX, Produced
 from polonaise.player.deliverytarget import DeliverySource
 from polonaise.player.endpoint import DeliveryEndpoint
-from polonaise.player.protocol.entries import NO_FENCE, Epoch, Fence, TargetName
+from polonaise.player.protocol.entries import NO_FENCE, Epoch, Fence, TargetName, Term
 from polonaise.terms import PartitionId, TransactionId
 
 _OPEN_S_MAX: Final = 60.0
 """Longer than anybody waits for an answer."""
+
+ASKED_TERM: Final[Term] = 1
+"""The term with which a target over gRPC is asked, whose contract knows none that is lower. The player's own streams
+have higher ones, so that none of them is refused because of the question."""
 
 
 async def check_kept_epochs(
@@ -24,18 +28,25 @@ async def check_kept_epochs(
     """Raise `ProducerFenced` if a target keeps a higher epoch than the log has in the register `key`.
 
     Nothing is raised by that, so it stays as long as its cause. A target that does not answer within `within_s` seconds
-    is passed over, as one over gRPC, whose contract has no such question: it refuses the player's streams later.
+    is passed over: it refuses the player's streams later.
     """
-    asked = {name: endpoint for name, endpoint in endpoints.items() if getattr(endpoint, "tells_kept", False)}
-    kept_by = [_kept_by(endpoint, DeliverySource(log.log_key, player, name)) for name, endpoint in asked.items()]
-    answers = [asyncio.ensure_future(each) for each in kept_by]
-    if not answers:
+    if not endpoints:
         return
+    lowest = NO_FENCE
+    if not all(map(_tells_kept, endpoints.values())):
+        # Of the epoch that the log has: whoever is active has it, too, and its streams have this term or a higher one.
+        # So no target that it uses accepts this, and one that does is shut to players only that were replaced.
+        lowest = Fence(max(1, await _epoch(log, key)), ASKED_TERM)
+    kept_by = [
+        _kept_by(endpoint, NO_FENCE if _tells_kept(endpoint) else lowest, DeliverySource(log.log_key, player, name))
+        for name, endpoint in endpoints.items()
+    ]
+    answers = [asyncio.ensure_future(each) for each in kept_by]
     try:
         await asyncio.wait(answers, timeout=within_s)
         kept = {
             name: answer.result().epoch
-            for name, answer in zip(asked, answers, strict=True)
+            for name, answer in zip(endpoints, answers, strict=True)
             if answer.done() and answer.exception() is None
         }
     finally:
@@ -45,24 +56,36 @@ async def check_kept_epochs(
     if not any(kept.values()):
         return
     # Asked for after the targets: a player that was elected meanwhile has raised it before it opened a stream.
+    epoch = await _epoch(log, key)
+    ahead = {name: higher for name, higher in kept.items() if higher > epoch}
+    if ahead:
+        which = ", ".join(f"target {name} keeps epoch {higher}" for name, higher in ahead.items())
+        producer, times = key.removeprefix(KEY_PREFIX).decode(), max(ahead.values()) - epoch
+        raise ProducerFenced(
+            f"player {player!r} can't begin: {which}, and the log's for this name is behind ({epoch or 'none'}): "
+            "the log was put back to an older state, or the register was deleted. Put the targets back as well, "
+            "or make them anew; if the log has lost nothing, and no other player of this name runs, open the "
+            "idempotent producer "
+            f"{producer!r} of partition 0 {times} times (Log.producer)"
+        )
+
+
+def _tells_kept(endpoint: DeliveryEndpoint) -> bool:
+    return getattr(endpoint, "tells_kept", False)
+
+
+async def _epoch(log: Log, key: bytes) -> Epoch:
     register = await log.register(key, 0)
-    epoch: Epoch = 0 if register is None else Produced.parse(register).epoch
-    for name, higher in kept.items():
-        if higher > epoch:
-            raise ProducerFenced(
-                f"player {player!r} can't begin: target {name} keeps epoch {higher}, and the log's for this name is "
-                f"behind it ({epoch or 'none'}): the log was put back to an older state, or the register was deleted. "
-                "Put the targets back as well, or make them anew; if the log has lost nothing, and no other player of "
-                f"this name runs, open the idempotent producer {key.removeprefix(KEY_PREFIX).decode()!r} of partition "
-                f"0 {higher - epoch} times (Log.producer)"
-            )
+    return 0 if register is None else Produced.parse(register).epoch
 
 
-async def _kept_by(endpoint: DeliveryEndpoint, source: DeliverySource) -> Fence:
-    """Return the fence that a target keeps; `NO_FENCE` if it does not tell."""
+async def _kept_by(endpoint: DeliveryEndpoint, offered: Fence, source: DeliverySource) -> Fence:
+    """Return the fence that a target keeps, which refuses the one that is offered; `NO_FENCE` if it does not tell.
+
+    No target accepts `NO_FENCE`: it is not above what any keeps, so it changes nothing.
+    """
     answer = _Answer()
-    # No target accepts this fence: it is not above what any keeps, so it changes nothing and shuts nobody out.
-    stream = endpoint.stream(NO_FENCE, answer)
+    stream = endpoint.stream(offered, answer)
     serving = asyncio.ensure_future(stream.serve(source, _OPEN_S_MAX))
     try:
         await asyncio.wait((serving, answer.told), return_when=asyncio.FIRST_COMPLETED)
@@ -84,7 +107,7 @@ class _Answer:
         self._tell(kept)
 
     def connected(self, applied: dict[PartitionId, TransactionId]) -> None:
-        """Nothing is known of a target that accepts this."""
+        """What it keeps was lower: that is no reason to wait for more."""
         self._tell(NO_FENCE)
 
     def disconnected(self, reason: str) -> None:

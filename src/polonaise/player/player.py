@@ -25,7 +25,7 @@ from polonaise.log.producers import KEY_PREFIX
 from polonaise.player.deliverytarget import DeliverySource, DeliveryTarget
 from polonaise.player.directstream import DirectEndpoint
 from polonaise.player.endpoint import DeliveryEndpoint, DeliveryStream
-from polonaise.player.keptepochs import check_kept_epochs
+from polonaise.player.keptepochs import ASKED_TERM, check_kept_epochs
 from polonaise.player.logreading import LogReading
 from polonaise.player.protocol.activeplayer import ActivePlayer
 from polonaise.player.protocol.deliveryhealth import targets_health
@@ -165,7 +165,7 @@ class Player:
             raise
         if self._ended.done():  # closed meanwhile
             self._ended.result()
-        self._machine = ActivePlayer(producer.epoch, partitions, self._settings)
+        self._machine = ActivePlayer(producer.epoch, partitions, self._settings, last_term=ASKED_TERM)
         self._reading = LogReading(self._log, self._machine, self._router, self._settings, _LogEvents(self))
         for name in self._endpoints:
             self._machine.add_target(name, self._start_after.get(name))

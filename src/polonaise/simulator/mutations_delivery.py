@@ -113,8 +113,8 @@ DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "kept-epochs-not-looked-at": Mutation(
         "polonaise.player.keptepochs",
-        "        if higher > epoch:\n",
-        "        if higher > epoch + (1 << 62):\n",
+        "for name, higher in kept.items() if higher > epoch}\n",
+        "for name, higher in kept.items() if higher > epoch + (1 << 62)}\n",
         "P8: a log that was put back is delivered once its player was started often enough",
     ),
     "written-not-told": Mutation(

@@ -89,8 +89,13 @@ class ActivePlayer:
     with.
     """
 
-    def __init__(self, epoch: Epoch, partitions: Iterable[PartitionId], settings: PlayerSettings) -> None:
-        """Begin without targets; `add_target` names them, and the first `tick` opens streams to them."""
+    def __init__(
+        self, epoch: Epoch, partitions: Iterable[PartitionId], settings: PlayerSettings, last_term: Term = 0
+    ) -> None:
+        """Begin without targets; `add_target` names them, and the first `tick` opens streams to them.
+
+        The terms of all streams are above `last_term`.
+        """
         self.epoch = epoch
         self.targets: dict[TargetName, TargetStream] = {}
         self.partitions = {partition: MainStream() for partition in partitions}
@@ -100,7 +105,7 @@ class ActivePlayer:
         """Whether nothing is sent any more."""
         self.settings = settings
         self._read_numbers = ReadNumbers()
-        self._last_term_removed: Term = 0
+        self._last_term_removed = last_term
         """The highest term of the targets that were removed: the terms of those that are added later are above it."""
         self._patient_until_s: float | None = None
         self._dummies_at_s = -inf
