@@ -10,6 +10,7 @@ import pytest
 
 import polonaise
 from polonaise.admin.restore import HowToRestore, Key, restore
+from polonaise.cli.inputs import ids_of
 from polonaise.errors import BadOption
 from polonaise.fragments.store import ObstoreStore
 from rigs.restoring import archived
@@ -43,8 +44,12 @@ async def test_a_time_at_which_commit_times_stand_still_is_refused(
     async with polonaise.connect(directory) as wrong:
         await wrong.append(b"now", 0)
         await archived(wrong, store, fragment_bytes=fragment_bytes)
-    with pytest.raises(BadOption, match=r"partition 0: commit times stand still from id .*--until PARTITION:ID"):
+    with pytest.raises(BadOption, match=r"partition 0: commit times stand still from id .*PARTITION=ID") as refused:
         await restore(store, str(target), HowToRestore(until_time_us=now_us + 60_000_000, key=Key.NEW))
+    advice = str(refused.value).rpartition("--until ")[2].split()[0]
+    until = ids_of([advice])
+    assert set(until) == {0}
+    assert f"all up to {until[0]} were committed before it" in str(refused.value)
     ahead = 7_200  # it is over: the clock has reached that time
     with pytest.raises(BadOption, match="stand still"):
         await restore(store, str(target / "later"), HowToRestore(until_time_us=now_us + 60_000_000, key=Key.NEW))

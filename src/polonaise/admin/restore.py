@@ -418,12 +418,14 @@ def _check_time_moves(partition: RestoredPartition, left_out: Batch, following: 
     stands_still = twice and time_us - partition.last_time_us > _NEAR_US
     if not stands_still and time_us <= wall_us + _NEAR_US:
         return
+    none = partition.last == NO_TRANSACTION
+    before = "none was surely committed before it" if none else f"all up to {partition.last} were committed before it"
     raise BadOption(
         f"partition {partition.partition}: commit times stand still from id {left_out.first} on, at "
         f"{datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(sep=' ', timespec='seconds')}, because a clock was "
         "ahead: which of these transactions were committed before the given time is not known, so no time cuts all "
-        "partitions at one moment. Give the last id of each partition instead (--until PARTITION:ID). Up to "
-        f"{partition.last} all were committed before it"
+        "partitions at one moment. Give the last id of each partition instead, as PARTITION=ID. Of this one, "
+        f"{before}: --until {partition.partition}={partition.last}"
     )
 
 

@@ -566,7 +566,7 @@ class Server:
             if given_up
             else "gives up nothing"
         )
-        _log.warning("server %d %s", self.id, news, extra=self._fields)
+        _log.log(logging.WARNING if given_up else logging.INFO, "server %d %s", self.id, news, extra=self._fields)
 
     # ------------------------------------------------------------------ connections
 
