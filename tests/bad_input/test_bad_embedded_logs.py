@@ -141,6 +141,17 @@ async def test_a_log_that_lacks_only_its_marker_says_how_to_put_it_back(tmp_path
         assert [tx.data async for tx in opened.read(0)] == [b"x"]
 
 
+async def test_an_emptied_file_that_names_the_fragment_store_is_not_taken_for_a_log_without_one(tmp_path: Path) -> None:
+    log, store = tmp_path / "log", tmp_path / "store"
+    await append_once(f"embedded:{log}?fragments={store}")
+    (log / "fragments").write_bytes(b"\n")
+    for option in ("", "?host=no", f"?fragments={store}"):
+        await refuses(f"embedded:{log}{option}", BadOption, "is empty: write their address into it")
+    (log / "fragments").write_text(f"{store}\n")
+    async with polonaise.connect(f"embedded:{log}") as opened:
+        assert (await opened.health(0))["fragments"] == str(store)
+
+
 async def test_a_coordinators_directory(tmp_path: Path) -> None:
     await append_once(f"embedded:{tmp_path / 'log'}")
     await refuses(f"embedded:{tmp_path / 'log' / 'coordinator'}", NotEmbeddedLog, "file:PATH")

@@ -70,8 +70,9 @@ def logged(caplog: pytest.LogCaptureFixture, what: str) -> bool:
     return what in caplog.text
 
 
-async def test_a_small_file_that_is_removed_is_written_again_by_the_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("left", [None, b"", b"polonaise-embedded 2\n"], ids=["removed", "emptied", "replaced"])
+async def test_a_small_file_that_is_removed_or_changed_is_written_again_by_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, left: bytes | None
 ) -> None:
     monkeypatch.setattr(keptfiles, "_LOOK_S", 0.02)
     directory, store = tmp_path / "log", tmp_path / "store"
@@ -80,10 +81,12 @@ async def test_a_small_file_that_is_removed_is_written_again_by_the_host(
         for name in ("polonaise-embedded", "fragments"):
             file = directory / name
             was = file.read_bytes()
-            file.unlink()
-            await wait_until(file.exists, f"{name} is written again", within_s=NOTICED_S_MAX)
+            if left is None:
+                file.unlink()
+            else:
+                file.write_bytes(left)
+            await wait_until(partial(logged, caplog, f"{file} was removed or changed"), "that is logged")
             assert file.read_bytes() == was
-            await wait_until(partial(logged, caplog, f"{file} was removed"), "that is logged")
     async with polonaise.connect(f"embedded:{directory}") as log:
         assert [tx.data async for tx in log.read(0, timeout=PATIENCE_S)] == [b"before"]
         assert (await log.health(0))["fragments"] == str(store)

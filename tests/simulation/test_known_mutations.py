@@ -138,7 +138,7 @@ FOUND_BY_TESTS = {
         "::test_a_memory_that_is_removed_or_emptied_while_in_use_is_written_again[no memory]"
     ),
     "small-files-of-a-log-not-written-again": (
-        "tests/embedded/test_embedded_presence.py::test_a_small_file_that_is_removed_is_written_again_by_the_host"
+        "tests/embedded/test_embedded_presence.py::test_a_small_file_that_is_removed_or_changed_is_written_again_by_the_host"
     ),
     "log-without-its-marker-taken-for-none": (
         "tests/bad_input/test_bad_embedded_logs.py::test_a_log_that_lacks_only_its_marker_says_how_to_put_it_back"

@@ -237,11 +237,8 @@ async def is_log(disk: Disk, directory: str) -> bool:
     if RESTORING in names:
         raise NotEmbeddedLog(f"a restore into {directory} was not finished: run it again, with the same command")
     if lacks_only_marker(names):
-        marker = posixpath.join(directory, MARKER)
         raise NotEmbeddedLog(
-            f"{directory} holds an embedded log, of which only the file {MARKER} is missing: leave the rest as it is, "
-            f"and put that file back; if this version has written the log, with: echo '{_MARK.strip()}' > "
-            f"{shlex.quote(marker)}"
+            f"{directory} holds an embedded log, of which only the file {MARKER} is missing: {_marker_back(directory)}"
         )
     # A process that died while it made one leaves no more than this.
     others = sorted(set(names) - {HOST_LOCK, f"{MARKER}.new"})
@@ -251,6 +248,14 @@ async def is_log(disk: Disk, directory: str) -> bool:
             "touched; choose an empty or a new directory, or for the coordinator of a cluster write file:PATH"
         )
     return False
+
+
+def _marker_back(directory: str) -> str:
+    """Return what brings a log back of which only the marker is missing or damaged, as an advice."""
+    return (
+        "leave the rest as it is, and put that file back; if this version has written the log, with: echo "
+        f"'{_MARK.strip()}' > {shlex.quote(posixpath.join(directory, MARKER))}"
+    )
 
 
 def is_there(address: str) -> bool:
@@ -263,8 +268,8 @@ def _check_marker(directory: str, raw: bytes) -> None:
     words = raw.decode("ascii", "replace").split()
     if len(words) != 2 or words[0] != MARKER or not words[1].isdigit():
         raise NotEmbeddedLog(
-            f"{directory}/{MARKER} is not what any version of Polonaise writes: nothing was touched; "
-            "restore the directory from a backup, or choose another one"
+            f"{directory}/{MARKER} is not what any version of Polonaise writes: nothing was touched; choose another "
+            f"directory, or, if this one holds a log otherwise, {_marker_back(directory)}"
         )
     if words[1] != str(FORMAT):
         raise UnsupportedFormat(
@@ -279,12 +284,19 @@ async def make_log(disk: Disk, directory: str) -> None:
 
 
 async def fragments_of(disk: Disk, directory: str) -> str | None:
-    """Return the address of the fragment store that the log's directory names; None if it names none."""
+    """Return the address of the fragment store that the log's directory names; None if it names none.
+
+    Raises `BadOption` for an empty file: the log has a store, and must not go on as one that has none.
+    """
+    file = posixpath.join(directory, _FRAGMENTS)
     try:
-        contents = await disk.load(posixpath.join(directory, _FRAGMENTS))
+        contents = await disk.load(file)
     except NotFound:
         return None
-    return contents.decode(errors="replace").strip() or None
+    store = contents.decode(errors="replace").strip()
+    if not store:
+        raise BadOption(f"{file}, which says where the log's fragments are, is empty: write their address into it")
+    return store
 
 
 def check_fragments(address: EmbeddedAddress, existing: str | None) -> None:

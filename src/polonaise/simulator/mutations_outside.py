@@ -19,7 +19,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "small-files-of-a-log-not-written-again": Mutation(
         "polonaise.node.keptfiles",
-        "            for name in () if beside in missing else sorted(before & missing):\n",
+        "            for name in sorted(before & amiss) if there else ():\n",
         "            for name in ():\n",
         "P11: an embedded log goes on without the file that says that it is one, and nobody can open it any more",
     ),
