@@ -107,3 +107,12 @@ def test_the_faults_that_a_server_finds_when_it_goes_on_after_it_was_stopped_are
     server.now_s += 7.5
     assert server.fares(1, Struggle(True, 5), WELL) == set()
     assert server.fares(1, Struggle(False, 5), WELL) == set()
+
+
+def test_the_time_in_which_a_server_was_stopped_itself_is_not_added_to_what_it_failed_before() -> None:
+    server = Server()
+    assert server.fares(4, FAILS, WELL) == set()
+    server.now_s += 8.0
+    assert server.fares(1, FAILS, WELL) == set()
+    assert server.fares(1, FAILS, WELL) == set()
+    assert server.fares(1, FAILS, WELL) == {0}, "what it fails by itself counts on"

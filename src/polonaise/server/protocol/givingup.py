@@ -21,8 +21,8 @@ from polonaise.terms import PartitionId
 
 _FAULT_S: Final = 2.0
 _STEP_S_MAX: Final = 2.0
-"""The most seconds that count between two looks: a server that was itself stopped has tried nothing meanwhile. Nor do
-faults count then."""
+"""With so many seconds between two looks the server was itself stopped. It has tried nothing meanwhile, so neither the
+time counts against it, nor do faults."""
 _HOLD: Final = 5.0
 """For how many times its grace a partition stays given up after the last moment at which the server failed."""
 _GRACE_S_MAX: Final = 120.0
@@ -56,9 +56,12 @@ class _Hardship:
 
     def look(self, struggle: Struggle, step_s: float, now_s: float) -> None:
         """Take one look into account, `step_s` seconds after the one before."""
-        counted_s = self.counted_s + (step_s if struggle.fails else -step_s / 2)
+        counted_s = self.counted_s
+        if not struggle.fails:
+            counted_s -= step_s / 2
         # All that had to be answered while the server itself was stopped fails at once when it goes on.
         if step_s < _STEP_S_MAX:
+            counted_s += step_s if struggle.fails else 0.0
             counted_s += _FAULT_S * max(0, struggle.faults - self.faults)
         self.faults = struggle.faults
         self.counted_s = min(self.grace_s, max(0.0, counted_s))
