@@ -14,6 +14,7 @@ from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, cre
 import polonaise
 from polonaise.errors import ProducerFenced
 from polonaise.player import DeliverySource, Fence, Player, PlayerSettings, RoutedEntry, SqlDeliveryTarget
+from polonaise.player.keptepochs import ASKED_TERM
 from polonaise.player.routing import PAYLOAD_BYTES_MAX
 from polonaise.terms import Transaction
 from rigs.deliverystreams import REMOTE, Remote
@@ -221,7 +222,7 @@ async def test_a_lower_term(tmp_path: Path, transport: Remote) -> None:
         await until_kept(tmp_path / "a.db", (0, "1"), (0, "2"))
         await until_kept(tmp_path / "b.db", (0, "1"), (0, "2"))
         assert at.player.health()["targets"]["a"]["term"] > 40
-        assert at.player.health()["targets"]["b"]["term"] == 1
+        assert at.player.health()["targets"]["b"]["term"] == ASKED_TERM + 1
 
 
 async def test_a_message_over_the_limit(tmp_path: Path, transport: Remote) -> None:
@@ -260,7 +261,7 @@ async def test_hostile_bytes_on_the_port_of_a_target(tmp_path: Path, transport: 
         for name in "ab":
             await until_kept(tmp_path / f"{name}.db", (0, "1"), (0, "2"))
         assert await settled(at)
-        assert at.player.health()["targets"]["a"]["term"] == 1, "the player's own stream was not harmed"
+        assert at.player.health()["targets"]["a"]["term"] == ASKED_TERM + 1, "the player's own stream was not harmed"
 
 
 async def settled(at: Delivering) -> Any:
