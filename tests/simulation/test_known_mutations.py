@@ -133,6 +133,17 @@ FOUND_BY = {
 """The first seed that finds each, when this was written: tried first, because most of the time it still does."""
 
 FOUND_BY_TESTS = {
+    "always-late-is-always-stopped": (
+        "tests/server/protocol/test_giving_up.py"
+        "::test_a_server_whose_looks_are_always_late_gives_up_what_it_can_not_serve"
+    ),
+    "stop-counts-against-what-is-served": (
+        "tests/server/protocol/test_giving_up.py"
+        "::test_the_faults_that_a_server_finds_when_it_goes_on_after_it_was_stopped_are_its_own"
+    ),
+    "second-stop-counts": (
+        "tests/server/protocol/test_giving_up.py::test_a_server_that_was_stopped_twice_was_stopped_both_times"
+    ),
     "memory-of-lines-not-looked-for": (
         "tests/player/test_json_lines.py"
         "::test_a_memory_that_is_removed_or_emptied_while_in_use_is_written_again[no memory]"

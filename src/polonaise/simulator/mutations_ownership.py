@@ -40,6 +40,24 @@ OWNERSHIP_MUTATIONS: Final[dict[str, Mutation]] = {
         "        self.counted_s = min(self.grace_s, counted_s) if struggle.fails else 0.0\n",
         "P11: a server whose sessions fail again and again keeps its partitions, as each failure is short",
     ),
+    "always-late-is-always-stopped": Mutation(
+        "polonaise.server.protocol.givingup",
+        "        stopped = self._late and not was_late\n",
+        "        stopped = self._late\n",
+        "P11: a server that is so slow that it always looks late keeps for ever what it can't serve",
+    ),
+    "stop-counts-against-what-is-served": Mutation(
+        "polonaise.server.protocol.givingup",
+        "        stopped = self._late and not was_late\n",
+        "        stopped = False\n",
+        "P11: a server that was stopped itself gives up partitions that it could serve",
+    ),
+    "second-stop-counts": Mutation(
+        "polonaise.server.protocol.givingup",
+        "        was_late, self._late = self._late, step_s >= _STEP_S_MAX\n",
+        "        was_late, self._late = self._late, self._late or step_s >= _STEP_S_MAX\n",
+        "P11: only the first stop of a server's life is taken for one",
+    ),
     "unable-servers-pass-partitions-on": Mutation(
         "polonaise.server.assignment",
         " if not (candidates[each].unable or candidates[each].doubtful)]\n",

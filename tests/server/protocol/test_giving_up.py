@@ -18,11 +18,11 @@ class Server:
         self.server = WELL
         self.connected = True
 
-    def fares(self, seconds: int, *struggles: Struggle) -> set[PartitionId]:
+    def fares(self, looks: int, *struggles: Struggle, every_s: float = 1.0) -> set[PartitionId]:
         """Let time pass while the partitions fare so; return what is given up in the end."""
         found: frozenset[PartitionId] = frozenset()
-        for _ in range(seconds):
-            self.now_s += 1.0
+        for _ in range(looks):
+            self.now_s += every_s
             failing = {number: each for number, each in enumerate(struggles) if each != WELL}
             served = range(len(struggles))
             found = self.giving_up.look(self.now_s, served, failing, self.server, {0, 1}, connected=self.connected)
@@ -115,3 +115,30 @@ def test_the_time_in_which_a_server_was_stopped_itself_is_not_added_to_what_it_f
     server.now_s += 8.0
     assert server.fares(1 + 2, FAILS, WELL) == set()
     assert server.fares(1, FAILS, WELL) == {0}, "what it fails by itself counts on"
+
+
+def test_a_server_whose_looks_are_always_late_gives_up_what_it_can_not_serve() -> None:
+    """It is slow, and was not stopped: else it would keep for ever what others could serve."""
+    server = Server()
+    assert server.fares(4, FAILS, WELL, every_s=3.0) == set(), "two seconds each, but for one that may follow a stop"
+    assert server.fares(1, FAILS, WELL, every_s=3.0) == {0}
+
+
+def test_the_faults_of_a_server_whose_looks_are_always_late_count() -> None:
+    server = Server()
+    assert server.fares(2, WELL, WELL, every_s=4.0) == set()
+    assert server.fares(1, Struggle(False, 2), WELL, every_s=4.0) == set()
+    given_up = set[PartitionId]()
+    for number in range(4, 14, 2):
+        given_up |= server.fares(1, Struggle(False, number), WELL, every_s=4.0)
+    assert given_up == {0}
+
+
+def test_a_server_that_was_stopped_twice_was_stopped_both_times() -> None:
+    """A look in time in between shows that it is not merely slow."""
+    server = Server()
+    assert server.fares(2, FAILS, WELL) == set()
+    for _ in range(3):
+        assert server.fares(1, FAILS, WELL, every_s=30.0) == set()
+        assert server.fares(1, FAILS, WELL) == set()
+    assert server.fares(2, FAILS, WELL) == {0}

@@ -105,8 +105,9 @@ class ActivePlayer:
         """Whether nothing is sent any more."""
         self.settings = settings
         self._read_numbers = ReadNumbers()
-        self._last_term_removed = last_term
-        """The highest term of the targets that were removed: the terms of those that are added later are above it."""
+        self._last_term = last_term
+        """The terms of targets that are added are above it: at first as it was given, then the highest of those that
+        were removed."""
         self._patient_until_s: float | None = None
         self._dummies_at_s = -inf
         self._out: list[PlayerEffect] = []
@@ -156,13 +157,13 @@ class ActivePlayer:
         """
         invariant(name not in self.targets, f"target {name} is added twice")
         self.targets[name] = TargetStream(
-            name, self.settings, self._read_numbers, dict(start_after or {}), self._last_term_removed
+            name, self.settings, self._read_numbers, dict(start_after or {}), self._last_term
         )
 
     def remove_target(self, name: TargetName, now_s: float) -> Sequence[PlayerEffect]:
         """Deliver nothing more to this target."""
         stream = self.targets.pop(name)
-        self._last_term_removed = max(self._last_term_removed, stream.term)
+        self._last_term = max(self._last_term, stream.term)
         if stream.state is not StreamState.DOWN:
             self._out.append(CloseStream(name, stream.term, "the target was removed"))
         for partition in self.partitions:

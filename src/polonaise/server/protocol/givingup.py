@@ -22,7 +22,8 @@ from polonaise.terms import PartitionId
 _FAULT_S: Final = 2.0
 _STEP_S_MAX: Final = 2.0
 """With so many seconds between two looks the server was itself stopped. It has tried nothing meanwhile, so neither the
-time counts against it, nor do faults."""
+time counts against it, nor do faults. Looks that stay late are those of a server that is slow: only the first is taken
+for a stop, and of each other so many seconds count."""
 _HOLD: Final = 5.0
 """For how many times its grace a partition stays given up after the last moment at which the server failed."""
 _GRACE_S_MAX: Final = 120.0
@@ -54,13 +55,15 @@ class _Hardship:
     ended_s: float | None = None
     """When it was last taken back; None if it never was given up."""
 
-    def look(self, struggle: Struggle, step_s: float, now_s: float) -> None:
-        """Take one look into account, `step_s` seconds after the one before."""
+    def look(self, struggle: Struggle, step_s: float, now_s: float, *, stopped: bool) -> None:
+        """Take one look into account, `step_s` seconds after the one before; `stopped` says whether the server itself
+        was stopped in between.
+        """
         counted_s = self.counted_s
         if not struggle.fails:
             counted_s -= step_s / 2
         # All that had to be answered while the server itself was stopped fails at once when it goes on.
-        if step_s < _STEP_S_MAX:
+        if not stopped:
             counted_s += step_s if struggle.fails else 0.0
             counted_s += _FAULT_S * max(0, struggle.faults - self.faults)
         self.faults = struggle.faults
@@ -86,6 +89,8 @@ class GivingUp:
         """`grace_s` is the first grace, in seconds."""
         self._grace_s = grace_s
         self._looked_s: float | None = None
+        self._late = False
+        """Whether the last look came so late that the server may have been stopped."""
         self._server = _Hardship(grace_s)
         self._lost: frozenset[PartitionId] = frozenset()
         """What the server owned when it was given up as a whole."""
@@ -110,8 +115,10 @@ class GivingUp:
         """
         step_s = 0.0 if self._looked_s is None else min(_STEP_S_MAX, now_s - self._looked_s)
         self._looked_s = now_s
+        was_late, self._late = self._late, step_s >= _STEP_S_MAX
+        stopped = self._late and not was_late
         was_given_up = self._server.until_s is not None
-        self._server.look(server, step_s, now_s)
+        self._server.look(server, step_s, now_s, stopped=stopped)
         if not was_given_up and self._server.until_s is not None:
             self._lost = frozenset(owned)
         for partition in struggles:
@@ -122,7 +129,7 @@ class GivingUp:
                 struggle = struggles.get(partition, FARES_WELL)
                 # Counts begin anew with each ownership.
                 trouble.faults = min(trouble.faults, struggle.faults)
-                trouble.look(struggle, step_s, now_s)
+                trouble.look(struggle, step_s, now_s, stopped=stopped)
             elif trouble.until_s is not None:
                 if not connected:
                     trouble.until_s = max(trouble.until_s, now_s + trouble.grace_s)
