@@ -48,9 +48,11 @@ async def until_given(shop: ShopWithShards, name: str, count: int) -> None:
 class Load:
     """Appends to a log all the time; what was appended is what shards have to have."""
 
-    def __init__(self, log: polonaise.Log) -> None:
+    def __init__(self, log: polonaise.Log, pause_s: float = 0.0) -> None:
+        """With pauses of so many seconds in between, a slow machine delivers as fast as it appends, too."""
         self.written: list[str] = []
         self._log = log
+        self._pause_s = pause_s
 
     async def run(self) -> None:
         number = 0
@@ -58,7 +60,7 @@ class Load:
             await self._log.append(b"ab:%d" % number, partition=0)
             self.written.append(str(number))
             number += 1
-            await asyncio.sleep(0)
+            await asyncio.sleep(self._pause_s)
 
     @asynccontextmanager
     async def going_on(self) -> AsyncIterator[None]:
@@ -106,7 +108,8 @@ async def check_takes_over(directory: Path, number: signal.Signals, within_s: fl
         while min(taken_s) >= within_s and len(taken_s) <= TURNS_MAX:
             standby = shop.start()
             await until(standby, "standby")
-            async with Load(log).going_on():
+            # Who is stopped delivers first what is on the way, which is much where more is appended than delivered.
+            async with Load(log, pause_s=0.002).going_on():
                 await until_given(shop, "a", shop.count("a") + 200)
                 active.send(number)
                 taken_s.append(await taken_over_after_s(shop, "a", standby.pid, time.monotonic()))
