@@ -20,7 +20,7 @@ from polonaise.player import JsonLinesTarget, serve
 from rigs.examples import EXAMPLES
 from rigs.httpget import http_get
 from rigs.playerprocesses import PlayerProcess, ShopWithShards, shop_with_shards
-from rigs.waiting import nothing_happens_for, wait_until
+from rigs.waiting import nothing_happens_for, time_passes, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
@@ -60,7 +60,7 @@ class Load:
             await self._log.append(b"ab:%d" % number, partition=0)
             self.written.append(str(number))
             number += 1
-            await asyncio.sleep(self._pause_s)
+            await time_passes(self._pause_s)
 
     @asynccontextmanager
     async def going_on(self) -> AsyncIterator[None]:
