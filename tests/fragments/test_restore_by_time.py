@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -55,6 +56,65 @@ async def test_a_time_at_which_commit_times_stand_still_is_refused(
         await restore(store, str(target / "later"), HowToRestore(until_time_us=now_us + 60_000_000, key=Key.NEW))
     done = await restore(store, str(target / "all"), HowToRestore(until_time_us=now_us + 7_000_000_000, key=Key.NEW))
     assert done.partitions[0].last == done.partitions[0].in_store_up_to
+
+
+@dataclass
+class SetClock:
+    """The clock of this machine, which may be set wrong."""
+
+    ahead_s: int = 0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
+    real, clock = time.time_ns, SetClock()
+    monkeypatch.setattr(time, "time_ns", lambda: real() + clock.ahead_s * 10**9)
+    return clock
+
+
+@pytest.mark.parametrize("fragment_bytes", [1_000, 1_000_000])
+@pytest.mark.parametrize("until_s", [1_800, 3_610])
+async def test_times_that_stand_still_long_behind_the_time_are_found(
+    store: ObstoreStore, target: Path, clock: SetClock, tmp_path: Path, fragment_bytes: int, until_s: int
+) -> None:
+    """The clock was ahead for a while, in which times went on; only then it was set right. A cut at the jump, or behind
+    it, leaves out what was committed before that time."""
+    directory, now_us = f"embedded:{tmp_path / 'ahead'}?partitions=2", time.time_ns() // 1_000
+    async with polonaise.connect(directory) as log:
+        await log.append(b"before", 0)
+        await log.append(b"before", 1)
+    for clock.ahead_s in (3_600, 3_620, 3_640):
+        async with polonaise.connect(directory) as log:
+            await log.append(bytes(2_000), 0)
+    clock.ahead_s = 0
+    async with polonaise.connect(directory) as log:
+        await log.append(b"right again", 0)
+        await log.append(b"later", 1)
+        await archived(log, store, fragment_bytes=fragment_bytes)
+    how = HowToRestore(until_time_us=now_us + until_s * 1_000_000, key=Key.NEW)
+    for clock.ahead_s in (0, 10_000):  # whatever the clock says by which it is restored
+        with pytest.raises(BadOption, match=r"partition 0: commit times stand still from id ") as refused:
+            await restore(store, str(target), how)
+        assert not target.exists(), "nothing is left that was not there"
+    until = ids_of([str(refused.value).rpartition("--until ")[2]])
+    done = await restore(store, str(target), HowToRestore(until=until, key=Key.NEW))
+    assert {each.partition: each.last for each in done.partitions} == until
+    assert until[0] in (0, 1) if until_s == 1_800 else until[0] > 0
+    assert until[1] == done.partitions[1].in_store_up_to, "the other partition is cut at that time"
+
+
+@pytest.mark.parametrize("ahead_s", [-10_000, 10_000])
+async def test_a_restore_up_to_a_time_takes_no_advice_from_this_machines_clock(
+    store: ObstoreStore, target: Path, clock: SetClock, tmp_path: Path, ahead_s: int
+) -> None:
+    async with polonaise.connect(f"embedded:{tmp_path / 'right'}") as log:
+        first = await log.append(b"first", 0)
+        (cut_us,) = [tx.commit_time_us async for tx in log.read(0)]
+        await log.append(b"second", 0)
+        await archived(log, store)
+    clock.ahead_s = ahead_s
+    done = await restore(store, str(target), HowToRestore(until_time_us=cut_us, key=Key.NEW))
+    assert done.partitions[0].last == first.id
 
 
 async def test_a_reading_by_time_that_begins_in_the_future_says_so(

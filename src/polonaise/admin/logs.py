@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from polonaise.errors import AlreadyInitialized, AppendUnknown, BadOption, DeadlineExceeded, PolonaiseError
+from polonaise.host.real import RealClock
 from polonaise.log.registers import GROUPS, PRODUCERS, SPARK_SINKS
 from polonaise.node import embedded
 from polonaise.node.condition import Condition, conditions_in
@@ -197,11 +198,13 @@ async def read(
     *,
     after: TransactionId = -1,
     until: TransactionId | None = None,
-    since: datetime | None = None,
+    since: datetime | timedelta | None = None,
     follow: bool = False,
     timeout_s: float,
 ) -> AsyncGenerator[Transaction, None]:
     """Yield the transactions above id `after`, or committed at `since` or later: one partition after the other.
+
+    A `since` that says how long ago is counted by a server's clock.
 
     Ends with id `until` (inclusive) of each partition, or with what is committed when its reading begins. With `follow`
     old transactions and new ones of several partitions are merged in the order of their arrival, and the end is when
@@ -210,15 +213,30 @@ async def read(
     """
     if since is not None and (after != -1 or until is not None):
         raise BadOption("`since` can't be combined with `after` or `until`: start at a time or at an id")
+    if isinstance(since, timedelta):
+        await log.high_water_marks(partitions, timeout=timeout_s)  # with the first answer, a server's clock is known
+    since_time = None if since is None else time_by(since, log.clock_ahead_s)
 
     def reading(partition: PartitionId) -> AsyncIterator[Transaction]:
-        if since is not None:
-            return log.read_time(partition, since=since, follow=follow, timeout=timeout_s)
+        if since_time is not None:
+            return log.read_time(partition, since=since_time, follow=follow, timeout=timeout_s)
         return log.read(partition, after=after, until=until, follow=follow, timeout=timeout_s)
 
     async with aclosing(_all(list(map(reading, partitions)), follow=follow)) as transactions:
         async for tx in transactions:
             yield tx
+
+
+def time_by(when: datetime | timedelta, clock_ahead_s: float | None = None) -> datetime:
+    """Return a time, which may be given as how long ago it was, in UTC.
+
+    `clock_ahead_s` is how far the clock of this machine is ahead of the one that counts, in seconds: `clock_ahead_s` of
+    a log that was asked for something. None for this machine's own clock, as with servers that do not tell their time.
+    """
+    if isinstance(when, datetime):
+        return when
+    now = datetime.fromtimestamp(RealClock().wall_us() / 1e6, UTC)
+    return now - timedelta(seconds=clock_ahead_s or 0.0) - when
 
 
 async def tail(

@@ -13,11 +13,11 @@ import secrets
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Final
 
 from polonaise.admin.newdirectory import new_directory
 from polonaise.admin.replicas import Replicas, new_replicas
+from polonaise.admin.restoretimes import check_now, ids_at
 from polonaise.coordination.coordinator import UNIQUE_ID_MAX
 from polonaise.coordination.values import (
     NOBODY,
@@ -33,10 +33,10 @@ from polonaise.fragments.format import batches_in
 from polonaise.fragments.objects import PUT_BACK, contradictions, footer_of, fragments_of, open_bytes, partitions_in
 from polonaise.fragments.protocol.coverage import FragmentRange, Span, cover
 from polonaise.fragments.protocol.names import FragmentName
-from polonaise.fragments.store import ObjectStore
+from polonaise.fragments.store import ObjectStore, ObstoreStore
 from polonaise.fragments.topicrecord import recorded_topics
 from polonaise.host import Host
-from polonaise.host.real import RealClock, RealHost
+from polonaise.host.real import RealHost
 from polonaise.log.batch import Batch
 from polonaise.log.partitionlog import LogSettings
 from polonaise.node.addresses import check_storage_addresses
@@ -53,8 +53,6 @@ from polonaise.node.embedded import (
 from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, StorageId, TransactionId, counted
 from polonaise.topics import ClusterTopics
 
-_NEAR_US: Final = 10_000_000
-"""Commit times are not told to stand still for less than this, in microseconds: clocks may differ by so much."""
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
 """Bytes of batches that are decoded in another thread and then written with one sync."""
 _SESSIONS_APART: Final = 2**32
@@ -98,7 +96,10 @@ class HowToRestore:
     until_time_us: int | None = None
     """Restore what is before the first batch with a later commit time, in microseconds UTC; None for no such limit.
 
-    Refused if commit times stand still there: then no time cuts all partitions at one moment."""
+    Refused if commit times stand still behind it: then no time cuts all partitions at one moment."""
+    now_us: int | None = None
+    """The time by this machine's clock that `until_time_us` was counted back from, in microseconds UTC; None if that
+    was given as a time."""
     key: Key | None = None
     """The choice of a key; None for the same one, if no time is given and nothing is left out."""
 
@@ -115,10 +116,6 @@ class RestoredPartition:
     cut: Span | None = None
     """The batch that goes beyond the requested last id, and was left out whole; None if there is none."""
     last_crc: int = 0
-    last_time_us: int = 0
-    """The commit time of the last batch, in microseconds UTC; 0 for none."""
-    later: Batch | None = None
-    """The first batch that is left out because of its time, until the one behind it was seen."""
     batches: int = 0
     bytes: int = 0
     session: SessionId = 0
@@ -127,13 +124,8 @@ class RestoredPartition:
     unique_id: int = 0
     """The highest client id in the batches."""
 
-    @property
-    def seen(self) -> tuple[TransactionId, int]:
-        """The last id that was looked at, and the CRC of its batch."""
-        return (self.last, self.last_crc) if self.later is None else (self.later.last, self.later.crc)
-
     def take(self, batch: Batch) -> None:
-        self.last, self.last_crc, self.last_time_us = batch.last, batch.crc, batch.commit_time_us
+        self.last, self.last_crc = batch.last, batch.crc
         self.batches += 1
         self.bytes += batch.length
         self.session = max(self.session, batch.session)
@@ -159,12 +151,14 @@ class _Source:
     pieces: dict[PartitionId, Sequence[FragmentRange]] = field(default_factory=dict)
     last: dict[PartitionId, TransactionId] = field(default_factory=dict)
     """The last id in the store, by partition."""
+    sizes: dict[FragmentName, int] = field(default_factory=dict)
+    """The bytes of each fragment."""
     topics: ClusterTopics | None = None
     """The cluster's topics; None if it had none."""
 
 
 async def restore(
-    store: ObjectStore,
+    store: ObstoreStore,
     directory: str,
     how: HowToRestore,
     tell: Callable[[RestoredPartition], None] = lambda partition: None,
@@ -185,6 +179,10 @@ async def restore(
     source = await _survey(store, how)
     count = _partition_count(source, how)
     cluster_key = secrets.token_bytes(16) if _key(how, source) is Key.NEW else source.cluster_key
+    if how.now_us is not None:
+        await check_now(store, source.pieces, source.sizes, how.now_us)
+    if how.until_time_us is not None:
+        how = replace(how, until=await ids_at(store, source.pieces, source.sizes, how.until_time_us))
     host = RealHost()
     try:
         async with new_directory(host.disk, directory, embedded=not how.nodes):
@@ -296,6 +294,7 @@ async def _survey(store: ObjectStore, how: HowToRestore) -> _Source:
                 f"the fragments in {store} are not of one log: {'; '.join(wrong)}. Move those that do not belong to it "
                 "out of the store, then restore again"
             )
+        source.sizes.update(listed)
         names = [name for name, _ in good]
         source.last[number] = max(name.last for name in names)
         source.pieces[number] = _pieces(store, number, names, source.last[number], how)
@@ -352,15 +351,11 @@ async def _write_partition(
     async with aclosing(_chunks(store, pieces, partition, how)) as chunks:
         first = await anext(chunks, None)
         if first is None:
-            if partition.later is not None:
-                _check_time_moves(partition, partition.later, None)
             return
         async with replicas.partition(partition.partition) as copies:
             await copies.append(first)
             async for chunk in chunks:
                 await copies.append(chunk)
-            if partition.later is not None:
-                _check_time_moves(partition, partition.later, None)
             await copies.finish(partition.session + _SESSIONS_APART)
 
 
@@ -374,7 +369,7 @@ async def _chunks(
         batches = _batches(raw, piece, partition, how)
         while chunk := await asyncio.to_thread(_next_chunk, batches):
             yield chunk
-        if partition.seen[0] < piece.span.last:
+        if partition.last < piece.span.last:
             return  # a limit was reached within this fragment: nothing that follows is restored
 
 
@@ -384,49 +379,19 @@ def _batches(raw: bytes, piece: FragmentRange, partition: RestoredPartition, how
     try:
         for encoded in batches_in(raw):
             batch = Batch.parse(encoded, verify=False)  # it was just encoded, and compared with its CRC
-            last, last_crc = partition.seen
-            if batch.last <= last:
+            if batch.last <= partition.last:
                 continue
-            if (batch.first, batch.previous_crc) != (last + 1, last_crc):
+            if (batch.first, batch.previous_crc) != (partition.last + 1, partition.last_crc):
                 raise HistoryIncomplete(
-                    f"{piece.fragment.path} goes on from another batch than the one that ends at {last}"
+                    f"{piece.fragment.path} goes on from another batch than the one that ends at {partition.last}"
                 )
             if batch.last > last_allowed:
                 partition.cut = Span(batch.first, batch.last) if batch.first <= last_allowed else None
-                return
-            if how.until_time_us is not None and batch.commit_time_us > how.until_time_us:
-                if partition.later is None:
-                    partition.later = batch
-                    continue  # the batch behind it, perhaps in the next fragment, tells whether times stand still
-                _check_time_moves(partition, partition.later, batch)
-                partition.later = None
                 return
             partition.take(batch)
             yield batch
     except FragmentDamaged as error:
         raise FragmentDamaged(f"{piece.fragment.path}: {error.text}") from error
-
-
-def _check_time_moves(partition: RestoredPartition, left_out: Batch, following: Batch | None) -> None:
-    """Raise `BadOption` if commit times stand still at the first batch that is left out because of its time.
-
-    It was committed by a clock that was ahead, and those behind it have its time until the clock had reached it: some
-    of them may have been committed before the time up to which is restored. Two batches never have the same time else.
-    """
-    time_us, wall_us = left_out.commit_time_us, RealClock().wall_us()
-    twice = following is not None and following.commit_time_us == time_us
-    stands_still = twice and time_us - partition.last_time_us > _NEAR_US
-    if not stands_still and time_us <= wall_us + _NEAR_US:
-        return
-    none = partition.last == NO_TRANSACTION
-    before = "none was surely committed before it" if none else f"all up to {partition.last} were committed before it"
-    raise BadOption(
-        f"partition {partition.partition}: commit times stand still from id {left_out.first} on, at "
-        f"{datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(sep=' ', timespec='seconds')}, because a clock was "
-        "ahead: which of these transactions were committed before the given time is not known, so no time cuts all "
-        "partitions at one moment. Give the last id of each partition instead, as PARTITION=ID. Of this one, "
-        f"{before}: --until {partition.partition}={partition.last}"
-    )
 
 
 def _next_chunk(batches: Iterator[Batch]) -> list[Batch]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -14,7 +15,7 @@ from typer import Argument, Option
 from polonaise.cli import inputs
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.log import AnyPartitions, Json, LogAddress, check_there, with_log
-from polonaise.cli.output import judge, print_table, say, say_json, tidy
+from polonaise.cli.output import judge, print_table, say, say_json, tidy, timestamp
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, NotFound, PolonaiseError
@@ -340,7 +341,8 @@ def restore(
     """Make a log again from its fragments, byte for byte. Prints how far each partition was restored.
 
     A batch that goes beyond --until is left out as a whole. --until-time is refused where commit times stand still,
-    because a clock was ahead. The directory holds no log until this has ended; if it is
+    later than that, because a clock was ahead. How long ago is counted by the clock of this machine, and printed as a
+    time on standard error. The directory holds no log until this has ended; if it is
     killed on the way, run it again. An embedded log is opened as embedded:DIRECTORY; with --nodes, the directories are
     those of `polonaise storage run` and the coordinator is file:DIRECTORY/coordinator.
     """
@@ -348,6 +350,12 @@ def restore(
     from polonaise.fragments.store import open_store
 
     how = _how_to_restore(storage, nodes, partitions, until, until_time, new_key=new_key, same_key=same_key)
+    if how.now_us is not None and how.until_time_us is not None:
+        typer.echo(
+            f"--until-time {until_time} is {timestamp(how.until_time_us)} by the clock of this machine: no server was "
+            "asked for its time, and a store has none",
+            err=True,
+        )
 
     def tell(restored: RestoredPartition) -> None:
         number, last, cut = restored.partition, restored.last, restored.cut
@@ -408,19 +416,25 @@ def _how_to_restore(
     same_key: bool,
 ) -> HowToRestore:
     """Return the options of `restore` as a value. Raises `BadOption`."""
+    from polonaise.admin.logs import time_by
     from polonaise.admin.restore import HowToRestore, Key
+    from polonaise.host.real import RealClock
     from polonaise.node.addresses import storage_nodes_of
 
     if new_key and same_key:
         raise BadOption("both --new-key and --same-key: choose one of them")
     if nodes and storage != 1:
         raise BadOption("both --storage and --nodes: --storage is for an embedded log, --nodes for a cluster")
+    when = None if until_time is None else inputs.time_of(until_time)
+    # There is no server to ask for its time.
+    until_time_us = None if when is None else round(time_by(when).timestamp() * 1_000_000)
     return HowToRestore(
         storage=storage,
         nodes=storage_nodes_of(inputs.listed(nodes), "--nodes") if nodes else {},
         partitions=partitions,
         until=None if until is None else inputs.ids_of(until),
-        until_time_us=None if until_time is None else round(inputs.time_of(until_time).timestamp() * 1_000_000),
+        until_time_us=until_time_us,
+        now_us=RealClock().wall_us() if isinstance(when, timedelta) else None,
         key=Key.NEW if new_key else Key.SAME if same_key else None,
     )
 

@@ -142,15 +142,17 @@ def ids_of(texts: list[str]) -> dict[int, int]:
     return ids
 
 
-def time_of(text: str) -> datetime:
-    """Return a time written in ISO 8601 with its zone, or as how long ago it was: 90s, 10m, 2h, 3d.
+def time_of(text: str) -> datetime | timedelta:
+    """Return a time written in ISO 8601 with its zone, or how long ago it is meant to be: 90s, 10m, 2h, 3d.
 
-    Raises `BadOption`.
+    By which clock that is counted is for the command to say: this machine's may be off. Raises `BadOption`.
     """
     ago = _AGO.fullmatch(text)
     try:
         if ago:
-            return datetime.now(UTC) - timedelta(seconds=float(ago[1]) * _SECONDS[ago[2]])
+            length = timedelta(seconds=float(ago[1]) * _SECONDS[ago[2]])
+            _ = datetime.now(UTC) - length  # raises if there is no such time
+            return length
         time = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise BadOption(

@@ -136,7 +136,7 @@ class Connected:
         None before that was measured: a second or two after a server was first asked for something, and with servers
         of a version before 0.2.
         """
-        return self._links.clock_ahead_s() if self.client_id else None
+        return self._links.clock_ahead_s() if self._begun else None
 
     async def start(self) -> None:
         """Read the cluster's description, and begin to mount the view's partitions, or those in `partitions`.

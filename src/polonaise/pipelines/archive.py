@@ -9,12 +9,13 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import polonaise
 from polonaise.admin.archive import batch_left_out, batches_of, check_may_begin, missing_in, own_fragments_of
+from polonaise.admin.logs import time_by
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, BeyondLog
 from polonaise.fragments.mark import is_marked, unmarked
@@ -56,9 +57,9 @@ class HowToArchive:
     until: Mapping[PartitionId, TransactionId] | None = None
     """The last id to archive of each partition, for exactly the partitions that are archived. A batch that ends above
     its partition's id is left out whole. None for no such limit."""
-    until_time: datetime | None = None
-    """Archive what was committed at this time or before. Of later transactions, only own ones may be archived: those
-    before the next one of an application. Needs a time zone. None for no limit."""
+    until_time: datetime | timedelta | None = None
+    """Archive what was committed at this time or before, or so long ago by a server's clock. Of later transactions,
+    only own ones may be archived: those before the next one of an application. Needs a time zone. None for no limit."""
     delta: bool = False
     """Whether to keep the fragments also as a Delta table, with a version for each run that adds some: see
     `deltaarchive`."""
@@ -228,18 +229,21 @@ def _limits(log: Log, numbers: list[PartitionId], how: HowToArchive) -> dict[Par
                 f"partition {number} is committed up to {committed}: nothing can be archived up to {how.until[number]}"
             )
     if how.until_time is not None:
-        return {number: _last_at(log, number, limits[number], how) for number in numbers}
+        time = time_by(how.until_time, log.clock_ahead_s)  # a server's clock is known, because it has answered
+        return {number: _last_at(log, number, limits[number], time, how.timeout_s) for number in numbers}
     return dict(how.until or limits)
 
 
-def _last_at(log: Log, number: PartitionId, committed: TransactionId, how: HowToArchive) -> TransactionId:
-    """Return the last id before the first application's transaction that was committed after `how.until_time`.
+def _last_at(
+    log: Log, number: PartitionId, committed: TransactionId, time: datetime, timeout_s: float
+) -> TransactionId:
+    """Return the last id before the first application's transaction that was committed after `time`.
 
     -1 if nothing comes before that transaction; `committed` if there is no such transaction.
     """
-    if how.until_time is None or how.until_time.tzinfo is None:
-        raise BadOption(f"{how.until_time} has no time zone: give it one, such as datetime(…, tzinfo=UTC)")
-    with log.read_time(number, since=microseconds(how.until_time) + 1, timeout=how.timeout_s) as transactions:
+    if time.tzinfo is None:
+        raise BadOption(f"{time} has no time zone: give it one, such as datetime(…, tzinfo=UTC)")
+    with log.read_time(number, since=microseconds(time) + 1, timeout=timeout_s) as transactions:
         later = next(iter(transactions), None)
     return committed if later is None else min(later.id - 1, committed)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from polonaise.errors import BadOption
@@ -29,13 +29,15 @@ class Until:
 
     ids: Marks | None = None
     """The last id to read of each partition that the job reads; None for no such limit."""
-    time: datetime | None = None
-    """The commit time up to which transactions are read, itself included. Needs a time zone. None for no limit."""
+    time: datetime | timedelta | None = None
+    """The commit time up to which transactions are read, itself included. Needs a time zone. None for no limit.
+
+    Or how long ago that is, by the clock of a server; of a store alone, by that of this machine."""
 
     def __post_init__(self) -> None:
         if self.ids is not None and self.time is not None:
             raise BadOption("Until has both ids and a time: give one of them")
-        if self.time is not None and self.time.tzinfo is None:
+        if isinstance(self.time, datetime) and self.time.tzinfo is None:
             raise BadOption(f"{self.time} has no time zone: give it one, such as datetime(…, tzinfo=UTC)")
 
 

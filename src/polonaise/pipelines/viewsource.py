@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that everybody gives it
 
+from polonaise.admin.logs import time_by
 from polonaise.errors import BadOption, BeyondLog, ClientAhead
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.pipelines.declarations import TableView
@@ -28,6 +30,8 @@ from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+_log = logging.getLogger(__name__)
 
 NAMED_MAX: Final = 20
 """Number of undecodable bodies that a report names, at most. A dead-letter table has all of them."""
@@ -169,7 +173,12 @@ class ViewSource:
         """
         options = read_options({"cluster": self._source.address, **self._read})
         if until.time is not None:
-            options = replace(options, ending_time_us=microseconds(until.time + timedelta(microseconds=1)))
+            history = QueryHistory(options)
+            history.ends()  # with the first answer of a log, a server's clock is known
+            ending = time_by(until.time, None if history.log is None else history.log.clock_ahead_s)
+            if history.log is None and isinstance(until.time, timedelta):
+                _log.warning("%s ago is %s by the clock of this machine: a store has none", until.time, ending)
+            options = replace(options, ending_time_us=microseconds(ending + timedelta(microseconds=1)))
         committed = {partition: span.last for partition, span in QueryHistory(options).wanted().items()}
         if until.ids is None:
             return committed
