@@ -73,7 +73,8 @@ _MUTATIONS = (
 @pytest.mark.parametrize("mutation", _MUTATIONS, ids=lambda mutation: mutation.what)
 def test_effects_that_change_places_break_a_promise(mutation: Mutation) -> None:
     changed = mutated_owner(mutation.module, mutation.old, mutation.new)
-    for bounds in (*QUICK, *SHORT, *BOUNDS):
-        if Exploration(changed, bounds).run().broken:
-            return
+    for states_max in (1_000, 10_000, 10**9):
+        for bounds in (*QUICK, *SHORT, *BOUNDS):
+            if Exploration(changed, bounds).run(states_max=states_max).broken:
+                return
     pytest.fail(f"nobody notices that {mutation.what}")
