@@ -14,9 +14,12 @@ import pytest
 
 import polonaise
 import polonaise.blocking
+from polonaise.admin import coordinatorbackup
+from polonaise.coordination.values import ExpectedServer, ExpectedServers
 from polonaise.errors import CertificateRefused, CertificateUnusable, PolonaiseError, TlsNotSpoken, TlsRequired
 from polonaise.host.certificates import SERVER, STORAGE
-from polonaise.host.tls import TlsFiles
+from polonaise.host.real import RealHost
+from polonaise.host.tls import TlsFiles, TlsIdentity
 from polonaise.node.local import ChildNode, LocalCluster, StartFailed
 from rigs.cluster import running
 from rigs.health import until_engaged
@@ -94,6 +97,32 @@ def test_commands_take_the_files_as_options_or_from_the_environment(cluster: Loc
     assert done.returncode == 1
     assert "[tls_required]" in done.stderr
     assert "--tls-ca" in done.stderr
+
+
+def test_what_is_changed_at_the_coordinator_takes_a_clients_certificate(cluster: LocalCluster, ours: Authority) -> None:
+    """`partition move` asks the new owner as a client does, and no server takes a node's certificate for that."""
+    assert cluster.server is not None
+    options = (*options_of(ours.client("operator")), "--coordinator", cluster.coordinator)
+    done = run_polonaise("partition", "move", 0, "--to", cluster.server.address, "--timeout", 10, *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    done = run_polonaise("server", "remove", "nobody", *options)
+    assert "[bad_option] the cluster misses no server 'nobody'" in done.stderr
+
+
+def test_a_recovery_notices_servers_that_refuse_the_certificate_that_it_needs(
+    cluster: LocalCluster, ours: Authority
+) -> None:
+    """Servers take clients only: one that says so is alive, and may work with the real coordinator."""
+    assert cluster.server is not None
+    files = ours.node("recovers")
+
+    async def look(address: str) -> dict[int, str]:
+        with contextlib.closing(RealHost(tls=TlsIdentity(files, SERVER))) as host:
+            expected = ExpectedServers({"a": ExpectedServer(7, address)})
+            return await coordinatorbackup._running(host, expected, bytes(16), 5.0)
+
+    assert asyncio.run(look(cluster.server.address)) == {7: cluster.server.address}
+    assert asyncio.run(look("127.0.0.1:1")) == {}
 
 
 async def test_a_plain_client_is_told_at_once(cluster: LocalCluster) -> None:

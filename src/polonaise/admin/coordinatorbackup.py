@@ -25,6 +25,7 @@ from polonaise.errors import (
     RECOVER,
     AlreadyInitialized,
     BadOption,
+    CertificateRefused,
     CoordinatorDamaged,
     CoordinatorLost,
     NotInitialized,
@@ -204,9 +205,17 @@ async def _running(
 
     One that is cut off from the storage nodes at this moment may work with the real coordinator all the same.
     """
-    at = sorted({each.address for each in expected.servers.values()}) if expected is not None else []
-    told = await asyncio.gather(*(ask_health(host, each, ROLE_SERVER, cluster_key, timeout_s) for each in at))
-    return {int(each["server"]): address for address, each in zip(at, told, strict=True) if isinstance(each, dict)}
+    # By their addresses: of several that had one, the last is the one that may answer there.
+    last = {each.address: each.server for each in sorted(expected.servers.values())} if expected is not None else {}
+    told = await asyncio.gather(*(ask_health(host, each, ROLE_SERVER, cluster_key, timeout_s) for each in last))
+    running: dict[ServerId, str] = {}
+    for (address, server), each in zip(last.items(), told, strict=True):
+        if isinstance(each, dict):
+            running[int(each["server"])] = address
+        elif isinstance(each, CertificateRefused):
+            # With TLS this command has a server's certificate, and servers take clients: one that says so is running.
+            running[server] = address
+    return running
 
 
 async def _ask_all(

@@ -165,7 +165,7 @@ def partition_move(
         owner = await move_owner(host, opened, number, to, timeout)
         say(f"partition {number} is served by server {owner.server} at {owner.address}, generation {owner.generation}")
 
-    looking.with_coordinator(coordinator, move, as_server=True)
+    looking.with_coordinator(coordinator, move)
 
 
 @partition.command("cancel-change", epilog=EXIT_STATUS)

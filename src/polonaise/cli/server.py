@@ -157,4 +157,4 @@ def server_remove(
         name, removed = await remove_server(opened, server, timeout)
         say(f"server {name}, last at {removed.address}, is not missed any more")
 
-    looking.with_coordinator(coordinator, do, as_server=True)
+    looking.with_coordinator(coordinator, do)
