@@ -297,6 +297,19 @@ async def test_a_server_that_is_gone_is_missed_until_it_is_removed(town: Town, *
 
 
 @in_a_town(partitions=PARTITIONS, servers=2)
+async def test_a_server_that_was_given_another_name_is_told_how_to_take_out_the_one_before(town: Town) -> None:
+    renamed = (await until(town, lambda status: len(status.servers) == 2 and not status.wellness)).servers[0]
+    await town.operator(
+        lambda _, coordinator: coordinator.expect_server("its name before", ExpectedServer(4711, renamed.address))
+    )
+    status = await status_of(town)
+    (before,) = [each for each in status.servers if each.wellness]
+    assert before.name == "its name before"
+    assert f"another server ({renamed.server}) answers at its address" in before.troubles[0]
+    assert "polonaise server remove 4711" in before.troubles[0]
+
+
+@in_a_town(partitions=PARTITIONS, servers=2)
 async def test_a_server_with_a_name_notes_itself_and_tells_whom_it_misses(town: Town) -> None:
     await until(town, lambda status: len(status.servers) == 2 and not status.wellness)
 

@@ -137,7 +137,7 @@ async def test_a_move_to_where_another_node_answers(town: Town) -> None:
     town.cluster.storage[2].crash()
     await asyncio.sleep(5)
     before = town.cluster.service.snapshot()["description"]
-    with pytest.raises(WrongStorageNode, match="storage node storage-2:9000 answers at storage-2:9001"):
+    with pytest.raises(WrongStorageNode, match=r"storage node storage-2:9000 answers at storage-2:9001.*swapped: swap"):
         await _move(town, "storage-1:9000", "storage-2:9001")
     with pytest.raises(WrongRole, match=r"no storage node answers at server-0:7000, but a node of another kind"):
         await _move(town, "storage-1:9000", "server-0:7000")

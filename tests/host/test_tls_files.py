@@ -7,7 +7,7 @@ import os
 import subprocess
 import tempfile
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,21 @@ def refusal(files: TlsFiles) -> str:
     for line in Path(files.key).read_text().splitlines()[1:-1] if os.path.isfile(files.key) else []:
         assert line not in text, "no key material in an error"
     return text
+
+
+def let_expire(ca: str, key: str) -> None:
+    """Write the CA's own certificate anew, as one that has expired; what it issued goes on to be of it."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+
+    signing: Any = serialization.load_pem_private_key(Path(key).read_bytes(), None)
+    old = x509.load_pem_x509_certificate(Path(ca).read_bytes())
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(
+        old.issuer, old.subject, old.public_key(), old.serial_number, now - timedelta(2), now - timedelta(1),
+        list(old.extensions),
+    )  # fmt: skip
+    Path(ca).write_bytes(made.sign(signing, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
 
 def test_a_certificate_says_its_name_its_roles_and_its_last_day(ours: Authority) -> None:
@@ -151,7 +166,32 @@ def test_a_certificate_of_another_ca_is_refused_at_the_start(ours: Authority, tm
 
 
 def test_an_expired_certificate_is_refused_at_the_start(ours: Authority) -> None:
-    assert "has expired: replace its file" in refusal(ours.node(days=EXPIRED_DAYS))
+    now = datetime.now(UTC)
+    said = refusal(ours.node(days=EXPIRED_DAYS))
+    hours = {f"{now + timedelta(minutes=later):%Y-%m-%d %H:%M UTC}" for later in (-1, 0, 1)}
+    assert any(f"has expired on {hour}: replace its file" in said for hour in hours), said
+
+
+def test_an_expired_ca_is_not_told_as_the_certificate_that_it_issued(tmp_path: Path) -> None:
+    """The certificate has years, and its CA has none: the hour is not the certificate's."""
+    files = Authority(tmp_path / "old").node()
+    let_expire(files.ca, f"{tmp_path}/old/ca-key.pem")
+    said = refusal(files)
+    assert "a CA in front of it has expired" in said
+    assert files.ca in said
+
+
+@pytest.mark.parametrize("file", ["ca", "certificate", "key"])
+def test_a_file_that_was_written_in_half_is_named(ours: Authority, file: str) -> None:
+    files = ours.node()
+    path = Path(getattr(files, file))
+    whole = path.read_bytes()
+    for end in (len(whole) // 2, len(whole) - 10):
+        path.write_bytes(whole[:end])
+        said = refusal(files)
+        assert f"{str(path)!r} ends in the middle of a " in said
+        assert "it was not written to its end: write it again" in said
+        assert not [other for other in (files.ca, files.certificate, files.key) if other != str(path) and other in said]
 
 
 def test_a_certificate_without_a_role_is_refused_at_the_start(ours: Authority) -> None:

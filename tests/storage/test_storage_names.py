@@ -30,7 +30,9 @@ async def test_a_node_without_a_name_takes_the_first_one_and_keeps_it_when_the_p
     assert await (await connected(host)).identify("storage-1") == "storage-1"
     await node.restart(power_loss=True)
     owner = await connected(host)
-    with pytest.raises(WrongStorageNode, match=r"storage-1.*reached as storage-2.*polonaise storage move"):
+    with pytest.raises(
+        WrongStorageNode, match=r"storage-1.*reached as storage-2.*polonaise storage move.*swapped: swap them back"
+    ):
         await owner.identify("storage-2")
     assert await owner.identify("storage-1") == "storage-1"
     assert node.node.health()["name"] == "storage-1"
@@ -137,6 +139,7 @@ async def test_a_node_that_is_started_under_another_name_than_its_directorys_doe
     assert isinstance(process.failure, WrongStorageNode)
     assert "directory of storage node storage-1" in process.failure.text
     assert "started as storage-2" in process.failure.text
+    assert "If storage-1 is told the same of storage-2, their directories were swapped" in process.failure.text
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "a" * (NAME_BYTES_MAX + 1)], ids=["empty", "two lines", "long"])

@@ -187,7 +187,8 @@ def not_named(name: StorageId, address: str, told: Told) -> WrongStorageNode | N
         return None
     return WrongStorageNode(
         f"storage node {theirs} answers at {address}, and not {name}: correct the address with `polonaise storage move "
-        f"NAME HOST:PORT`, or start {name} there with its own directory"
+        f"NAME HOST:PORT`, or start {name} there with its own directory. If {name} answers at the address of "
+        f"{theirs}, their directories were swapped: swap them back"
     )
 
 

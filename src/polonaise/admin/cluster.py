@@ -522,7 +522,10 @@ class ClusterObserver:
         if isinstance(answer, dict) and not _is_known(answer):
             return ProtocolError("its health has another form: it may be of another version")
         if isinstance(answer, dict) and answer.get("server") != server:
-            return NotInitialized(f"another server ({answer.get('server')}) answers at its address: this one has ended")
+            return NotInitialized(
+                f"another server ({answer.get('server')}) answers at its address: this one has ended. If it was given "
+                f"another name, or is gone for good, nobody has to miss this one: polonaise server remove {server}"
+            )
         return answer
 
     async def _ask_storage(self, name: StorageId, address: str) -> Told:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import ssl
 import stat
 import time
@@ -28,7 +29,7 @@ from polonaise.host.certificates import (
     VouchedFor,
     said_by,
 )
-from polonaise.host.tlsfaults import OPTIONS, WRONG_PURPOSE, why_untrusted
+from polonaise.host.tlsfaults import EXPIRED, OPTIONS, WRONG_PURPOSE, why_untrusted
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +48,11 @@ _FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 """The most bytes of a file. That of a system's CAs has a quarter of a million."""
 _PATH_MAX: Final = 4096
 """The most characters of a path, which is Linux's limit."""
+
+_BEGIN: Final = re.compile(rb"-----BEGIN [A-Z0-9 ]+-----")
+_END: Final = re.compile(rb"-----END [A-Z0-9 ]+-----")
+_NO_CHECK_TIME: Final = 0x200000
+"""OpenSSL's flag for verifying a certificate whenever it is valid, which Python passes on without a name."""
 
 failures: ContextVar[list[ssl.SSLError]] = ContextVar("failures")
 """The TLS errors of the handshake that the current task has begun, in a list that this task has set before.
@@ -319,6 +325,10 @@ def _check_text(path: str, mark: str, kind: str) -> None:
         raise CertificateUnusable(f"{path!r} has more than {_FILE_BYTES_MAX} bytes: name a file with a {kind} in PEM")
     if mark.encode() not in text:
         raise CertificateUnusable(f"{path!r} holds no {kind} in PEM: name a file with one")
+    if len(_BEGIN.findall(text)) > len(_END.findall(text)):
+        raise CertificateUnusable(
+            f"{path!r} ends in the middle of a {kind}: it was not written to its end: write it again"
+        )
     if kind != "private key":
         return
     if status.st_mode & stat.S_IROTH:
@@ -401,6 +411,8 @@ def _own_certificate(files: TlsFiles) -> Mapping[str, Any]:
     error = _verified(files, ssl.PROTOCOL_TLS_SERVER)
     if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code == WRONG_PURPOSE:
         error = _verified(files, ssl.PROTOCOL_TLS_CLIENT)
+    if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code == EXPIRED:
+        raise CertificateUnusable(_expired(files))
     if isinstance(error, ssl.SSLCertVerificationError):
         raise CertificateUnusable(f"this process's certificate {files.certificate!r} {why_untrusted(error)}") from None
     if isinstance(error, ssl.SSLError):
@@ -408,6 +420,20 @@ def _own_certificate(files: TlsFiles) -> Mapping[str, Any]:
             f"the certificate {files.certificate!r} can't be used ({_reason(error)}): issue another one"
         ) from None
     return error
+
+
+def _expired(files: TlsFiles) -> str:
+    """Return what is told of files with an expired certificate, which may be that of a CA: the hour, if it is known."""
+    remedy = "replace its file, which is read again by itself"
+    verified = _verified(files, ssl.PROTOCOL_TLS_SERVER, _NO_CHECK_TIME)
+    if isinstance(verified, ssl.SSLError):
+        return f"this process's certificate {files.certificate!r} has expired: {remedy}"
+    if (expires_s := said_by(verified).expires_s) > time.time():
+        return (
+            f"a CA in front of it has expired, and not this process's certificate {files.certificate!r} itself: "
+            f"replace that CA's certificate in {files.ca!r}, or behind this process's own"
+        )
+    return f"this process's certificate {files.certificate!r} has expired on {_day(expires_s)}: {remedy}"
 
 
 def _check_use(files: TlsFiles, role: str) -> None:
@@ -421,12 +447,15 @@ def _check_use(files: TlsFiles, role: str) -> None:
             ) from None
 
 
-def _verified(files: TlsFiles, verifier: ssl._SSLMethod) -> Mapping[str, Any] | ssl.SSLError:
+def _verified(files: TlsFiles, verifier: ssl._SSLMethod, flags: int = 0) -> Mapping[str, Any] | ssl.SSLError:
     """Do a handshake in memory with the same files on both sides; return the certificate as `verifier` verified it.
 
-    Return the error instead if the handshake fails. `verifier` is the `ssl.PROTOCOL_…` of the side that verifies.
+    Return the error instead if the handshake fails. `verifier` is the `ssl.PROTOCOL_…` of the side that verifies,
+    `flags` are more of OpenSSL's flags for that.
     """
     server, client = _loaded(files, ssl.PROTOCOL_TLS_SERVER), _loaded(files, ssl.PROTOCOL_TLS_CLIENT)
+    for context in (server, client):
+        context.verify_flags |= flags
     client.check_hostname = False
     (client if verifier is ssl.PROTOCOL_TLS_SERVER else server).verify_mode = ssl.CERT_NONE
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -271,7 +271,8 @@ class StorageNode:
         if given is not None and found != given:
             raise WrongStorageNode(
                 f"{directory} is the directory of storage node {found}, and this node was started as {given}: correct "
-                "the directory or the name"
+                f"the directory or the name. If {found} is told the same of {given}, their directories were swapped: "
+                "swap them back"
             )
         return found
 
@@ -449,8 +450,8 @@ class StorageNode:
             raise WrongStorageNode(
                 f"this is storage node {own}, with the directory {self._settings.directory}, and it is reached as "
                 f"{name}: give each node the address at which its own directory is served (polonaise storage move "
-                "NAME HOST:PORT). Two nodes can't share a directory; one that is to be another node's has to be "
-                "empty first"
+                f"NAME HOST:PORT). If the one that is reached as {own} is {name}, their directories were swapped: swap "
+                "them back. Two nodes can't share a directory; one that is to be another node's has to be empty first"
             )
 
     def _check_serving(self) -> None:
