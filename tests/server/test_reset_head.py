@@ -265,8 +265,10 @@ async def test_a_replica_that_answers_while_the_reset_is_prepared_counts_as_one_
     await wait_until(lambda: len(health(town).get("held", {})) == 2)
     decided_by = SessionStart._decided_by
 
-    async def decided_late(start: SessionStart, reset: HeadReset, held: ReplicaAnswer) -> Decided:
-        decided = await decided_by(start, reset, held)
+    async def decided_late(
+        start: SessionStart, value: PartitionValue, reset: HeadReset, held: ReplicaAnswer
+    ) -> Decided:
+        decided = await decided_by(start, value, reset, held)
         late.let_up()
         await wait_until(lambda: town.cluster.storage_id(late) in start._answers)
         return decided

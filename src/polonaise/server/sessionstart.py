@@ -277,7 +277,7 @@ class SessionStart:
             outcome = await self._until_decided(value)
             while isinstance(outcome, CarryOut):
                 held = self._answers[outcome.reset.source]
-                decided = await self._decided_by(outcome.reset, held)
+                decided = await self._decided_by(value, outcome.reset, held)
                 # Once more, for the same reason: one that has answered meanwhile may prove the end of the log, or know
                 # of more than the operator was shown, and would be cut. And the source may have come back as another.
                 again = await self._until_decided(value)
@@ -290,7 +290,7 @@ class SessionStart:
             for task in fencing:
                 task.cancel()
 
-    async def _decided_by(self, reset: HeadReset, held: ReplicaAnswer) -> Decided:
+    async def _decided_by(self, value: PartitionValue, reset: HeadReset, held: ReplicaAnswer) -> Decided:
         """Return the decision of an operator, once the source of the reset, which has answered with `held`, has shown
         that a batch ends at its id.
 
@@ -310,7 +310,7 @@ class SessionStart:
                 )
             last_crc = batch.crc
         self._carrying = reset
-        self._certain = headreset.certain_of(reset, held)
+        self._certain = headreset.certain_of(value, reset, held)
         return Decided(reset.to, last_crc, (reset.source,))
 
     def _decide(self, value: PartitionValue) -> Decided | Undecided | CarryOut:

@@ -53,9 +53,18 @@ def test_copies_that_were_cut_for_a_reset_prove_nothing_until_it_is_carried_out(
 def test_what_a_source_shares_with_others_is_not_more_once_copies_were_made_from_it() -> None:
     begun = headreset.begun(value(ASKED), 1)
     assert begun.resets == (replace(ASKED, begun=5, certain=1),)
-    assert headreset.certain_of(begun.resets[0], replace(LEFT, confirmed=2)) == 1
+    assert headreset.certain_of(begun, begun.resets[0], replace(LEFT, confirmed=2)) == 1
     later = headreset.begun(replace(begun, session=6), 0)
     assert later.resets == (replace(ASKED, begun=5, certain=0),), "the first session that has cut, and the least"
+
+
+def test_a_source_that_was_not_cut_for_an_earlier_reset_shares_no_more_than_that_has_left() -> None:
+    """What was confirmed to C above 1 was given up while C was away, and others hold another log there since."""
+    earlier = HeadReset(2, "B", 5, 6, session=4, certain=1)
+    source = replace(LEFT, confirmed=5)
+    asked = replace(ASKED, to=5)
+    assert headreset.certain_of(value(earlier, asked), asked, source) == 1
+    assert headreset.certain_of(value(earlier, asked), asked, replace(source, joined=4)) == 5, "it was cut"
 
 
 def test_a_reset_that_was_carried_out_is_written_without_where_it_began() -> None:

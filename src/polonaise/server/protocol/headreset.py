@@ -151,12 +151,13 @@ def begun(value: PartitionValue, certain: TransactionId) -> PartitionValue:
     return replace(value, resets=(*value.resets[:-1], replace(reset, certain=min(reset.certain, certain))))
 
 
-def certain_of(reset: HeadReset, source: ReplicaAnswer) -> TransactionId:
+def certain_of(value: PartitionValue, reset: HeadReset, source: ReplicaAnswer) -> TransactionId:
     """Return the id up to which other copies can be expected to hold the same log as the source of a reset.
 
-    Only what was confirmed to the source: above that its tail may be another one than theirs.
+    Only what was confirmed to the source, and not given up since by a reset that it was not cut for: above that its
+    tail may be another one than theirs.
     """
-    shared = min(source.confirmed, reset.to)
+    shared = min(corrected(value, source).confirmed, reset.to)
     return shared if reset.begun == NO_SESSION else min(shared, reset.certain)
 
 
