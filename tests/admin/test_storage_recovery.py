@@ -47,6 +47,17 @@ def test_the_committed_part_is_copied_and_the_copy_has_joined_no_session(source:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
+def test_a_batch_of_which_an_id_is_confirmed_is_copied_whole(source: Path, tmp_path: Path) -> None:
+    """Servers of earlier versions confirmed an id within a batch when they trimmed there."""
+    (original,) = find(str(source))
+    batch = next(batch for batch in each_unwaited(batches_of(original)) if batch.last > batch.first > 0)
+    confirm(source, batch.first)
+    assert recovered(tmp_path / "b", source) == [(0, batch.last)]
+    (copy,) = find(str(tmp_path / "b"))
+    assert copy.control is not None
+    assert copy.control.promises == Promises(confirmed=batch.last)
+
+
 def test_a_source_may_end_with_a_slash_as_shells_complete_it(source: Path, tmp_path: Path) -> None:
     (copy,) = asyncio.run(recover_storage(f"{tmp_path / 'b'}/", f"{source}/", "b"))
     assert tuple(copy) == (0, 11)

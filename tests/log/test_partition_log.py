@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 
 import pytest
 
@@ -67,15 +68,36 @@ async def test_a_cut_removes_what_is_above_and_the_log_goes_on_from_there(machin
     assert await life(machine, cut) == await life(machine, read)
 
 
-@in_one_life(settings=LogSettings(segment_bytes_max=400))
-async def test_a_cut_inside_of_a_batch_is_refused_and_changes_nothing(machine: Machine, opened: Open) -> None:
-    made = Maker().batches(6, count=3, size=50)
-    await opened.append_each(made)
-    for last in (0, 1, 3, 7, 15):
-        with pytest.raises(OutOfOrder):
-            await opened.log.cut(last)
-    assert opened.slot.cuts == 0
-    assert crcs(await contents(opened.log)) == crcs(made)
+@pytest.mark.parametrize(
+    ("confirmed", "last", "end"),
+    [
+        pytest.param(-1, 1, -1, id="nothing of the first batch is confirmed"),
+        pytest.param(2, 3, 2, id="the batch before is confirmed"),
+        pytest.param(3, 3, 5, id="the batch holds a confirmed id"),
+        pytest.param(4, 3, 5, id="confirmed above the cut"),
+        pytest.param(8, 7, 8, id="all of it is confirmed"),
+        pytest.param(14, 16, 14, id="in the last batch"),
+        pytest.param(15, 16, 17, id="the last batch holds a confirmed id"),
+    ],
+)
+@pytest.mark.parametrize("segment_bytes_max", [400, 1000, 100_000])
+@simulated
+async def test_a_cut_inside_of_a_batch_leaves_all_of_it_if_an_id_in_it_is_confirmed_and_else_nothing(
+    machine: Machine, *, segment_bytes_max: int, confirmed: int, last: int, end: int
+) -> None:
+    made = Maker().batches(6, count=3, size=50, changes=[(b"k", b"v")])
+    kept = [batch for batch in made if batch.last <= end]
+    settings = LogSettings(segment_bytes_max=segment_bytes_max)
+
+    async with opened_on(machine, settings) as opened:
+        await opened.append_each(made)
+        await opened.slot.save(replace(opened.slot.promises, confirmed=confirmed))
+        await opened.log.cut(last)
+        assert (opened.log.last, opened.log.last_crc) == (end, kept[-1].crc if kept else 0)
+    async with opened_on(machine, settings) as opened:
+        assert crcs(await contents(opened.log)) == crcs(kept)
+        assert not opened.slot.promises.may_have_lost
+        await opened.log.append([Maker(end, opened.log.last_crc).batch()])
 
 
 @in_one_life

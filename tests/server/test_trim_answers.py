@@ -16,12 +16,12 @@ async def test_the_first_id_is_the_one_from_which_on_every_replica_holds_the_log
 ) -> None:
     firsts = {"a": [40, 80], "b": [95], "c": [0]}
 
-    async def drop_one(reader: Any, session: Any, name: str, before: int, *, confirm: bool) -> Trimmed:
+    async def drop_one(reader: Any, session: Any, name: str, before: int, certain: int) -> Trimmed:
         first = firsts[name].pop(0)
         return Trimmed(first, not firsts[name])
 
     monkeypatch.setattr(trimming, "_drop_one", drop_one)
     session: Any = SimpleNamespace(engaged=list(firsts), id=1)
     reader: Any = SimpleNamespace(owner=SimpleNamespace(session=session, partition=0))
-    told = await trimming._drop(reader, session, 100)
+    told = await trimming._drop(reader, session, 100, 101)
     assert (told.first, bool(told.done)) == (95, True)

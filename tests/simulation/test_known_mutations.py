@@ -58,6 +58,7 @@ FOUND_BY = {
     "refused-directory-refused-without-a-reason": 13,
     "trim-without-looking-whether-it-is-archived": 47,
     "farewell-before-it-is-committed": 43,
+    "trim-confirms-within-a-batch": 48,
     "trim-above-confirmed": 19,
     "trim-before-it-is-noted": 13,
     "fragments-ahead-not-checked": 11,
@@ -142,6 +143,21 @@ FOUND_BY_TESTS = {
     ),
     "second-stop-counts": (
         "tests/server/protocol/test_giving_up.py::test_a_server_that_was_stopped_twice_was_stopped_both_times"
+    ),
+    "cut-within-a-batch-refused": (
+        "tests/server/test_trims_within_batches.py"
+        "::test_a_copy_with_a_mark_within_a_batch_from_an_earlier_version_is_engaged_again[0]"
+    ),
+    "confirmed-batch-cut": (
+        "tests/storage/test_storage_node.py"
+        "::test_a_copy_that_is_confirmed_within_a_batch_keeps_all_of_that_batch_when_it_is_cut[3-5-False]"
+    ),
+    "source-shares-what-a-reset-has-given-up": (
+        "tests/server/protocol/test_head_reset.py"
+        "::test_a_source_that_was_not_cut_for_an_earlier_reset_shares_no_more_than_that_has_left"
+    ),
+    "confirmed-batch-not-recovered": (
+        "tests/admin/test_storage_recovery.py::test_a_batch_of_which_an_id_is_confirmed_is_copied_whole"
     ),
     "memory-of-lines-not-looked-for": (
         "tests/player/test_json_lines.py"

@@ -21,7 +21,7 @@ from polonaise.host import Host
 from polonaise.link.connection import ANY_CLUSTER
 from polonaise.node.condition import storage_troubles
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED
-from polonaise.wire.messages import Batches, Copy, Done, Flush, ReadBatches, SessionInfo, Store, Stored
+from polonaise.wire.messages import Batches, Copy, CutForReset, Done, Flush, ReadBatches, SessionInfo, Store, Stored
 from rigs.log import KEY, Maker, crcs
 from rigs.storage import Node, Owner, connected, fenced, filled, opened, simulate, simulated
 
@@ -67,6 +67,41 @@ async def test_a_late_copy_is_cut_copied_to_and_joins(host: Host, node: Node) ->
     await later.join(9, good[9].crc)
     assert crcs(await later.read_all()) == crcs(good)
     await later.store(1, maker.batch())
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize(("mark", "last"), [(3, 5), (4, 5), (5, 5)])
+@simulated
+async def test_a_copy_that_is_confirmed_within_a_batch_keeps_all_of_that_batch_when_it_is_cut(
+    host: Host, node: Node, *, mark: int, last: int, restarted: bool
+) -> None:
+    made = Maker().batches(4, count=3)
+    owner = await opened(host)
+    await owner.store(1, *made)
+    await owner.confirm(mark)
+    if restarted:
+        await node.restart()
+    later, info = await fenced(host, 2)
+    assert (info.confirmed, info.max_synced) == (mark, 11)
+    with pytest.raises(OutOfOrder):
+        await later.truncate(2)
+    assert await later.truncate(mark) == Done(last, made[1].crc)
+    assert await later.copy(made[2:]) == Done(11, made[3].crc)
+    await later.join(11, made[3].crc)
+
+
+@simulated
+async def test_a_copy_that_is_cut_within_a_batch_of_which_nothing_is_confirmed_keeps_nothing_of_it(
+    host: Host, node: Node
+) -> None:
+    made = Maker().batches(4, count=3)
+    owner = await opened(host)
+    await owner.store(1, *made)
+    await owner.confirm(2)
+    later, _ = await fenced(host, 2)
+    assert await later.truncate(4) == Done(2, made[0].crc)
+    assert await later.ask(CutForReset(2, 1, NO_SESSION), Done) == Done(2, made[0].crc)
+    assert (await later.fence(2)).confirmed == 1
 
 
 @simulated

@@ -124,10 +124,11 @@ async def _copy(host: Host, control: ControlFile, files: Files) -> RecoveredCopy
     try:
         chunk: list[Batch] = []
         size, last = 0, NO_TRANSACTION
-        # What lies above the confirmed mark may never have been committed: another replica's word decides on that.
+        # What lies above the confirmed mark may never have been committed: another replica's word decides on that. But
+        # a batch is committed as a whole, and servers of earlier versions confirmed ids within one.
         async with aclosing(batches_of(files)) as batches:
             async for batch in batches:
-                if batch.last > bounds.confirmed:
+                if batch.first > bounds.confirmed:
                     break
                 chunk.append(batch)
                 size, last = size + batch.length, batch.last

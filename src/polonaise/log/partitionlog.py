@@ -367,10 +367,11 @@ class PartitionLog:
     async def cut(self, last: TransactionId) -> None:
         """Remove everything above `last`, durably; a crash on the way may leave part of it, but never a gap.
 
-        A log that ends below `last` loses only what is not believed. A cut at -1 leaves a log that begins anew at 0,
-        also of one that was trimmed. Raises `OutOfOrder`, with nothing changed, unless
-        a batch ends at `last`; `DamageFound` for damaged bytes below; `SegmentDamaged` when a segment's preamble can't
-        be read again; and `PartitionUnavailable` when the log has to be opened anew.
+        Of a batch that holds `last` and goes on above it, nothing is left, unless an id in it is confirmed: a batch is
+        committed as a whole, and then all of it stays. A log that ends below `last` loses only what is not believed. A
+        cut at -1 leaves a log that begins anew at 0, also of one that was trimmed. Raises `OutOfOrder`, with nothing
+        changed, if `last` was trimmed; `DamageFound` for damaged bytes below; `SegmentDamaged` when a segment's
+        preamble can't be read again; and `PartitionUnavailable` when the log has to be opened anew.
         """
         self._check_whole()
         last = min(last, self.last)
@@ -378,7 +379,7 @@ class PartitionLog:
             return
         async with self._gate.closed():
             try:
-                target, count, crc = await self._target(last)
+                target, count, last, crc = await self._target(last)
             except DamageFound as error:
                 error.cuts = self.slot.cuts
                 raise
@@ -422,28 +423,29 @@ class PartitionLog:
             raise
         self._retake(target)
 
-    async def _target(self, last: TransactionId) -> tuple[Tail | None, int, int]:
-        """Return the segment that a cut at `last` makes the tail, how many of its batches stay, and the last one's CRC.
+    async def _target(self, last: TransactionId) -> tuple[Tail | None, int, TransactionId, int]:
+        """Return the segment that a cut at `last` makes the tail, how many of its batches stay, and the end of the log.
 
-        Changes nothing. The segment is None if none is to stay: the log has none, or was trimmed and is cut at -1.
-        Raises `OutOfOrder` and `DamageFound` as `cut` does.
+        The end is the last id that stays, and the CRC of its batch. Changes nothing. The segment is None if none is to
+        stay: the log has none, or was trimmed and is cut at -1. Raises `OutOfOrder` and `DamageFound` as `cut` does.
         """
         segments = self.segments
         if self._tail is None or (last == NO_TRANSACTION and segments[0].first > 0):
-            return None, 0, 0
+            return None, 0, last, 0
+        if last < segments[0].first - 1:
+            raise OutOfOrder(f"the log can't be cut at {last}: what lies below {segments[0].first} was trimmed")
         # A segment that begins at `last + 1` stays, without batches: its header already says where the log ends.
-        position = max(bisect_right(segments, last + 1, key=_first) - 1, 0)
-        chosen = segments[position]
-        if position == len(segments) - 1:
+        chosen = segments[bisect_right(segments, last + 1, key=_first) - 1]
+        if chosen.first == self._tail.header.first:
             count = self._tail.batches_up_to(last)
             if count is None:
-                raise OutOfOrder(f"the log can't be cut at {last}: no batch ends there")
+                return await self._target(await self._end_near(chosen, last))
             if not count:
-                return self._tail, 0, chosen.header.previous_crc
+                return self._tail, 0, last, chosen.header.previous_crc
             if count == len(self._tail.index):
-                return self._tail, count, self.last_crc
+                return self._tail, count, last, self.last_crc
             (kept_last,) = await self._reader.read(chosen, last, last, 0)
-            return self._tail, count, kept_last.crc
+            return self._tail, count, last, kept_last.crc
         path = self._reader.path(chosen)
         try:
             file = await self._disk.open(path)
@@ -463,8 +465,17 @@ class PartitionLog:
                 await file.close()
             if bad:
                 raise DamageFound(bad, tail.scanned.last)
-            raise OutOfOrder(f"the log can't be cut at {last}: no batch ends there")
-        return tail, len(tail.index), tail.scanned.last_crc
+            return await self._target(await self._end_near(chosen, last))
+        return tail, len(tail.index), last, tail.scanned.last_crc
+
+    async def _end_near(self, chosen: Segment, last: TransactionId) -> TransactionId:
+        """Return where a cut at `last`, an id within a batch of this segment, ends the log: behind or before the batch.
+
+        Raises `DamageFound` if the batch is damaged.
+        """
+        (batch,) = await self._reader.read(chosen, last, chosen.last, 0)
+        # Servers of earlier versions confirmed any id, also within a batch, and had copies cut there.
+        return batch.last if batch.first <= self.slot.promises.confirmed else batch.first - 1
 
     async def _remove_above(self, target: Tail | None, first: TransactionId) -> None:
         """Remove the segments after `target`, the last one first, so that those left always follow each other.

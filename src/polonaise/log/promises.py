@@ -68,6 +68,7 @@ class Promises:
     confirmed: TransactionId = NO_TRANSACTION
     """The confirmed mark: up to this id, but for what may be lost (`lost_above`), the copy is certainly the log.
 
+    A batch ends there; or, where a server of an earlier version trimmed, it goes on, and is committed as a whole.
     Falls only when the log's head is reset, or the copy is emptied.
     """
     lost_above: TransactionId = UNRESOLVED

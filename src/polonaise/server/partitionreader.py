@@ -149,7 +149,7 @@ class PartitionReader:
                     f"{self.owner.committed}"
                 )
             if batch is None or not batch.first <= transaction <= batch.last:
-                batch = await self._batch_holding(transaction)
+                batch = await self.batch_holding(transaction)
             body = batch.body(transaction)
             size += len(body)
             if size > 4 * self._settings.read_bytes_max + self._settings.inline_bytes_max:
@@ -158,7 +158,7 @@ class PartitionReader:
             crcs.append(batch.data_crcs[transaction - batch.first])
         return encode_bodies(bodies, crcs)
 
-    async def _batch_holding(self, transaction: TransactionId) -> Batch:
+    async def batch_holding(self, transaction: TransactionId) -> Batch:
         """Return the batch that holds a committed transaction, from the cache or as `read_history` reads it.
 
         Raises `PartitionNotReady` if what was sent is not that batch, and what `read_history` raises.

@@ -7,12 +7,11 @@ from typing import Final
 
 from polonaise.errors import BeyondLog, NotArchived, PartitionNotReady, PolonaiseError, ProtocolError
 from polonaise.fragments.protocol.names import fingerprint
-from polonaise.log.batch import Batch
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.protocol.session import Session
 from polonaise.server.storagelinks import expect
-from polonaise.terms import StorageId, TransactionId
+from polonaise.terms import NO_TRANSACTION, StorageId, TransactionId
 from polonaise.wire.messages import Confirm, Done, LogTrimmed, Trim, TrimLog, Trimmed
 
 _STEP_S: Final = 1.0
@@ -43,7 +42,10 @@ async def trim(reader: PartitionReader, request: TrimLog) -> LogTrimmed:
             "it finds in a fragment store itself"
         )
     await _check_archived(reader, reader.history, session, request)
-    return await _drop(reader, session, before)
+    # A replica trims only up to what is confirmed to it, and later it may be cut there: so whole batches are confirmed.
+    # Below 0 there is nothing, for which nothing has to be confirmed.
+    certain = (await reader.batch_holding(before)).last if before else NO_TRANSACTION
+    return await _drop(reader, session, min(before, certain), certain)
 
 
 async def _check_archived(
@@ -62,7 +64,7 @@ async def _check_archived(
             f"partition {partition}: name the same store, and try again"
         )
     if request.before:
-        held = [(await _drop_one(reader, session, name, 0, confirm=True)).first for name in list(session.engaged)]
+        held = [(await _drop_one(reader, session, name, NO_TRANSACTION)).first for name in list(session.engaged)]
         await history.check_opens(partition, [name for name in covering if name.last >= min(held, default=0)])
         await _check_same_log(reader, history, request.before)
 
@@ -72,8 +74,7 @@ async def _check_same_log(reader: PartitionReader, history: ArchivedHistory, bef
 
     Each batch carries the CRC of the one before it, so if that batch is the same in both, everything below it is.
     """
-    raw = await reader.read_history(before, reader.owner.committed, 1)
-    following = Batch.parse(raw)
+    following = await reader.batch_holding(before)
     if not following.first:
         return
     last = following.first - 1
@@ -85,10 +86,11 @@ async def _check_same_log(reader: PartitionReader, history: ArchivedHistory, bef
         )
 
 
-async def _drop(reader: PartitionReader, session: Session, before: TransactionId) -> LogTrimmed:
+async def _drop(reader: PartitionReader, session: Session, before: TransactionId, certain: TransactionId) -> LogTrimmed:
     """Drop one segment of each replica in turn, until none has another one to drop, or `_STEP_S` are over.
 
-    Raises `PartitionNotReady` if the session ended before each replica was asked, or if a replica fails.
+    Each is told first that ids up to `certain`, the end of a batch, are committed. Raises `PartitionNotReady` if the
+    session ended before each replica was asked, or if a replica fails.
     """
     until_s = asyncio.get_running_loop().time() + _STEP_S
     answers: dict[StorageId, Trimmed] = {}
@@ -97,7 +99,8 @@ async def _drop(reader: PartitionReader, session: Session, before: TransactionId
         if not behind:
             break
         for name in behind:
-            answers[name] = await _drop_one(reader, session, name, before, confirm=name not in answers)
+            told = name in answers
+            answers[name] = await _drop_one(reader, session, name, before, NO_TRANSACTION if told else certain)
     if len(answers) < len(session.engaged):
         raise PartitionNotReady(
             f"session {session.id} of partition {reader.owner.partition} ended during a trim: trim again"
@@ -106,15 +109,19 @@ async def _drop(reader: PartitionReader, session: Session, before: TransactionId
 
 
 async def _drop_one(
-    reader: PartitionReader, session: Session, name: StorageId, before: TransactionId, *, confirm: bool
+    reader: PartitionReader,
+    session: Session,
+    name: StorageId,
+    before: TransactionId,
+    certain: TransactionId = NO_TRANSACTION,
 ) -> Trimmed:
     """Have one replica drop its oldest segment if all of it is below `before`.
 
-    With `confirm`, tell it first that `before` is committed.
+    With `certain`, tell it first that ids up to there are committed.
     """
     try:
-        if confirm:
-            expect(await reader.ask(name, Confirm(session.id, before)), Done)
+        if certain != NO_TRANSACTION:
+            expect(await reader.ask(name, Confirm(session.id, certain)), Done)
         return expect(await reader.ask(name, Trim(session.id, before)), Trimmed)
     except PolonaiseError as error:
         raise PartitionNotReady(f"{name} was not trimmed: {error}") from error

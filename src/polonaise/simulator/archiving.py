@@ -22,7 +22,7 @@ from polonaise.simulator.nemesis import Nemesis
 from polonaise.simulator.object_store import SimulatedStore
 from polonaise.simulator.observations import History, Violation
 from polonaise.simulator.observer import SCRUB_S
-from polonaise.terms import PartitionId, TransactionId
+from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 
 def _scrubbing(cluster: Cluster) -> ServerSettings:
@@ -49,6 +49,8 @@ class Archiving:
         cluster.knobs = replace(cluster.knobs, server=_scrubbing(cluster))
         cluster.others.append(Node(cluster, "archivist-0", self.archivist.run))
         nemesis.trouble_store(self.store)
+        self._marks: dict[tuple[str, PartitionId], TransactionId] = {}
+        """The confirmed marks that `check_marks` has looked at, by node and partition."""
 
     @property
     def scrub_s(self) -> float:
@@ -88,6 +90,20 @@ class Archiving:
                 if first > confirmed:
                     expected = f"nothing to be trimmed from {confirmed} on, the confirmed mark"
                     yield Violation("P1 durability", expected, seen)
+
+    def check_marks(self) -> Iterator[Violation]:
+        """Check P11: no replica's confirmed mark lies within a batch, as batches are cut whole."""
+        for node in self._cluster.storage:
+            for partition in range(self._cluster.knobs.partitions):
+                copy = node.promised(partition)
+                mark = copy.promises.confirmed if copy is not None else NO_TRANSACTION
+                if self._marks.get((node.name, partition), NO_TRANSACTION) == mark:
+                    continue
+                self._marks[node.name, partition] = mark
+                for batch in node.replica(partition).batches:
+                    if batch.first <= mark < batch.last:
+                        expected = f"{node.name} to have a mark of partition {partition} at which it can be cut"
+                        yield Violation("P11 availability", expected, f"{mark}, within {batch.first}..{batch.last}")
 
     def batches_below(self, partition: PartitionId, first: TransactionId) -> list[Batch]:
         """Return the batches below `first`, which replicas have trimmed, from the fragments.

@@ -282,6 +282,12 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "",
         "P1: transactions that no fragment holds are trimmed from every replica",
     ),
+    "trim-confirms-within-a-batch": Mutation(
+        "polonaise.server.trimming",
+        "            expect(await reader.ask(name, Confirm(session.id, certain)), Done)\n",
+        "            expect(await reader.ask(name, Confirm(session.id, before)), Done)\n",
+        "P11: a replica knows ids to be committed up to one at which it can't be cut",
+    ),
     "trim-above-confirmed": Mutation(
         _REPLICA,
         "        return [DropBelow(before)]",

@@ -65,6 +65,31 @@ SESSION_MUTATIONS: Final[dict[str, Mutation]] = {
         "else clean\n",
         "P2: a copy keeps what its owner had confirmed, of a log that the source of a reset may not share",
     ),
+    "cut-within-a-batch-refused": Mutation(
+        "polonaise.log.partitionlog",
+        "            if count is None:\n                return",
+        "            if count is None:\n                raise OutOfOrder(f'the log can not be cut at {last}')\n"
+        "                return",
+        "P11: a copy with a mark of an earlier version, within a batch, is never engaged again",
+    ),
+    "confirmed-batch-cut": Mutation(
+        "polonaise.log.partitionlog",
+        "        return batch.last if batch.first <= self.slot.promises.confirmed else batch.first - 1\n",
+        "        return batch.first - 1\n",
+        "P1: a copy that is cut at a mark within a batch loses ids that it knows to be committed",
+    ),
+    "source-shares-what-a-reset-has-given-up": Mutation(
+        "polonaise.server.protocol.headreset",
+        "    shared = min(corrected(value, source).confirmed, reset.to)\n",
+        "    shared = min(source.confirmed, reset.to)\n",
+        "P11: a copy is not cut where the source of a reset holds what an earlier one has given up, and stops the log",
+    ),
+    "confirmed-batch-not-recovered": Mutation(
+        "polonaise.admin.storagerecovery",
+        "                if batch.first > bounds.confirmed:\n",
+        "                if batch.last > bounds.confirmed:\n",
+        "P11: no storage directory can be made of one with a mark of an earlier version, within a batch",
+    ),
     "known-outlives-a-reset": Mutation(
         "polonaise.server.protocol.headreset",
         "    return NOTHING_KNOWN if any(known.committed > reset.certain for reset in missed) else known\n",

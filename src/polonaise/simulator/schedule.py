@@ -365,7 +365,7 @@ class Schedule:
     async def _watch(self) -> None:
         """Check P1 again and again: a quorum of the members holds durably what is known to be committed.
 
-        Also that replicas have trimmed nothing that they must keep.
+        Also that replicas have trimmed nothing that they must keep, and note only marks at which they can be cut.
 
         What an application was told or saw, and what a disk has noted as confirmed, is known to be committed. Spoilt
         disks are not read: each counts as holding it, because it may have held it.
@@ -374,6 +374,7 @@ class Schedule:
             await asyncio.sleep(_WATCH_S)
             if self._archiving is not None:
                 self.history.violations.extend(self._archiving.check_trims())
+                self.history.violations.extend(self._archiving.check_marks())
             for partition, told in enumerate(self.history.told):
                 members = self.cluster.members_of(partition)
                 sound = [node for node in members if node.name not in self.nemesis.spoilt]

@@ -449,7 +449,7 @@ class SessionInfo(Message):
 class Truncate(Message):
     """Has a copy that has not joined `session` cut everything above `last`.
 
-    A batch must end at `last`, unless the copy ends below it or none of it is to stay. Answered with `Done`.
+    Of a batch that goes on above `last`, all stays if an id in it is confirmed, and else nothing. Answered with `Done`.
     """
 
     session: I64
@@ -513,7 +513,7 @@ class Join(Message):
 class Confirm(Message):
     """Tells a copy that its ids up to `low_water_mark` are certainly the log's. Never lowers what was confirmed.
 
-    Answered with `Done`.
+    A batch ends there, except where a server of an earlier version trims. Answered with `Done`.
     """
 
     session: I64

@@ -36,7 +36,10 @@ class StoreBatches:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Remove everything above this id from the log, durably."""
+    """Remove everything above this id from the log, durably.
+
+    Of a batch that goes on above it, all stays if an id in it is confirmed, and else nothing.
+    """
 
     last: TransactionId
 
