@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Table, func, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
+from polonaise.client import applying
 from polonaise.errors import AppendExpired, ClientAhead, DeadlineExceeded, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.terms import Transaction, TransactionId
 from rigs.bankview import ACCOUNTS, Bank, accounts, body, check_fold, journal, open_accounts, transactions
@@ -22,6 +23,8 @@ from rigs.waiting import block_for, nothing_happens_for, time_passes, wait_until
 pytestmark = pytest.mark.slow
 
 WAIT_S = 20.0
+OWN = ["polonaise_marks", "polonaise_marks_given"]
+"""A view's own tables."""
 
 
 @pytest.fixture
@@ -101,6 +104,42 @@ async def test_who_gives_up_waiting_for_a_mount_is_told_that_the_views_database_
         await client.ready(0, timeout=0.1)
     with pytest.raises(AppendExpired, match="can't connect"):
         await client.run(lambda tx: tx.append(b"x"), partition=0, timeout=0.1)
+
+
+@pytest.mark.parametrize("more", [0, 1, 20], ids=["nothing more", "one more", "a run"])
+async def test_a_view_whose_own_tables_are_gone_says_so_steadily(
+    world: World, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, more: int
+) -> None:
+    """Not in turns with the database's own words, whether it is looked at now and then, asked, or applied to."""
+    monkeypatch.setattr(applying, "_LOOK_S", 0.2)
+    open_accounts(url, 2)
+    view = Bank(url)
+    client = await world.client(view=view)
+    fill(world, 0, 10)
+    await client.wait_applied(9, 0, timeout=WAIT_S)
+    execute(url, *(f"ALTER TABLE {name} RENAME TO aside_{name}" for name in OWN))
+    if more:
+        fill(world, 0, more)
+    told: list[str] = []
+    await wait_until(lambda: client.trouble(0) is not None, WAIT_S)
+
+    def tell() -> bool:
+        told.append(str(client.trouble(0)))
+        return len(told) > 300
+
+    await wait_until(tell)
+    assert set(told) == {told[0]}
+    assert "[view_unavailable] " in told[0]
+    assert "polonaise_marks" in told[0]
+    assert "was there and is gone" in told[0]
+    assert not [record for record in caplog.records if record.exc_info]
+    assert sum("waits for its view" in record.getMessage() for record in caplog.records) <= 2, "once for each partition"
+    assert not view.failures
+    execute(url, *(f"ALTER TABLE aside_{name} RENAME TO {name}" for name in OWN))
+    fill(world, 0, 1)
+    await client.wait_applied(10 + more, 0, timeout=WAIT_S)
+    await wait_until(lambda: client.trouble(0) is None, WAIT_S)
+    check_fold(url, {0: 11 + more, 1: 0})
 
 
 async def test_a_database_that_goes_away_is_waited_for(world: World) -> None:

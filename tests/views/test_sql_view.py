@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, create_engine, event, func, select
-from sqlalchemy.exc import DatabaseError, InvalidRequestError, OperationalError
+from sqlalchemy.exc import DatabaseError, OperationalError
 
 import polonaise
 from polonaise import testing
@@ -615,8 +615,6 @@ async def test_marks_that_were_put_aside_are_missed_by_all_and_made_by_none(
 ) -> None:
     await view.apply_run(transactions(4))
     execute(url, "ALTER TABLE polonaise_marks RENAME TO aside")
-    with pytest.raises(DatabaseError):
-        await view.apply_run(transactions(2, first=4))
     for _ in range(2):
         with pytest.raises(ViewUnavailable, match=r"polonaise_marks was there and is gone"):
             await view.apply_run(transactions(2, first=4))
@@ -658,8 +656,6 @@ async def test_tables_that_go_under_a_view_are_made_by_the_next_process_only(
 ) -> None:
     await view.apply_run(transactions(4))
     execute(url, *(how.format(name) for name in gone))
-    with pytest.raises(DatabaseError):
-        await view.high_water_mark(0)
     for _ in range(2):
         with pytest.raises(ViewUnavailable, match=r"polonaise_marks.* was there and is gone, and is not made again"):
             await view.high_water_mark(0)
@@ -709,10 +705,9 @@ async def test_marks_of_another_shape_that_are_made_under_a_view_are_refused(
         "CREATE TABLE polonaise_marks (partition INT, high_water_mark BIGINT, cluster TEXT)",
         f"INSERT INTO polonaise_marks VALUES {rows}",
     )
-    with pytest.raises((InvalidRequestError, TypeError)):
-        await view.high_water_mark(0)
-    with pytest.raises(ViewUnavailable, match="table polonaise_marks is of another shape"):
-        await view.high_water_mark(0)
+    for _ in range(2):
+        with pytest.raises(ViewUnavailable, match="table polonaise_marks is of another shape"):
+            await view.high_water_mark(0)
     with pytest.raises(ViewUnfit, match="table polonaise_marks is of another shape"):
         await views(sqlite_url).high_water_mark(0)
 

@@ -23,6 +23,10 @@ _DONE_AGAIN: Final = (
 )
 
 
+class MarksUnreadable(ViewUnavailable):
+    """The table of marks can't be read, as when it is gone: what is wrong with the tables says more."""
+
+
 class Reached:
     """The highest mark of each partition that a view has told its client, and whether a state of the database has it.
 
@@ -108,7 +112,7 @@ class Reached:
         except (DBAPIError, sqlite3.Error) as error:
             if trouble_in(error) is not None:
                 raise
-            raise ViewUnavailable(
+            raise MarksUnreadable(
                 f"table {self._table.fullname}, which says what was applied, can't be read: {first_line(error)}"
             ) from error
 

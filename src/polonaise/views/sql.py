@@ -13,12 +13,13 @@ from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy import Connection, Engine, MetaData, Table
 from sqlalchemy.engine import URL
+from sqlalchemy.exc import SQLAlchemyError
 
 from polonaise.client.protocol.oncekeys import OnceRecord
 from polonaise.errors import BadOption, ViewUnavailable, WorkerFenced
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.views.database import Database
-from polonaise.views.databaseerrors import translated
+from polonaise.views.databaseerrors import translated, trouble_in
 from polonaise.views.dialects import check_names
 from polonaise.views.fences import Fences
 from polonaise.views.fitness import check_tables, create_tables, unfit_for_now
@@ -26,7 +27,7 @@ from polonaise.views.lostmarks import LostMarks, check_kept, check_rows_kept
 from polonaise.views.marks import Marks, first_row
 from polonaise.views.oncetable import OnceKept
 from polonaise.views.portions import Portion
-from polonaise.views.reached import Reached
+from polonaise.views.reached import MarksUnreadable, Reached
 from polonaise.views.worker import Worker, end_all
 from polonaise.views.writerconnection import WriterConnection
 
@@ -280,7 +281,7 @@ class SqlView:
 
     async def high_water_mark(self, partition: PartitionId) -> TransactionId:
         """Return the last id of the partition that is applied in the database; -1 for none."""
-        return await self._do(partition, self._told_mark, partition)
+        return await self._do(partition, self._prepare, self._told_mark, partition)
 
     async def stepped_back(self) -> Collection[PartitionId]:
         """Return the partitions of which the database has less than it had. A client asks now and then.
@@ -289,7 +290,7 @@ class SqlView:
         """
         if (marks := self._reached.now()) and self._workers:
             try:
-                await self._do(next(iter(marks)), self._look)
+                await self._do(next(iter(marks)), self._prepare, self._look)
             except ViewUnavailable:
                 if not self._reached.behind:
                     raise
@@ -304,7 +305,7 @@ class SqlView:
 
     async def take_over(self, partition: PartitionId) -> tuple[TransactionId, int]:
         """Fence the workers that had the partition before. Return the mark, and the epoch to apply under."""
-        return await self._do(partition, self._take_over, partition)
+        return await self._do(partition, self._prepare_fences, self._take_over, partition)
 
     async def apply_run_under(self, epoch: int, run: Sequence[Transaction]) -> TransactionId:
         """Apply a run as `apply_run` does, under an epoch of its partition. Return the mark reached.
@@ -330,15 +331,41 @@ class SqlView:
         self._reached.forget()
         self._database.close()
 
-    async def _do(self, partition: PartitionId, work: Callable[..., T], *args: Any) -> T:
+    async def _do(
+        self, partition: PartitionId, prepare: Callable[[WriterConnection], None], work: Callable[..., T], *args: Any
+    ) -> T:
         """Run the work in the thread of the partition; threads may serve several partitions."""
-        return await self._worker_of(partition).do(work, *args)
+        return await self._worker_of(partition).do(self._done, prepare, work, *args)
+
+    def _done(
+        self,
+        writer: WriterConnection,
+        prepare: Callable[[WriterConnection], None],
+        work: Callable[..., T],
+        *args: Any,
+    ) -> T:
+        """Return the result of the work, for which `prepare` makes and checks the tables.
+
+        An error that is no trouble of the database's may come of tables that are gone or others by now: then what is
+        wrong with them is raised in its place, at once and with each try, so that the client tells that steadily.
+        """
+        try:
+            prepare(writer)
+            return work(writer, *args)
+        except (SQLAlchemyError, TypeError, MarksUnreadable) as error:
+            if trouble_in(error) is None and writer.usable:
+                self._look_again()
+                prepare(writer)
+            raise
 
     async def _apply_some(self, run: Sequence[Transaction], epoch: int | None) -> TransactionId:
         partition = run[0].partition
         portion = self._portions.setdefault(partition, Portion())
         worker = self._worker_of(partition)
-        return await worker.do_some(run, portion, lambda writer, some: self._apply(writer, some, epoch))
+        prepare = self._prepare if epoch is None else self._prepare_fences
+        return await worker.do_some(
+            run, portion, lambda writer, some: self._done(writer, prepare, self._apply, some, epoch)
+        )
 
     def _worker_of(self, partition: PartitionId) -> Worker:
         self._database.check_process()
@@ -366,7 +393,6 @@ class SqlView:
 
     def _read_mark(self, writer: WriterConnection, partition: PartitionId) -> TransactionId:
         """Return the partition's mark, after writing its first row if it has none."""
-        self._prepare(writer)
         marks, read = self._marks, partial(self._marks.read, cluster=self._cluster)
         with writer.transaction() as db:
             mark = read(db, partition)
@@ -384,7 +410,6 @@ class SqlView:
         return first_row(writer, marks.table, partition, add, read)
 
     def _take_over(self, writer: WriterConnection, partition: PartitionId) -> tuple[TransactionId, int]:
-        self._prepare_fences(writer)
         while True:
             with writer.transaction() as db:
                 epoch = self._fences.take_over(db, partition)
@@ -398,10 +423,6 @@ class SqlView:
 
     def _apply(self, writer: WriterConnection, run: Sequence[Transaction], epoch: int | None) -> TransactionId:
         """Apply the run and move the mark in one SQL transaction; return the mark reached."""
-        if epoch is None:
-            self._prepare(writer)
-        else:
-            self._prepare_fences(writer)
         if self._apply_whole(writer, run, epoch):
             self._reached.note(run[0].partition, run[-1].id)
             return run[-1].id
