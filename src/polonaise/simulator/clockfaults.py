@@ -33,7 +33,10 @@ class ClockFaults:
         self._wrong: set[Node] = set()
         self._under_way: list[asyncio.Task[None]] = []
         self._known: list[list[tuple[TransactionId, int]]] = [[] for _ in range(cluster.knobs.partitions)]
-        """By partition: ids, rising, each with the true time at which somebody first knew that it is committed."""
+        """By partition: ids, rising, each with the true time at which somebody first knew that it is committed. Of the
+        log as it was after `_resets`."""
+        self._resets = [0] * cluster.knobs.partitions
+        """By partition: the resets of the head that `_known` was cut by."""
         self._history = history
         history.true_us = lambda: cluster.world.true_us
         history.told_checks.append(self._told)
@@ -71,12 +74,20 @@ class ClockFaults:
             self._set_right(node)
 
     def _told(self, partition: PartitionId) -> None:
-        self._known[partition].append((self._history.told[partition], self._world.true_us))
+        self._known_in(partition).append((self._history.told[partition], self._world.true_us))
+
+    def _known_in(self, partition: PartitionId) -> list[tuple[TransactionId, int]]:
+        """Return what is known of a partition, without what resets of its head have given up: that was another log."""
+        known, kept = self._known[partition], self._history.kept_by_resets[partition]
+        if (before := self._resets[partition]) < len(kept):
+            self._resets[partition] = len(kept)
+            del known[bisect_left(known, (min(kept[before:]) + 1, 0)) :]
+        return known
 
     def check(self, log: FinalLog) -> Iterator[Violation]:
         """P3: each commit time lies between the append and its commit, as far as clocks may be off."""
         off_us = int(self._cluster.knobs.server.clock_off_s_max * 1e6) + _SLACK_US
-        known, latest_us = self._known[log.partition], 0
+        known, latest_us = self._known_in(log.partition), 0
         for batch in log.batches:
             place = bisect_left(known, (batch.last, 0))
             if place < len(known) and batch.commit_time_us > known[place][1] + off_us:
