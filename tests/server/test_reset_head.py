@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from polonaise.admin.headresets import (
     HeldCopy,
     ask_reset,
     await_reset,
+    check_end,
     decision,
     decisions_from,
     head_state,
@@ -46,10 +48,16 @@ def health(town: Town) -> dict[str, Any]:
     return told[0] or {} if told else {}
 
 
-async def reset(town: Town, to: int, source: str | None = None, seconds: float = 60.0) -> HeadOutcome:
+async def reset(
+    town: Town, to: int, source: str | None = None, seconds: float = 60.0, *, checked: bool = True
+) -> HeadOutcome:
+    """Decide and wait; `checked` is False where the source does not answer to operators, or is too old to tell."""
+
     async def do(host: Any, coordinator: Any) -> HeadOutcome:
         state = await head_state(host, coordinator, 0, 2.0)
         decided = decision(state, to, source, host.clock.wall_us())
+        if checked:
+            await check_end(host, coordinator, state, decided, 2.0)
         await ask_reset(coordinator, state, decided, 20.0)
         return await await_reset(host, coordinator, state, decided, seconds)
 
@@ -188,6 +196,36 @@ async def test_an_id_that_no_replica_holds_is_refused_and_nothing_is_changed(tow
     with pytest.raises(HeadNotReset, match="holds ids up to -1"):
         await reset(town, 1, town.name(1))
     assert town.cluster.partition_value(0).resets == ()
+
+
+async def append_at_once(town: Town, *bodies: bytes) -> None:
+    """Append these in one batch."""
+
+    async def main(log: Log) -> None:
+        await asyncio.gather(*(log.append(body, 0) for body in bodies))
+
+    await town.application("writer", main)
+
+
+@in_a_town
+async def test_an_id_within_a_batch_is_refused_with_its_neighbours_and_nothing_is_changed(town: Town) -> None:
+    await town.append(b"0")
+    await append_at_once(town, b"1", b"2", b"3")
+    await lost_majority(town)
+    with pytest.raises(HeadNotReset, match=r"no batch ends there.*The ids 1 to 3 are one: choose --to 0 or --to 3"):
+        await reset(town, 2)
+    assert town.cluster.partition_value(0).resets == ()
+    assert (await reset(town, 3)).carried_out
+
+
+@in_a_town
+async def test_a_reset_that_is_not_carried_out_says_what_it_waits_for_and_promises_nothing(town: Town) -> None:
+    await append_at_once(town, b"0", b"1", b"2")
+    await lost_majority(town)
+    with pytest.raises(DeadlineExceeded, match=r"within 20 s\..*What keeps it: .*no batch ends there") as raised:
+        await reset(town, 1, seconds=20.0, checked=False)
+    assert "as soon as" not in raised.value.text
+    assert (await reset(town, 2)).carried_out, "another decision replaces it"
 
 
 def test_a_reset_waits_for_its_source_and_says_why() -> None:

@@ -279,6 +279,10 @@ FOUND_BY_TESTS = {
         "tests/server/protocol/test_order_registers.py"
         "::test_registers_that_change_for_ever_take_the_room_of_their_present_values_only"
     ),
+    "reset-within-a-batch-written-down": (
+        "tests/server/test_reset_head.py"
+        "::test_an_id_within_a_batch_is_refused_with_its_neighbours_and_nothing_is_changed"
+    ),
     "reset-cuts-at-own-marks": (
         "tests/server/protocol/test_head_reset.py"
         "::test_copies_are_cut_where_the_source_of_a_reset_surely_shares_their_log_and_not_at_their_own_marks"

@@ -1,4 +1,4 @@
-"""An operator may ask a storage node for its health, and nothing else; copies are emptied in the role of a server."""
+"""An operator may ask a storage node for its health, and where batches end. Servers alone have copies emptied."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from polonaise.errors import ConnectionLost, Fenced, PolonaiseError, UnknownPart
 from polonaise.host import Host
 from polonaise.link.connection import Connection, connect, hello
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED
+from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
     ROLE_OPERATOR,
     ROLE_SERVER,
     ROLE_STORAGE,
+    BatchFound,
     CopyEmptied,
     EmptyCopy,
+    FindBatch,
     Health,
     HealthIs,
     LastSessionInfo,
@@ -65,10 +68,24 @@ async def test_an_operator_learns_how_a_node_is(host: Host, node: Node) -> None:
 async def test_an_operator_who_asks_for_more_is_refused_and_starts_no_session(host: Host, node: Node) -> None:
     owner = await opened(host)
     asking = await operator(host)
-    with pytest.raises(ConnectionLost, match="health only"):
+    with pytest.raises(ConnectionLost, match="health and batches only"):
         await asking.request(LastSessionInfo(99), partition=PARTITION, deadline_s=DEADLINE_S)
     assert (await owner.ask(LastSessionInfo(2), SessionInfo)).fence < 99
     assert (await health(await operator(host)))["partitions"] == 1, "the node goes on"
+
+
+@simulated(cluster_key=KEY)
+async def test_an_operator_learns_in_no_session_which_batch_holds_an_id(host: Host, node: Node) -> None:
+    owner = await filled(host, Maker().batches(3, count=4))
+    asking = await operator(host)
+
+    async def found(transaction: int) -> Message:
+        return await asking.request(FindBatch(transaction), partition=PARTITION, deadline_s=DEADLINE_S)
+
+    assert [await found(id) for id in (4, 6, 7)] == [BatchFound(4, 7)] * 3
+    assert [await found(id) for id in (12, 99, -1)] == [BatchFound(NO_TRANSACTION, NO_TRANSACTION)] * 3
+    await owner.confirm(11)
+    assert (await owner.ask(LastSessionInfo(2), SessionInfo)).confirmed == 11, "the session is not disturbed"
 
 
 @simulated
@@ -134,7 +151,7 @@ async def test_an_operator_empties_no_copy_that_a_later_session_has_asked(host: 
 @simulated(cluster_key=KEY)
 async def test_an_operator_may_not_have_copies_emptied(host: Host, node: Node) -> None:
     owner = await opened(host)
-    with pytest.raises(ConnectionLost, match="health only"):
+    with pytest.raises(ConnectionLost, match="health and batches only"):
         await emptied(host, 9, ROLE_OPERATOR)
     assert (await owner.fence(2)).fence == 2
 

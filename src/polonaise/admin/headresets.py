@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, TypeVar
 
-from polonaise.admin.asking import answered, ask_health, server_said
+from polonaise.admin.asking import answered, ask_health, connected, server_said
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import HeadReset, Owner, PartitionValue, Versioned
-from polonaise.errors import CoordinatorUnavailable, DeadlineExceeded, HeadNotReset, PolonaiseError
+from polonaise.errors import CoordinatorUnavailable, DeadlineExceeded, HeadNotReset, HistoryTrimmed, PolonaiseError
 from polonaise.host import Host
-from polonaise.server.protocol.headreset import RESETS_MAX, carried_out
+from polonaise.server.protocol.headreset import RESETS_MAX, carried_out, no_batch_ends
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, SessionId, StorageId, TransactionId
-from polonaise.wire.messages import ROLE_SERVER
+from polonaise.wire.messages import ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE, BatchFound, FindBatch
 
 _TURNS_MAX: Final = 16
 """The most partitions that are asked about, or reset, at the same time."""
@@ -185,6 +185,30 @@ def decision(state: HeadState, to: TransactionId, source: StorageId | None, aske
     return replace(reset, known=max(reset.known, asked.known), begun=asked.begun, certain=asked.certain)
 
 
+async def check_end(host: Host, coordinator: Coordinator, state: HeadState, reset: HeadReset, timeout_s: float) -> None:
+    """Ask the storage node of the reset's source whether a batch ends at its id. Raises `HeadNotReset` if none does.
+
+    The owner looks as well before it cuts anything. So a node that does not answer here, within `timeout_s` seconds, or
+    is of an earlier version, keeps nobody from deciding. Raises `CoordinatorUnavailable`.
+    """
+    if reset.to == NO_TRANSACTION:
+        return
+    cluster = await answered(coordinator, coordinator.describe(), timeout_s)
+    address = cluster.address_of(reset.source)
+    try:
+        async with connected(host, address, ROLE_STORAGE, ROLE_OPERATOR, cluster.key, timeout_s) as connection:
+            asked = FindBatch(reset.to)
+            found = await connection.request(asked, partition=state.partition, deadline_s=timeout_s)
+    except HistoryTrimmed as error:
+        raise HeadNotReset(
+            f"the head can't be reset to {reset.to} by the copy on {reset.source}, as {error.text}; nothing was changed"
+        ) from error
+    except PolonaiseError:
+        return
+    if isinstance(found, BatchFound) and found.first <= reset.to < found.last:
+        raise HeadNotReset(f"{no_batch_ends(reset, found.first, found.last)}. Nothing was changed")
+
+
 async def ask_reset(coordinator: Coordinator, state: HeadState, reset: HeadReset, timeout_s: float) -> None:
     """Write the decision for the partition's owner. The same one again changes nothing.
 
@@ -237,8 +261,8 @@ async def await_reset(
         await asyncio.sleep(_LOOK_S)
     raise DeadlineExceeded(
         f"the reset of partition {state.partition} to {reset.to} was written down, and not carried out within "
-        f"{timeout_s:g} s: it is as soon as a quorum of its members answers, among them {reset.source}. It waits for: "
-        f"{why}"
+        f"{timeout_s:g} s. The partition's owner goes on trying until it is, or until another reset-head replaces it. "
+        f"What keeps it: {why}"
     )
 
 

@@ -90,7 +90,7 @@ async def _reset_one(
     *,
     as_json: bool,
 ) -> None:
-    from polonaise.admin.headresets import ask_reset, await_reset, decision, head_state
+    from polonaise.admin.headresets import ask_reset, await_reset, check_end, decision, head_state
 
     state = await head_state(host, opened, number, min(timeout, looking.TIMEOUT_S))
     if not as_json:
@@ -100,6 +100,7 @@ async def _reset_one(
             say_json(state.document())
         return
     reset = decision(state, to, source, host.clock.wall_us())
+    await check_end(host, opened, state, reset, min(timeout, looking.TIMEOUT_S))
     _confirm(_told(state, reset), to, confirm, as_json=as_json)
     await ask_reset(opened, state, reset, timeout)
     outcome = await await_reset(host, opened, state, reset, timeout)

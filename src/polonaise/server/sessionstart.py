@@ -299,15 +299,16 @@ class SessionStart:
         if reset.to == NO_TRANSACTION:
             last_crc = 0
         else:
-            request = ReadBatches(self._session, reset.to, reset.to, self._settings.copy_bytes, 1, 0)
+            # The batch that holds the id alone, wherever it ends.
+            request = ReadBatches(self._session, reset.to, held.max_synced, 1, 1, 0)
             answer = expect(await self._ask(reset.source, request), Batches)
-            batch = Batch.parse(answer.payload[0]) if answer.payload else None
-            if batch is None or batch.last != reset.to:
+            if not answer.payload:
                 raise PartitionNotReady(
-                    f"the head can't be reset to {reset.to}: on {reset.source} no batch ends there, and batches are "
-                    "kept whole; choose the last id that it holds, or the end of a batch as `polonaise segment dump` "
-                    "shows it"
+                    f"{reset.source} sent no batch with {reset.to}, to which the head is to be reset"
                 )
+            batch = Batch.parse(answer.payload[0])
+            if batch.last != reset.to:
+                raise PartitionNotReady(headreset.no_batch_ends(reset, batch.first, batch.last))
             last_crc = batch.crc
         self._carrying = reset
         self._certain = headreset.certain_of(value, reset, held)

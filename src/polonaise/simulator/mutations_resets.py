@@ -40,6 +40,12 @@ RESET_MUTATIONS: Final[dict[str, Mutation]] = {
         "    earlier: list[HeadReset] = []\n",
         "P13: a reset that gives up the record of an earlier one does not tell of that",
     ),
+    "reset-within-a-batch-written-down": Mutation(
+        "polonaise.admin.headresets",
+        "    if isinstance(found, BatchFound) and found.first <= reset.to < found.last:\n",
+        "    if isinstance(found, BatchFound) and found.last < reset.to:\n",
+        "P11: a reset that is never carried out is written down, and its operator waits for nothing",
+    ),
     "reset-carried-out-twice": Mutation(
         _DECISIONS,
         "    return replace(value, engagements=engagements, resets=(*done, reset))\n",

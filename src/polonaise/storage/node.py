@@ -52,6 +52,7 @@ from polonaise.wire.messages import (
     Copy,
     CutForReset,
     EmptyCopy,
+    FindBatch,
     Health,
     HealthIs,
     Identified,
@@ -333,8 +334,8 @@ class StorageNode:
 
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
         """Bring a server's message to its replica's queue, or answer it, or an operator's, beside the queue."""
-        if self._operators and connection in self._operators and not isinstance(message, Health):
-            raise ProtocolError(f"an operator may ask for health only, and sent {type(message).__name__}")
+        if self._operators and connection in self._operators and not isinstance(message, Health | FindBatch):
+            raise ProtocolError(f"an operator may ask for health and batches only, and sent {type(message).__name__}")
         if self._strangers_told and connection in self._strangers_told and not isinstance(message, TellNoted):
             raise ProtocolError(f"a server that names no cluster may ask for notes only: {type(message).__name__}")
         if isinstance(message, _QUEUED):

@@ -45,6 +45,7 @@ from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, Transaction
 from polonaise.wire.codec import Message, Payload
 from polonaise.wire.messages import (
     Batches,
+    BatchFound,
     Confirm,
     Copy,
     CopyEmptied,
@@ -53,6 +54,7 @@ from polonaise.wire.messages import (
     DigestIs,
     Done,
     EmptyCopy,
+    FindBatch,
     GetRegisters,
     Join,
     LastSessionInfo,
@@ -72,7 +74,7 @@ _log = logging.getLogger(__name__)
 _ENTRY_BYTES: Final = 512
 """The memory that a waiting message takes beside its payload, in bytes, estimated generously."""
 
-ReplicaRead: TypeAlias = ReadBatches | GetRegisters | Digest
+ReplicaRead: TypeAlias = ReadBatches | GetRegisters | Digest | FindBatch
 """A request that only reads, and so is answered beside the queue."""
 
 
@@ -489,6 +491,11 @@ class PartitionReplica:
                 return RegistersAre(log.last, log.registers_snapshot())
             case Digest():
                 return DigestIs(read.last, *await digest(log, read.first, read.last))
+            case FindBatch():
+                found = await log.read(read.transaction, log.last, bytes_max=1)
+                return (
+                    BatchFound(found[0].first, found[0].last) if found else BatchFound(NO_TRANSACTION, NO_TRANSACTION)
+                )
 
     def _detail(self, error: PolonaiseError) -> int:
         """Return the number that goes with an error.
@@ -522,8 +529,8 @@ class PartitionReplica:
 
 
 def _check_session(replica: Replica, read: ReplicaRead) -> None:
-    """Raise the refusal if the replica does not obey the session of this read."""
-    refusal = replica.refusal(read.session)
+    """Raise the refusal if the replica does not obey the session of this read; an operator's is of none."""
+    refusal = None if isinstance(read, FindBatch) else replica.refusal(read.session)
     if refusal is not None:
         raise refusal.error
 

@@ -674,3 +674,21 @@ class NotedAre(Message):
     """The answer to `TellNoted`: a JSON document."""
 
     document: Blob
+
+
+@message(97)
+class FindBatch(Message):
+    """Asks a storage node, for an operator and in no session, which batch of its copy holds a transaction.
+
+    Answered with `BatchFound`. Nodes of earlier versions refuse it.
+    """
+
+    transaction: I64
+
+
+@message(98)
+class BatchFound(Message):
+    """The answer to `FindBatch`: the first and the last id of that batch; NO_TRANSACTION twice if the copy has none."""
+
+    first: I64
+    last: I64

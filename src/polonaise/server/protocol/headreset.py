@@ -42,6 +42,15 @@ class Withheld:
     why: str
 
 
+def no_batch_ends(reset: HeadReset, first: TransactionId, last: TransactionId) -> str:
+    """Return why the head can't be reset to an id within the batch of the ids `first` to `last`, and to what it can."""
+    return (
+        f"the head can't be reset to {reset.to}: on {reset.source} no batch ends there, and batches are kept whole. "
+        f"The ids {first} to {last} are one: choose --to {first - 1} or --to {last} with `polonaise partition "
+        "reset-head`"
+    )
+
+
 def pending(value: PartitionValue) -> HeadReset | None:
     """Return the reset that no session has carried out yet; None if there is none."""
     return value.resets[-1] if value.resets and value.resets[-1].is_pending else None
