@@ -13,8 +13,12 @@ import polonaise
 from polonaise.admin.restore import HowToRestore, Key, restore
 from polonaise.cli.inputs import ids_of
 from polonaise.errors import BadOption
+from polonaise.fragments.committimes import last_at
+from polonaise.fragments.objects import fragments_of
+from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.fragments.store import ObstoreStore
-from rigs.restoring import archived
+from polonaise.log.batch import Batch
+from rigs.restoring import archived, contents, filled_and_archived
 
 
 @pytest.fixture
@@ -115,6 +119,20 @@ async def test_a_restore_up_to_a_time_takes_no_advice_from_this_machines_clock(
     clock.ahead_s = ahead_s
     done = await restore(store, str(target), HowToRestore(until_time_us=cut_us, key=Key.NEW))
     assert done.partitions[0].last == first.id
+
+
+async def test_the_ids_at_any_time_are_those_that_a_look_at_all_batches_finds(
+    store: ObstoreStore, tmp_path: Path
+) -> None:
+    async with polonaise.connect(f"embedded:{tmp_path / 'log'}") as log:
+        await filled_and_archived(log, store, 120, fragment_bytes=500)
+        batches = [Batch.parse(raw) for raw in (await contents(log)).batches]
+    sizes = await fragments_of(store, 0)
+    pieces = cover(sizes, Span(0, batches[-1].last)).pieces
+    assert len(pieces) > 5
+    for time_us in {batch.commit_time_us + more for batch in batches for more in (-1, 0)}:
+        expected = max([-1, *(batch.last for batch in batches if batch.commit_time_us <= time_us)])
+        assert last_at(store, pieces, sizes, time_us) == (expected, None)
 
 
 async def test_a_reading_by_time_that_begins_in_the_future_says_so(
