@@ -157,6 +157,37 @@ async def test_a_process_that_does_not_reach_the_log_is_not_ready_and_says_why(t
             assert "nobody is there" in (await http_get(address, "/health")).document["problems"]["player"][0]
 
 
+async def test_a_standby_without_answers_of_the_log_is_not_ready_and_an_active_one_tells_none_of_it(
+    tmp_path: Path,
+) -> None:
+    async with nodes_of_a_player(tmp_path) as nodes:
+        first = nodes.start(nodes.loaded(nodes.plan("a")))
+        await first.until("active")
+        second = nodes.start(nodes.loaded(nodes.plan("a")))
+        await second.until("standby")
+        await wait_until(lambda: second.node.active)
+        async with serving_http(second.host, "127.0.0.1:0", ObservedPlayer(second.node, second.host)) as address:
+            scraped = Scraped(address)
+            nodes.leases.silent = ServersUnavailable("nobody answers")
+            await scraped.until("node_ready", 0)
+            assert await scraped.metric('node_degraded{reason="log_trouble"}') == 1
+            ready = await http_get(address, "/ready")
+            assert ready.status == 503
+            assert ready.document["reason"] == "no answer about the lease: [servers_unavailable] nobody answers"
+            assert (await http_get(address, "/health")).document["status"] == "not_ready"
+            await first.stop()
+            await second.until("active")
+            # A verdict stands for a second.
+            await scraped.until("node_ready", 1)
+            assert await scraped.metric('node_degraded{reason="log_trouble"}') == 0
+            document = (await http_get(address, "/health")).document
+            assert (document["status"], document["active"]) == ("ok", second.node.active)
+            nodes.leases.take_away("player/p")
+            nodes.leases.silent = None
+            await wait_until(lambda: second.node.candidacy.turns == 2)
+            assert second.node.candidacy.log_trouble == ""
+
+
 async def test_settings_that_were_refused_show_until_better_ones_come(tmp_path: Path) -> None:
     async with nodes_of_a_player(tmp_path) as nodes:
         node = nodes.start(nodes.loaded(nodes.plan("a")))

@@ -94,6 +94,60 @@ def test_why_the_last_turn_ended_is_told_until_another_process_has_delivered_for
     assert candidacy.reason == ""
 
 
+def test_one_that_delivers_again_after_a_turn_of_this_process_has_to_deliver_for_long_again() -> None:
+    candidacy = Candidacy(1.0)
+    candidacy.connected()
+    candidacy.others_deliver("one", 0.0)
+    candidacy.acquired()
+    candidacy.started(1, 10.0)
+    candidacy.over(TurnEnd.FAILED, "no route", 80.0)
+    candidacy.next_turn()
+    candidacy.connected()
+    candidacy.others_deliver("one", 81.0)
+    assert candidacy.reason == "no route"
+    candidacy.others_deliver("one", 141.0)
+    assert candidacy.reason == ""
+
+
+def test_a_standby_that_the_log_does_not_answer_is_not_ready() -> None:
+    candidacy = Candidacy(1.0)
+    candidacy.connected()
+    candidacy.others_deliver("one", 0.0)
+    candidacy.log_is_silent("no answer")
+    assert not candidacy.ready
+    assert (candidacy.other, candidacy.log_trouble) == ("", "no answer")
+    candidacy.others_deliver("one", 1.0)
+    assert candidacy.ready
+    assert (candidacy.other, candidacy.log_trouble) == ("one", "")
+
+
+def test_what_a_standby_was_told_is_forgotten_when_it_stands_by_no_longer() -> None:
+    for leave in (Candidacy.acquired, lambda one: one.over(TurnEnd.FAILED, "refused", 1.0)):
+        for tell in (
+            lambda one: one.log_is_silent("no answer"),
+            lambda one: one.others_deliver("one", 0.0),
+        ):
+            candidacy = Candidacy(1.0)
+            candidacy.connected()
+            tell(candidacy)
+            leave(candidacy)
+            assert (candidacy.other, candidacy.log_trouble) == ("", "")
+            # An answer that was under way comes too late to be taken back.
+            tell(candidacy)
+            assert (candidacy.other, candidacy.log_trouble) == ("", "")
+
+
+def test_the_lease_is_held_until_it_is_let_go_of() -> None:
+    candidacy = Candidacy(1.0)
+    candidacy.connected()
+    assert not candidacy.has_lease
+    candidacy.acquired()
+    candidacy.started(1, 0.0)
+    assert candidacy.has_lease
+    candidacy.lets_go()
+    assert not candidacy.has_lease
+
+
 def test_a_mistake_ends_the_process() -> None:
     candidacy = Candidacy(1.0)
     assert candidacy.over(TurnEnd.MISTAKEN, "no such partition", 0.0) is None

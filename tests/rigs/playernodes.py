@@ -41,6 +41,8 @@ class LeasesOfATest:
         self.holders: dict[str, LeaseOfATest] = {}
         self.refused: PolonaiseError | None = None
         """What to raise instead of granting a lease."""
+        self.silent: PolonaiseError | None = None
+        """What to raise instead of telling who holds a lease."""
         self.epochs = asyncio.Event()
         """Whether players get their epochs."""
         self.epochs.set()
@@ -90,6 +92,8 @@ class LogWithLeases:
         return LeaseOfATest(self._leases, name, note)
 
     async def list_leases(self, prefix: str, *, timeout: float) -> list[HeldAlone]:
+        if self._leases.silent is not None:
+            raise self._leases.silent
         return [HeldAlone(name, each.note) for name, each in self._leases.holders.items() if name.startswith(prefix)]
 
     async def producer(self, name: str, *, partition: int) -> Any:

@@ -64,8 +64,6 @@ class PlayerNode:
         self.candidacy = Candidacy(loaded.plan.lease_s)
         self.player: Player | None = None
         """The player, while this process has the lease."""
-        self.active = ""
-        """Which process is active, as far as this one knows: `HOST:PID`; empty if none is known."""
         self.last_reload = ""
         """What came of the last request to read the settings again; empty if there was none."""
         self.reload_refused = False
@@ -74,8 +72,6 @@ class PlayerNode:
         self._tls = tls
         self._opening = opening
         self._told = told
-        self.log_trouble = ""
-        """Why a standby does not learn who is active; empty if it does."""
         self._own = f"{socket.gethostname()}:{os.getpid()}"
         self._log_opened: Log | None = None
         self._targets: dict[TargetName, DeliveryTarget | DeliveryEndpoint] = {}
@@ -83,6 +79,11 @@ class PlayerNode:
         """The plan whose targets the player has."""
         self._changing = asyncio.Lock()
         self._reloading = asyncio.Lock()
+
+    @property
+    def active(self) -> str:
+        """Which process is active, as far as this one knows: `HOST:PID`; empty if none is known."""
+        return self._own if self.candidacy.has_lease else self.candidacy.other
 
     async def run(self) -> None:
         """Take turns until cancelled. Raises what is wrong with the settings."""
@@ -120,27 +121,25 @@ class PlayerNode:
                 looking.cancel()
                 await asyncio.wait([looking])
             self.candidacy.acquired()
-            self.active = self._own
             try:
                 return await self._deliver(log, lease)
             finally:
-                self.active = ""
+                self.candidacy.lets_go()
                 # First of all: others wait for it.
                 await self._release(lease)
                 await self._close_targets()
 
     async def _look_for_the_active_one(self, log: Log) -> None:
-        """Keep `active` as the lease's holder says, for health, and `log_trouble`."""
+        """Have the candidacy know who has the lease, for health, or why the log does not tell."""
         name = f"player/{self.loaded.plan.name}"
         while True:
             try:
                 held = await log.list_leases(name, timeout=_ANSWER_S_MAX)
             except PolonaiseError as error:
-                self.active, self.log_trouble = "", str(error)
+                self.candidacy.log_is_silent(str(error))
             else:
-                self.active = next((each.note.decode(errors="replace") for each in held if each.name == name), "")
-                self.log_trouble = ""
-            self.candidacy.others_deliver(self.active, self._now_s())
+                active = next((each.note.decode(errors="replace") for each in held if each.name == name), "")
+                self.candidacy.others_deliver(active, self._now_s())
             await asyncio.sleep(_LOOK_S)
 
     async def _deliver(self, log: Log, lease: HeldLease) -> tuple[TurnEnd, str]:

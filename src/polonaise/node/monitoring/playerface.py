@@ -29,6 +29,8 @@ class ObservedPlayer:
         candidacy = self._node.candidacy
         if candidacy.ready:
             return ""
+        if candidacy.log_trouble:
+            return f"no answer about the lease: {candidacy.log_trouble}"
         return candidacy.reason or f"the process is {candidacy.state}"
 
     async def health(self) -> dict[str, Any]:

@@ -23,7 +23,8 @@ def player_reasons(node: PlayerNode, told: Mapping[str, Any], network: Network) 
             )
             if line
         ]
-    unanswered = f"no answer about the lease: {node.log_trouble}" if node.log_trouble else ""
+    silent = node.candidacy.log_trouble
+    unanswered = f"no answer about the lease: {silent}" if silent else ""
     refused = f"the settings were {node.last_reload}" if node.reload_refused else ""
     own = (
         (Reason.TURN_FAILED, node.candidacy.reason),

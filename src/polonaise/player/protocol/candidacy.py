@@ -82,30 +82,51 @@ class Candidacy:
         self._lease_s = lease_s
         self._pause_s = _PAUSE_S_MIN
         self._active_since_s = inf
-        self._other = ""
+        self.other = ""
+        """Which process has the lease, as this one was told last; empty if none is known, and unless it stands by."""
+        self.log_trouble = ""
+        """Why the log does not tell who has the lease; empty if it does, and unless this process stands by."""
         self._other_since_s = 0.0
+        self.has_lease = False
+        """Whether this process has the lease, as far as it knows."""
 
     @property
     def ready(self) -> bool:
         """Whether the process delivers, or would as soon as it gets the lease."""
-        return self.state in (CandidateState.STANDBY, CandidateState.STARTING, CandidateState.ACTIVE)
+        if self.state is CandidateState.STANDBY:
+            return not self.log_trouble
+        return self.state in (CandidateState.STARTING, CandidateState.ACTIVE)
 
     def connected(self) -> None:
         """The log is open."""
         self.state = CandidateState.STANDBY
 
     def others_deliver(self, active: str, now_s: float) -> None:
-        """The process `active` has the lease; an empty name says that none has.
+        """The log tells a standby that the process `active` has the lease; an empty name says that none has.
 
         Once the same one has had it for a while, what ended the last turn here is of no concern any more.
         """
-        if active != self._other:
-            self._other, self._other_since_s = active, now_s
-        if active and now_s - self._other_since_s >= _STEADY_S and self.state is CandidateState.STANDBY:
+        if self.state is not CandidateState.STANDBY:
+            return
+        self.log_trouble = ""
+        if active != self.other:
+            self.other, self._other_since_s = active, now_s
+        if active and now_s - self._other_since_s >= _STEADY_S:
             self.reason = ""
+
+    def log_is_silent(self, why: str) -> None:
+        """The log does not tell a standby who has the lease."""
+        if self.state is CandidateState.STANDBY:
+            self.other, self.log_trouble = "", why
+
+    def _leave_standby(self) -> None:
+        """Forget what only a standby is told: nobody would take it back."""
+        self.other = self.log_trouble = ""
 
     def acquired(self) -> None:
         """This process has the lease."""
+        self._leave_standby()
+        self.has_lease = True
         self.state = CandidateState.STARTING
 
     def started(self, epoch: Epoch, now_s: float) -> None:
@@ -120,8 +141,13 @@ class Candidacy:
         """The process is to end, or to let others deliver."""
         self.state = CandidateState.HANDING_OVER
 
+    def lets_go(self) -> None:
+        """The process delivers nothing more, and gives the lease up, if it has not lost it."""
+        self.has_lease = False
+
     def over(self, end: TurnEnd, reason: str, now_s: float) -> float | None:
         """The turn is over; return after how many seconds the next one begins, None if there is none."""
+        self._leave_standby()
         self.state = CandidateState.PAUSING
         self.reason = reason
         self.epoch = None
