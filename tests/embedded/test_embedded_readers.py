@@ -44,6 +44,7 @@ async def test_a_reader_needs_no_id(tmp_path: Path, caplog: pytest.LogCaptureFix
                 assert reader.client_id == 0
                 assert [tx.data async for tx in reader.read(0)] == [b"there"]
                 assert await reader.high_water_mark(0) == 0
+                assert reader.clock_ahead_s is not None, "it was told with the first answer"
                 assert reader.failure is None
     assert "this client can read only, because it was given no id: [coordinator_unavailable] " in caplog.text
     assert FULL in caplog.text
