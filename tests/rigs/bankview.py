@@ -94,6 +94,19 @@ def check_fold(url: str, lengths: dict[PartitionId, int]) -> None:
         assert balances == dict(expected), "the balances are what the journal adds up to"
 
 
+def put_back(url: str, mark: TransactionId) -> None:
+    """Put the database back to when partition 0 was applied up to this id, in one SQL transaction."""
+    with engine_at(url) as engine, engine.begin() as db:
+        marks = Bank(engine).marks
+        db.execute(marks.update().where(marks.c.partition == 0).values(high_water_mark=mark))
+        db.execute(journal.delete().where(journal.c.id > mark))
+        db.execute(accounts.delete())
+        rows = db.execute(select(journal)).all()
+        for account in {row.account for row in rows}:
+            balance = sum(row.amount for row in rows if row.account == account)
+            db.execute(accounts.insert(), {"account": account, "balance": balance})
+
+
 def counted(url: str, table: Table) -> int:
     with engine_at(url) as engine, engine.connect() as db:
         return db.execute(select(func.count()).select_from(table)).scalar_one()

@@ -483,6 +483,11 @@ FOUND_BY_TESTS = {
     "position-ahead-of-the-log-taken": (
         "tests/views/test_worker_view.py::test_a_database_that_comes_to_be_ahead_of_the_log_under_a_worker_is_refused"
     ),
+    "run-above-the-mark-given-for-ever": (
+        "tests/views/test_worker_view.py"
+        "::test_a_view_that_moves_its_mark_nowhere_is_told_and_not_given_the_same_at_once"
+        "[0-applied up to 1, and the view says 0]"
+    ),
     "mark-ahead-of-the-log-believed": (
         "tests/views/test_sql_faults.py"
         "::test_a_database_that_comes_to_be_ahead_of_the_log_is_refused_with_the_next_transaction[sqlite]"

@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 from polonaise.client import applying
 from polonaise.errors import AppendExpired, ClientAhead, DeadlineExceeded, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.terms import Transaction, TransactionId
-from rigs.bankview import ACCOUNTS, Bank, accounts, body, check_fold, journal, open_accounts, transactions
+from rigs.bankview import ACCOUNTS, Bank, accounts, body, check_fold, journal, open_accounts, put_back, transactions
 from rigs.clients import World
 from rigs.databases import PostgreSQL, engine_at, execute
 from rigs.waiting import block_for, nothing_happens_for, time_passes, wait_until
@@ -245,15 +245,7 @@ async def test_a_database_restored_from_an_older_backup_catches_up(world: World,
     view = Bank(url)
     client = await world.client(view=view)
     await client.wait_applied(29, 0, timeout=WAIT_S)
-    with engine_at(url) as engine, engine.begin() as db:
-        # As it was after ten transactions.
-        db.execute(view.marks.update().where(view.marks.c.partition == 0).values(high_water_mark=9))
-        db.execute(journal.delete().where(journal.c.id > 9))
-        db.execute(accounts.delete())
-        rows = db.execute(select(journal)).all()
-        for account in {row.account for row in rows}:
-            balance = sum(row.amount for row in rows if row.account == account)
-            db.execute(accounts.insert(), {"account": account, "balance": balance})
+    put_back(url, 9)
     if count:
         fill(world, 0, count)
     await wait_until(lambda: last_in(journal, url) == 29 + count, WAIT_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -13,8 +13,10 @@ from sqlalchemy import Connection, select, text
 from polonaise import Transaction, testing
 from polonaise.admin.workergroups import describe_group
 from polonaise.client.workergroup import WorkerGroup
-from polonaise.errors import ViewUnfit, WorkerFenced
-from rigs.bankview import Bank, body, check_fold, counted, journal, transactions
+from polonaise.client.workerprogress import ViewProgress
+from polonaise.errors import PolonaiseError, ViewUnavailable, ViewUnfit, WorkerFenced
+from polonaise.terms import PartitionId, TransactionId
+from rigs.bankview import Bank, body, check_fold, counted, journal, put_back, transactions
 from rigs.databases import engine_at, execute
 from rigs.raised import IN_A_THREAD
 from rigs.waiting import wait_until
@@ -114,10 +116,9 @@ async def test_workers_share_a_view_and_what_can_not_be_applied_holds_up_its_par
         async with log.group("g", view=views[0]) as first, other.group("g", view=views[1]) as second:
             groups: list[Any] = [first, second]
             await wait_until(lambda: sorted(len(group.partitions) for group in groups) == [2, 2])
-            await wait_until(lambda: [view for view in views if view.failures])
             parts = lambda: {**first.health()["partitions"], **second.health()["partitions"]}  # noqa: E731
             await wait_until(lambda: sorted(parts()[p]["position"] for p in "0123") == [1, 5, 5, 5])
-            assert "no stomach for 2" in parts()["1"]["trouble"]
+            await wait_until(lambda: "no stomach for 2" in parts()["1"]["trouble"])
             assert sorted(group.health()["well"] for group in groups) == [False, True]
             for view in views:
                 view.poison.clear()
@@ -182,6 +183,55 @@ async def test_a_worker_that_waits_for_the_locks_of_one_that_hangs_says_so_and_g
                 db.rollback()
                 await wait_until(lambda: group.health()["well"])
                 assert group.health()["partitions"]["0"]["epoch"] == 2
+
+
+async def test_a_database_that_was_put_back_under_a_worker_is_brought_up_to_date_with_the_next_transaction(
+    url: str,
+) -> None:
+    view = Bank(url)
+    async with testing.log() as log, log.group("g", view=view) as group:
+        for number in range(20):
+            await log.append(body(number), 0)
+        await wait_until(lambda: group.health()["partitions"].get("0", {}).get("position") == 19)
+        view.poison = {(0, 13)}  # so that it stays behind
+        put_back(url, 9)
+        await log.append(body(20), 0)
+        await wait_until(lambda: "no stomach for 13" in group.health()["partitions"]["0"]["trouble"])
+        with pytest.raises(ViewUnavailable, match=r"stepped back: partition 0 was applied up to 19, and .* says 12"):
+            await view.read(lambda db: db.execute(select(journal)).all())
+        view.poison.clear()
+        await wait_until(lambda: group.health()["well"] and group.health()["lag"] == 0)
+        check_fold(url, {0: 21})
+        assert len(await view.read(lambda db: db.execute(select(journal)).all())) == 21
+
+
+@pytest.mark.parametrize(
+    ("found", "told"), [(1, "takes nothing of the transactions from 2 on"), (0, "applied up to 1, and the view says 0")]
+)
+async def test_a_view_that_moves_its_mark_nowhere_is_told_and_not_given_the_same_at_once(found: int, told: str) -> None:
+    view = Still(found)
+    progress = ViewProgress(view, 0)
+    await progress.take_over()
+    with pytest.raises(PolonaiseError, match=told):
+        await progress.handle(transactions(3, first=2), lambda: view.runs < 9)
+    assert progress.position == found
+    assert view.runs == 1
+
+
+class Still:
+    """A worker's view whose mark is 1 when it is taken over, and is another one whatever it is given then."""
+
+    def __init__(self, mark: TransactionId) -> None:
+        self.mark, self.runs = mark, 0
+
+    async def take_over(self, partition: PartitionId) -> tuple[TransactionId, int]:
+        return 1, 1
+
+    async def apply_run_under(self, epoch: int, run: Sequence[Transaction]) -> TransactionId:
+        self.runs += 1
+        return self.mark
+
+    def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> None: ...
 
 
 MARK = "UPDATE polonaise_marks SET high_water_mark = {}"

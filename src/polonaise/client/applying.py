@@ -22,7 +22,7 @@ from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.subscription import ahead_of_log
 from polonaise.client.requests import Requests
 from polonaise.client.settings import ClientSettings
-from polonaise.client.view import RunView, View, takes_own
+from polonaise.client.view import RunView, View, gone_back, takes_nothing, takes_own
 from polonaise.client.waiting import AppliedMark, Applying
 from polonaise.errors import Forked, PolonaiseError, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.host import Host
@@ -232,8 +232,7 @@ class Applier:
             self._succeeded()
         else:
             if reached == before:
-                where = f"from {run[0].id} on of partition {self._partition}, and stays at {reached}"
-                self._note(ViewFailed(f"the view takes nothing of the transactions {where}"))
+                self._note(takes_nothing(self._partition, run[0].id, reached))
             await self._pause()  # the view took nothing, or went back: at once, it would mostly do the same again
 
     async def _until_applied(self, applying: Awaitable[T], first: TransactionId, last: TransactionId) -> T:
@@ -336,8 +335,7 @@ class Applier:
         # a view that has not moved would seem to have gone back.
         before, self._view_mark = self._view_mark, mark
         if mark < before:
-            where = f"partition {self._partition} was applied up to {before}, and the view says {mark}"
-            self._note(ViewUnavailable(f"the view has gone back: {where}; it is brought up to date from the log"))
+            self._note(gone_back(self._partition, before, mark))
             self._go_back(mark)
         elif mark > self._mark.value:
             if mark > self.mounting.received:  # as another process may have applied it; or the log lacks it

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
+from polonaise.errors import ViewFailed, ViewUnavailable
 from polonaise.terms import PartitionId, Transaction, TransactionId
 
 _log = logging.getLogger("polonaise.client")
@@ -107,6 +108,18 @@ def tell_log(view: View | RunView, log_key: bytes) -> None:
     belongs_to = getattr(view, "belongs_to", None)
     if belongs_to is not None:
         belongs_to(log_key)
+
+
+def gone_back(partition: PartitionId, before: TransactionId, mark: TransactionId) -> ViewUnavailable:
+    """Return what is told of a view whose mark is below what was applied to it, as after a restore."""
+    where = f"partition {partition} was applied up to {before}, and the view says {mark}"
+    return ViewUnavailable(f"the view has gone back: {where}; it is brought up to date from the log")
+
+
+def takes_nothing(partition: PartitionId, first: TransactionId, mark: TransactionId) -> ViewFailed:
+    """Return what is told of a view that was given a run from `first` on, and has moved its mark nowhere."""
+    where = f"from {first} on of partition {partition}, and stays at {mark}"
+    return ViewFailed(f"the view takes nothing of the transactions {where}")
 
 
 async def close_view(view: View | RunView) -> None:

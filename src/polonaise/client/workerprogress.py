@@ -15,6 +15,7 @@ from polonaise.client.connected import Connected
 from polonaise.client.own import append_own
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.draft import Change, Expectation
+from polonaise.client.view import gone_back, takes_nothing
 from polonaise.errors import AppendUnknown, BadOption, ExpectationFailed, PolonaiseError, Retry, WorkerFenced
 from polonaise.log.registers import GROUPS
 from polonaise.redaction import redacted
@@ -59,7 +60,8 @@ class Progress(Protocol):
         """Handle a run that follows the position, the library's own transactions included; move the position.
 
         Stops early, without an error, when `holds()` is false. Raises `WorkerFenced`, and what the application raises:
-        the position is then before the transaction to blame, or before some that come again with it.
+        the position is then before the transaction to blame, or before some that come again with it. It is before the
+        whole run, and `ViewUnavailable` is raised, if what was handled before was lost.
         """
 
     async def save(self) -> None:
@@ -89,7 +91,7 @@ class ViewProgress:
 
     async def handle(self, run: Sequence[Transaction], holds: Callable[[], bool]) -> None:
         while run and holds():
-            together = run[:1] if self.position < self._singly_until else run
+            before, together = self.position, run[:1] if self.position < self._singly_until else run
             try:
                 self.position = await self._view.apply_run_under(self.epoch, together)
             except PolonaiseError:
@@ -101,6 +103,12 @@ class ViewProgress:
                         await told
                     raise
                 self._singly_until = together[-1].id
+            else:
+                if self.position < before:
+                    self._singly_until = NO_TRANSACTION
+                    raise gone_back(self._partition, before, self.position)
+                if self.position == before:
+                    raise takes_nothing(self._partition, together[0].id, before)
             run = [tx for tx in run if tx.id > self.position]
 
     async def save(self) -> None:

@@ -361,6 +361,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        self._log_end = None\n",
         "P7: a worker whose database is ahead of the log leaves out what the log has, and says that it is well",
     ),
+    "run-above-the-mark-given-for-ever": Mutation(
+        "polonaise.client.workerprogress",
+        "                if self.position < before:\n",
+        "                if self.position < -1:\n",
+        "P7: a worker whose database has stepped back gives it the same run again and again, and says that it is well",
+    ),
     "outgrown-position-taken": Mutation(
         "polonaise.client.workerpartition",
         "        end = self.committed if known is None else min(known, self.committed)\n",

@@ -19,7 +19,7 @@ from polonaise.views.marks import Marks
 
 _DONE_AGAIN: Final = (
     "it was restored or replaced, or is a server that was behind. It is brought up to date from the log, and can be "
-    "read again then; what keeps it from that, if anything, is in Log.trouble"
+    "read again then; what keeps it from that, if anything, is in Log.trouble, or in the health of its worker group"
 )
 
 
