@@ -16,8 +16,8 @@ from polonaise.fragments.format import (
     Footer,
     FragmentWriter,
     batches_in,
-    footer_in,
     open_fragment,
+    opened_by,
 )
 from rigs.fragments import KEY, PLAN, batches_of, fragment_of, made, rewritten, with_column
 
@@ -54,11 +54,14 @@ def test_any_reader_of_parquet_sees_the_transactions(tmp_path: Any) -> None:
 def test_the_footer_can_be_read_from_the_end_alone() -> None:
     footer, raw = fragment_of(batches_of(PLAN))
     length = 8 + int.from_bytes(raw[-8:-4], "little")
-    assert footer_in(raw) == footer_in(raw[-length:]) == footer
-    assert footer_in(raw[-length + 1 :]) is None
-    assert footer_in(b"") is None
+    for end in (raw, raw[-length:]):
+        opened = opened_by(end)
+        assert opened is not None
+        assert opened[0] == footer
+    assert opened_by(raw[-length + 1 :]) is None
+    assert opened_by(b"") is None
     with pytest.raises(FragmentDamaged):
-        footer_in(raw[:-1])
+        opened_by(raw[:-1])
 
 
 def test_a_batch_that_does_not_follow_is_refused() -> None:

@@ -141,7 +141,9 @@ class Fragments:
     def __init__(self) -> None:
         self.asked: list[tuple[int, int, int]] = []
 
-    async def read(self, partition: int, first: int, last: int, bytes_max: int, after_time_us: int = 0) -> list[Batch]:
+    async def read(
+        self, partition: int, first: int, last: int, bytes_max: int, after_time_us: int = 0, follows: object = None
+    ) -> list[Batch]:
         self.asked.append((first, last, after_time_us))
         columns = Columns()
         columns.add(7, 1, 0, 5, b"archived")

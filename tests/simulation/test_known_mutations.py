@@ -175,6 +175,12 @@ FOUND_BY_TESTS = {
     "cut-fragment-opens": (
         "tests/fragments/test_history.py::test_fragments_that_are_to_be_relied_upon_are_opened_each"
     ),
+    "overlapping-fragments-not-compared": (
+        "tests/fragments/test_contradicting_fragments.py::test_a_restore_is_refused_where_fragments_overlap_and_differ"
+    ),
+    "other-life-of-the-log-read": (
+        "tests/fragments/test_contradicting_fragments.py::test_a_reader_follows_the_life_that_the_log_goes_on_from"
+    ),
     "empty-fragment-is-a-store-away": (
         "tests/fragments/test_history.py::test_a_fragment_that_was_cut_is_damaged_until_it_is_put_back[0]"
     ),

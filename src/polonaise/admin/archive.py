@@ -21,12 +21,12 @@ from polonaise.errors import (
     UnsupportedFormat,
     WrongClusterKey,
 )
+from polonaise.fragments.agreement import MOVE_OUT, FragmentFacts, contradictions, ids_to_compare
 from polonaise.fragments.format import Footer
 from polonaise.fragments.mark import MARK, claim, is_marked, put_mark, unmarked
 from polonaise.fragments.objects import (
     PUT_BACK,
     ArchivedFragment,
-    contradictions,
     footer_of,
     fragments_of,
     made_again,
@@ -307,25 +307,26 @@ async def verify(store: ObjectStore, partition: PartitionId) -> StoreReport:
     """
     report = StoreReport(partition)
     listed = await fragments_of(store, partition)
-    good: list[tuple[FragmentName, Footer]] = []
+    ids = ids_to_compare(listed)
+    good: list[FragmentFacts] = []
     for name, size in listed.items():
         report.fragments += 1
         report.bytes += size
         try:
-            good.append((name, await verified(store, name)))
+            good.append(await verified(store, name, ids[name]))
         except FragmentDamaged as error:
             report.wrong.append(error.text)
             report.damaged.append(name)
         except UnsupportedFormat as error:  # it may well be whole: nothing to be repaired
             report.wrong.append(error.text)
-    report.wrong += contradictions(good)
-    last = max((name.last for name, _ in good), default=NO_TRANSACTION)
-    covered = cover([name for name, _ in good], Span(0, last))
+    report.wrong += [f"{wrong}: {MOVE_OUT}" for wrong in contradictions(good)]
+    names = [facts.name for facts in good]
+    covered = cover(names, Span(0, max((name.last for name in names), default=NO_TRANSACTION)))
     report.holes = covered.holes
     report.missing = cover(listed, Span(0, max((name.last for name in listed), default=NO_TRANSACTION))).holes
     report.transactions = sum(piece.span.last - piece.span.first + 1 for piece in covered.pieces)
-    report.last = archived_up_to([name for name, _ in good])
-    report.cluster_key = good[0][1].cluster_key if good else None
+    report.last = archived_up_to(names)
+    report.cluster_key = good[0].footer.cluster_key if good else None
     return report
 
 

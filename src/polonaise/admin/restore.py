@@ -29,8 +29,9 @@ from polonaise.coordination.values import (
     PartitionValue,
 )
 from polonaise.errors import BadOption, FragmentDamaged, HistoryIncomplete
+from polonaise.fragments.agreement import MOVE_OUT, contradictions, ids_to_compare
 from polonaise.fragments.format import batches_in
-from polonaise.fragments.objects import PUT_BACK, contradictions, footer_of, fragments_of, open_bytes, partitions_in
+from polonaise.fragments.objects import PUT_BACK, fragments_of, looked_at, open_bytes, partitions_in
 from polonaise.fragments.protocol.coverage import FragmentRange, Span, cover
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import ObjectStore, ObstoreStore
@@ -267,7 +268,7 @@ def _key(how: HowToRestore, source: _Source) -> Key:
 
 
 async def _survey(store: ObjectStore, how: HowToRestore) -> _Source:
-    """Choose the fragments, after checking by names and footers that they make one log without missing ids.
+    """Choose the fragments, after checking by names, footers and CRCs that they make one log without missing ids.
 
     Raises `HistoryIncomplete` if they do not, `FragmentDamaged`, and `BadOption` if last ids are given, but not for
     exactly the partitions in the store.
@@ -283,21 +284,20 @@ async def _survey(store: ObjectStore, how: HowToRestore) -> _Source:
     source: _Source | None = None
     for number in partitions:
         listed = await fragments_of(store, number)
-        good = [(name, await footer_of(store, name, size)) for name, size in listed.items()]
-        cluster_key = good[0][1].cluster_key
+        ids = ids_to_compare(listed)
+        good = [await looked_at(store, name, size, ids[name]) for name, size in listed.items()]
+        cluster_key = good[0].footer.cluster_key
         source = source or _Source(cluster_key)
         wrong = contradictions(good)
         if cluster_key != source.cluster_key:
             wrong.append(f"the fragments of partition {number} are of another cluster than those before it")
         if wrong:
             raise HistoryIncomplete(
-                f"the fragments in {store} are not of one log: {'; '.join(wrong)}. Move those that do not belong to it "
-                "out of the store, then restore again"
+                f"the fragments in {store} are not of one log: {'; '.join(wrong)}. To restore, {MOVE_OUT}"
             )
         source.sizes.update(listed)
-        names = [name for name, _ in good]
-        source.last[number] = max(name.last for name in names)
-        source.pieces[number] = _pieces(store, number, names, source.last[number], how)
+        source.last[number] = max(name.last for name in listed)
+        source.pieces[number] = _pieces(store, number, list(listed), source.last[number], how)
     assert source is not None
     source.topics = await recorded_topics(store, source.cluster_key)
     return source

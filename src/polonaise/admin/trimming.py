@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from polonaise.client.log import Log
-from polonaise.errors import BeyondLog, FragmentDamaged, NotArchived, WrongClusterKey
-from polonaise.fragments.format import Footer
-from polonaise.fragments.objects import contradictions, fragments_of, verified
+from polonaise.errors import BeyondLog, FragmentDamaged, NotArchived, UnsupportedFormat, WrongClusterKey
+from polonaise.fragments.agreement import MOVE_OUT, FragmentFacts, contradictions, ids_to_compare
+from polonaise.fragments.objects import fragments_of, looked_at, verified
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName, fingerprint
 from polonaise.fragments.store import ObjectStore
@@ -43,10 +43,10 @@ async def trim(
 ) -> TrimReport:
     """Make the storage nodes drop what lies below id `before` (or all that is archived), in whole segments, for good.
 
-    First verifies every fragment that is relied upon from then on: its digest, each of its batches, and that they go on
-    from each other. The server checks by itself that its own store has these, and each storage node keeps what it does
-    not know to be committed. May be interrupted and repeated at any time. If no storage node has a sealed segment that
-    lies wholly below, nothing is dropped, and the report says so.
+    First verifies every fragment that is relied upon from then on: its digest, each of its batches, and that no
+    fragment contradicts it. The server checks by itself that its own store has these, and each storage node keeps what
+    it does not know to be committed. May be interrupted and repeated at any time. If no storage node has a sealed
+    segment that lies wholly below, nothing is dropped, and the report says so.
 
     `timeout` bounds each request to the log, in seconds. None stands for `ClientSettings.answer_s_max`, but for 300 s
     with each answer to a trim.
@@ -66,7 +66,7 @@ async def trim(
         raise BeyondLog(f"partition {partition} is committed up to {committed}: choose an id up to that")
     below = min(archived + 1, committed) if before is None else before
     names = [piece.fragment for piece in cover(fragments, Span(0, below - 1)).pieces]
-    await _check_all(log, store, names)
+    await _check_all(log, store, fragments, names)
     limit_s = _TRIM_S_MAX if timeout is None else timeout
     # Below id 0 there is nothing to drop: the answer only tells what the storage nodes hold.
     held_from, _ = await log.trim(partition, 0, fingerprint([]), timeout=limit_s)
@@ -76,14 +76,26 @@ async def trim(
             return TrimReport(below, first, held_from)
 
 
-async def _check_all(log: Log, store: ObjectStore, names: Sequence[FragmentName]) -> None:
-    """Verify these fragments and make them durable. Raises `FragmentDamaged`, `WrongClusterKey`."""
-    good: list[tuple[FragmentName, Footer]] = []
+async def _check_all(
+    log: Log, store: ObjectStore, fragments: Mapping[FragmentName, int], names: Collection[FragmentName]
+) -> None:
+    """Verify the fragments `names`, make them durable, and compare them with all others of the partition.
+
+    Raises `FragmentDamaged`, `WrongClusterKey`.
+    """
+    ids = ids_to_compare(fragments)
+    good: list[FragmentFacts] = []
     for name in names:
         # Durable before it is relied upon: the storage nodes' copy is about to go.
         await store.make_durable(name.path)
-        good.append((name, await verified(store, name)))
-        if good[-1][1].cluster_key != log.cluster_key:
+        good.append(await verified(store, name, ids[name]))
+        if good[-1].footer.cluster_key != log.cluster_key:
             raise WrongClusterKey(f"{name.path} in {store} is of another cluster: give the store of this log")
+    # Nothing relies upon the others, and damage in them is no reason to refuse: but they may be read in place of these.
+    for name in fragments.keys() - set(names):
+        try:
+            good.append(await looked_at(store, name, fragments[name], ids[name]))
+        except (FragmentDamaged, UnsupportedFormat):
+            continue
     if wrong := contradictions(good):
-        raise FragmentDamaged("; ".join(wrong))
+        raise FragmentDamaged(f"nothing was trimmed: {'; '.join(wrong)}: {MOVE_OUT}")

@@ -258,14 +258,15 @@ def _check_footer(file: Any) -> None:
         raise FragmentDamaged("the CRC of its footer does not fit")
 
 
-def footer_in(end: bytes) -> Footer | None:
-    """Return the footer in the last bytes of a fragment; None when these do not hold all of it.
+def opened_by(end: bytes) -> tuple[Footer, Any] | None:
+    """Return the footer and Parquet's metadata in the last bytes of a fragment; None when these do not hold all of it.
 
     Raises what `open_fragment` does.
     """
     if len(end) < _TRAILER.size or _footer_start(end) < 0:
         return None
-    return open_fragment(end)[0]
+    footer, file = open_fragment(end)
+    return footer, file.metadata
 
 
 def batches_in(source: Any, cluster_key: bytes | None = None) -> Iterator[bytes]:

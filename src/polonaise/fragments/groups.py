@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -71,3 +73,46 @@ def group_batches(source: Any, metadata: Any, number: int) -> list[bytes]:
             before = file.read_row_group(number - 1, columns=["batch_crc32"], use_threads=False)
             crc = before.column(0)[-1].as_py()
     return list(batches_of_group(row_group(file, number), footer.partition, first_of_group(metadata, number), crc))
+
+
+# ------------------------------------------------------------------ where batches end
+
+_OF_ENDS: Final = ("batch_first", "batch_crc32")
+"""The columns that say where batches end. They hardly change from row to row, and take little space."""
+
+
+def groups_of(firsts: list[TransactionId], ids: Iterable[TransactionId]) -> dict[int, list[TransactionId]]:
+    """Return these ids of a fragment by the row groups that hold them; `firsts` are the first ids of its row groups."""
+    groups: dict[int, list[TransactionId]] = {}
+    for id in ids:
+        groups.setdefault(bisect_right(firsts, id) - 1, []).append(id)
+    return groups
+
+
+def parts_for_ends(metadata: Any, number: int) -> list[Range]:
+    """Return the ranges of the file that `ends_in_group` reads for a row group."""
+    return [chunk_of_group(metadata, number, column) for column in _OF_ENDS]
+
+
+def ends_in_group(
+    source: Any, metadata: Any, number: int, ids: Iterable[TransactionId]
+) -> Mapping[TransactionId, int | None]:
+    """Return the CRC of the batch that ends at each of these ids of a row group; None where no batch ends.
+
+    Of `source` only the `parts_for_ends` are read. Raises `FragmentDamaged` for bytes that can't be read.
+    """
+    with readable(f"row group {number}"):
+        file = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True)
+        # One by one: columns that lie close together are read as one range, with what lies between them.
+        tables = [file.read_row_group(number, columns=[name], use_threads=False) for name in _OF_ENDS]
+        batches, crcs = (table.column(0).to_numpy() for table in tables)
+    first = first_of_group(metadata, number)
+    ends: dict[TransactionId, int | None] = {}
+    for id in ids:
+        row = id - first
+        if not 0 <= row < len(batches):
+            raise FragmentDamaged(f"row group {number} lacks id {id}, which is between its first id and the next one's")
+        # A row group holds whole batches, so its last row ends one.
+        is_end = row + 1 == len(batches) or batches[row + 1] != batches[row]
+        ends[id] = int(crcs[row]) if is_end else None
+    return ends

@@ -14,8 +14,8 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias, TypeVar
 
 from polonaise.errors import (
     FragmentDamaged,
@@ -26,12 +26,14 @@ from polonaise.errors import (
     PolonaiseError,
     StoreUnavailable,
     UnsupportedFormat,
+    WrongClusterKey,
 )
-from polonaise.fragments.groups import last_time_us_of_group, parts_for_group
+from polonaise.fragments.agreement import MOVE_OUT
+from polonaise.fragments.groups import last_time_us_of_group, parts_for_ends, parts_for_group
 from polonaise.fragments.mark import MARK, is_marked
 from polonaise.fragments.objects import MEND, fragments_of, made_again, of_fragment
-from polonaise.fragments.openfragment import OpenFragment, decoded_group, opened_by_end, span_of
-from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
+from polonaise.fragments.openfragment import OpenFragment, decoded_end, decoded_group, opened_by_end, span_of
+from polonaise.fragments.protocol.coverage import BatchEnd, Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import INIT, LateStore, MendableStore
 from polonaise.log.batch import Batch
@@ -40,6 +42,8 @@ from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+Follows: TypeAlias = Callable[[], Awaitable[BatchEnd]]
+"""Tells the end of a batch that lies above the ids that are read, as the log itself has it."""
 
 _TRAILER_BYTES: Final = 8
 _PIECE_BYTES: Final = 1024 * 1024
@@ -70,12 +74,19 @@ class HistorySettings:
     """The deadline of writing one fragment again: enough for one of the default size over a slow line."""
 
 
-class _Listing(NamedTuple):
+@dataclass(slots=True)
+class _Listing:
     """A partition's fragments, and how many bytes each has."""
 
     fragments: Mapping[FragmentName, int]
     at_s: float
     """When the listing was made, on the event loop's clock."""
+    agreed_up_to: dict[FragmentName, TransactionId] = field(default_factory=dict)
+    """The last id up to which fragments are of the log, of those that were compared with the others."""
+    follows: BatchEnd | None = None
+    """The lowest batch end that was proved to be of the log, fragment by fragment from what the log itself holds.
+
+    None while no fragment contradicts another one."""
 
 
 class _Refused(Exception):
@@ -186,6 +197,7 @@ class FragmentHistory:
         last: TransactionId,
         bytes_max: int,
         after_time_us: int = 0,
+        follows: Follows | None = None,
     ) -> list[Batch]:
         """Return batches of one row group, beginning with the one that holds `first`. None of them ends above `last`.
 
@@ -198,7 +210,7 @@ class FragmentHistory:
         of our own is a `StoreUnavailable`, and in `failed`: it would end one owner after the other.
         """
         try:
-            batches = await self._read(partition, first, last, bytes_max, after_time_us)
+            batches = await self._read(partition, first, last, bytes_max, after_time_us, follows)
         except PolonaiseError:
             raise
         except Exception as error:
@@ -212,7 +224,13 @@ class FragmentHistory:
         return batches
 
     async def _read(
-        self, partition: PartitionId, first: TransactionId, last: TransactionId, bytes_max: int, after_time_us: int
+        self,
+        partition: PartitionId,
+        first: TransactionId,
+        last: TransactionId,
+        bytes_max: int,
+        after_time_us: int,
+        follows: Follows | None,
     ) -> list[Batch]:
         """Do what `read` does, but for mistakes of our own."""
         refused = self._refused_lately()
@@ -220,7 +238,7 @@ class FragmentHistory:
             name, size = await self._holding(partition, first, refused)
             try:
                 if after_time_us:
-                    first_at_time = await self._first_at(partition, first, after_time_us, refused)
+                    first_at_time = await self._first_at(partition, first, after_time_us, refused, follows)
                     if first_at_time is None:
                         return []
                     if first_at_time > first:
@@ -228,12 +246,13 @@ class FragmentHistory:
                         continue
                 with self._refusing(name, refused):
                     opened = await self._verified(name, size)
+                    up_to = await self._agreed_up_to(opened, first, refused, follows)
                     number = max(bisect_right(opened.firsts, first) - 1, 0)
                     batches = await self._group(opened, number)
             except _Refused:
                 # Another fragment may hold the same ids. If none does, `_holding` raises the error in the next round.
                 continue
-            return span_of(batches, first, last, bytes_max, after_time_us)
+            return span_of(batches, first, min(last, up_to), bytes_max, after_time_us)
 
     async def _holding(
         self, partition: PartitionId, transaction: TransactionId, refused: Mapping[FragmentName, PolonaiseError]
@@ -270,6 +289,7 @@ class FragmentHistory:
         first: TransactionId,
         time_us: int,
         refused: dict[FragmentName, PolonaiseError],
+        follows: Follows | None,
     ) -> TransactionId | None:
         """Return the first id of the first row group from `first` on that has a batch of this commit time or later.
 
@@ -287,6 +307,7 @@ class FragmentHistory:
             name = pieces[middle].fragment
             with self._refusing(name, refused):
                 opened = await self._open(name, listing.fragments[name])
+                await self._agreed_up_to(opened, pieces[middle].span.first, refused, follows)
             if last_time_us_of_group(opened.metadata, len(opened.firsts) - 1) < time_us:
                 low = middle + 1
             else:
@@ -302,6 +323,93 @@ class FragmentHistory:
             opened = await self._open(name, listing.fragments[name])
         reaches = [last_time_us_of_group(opened.metadata, number) >= time_us for number in range(len(opened.firsts))]
         return max(opened.firsts[reaches.index(True)], pieces[low].span.first)
+
+    # ------------------------------------------------------------------ fragments that contradict each other
+
+    async def _agreed_up_to(
+        self,
+        opened: OpenFragment,
+        first: TransactionId,
+        refused: dict[FragmentName, PolonaiseError],
+        follows: Follows | None,
+    ) -> TransactionId:
+        """Return the last id up to which a fragment is of the log, which is its own last one unless another says not.
+
+        If another one contradicts it, and the log does not go on from its batches from `first` on, adds it to `refused`
+        and raises `_Refused`. Names and footers of one life of a log are not told from those of another one: after a
+        restored backup or a reset, both may have fragments of the same ids, and a mirror may bring the others back.
+        """
+        name = opened.name
+        listing = self._listings.get(name.partition) or await self._listed(name.partition)
+        if name not in listing.agreed_up_to:
+            other = await self._contradicting(opened, listing)
+            if other is None:
+                listing.agreed_up_to[name] = name.last
+            else:
+                if follows is not None:
+                    await self._follow_down(listing, first, follows)
+                if listing.agreed_up_to.get(name, NO_TRANSACTION) < first:
+                    refused[name] = FragmentDamaged(
+                        f"{name.path} and {other.path} contradict each other, and the log does not go on from the "
+                        f"first: {MOVE_OUT}, and put back those that are missing"
+                    )
+                    raise _Refused
+        return listing.agreed_up_to[name]
+
+    async def _contradicting(self, opened: OpenFragment, listing: _Listing) -> FragmentName | None:
+        """Return a fragment that overlaps this one, or meets it, and has another batch there; None if none does."""
+        name = opened.name
+        for other in listing.fragments:
+            if other == name or other.first - 1 > name.last or name.first - 1 > other.last:
+                continue
+            try:
+                beside = await self._open(other, listing.fragments[other])
+                last = min(name.last, other.last)
+                if await self._crc_at(beside, last) != await self._crc_at(opened, last):
+                    return other
+            except (FragmentDamaged, UnsupportedFormat, NotFound, WrongClusterKey):
+                continue  # what can't be used proves nothing about others
+        return None
+
+    async def _follow_down(self, listing: _Listing, first: TransactionId, follows: Follows) -> None:
+        """Go down to `first`, from what the log itself holds, over fragments each of which the one above goes on from.
+
+        Notes up to which id each is of the log; ends at ids that no such fragment holds. Goes on where it ended before.
+        """
+        if listing.follows is None:
+            listing.follows = await follows()
+        while (at := listing.follows).last >= first:
+            for name in sorted(listing.fragments):  # the one that reaches down farthest
+                if name.first > at.last:
+                    return
+                if name.last < at.last:
+                    continue
+                try:
+                    opened = await self._open(name, listing.fragments[name])
+                    if await self._crc_at(opened, at.last) != at.crc:
+                        continue
+                except (FragmentDamaged, UnsupportedFormat, NotFound, WrongClusterKey):
+                    continue
+                listing.agreed_up_to[name] = at.last
+                listing.follows = BatchEnd(name.first - 1, opened.footer.previous_crc)
+                break
+            else:
+                return
+
+    async def _crc_at(self, opened: OpenFragment, last: TransactionId) -> int | None:
+        """Return the CRC of the batch that ends at an id of a fragment, or right before it; None if none ends there."""
+        footer = opened.footer
+        if last in (footer.first - 1, footer.last):
+            return footer.last_crc if last == footer.last else footer.previous_crc
+        if last not in opened.ends:
+            number = bisect_right(opened.firsts, last) - 1
+            parts = {
+                part.start: await self._get(opened.name, part.start, part.stop - part.start)
+                for part in parts_for_ends(opened.metadata, number)
+            }
+            with of_fragment(opened.name):
+                opened.ends[last] = await asyncio.to_thread(decoded_end, opened, number, parts, last)
+        return opened.ends[last]
 
     # ------------------------------------------------------------------ the scrub
 

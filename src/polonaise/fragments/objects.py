@@ -9,8 +9,10 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterator
 from typing import Final, NamedTuple
+
+import pyarrow as pa
 
 from polonaise.errors import (
     BatchDamaged,
@@ -20,13 +22,15 @@ from polonaise.errors import (
     UnsupportedFormat,
     WrongClusterKey,
 )
-from polonaise.fragments.format import Footer, FragmentWriter, batches_in, footer_in, open_fragment
+from polonaise.fragments.agreement import FragmentFacts
+from polonaise.fragments.format import Footer, FragmentWriter, batches_in, open_fragment, opened_by
+from polonaise.fragments.groups import ends_in_group, first_of_group, groups_of, parts_for_ends
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.protocol.plan import FRAGMENT_BYTES
-from polonaise.fragments.ranges import FOOTER_BYTES
+from polonaise.fragments.ranges import FOOTER_BYTES, Parts
 from polonaise.fragments.store import ObjectStore, ReadableStore
 from polonaise.log.batch import Batch
-from polonaise.terms import PartitionId
+from polonaise.terms import PartitionId, TransactionId
 
 _log = logging.getLogger(__name__)
 
@@ -81,18 +85,40 @@ async def partitions_in(store: ReadableStore) -> list[PartitionId]:
     return sorted({name.partition for name in await fragments_of(store)})
 
 
-async def footer_of(store: ObjectStore, name: FragmentName, size: int) -> Footer:
+async def footer_of(store: ReadableStore, name: FragmentName, size: int) -> Footer:
     """Return the footer of a fragment of `size` bytes, fetching the whole object only if its end does not suffice.
 
     Raises `FragmentDamaged`, also when the object holds other ids than its name says, and `UnsupportedFormat`, which
     name the object, and what the store raises.
     """
+    return (await looked_at(store, name, size, ())).footer
+
+
+async def looked_at(
+    store: ReadableStore, name: FragmentName, size: int, ids: Collection[TransactionId]
+) -> FragmentFacts:
+    """Return the footer of a fragment of `size` bytes, and the CRCs of the batches that end at these of its ids.
+
+    Fetches the whole object only if its end does not suffice for the footer, and of its rows what tells the CRCs.
+    Raises what `footer_of` does.
+    """
     length = min(size, FOOTER_BYTES)
     with of_fragment(name):
-        footer = footer_in(await store.get_range(name.path, size - length, length))
-    if footer is None:
-        return open_bytes(await store.get(name.path), name)
-    return _checked(footer, name)
+        opened = opened_by(await store.get_range(name.path, size - length, length))
+    if opened is None:
+        return _facts(await store.get(name.path), name, ids)
+    footer, metadata = _checked(opened[0], name), opened[1]
+    ends: dict[TransactionId, int | None] = {}
+    with of_fragment(name):
+        firsts = [first_of_group(metadata, number) for number in range(metadata.num_row_groups)] if ids else []
+        for number, within in groups_of(firsts, ids).items():
+            parts = {
+                part.start: await store.get_range(name.path, part.start, part.stop - part.start)
+                for part in parts_for_ends(metadata, number)
+            }
+            source = pa.PythonFile(Parts(parts, size), mode="r")
+            ends.update(await asyncio.to_thread(ends_in_group, source, metadata, number, within))
+    return FragmentFacts(name, footer, ends)
 
 
 # ------------------------------------------------------------------ writing
@@ -244,20 +270,33 @@ def _checked(footer: Footer, name: FragmentName) -> Footer:
     return footer
 
 
-async def verified(store: ReadableStore, name: FragmentName) -> Footer:
-    """Fetch a fragment, make every batch of it again, and return its footer.
+async def verified(store: ReadableStore, name: FragmentName, ids: Collection[TransactionId] = ()) -> FragmentFacts:
+    """Fetch a fragment, make every batch of it again, and return its footer, and the batches' CRCs at these ids.
 
     Raises `FragmentDamaged` and `UnsupportedFormat`, which name the fragment, and what the store raises, such as
     `NotFound`.
     """
-    return await asyncio.to_thread(_verify, await store.get(name.path), name)
+    return await asyncio.to_thread(_verify, await store.get(name.path), name, ids)
 
 
-def _verify(raw: bytes, name: FragmentName) -> Footer:
-    """Check the bytes and every batch in them, and return the footer."""
-    footer = open_bytes(raw, name)
+def _verify(raw: bytes, name: FragmentName, ids: Collection[TransactionId]) -> FragmentFacts:
+    """Check the bytes and every batch in them, and return the facts."""
+    facts = _facts(raw, name, ids)
     _check_batches(raw, name)
-    return footer
+    return facts
+
+
+def _facts(raw: bytes, name: FragmentName, ids: Collection[TransactionId]) -> FragmentFacts:
+    """Return the footer of an object that was fetched whole, and the CRCs of the batches that end at these ids."""
+    footer = open_bytes(raw, name)
+    ends: dict[TransactionId, int | None] = {}
+    if ids:
+        with of_fragment(name):
+            metadata = open_fragment(raw)[1].metadata
+            firsts = [first_of_group(metadata, number) for number in range(metadata.num_row_groups)]
+            for number, within in groups_of(firsts, ids).items():
+                ends.update(ends_in_group(pa.BufferReader(raw), metadata, number, within))
+    return FragmentFacts(name, footer, ends)
 
 
 def _check_batches(raw: bytes, name: FragmentName) -> None:
@@ -267,19 +306,3 @@ def _check_batches(raw: bytes, name: FragmentName) -> None:
             pass
     except FragmentDamaged as error:
         raise FragmentDamaged(f"{name.path}: {error.text}") from error
-
-
-def contradictions(good: Sequence[tuple[FragmentName, Footer]]) -> list[str]:
-    """Return what is wrong between fragments of one partition, in words.
-
-    That is: a fragment of another cluster than the first one, or one whose first batch does not follow the last batch
-    of a fragment that ends right before it.
-    """
-    wrong: list[str] = []
-    ends = {footer.last: footer.last_crc for _, footer in good}
-    for name, footer in good:
-        if footer.cluster_key != good[0][1].cluster_key:
-            wrong.append(f"{name.path} belongs to another cluster than {good[0][0].path}")
-        elif ends.get(footer.first - 1, footer.previous_crc) != footer.previous_crc:
-            wrong.append(f"{name.path} does not follow the batch that ends at {footer.first - 1}")
-    return wrong

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from polonaise.errors import FragmentDamaged
-from polonaise.fragments.format import open_fragment
-from polonaise.fragments.groups import first_of_group, group_batches, parts_for_group
+from polonaise.fragments.format import Footer, open_fragment
+from polonaise.fragments.groups import ends_in_group, first_of_group, group_batches, parts_for_group
 from polonaise.fragments.objects import of_fragment
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.ranges import Parts
@@ -29,6 +29,9 @@ class OpenFragment:
     """The metadata of its Parquet file."""
     firsts: list[TransactionId]
     """The first id of each row group."""
+    footer: Footer
+    ends: dict[TransactionId, int | None] = field(default_factory=dict)
+    """The CRC of the batch that ends at an id, None where none ends, for the ids that were looked up."""
     verified: bool = False
     """Whether all its bytes were read, and have the digest in its name."""
 
@@ -46,13 +49,20 @@ def opened_by_end(name: FragmentName, size: int, end: bytes, cluster_key: bytes)
         needed = max(part.stop for part in parts_for_group(metadata, metadata.num_row_groups - 1))
         if size < needed + metadata.serialized_size:
             raise FragmentDamaged(f"it has {size} bytes, and its rows alone reach up to byte {needed}")
-        return OpenFragment(name, size, metadata, [first_of_group(metadata, n) for n in range(metadata.num_row_groups)])
+        firsts = [first_of_group(metadata, number) for number in range(metadata.num_row_groups)]
+        return OpenFragment(name, size, metadata, firsts, footer)
 
 
 def decoded_group(opened: OpenFragment, number: int, parts: Mapping[int, bytes]) -> list[Batch]:
     """Decode a row group from parts of its fragment, keyed by offset. Making the batches compares each with its CRC."""
     source = pa.PythonFile(Parts(parts, opened.size), mode="r")
     return [Batch.parse(raw, verify=False) for raw in group_batches(source, opened.metadata, number)]
+
+
+def decoded_end(opened: OpenFragment, number: int, parts: Mapping[int, bytes], id: TransactionId) -> int | None:
+    """Return the CRC of the batch that ends at an id of a row group, from parts of the fragment; None if none does."""
+    source = pa.PythonFile(Parts(parts, opened.size), mode="r")
+    return ends_in_group(source, opened.metadata, number, [id])[id]
 
 
 def span_of(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, FragmentDamaged
-from polonaise.fragments.objects import contradictions, footer_of, fragments_of, partitions_in
+from polonaise.fragments.agreement import contradictions, ids_to_compare
+from polonaise.fragments.objects import fragments_of, looked_at, partitions_in
 from polonaise.fragments.protocol.coverage import Span, cover
 from polonaise.log.batch import Batch
 from polonaise.node.addresses import absolute_store, check_no_topic
@@ -177,23 +178,26 @@ def _archived(
 ) -> tuple[FragmentCopy, list[str]]:
     """Return the fragments to read of a partition, and what is wrong with or between its fragments.
 
-    Only footers are read here. Fragments with a bad footer, or of another cluster, are left out.
+    Only footers are read here, and what shows whether overlapping fragments agree. Fragments with a bad footer, or of
+    another cluster, are left out.
     """
     store, troubles = clusters.store_at(url), []
     good = []
-    for name, size in clusters.wait(lambda: fragments_of(store, partition)).items():
+    listed = clusters.wait(lambda: fragments_of(store, partition))
+    ids = ids_to_compare(listed)
+    for name, size in listed.items():
         try:
-            footer = clusters.wait(partial(footer_of, store, name, size))
+            facts = clusters.wait(partial(looked_at, store, name, size, ids[name]))
         except FragmentDamaged as error:
             troubles.append(error.text)
             continue
-        if footer.cluster_key != cluster_key:
+        if facts.footer.cluster_key != cluster_key:
             troubles.append(f"{name.path} is of another cluster")
         else:
-            good.append((name, footer))
+            good.append(facts)
     troubles += contradictions(good)
-    covered = cover([name for name, _ in good], Span(0, committed))
-    inner = [hole for hole in covered.holes if any(name.first > hole.last for name, _ in good)]
+    covered = cover([facts.name for facts in good], Span(0, committed))
+    inner = [hole for hole in covered.holes if any(facts.name.first > hole.last for facts in good)]
     troubles += [f"no good fragment holds {hole.first} to {hole.last}" for hole in inner]
     return FragmentCopy(url, covered.pieces), troubles
 

@@ -16,6 +16,7 @@ from polonaise.errors import (
     StoreUnavailable,
     UnsupportedFormat,
 )
+from polonaise.fragments.protocol.coverage import BatchEnd
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.log.batch import Batch
 from polonaise.server.storagelinks import expect
@@ -60,12 +61,15 @@ class ArchivedHistory(Protocol):
         last: TransactionId,
         bytes_max: int,
         after_time_us: int = 0,
+        follows: Callable[[], Awaitable[BatchEnd]] | None = None,
     ) -> list[Batch]:
         """Return verified batches from the one that holds `first` on; none of them ends above `last`.
 
         At most `bytes_max` bytes, unless the first batch alone is larger. With `after_time_us` (µs UTC), only from the
         first batch of that commit time or later; none if there is no such batch. Raises `FragmentMissing` for an id
         that no fragment holds, and `FragmentDamaged` or `UnsupportedFormat` if no fragment that holds it can be used.
+        `follows` tells the end of a batch above these ids, from the log itself. It is asked where fragments contradict
+        each other: then those are read from which the log goes on.
         """
 
     async def held(self) -> Mapping[FragmentName, int]:
@@ -112,7 +116,7 @@ async def read_to_copy(
     """
     error = no_source
     trimmed: HistoryTrimmed | None = None
-    held_from: list[TransactionId] = []
+    held_from: dict[StorageId, TransactionId] = {}
     for source in sources:
         try:
             answer = expect(await ask(source, request), Batches)
@@ -121,14 +125,28 @@ async def read_to_copy(
             error = ProtocolError(f"{source} sent no batches")
         except HistoryTrimmed as refused:
             trimmed = refused
-            held_from.append(refused.first)
+            held_from[source] = refused.first
         except PolonaiseError as failed:
             error = failed
     if trimmed is None:
         raise error
     history = required(history, trimmed, partition)
-    batches = await history.read(partition, request.first, request.last, request.bytes_max)
-    return ToCopy(memoryview(b"".join(batch.view for batch in batches)), min(held_from))
+
+    async def follows() -> BatchEnd:
+        source, first = next(iter(held_from.items()))
+        answer = expect(await ask(source, ReadBatches(request.session, first, request.last, 1, 0, 0)), Batches)
+        if not answer.payload:
+            raise ProtocolError(f"{source} sent no batches from {first} on, the first id that it holds")
+        return end_before(answer.payload[0])
+
+    batches = await history.read(partition, request.first, request.last, request.bytes_max, follows=follows)
+    return ToCopy(memoryview(b"".join(batch.view for batch in batches)), min(held_from.values()))
+
+
+def end_before(raw: bytes | bytearray | memoryview) -> BatchEnd:
+    """Return the end of the batch before the first one of these, as that one tells it."""
+    batch = Batch.parse(raw, verify=False)
+    return BatchEnd(batch.first - 1, batch.previous_crc)
 
 
 async def copy_on(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from polonaise.errors import (
     BatchDamaged,
@@ -15,9 +16,10 @@ from polonaise.errors import (
     ProtocolError,
     fresh,
 )
+from polonaise.fragments.protocol.coverage import BatchEnd
 from polonaise.log.batch import HEADER_BYTES, Batch
 from polonaise.patience import PATIENCE_S_MAX, SyncPatience
-from polonaise.server.archivedhistory import ArchivedHistory, required
+from polonaise.server.archivedhistory import ArchivedHistory, end_before, required
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLink, expect
@@ -211,15 +213,28 @@ class PartitionReader:
             return await self._from_replicas(request)
         except HistoryTrimmed as trimmed:
             history = required(self.history, trimmed, owner.partition)
+            follows = partial(self._end_before, trimmed.first)
         # Asked before the fragments are read: what is archived meanwhile is not in what was read.
         reached = await history.up_to(owner.partition) if after_time_us else NO_TRANSACTION
-        batches = await history.read(owner.partition, first, last, bytes_max, after_time_us)
+        batches = await history.read(owner.partition, first, last, bytes_max, after_time_us, follows)
         if not batches and after_time_us:  # all fragments are of an earlier time: go on behind them
             request.first = max(first, reached + 1)
             return await self._from_replicas(request)
         if part_last >= 0:
             batches = [batch for batch in batches if first <= batch.first <= part_last]
         return memoryview(b"".join(batch.view if with_data else batch.without_data() for batch in batches))
+
+    async def _end_before(self, first: TransactionId) -> BatchEnd:
+        """Return the end of the batch before the one that holds `first`, the lowest id that a replica holds.
+
+        Raises `PartitionNotReady` if no replica sends that now, or has trimmed it meanwhile.
+        """
+        try:
+            return end_before(await self.read_held(first, self.owner.committed, 1))
+        except (HistoryTrimmed, BatchDamaged) as error:
+            raise PartitionNotReady(
+                f"no engaged replica could send the batch of transaction {first} just now: {error}"
+            ) from error
 
     async def read_held(self, first: TransactionId, last: TransactionId, bytes_max: int) -> memoryview:
         """Read batches as `read_history` does, without their data and from an engaged replica only.

@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 from polonaise.errors import BeyondLog, NotArchived, PartitionNotReady, PolonaiseError, ProtocolError
+from polonaise.fragments.protocol.coverage import BatchEnd
 from polonaise.fragments.protocol.names import fingerprint
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.partitionreader import PartitionReader
@@ -78,7 +79,11 @@ async def _check_same_log(reader: PartitionReader, history: ArchivedHistory, bef
     if not following.first:
         return
     last = following.first - 1
-    archived = await history.read(reader.owner.partition, last, last, 1)
+
+    async def follows() -> BatchEnd:
+        return BatchEnd(last, following.previous_crc)
+
+    archived = await history.read(reader.owner.partition, last, last, 1, follows=follows)
     if not archived or archived[-1].last != last or archived[-1].crc != following.previous_crc:
         raise NotArchived(
             f"the fragments in {history} are not of this log: they have another batch at {last} of partition "

@@ -41,6 +41,18 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        if size < 0:\n",
         "P1: history is dropped although the server's own store has only the ends of its fragments",
     ),
+    "overlapping-fragments-not-compared": Mutation(
+        "polonaise.fragments.agreement",
+        "            if other is facts or facts.crc_at(other.name.last) == other.footer.last_crc:\n",
+        "            if other is facts or other.name.last >= first:\n",
+        "P2: fragments of a life of the log that was given up count as well, for a trim and for a restore",
+    ),
+    "other-life-of-the-log-read": Mutation(
+        "polonaise.fragments.history",
+        "            if other is None:\n",
+        "            if other is not None or other is None:\n",
+        "P2: what was trimmed is read from a fragment of a life of the log that was given up",
+    ),
     "empty-fragment-is-a-store-away": Mutation(
         "polonaise.fragments.store",
         "            if not length:\n",

@@ -111,7 +111,7 @@ SESSION_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "trimmed-log-not-seen": Mutation(
         "polonaise.server.archivedhistory",
-        "            trimmed = refused\n            held_from.append(refused.first)\n",
+        "            trimmed = refused\n            held_from[source] = refused.first\n",
         "            error = refused\n",
         "P11: what the replicas have trimmed is not read from the fragments, and a copy is never made whole",
     ),

@@ -16,6 +16,15 @@ class Span(NamedTuple):
     last: TransactionId
 
 
+class BatchEnd(NamedTuple):
+    """The end of a batch of the log. What has the same batch there has the same ones before it."""
+
+    last: TransactionId
+    """The last id of the batch."""
+    crc: int
+    """Its CRC, which the batch behind it carries."""
+
+
 class FragmentRange(NamedTuple):
     """A part of a range, and the fragment to take it from."""
 
