@@ -23,6 +23,7 @@ from polonaise.admin.partitiondescription import describe_partition
 from polonaise.admin.requiring import require
 from polonaise.admin.safestop import safe_to_stop
 from polonaise.admin.serverremoval import remove_server
+from polonaise.admin.topics import create_topic
 from polonaise.cli.clusterview import screen_of
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription, ExpectedServer, Owner, Registration
@@ -654,6 +655,41 @@ async def test_a_server_that_could_not_serve_is_nobody_who_takes_over(town: Town
     )
     network.heal()
     await until(town, lambda each: not without(each))
+
+
+@in_a_town(partitions=2, servers=2)
+async def test_what_nobody_can_serve_keeps_no_server_from_taking_over_the_rest(town: Town) -> None:
+    async def closed(host: Host, coordinator: Coordinator) -> None:
+        """Make a topic whose two partitions can't go on without all three storage nodes."""
+        await create_topic(coordinator, "strict", 2, 20.0)
+        await require(host, coordinator, 3, 0, 20.0, "strict")
+
+    await town.operator(closed)
+    await until(town, lambda each: not any(row.wellness is Wellness.FAILED for row in each.partitions))
+    held_down(town.cluster.storage[0])
+
+    status = await until(town, lambda each: all(server.given_up for server in each.servers))
+    assert {each for server in status.servers for each in server.given_up} == {2, 3}
+    assert [each.state for each in status.partitions] == ["degraded", "degraded", "not ready", "not ready"]
+    owner = status.partitions[0].owner
+    assert owner is not None
+    (verdict,) = safe_to_stop(status, str(owner.server))
+    for line in verdict.stops:
+        assert line.startswith(("partition 2:", "partition 3:", "partitions 2-3:")), line
+    (other,) = (each for each in status.servers if each.server != owner.server)
+    # One that has given up what is served is unable itself, and it is as likely as any to get what is left.
+    ailing = replace(other, server=98, given_up=(1,))
+    spare = replace(other, server=99, given_up=())
+    for servers, said in (([ailing], "no other server can take"), ([ailing, other], "may take over"), ([spare], "")):
+        worse = replace(status, servers=[each for each in status.servers if each is not other] + servers)
+        (verdict,) = safe_to_stop(worse, str(owner.server))
+        of_open = [line for line in verdict.stops if line.startswith(("partition 0", "partitions 0"))]
+        assert [said in line for line in of_open] == [True] * bool(said), verdict.stops
+    for node in town.cluster.servers:
+        if town.cluster.owners[node.name].id == owner.server:
+            held_down(node)
+    after = await until(town, lambda each: [row.state for row in each.partitions[:2]] == ["degraded"] * 2)
+    assert owner.server not in [row.owner and row.owner.server for row in after.partitions[:2]], "so it was"
 
 
 @pytest.mark.parametrize("how", ["no room", "a copy that is lost"])

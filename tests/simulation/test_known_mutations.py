@@ -465,6 +465,12 @@ FOUND_BY_TESTS = {
     "server-that-could-not-serve-takes-over": (
         "tests/admin/test_cluster_status.py::test_a_server_that_could_not_serve_is_nobody_who_takes_over"
     ),
+    "given-up-partition-counts-for-all": (
+        "tests/admin/test_cluster_status.py::test_what_nobody_can_serve_keeps_no_server_from_taking_over_the_rest"
+    ),
+    "ailing-server-takes-over": (
+        "tests/admin/test_cluster_status.py::test_what_nobody_can_serve_keeps_no_server_from_taking_over_the_rest"
+    ),
     "server-that-reaches-no-quorum-takes-over": (
         "tests/admin/test_cluster_status.py::test_a_server_that_could_not_serve_is_nobody_who_takes_over"
     ),

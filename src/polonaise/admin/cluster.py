@@ -89,7 +89,7 @@ class ServerStatus:
     name: str = ""
     """The name by which the cluster misses the server, or that it tells itself; empty for one without, or unknown."""
     unable: Sequence[str] = ()
-    """Why the server could not serve partitions of others, according to itself, line by line."""
+    """Why the server could serve no partition of others, according to itself, line by line."""
     reached: frozenset[StorageId] = frozenset()
     """The storage nodes that the server reaches."""
     given_up: Sequence[PartitionId] = ()
@@ -439,7 +439,7 @@ class ClusterObserver:
                     trouble_in(answer),
                     (*_told_by(answer, known=error is None), *_without_the_store(answer, stores)),
                     last.expected.name_of(server) or _text_told(answer, "name"),
-                    why_not_serving(answer) if isinstance(answer, dict) else (),
+                    _unable(answer),
                     _reached_by(answer),
                     tuple(answer.get("given_up", ())) if isinstance(answer, dict) else (),
                 )
@@ -601,6 +601,11 @@ def _without_the_store(answer: Told, stores: Sequence[str]) -> Sequence[str]:
         "it was started without the fragment store that others have, so that it can't read what was trimmed, nor see "
         f"that archived ids are gone: start it with --fragments {stores[0]}"
     ]
+
+
+def _unable(answer: Told) -> Sequence[str]:
+    """Return why a server could serve no partition at all; what it has given up says nothing of others."""
+    return why_not_serving({**answer, "given_up": (), "given_up_why": {}}) if isinstance(answer, dict) else ()
 
 
 def _told_by(answer: Told, *, known: bool) -> Sequence[str]:

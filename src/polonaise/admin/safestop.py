@@ -137,22 +137,26 @@ def _without_server(
 ) -> list[str]:
     """Return what stops without this server: what it owns and no other one that is there is able to take over."""
     others = [each for each in status.servers if each.server != server.server and not each.trouble and each.registered]
-    left, whys = [], dict[str, str]()
+    left: dict[str, list[PartitionId]] = {}
     for each in status.partitions:
         if each.owner is None or each.owner.server != server.server:
             continue
         found = {
             _said(status, other) or str(other.server): _why_not_taken(status, each, other, required) for other in others
         }
-        if all(found.values()):
-            left.append(each.partition)
-            whys = whys or found
-    if not left:
-        return []
-    if not whys:
-        return [f"{_named(left)}: no other server is there to take over"]
-    why = "; ".join(f"server {name}: {why}" for name, why in whys.items())
-    return [f"{_named(left)}: no other server can take over ({why})"]
+        why = "; ".join(f"server {name}: {why}" for name, why in found.items() if why)
+        if not found:
+            said = "no other server is there to take over"
+        elif all(found.values()):
+            said = f"no other server can take over ({why})"
+        # By the rule of `server.assignment`: all of those that have given something up count the same then, and the one
+        # that owns the fewest partitions gets it, for good.
+        elif why and all(other.given_up for other in others):
+            said = f"a server that can't serve it may take over ({why})"
+        else:
+            continue
+        left.setdefault(said, []).append(each.partition)
+    return [f"{_named(numbers)}: {said}" for said, numbers in left.items()]
 
 
 def _why_not_taken(
@@ -164,7 +168,10 @@ def _why_not_taken(
     """Return why this server could not take this partition over, by what is told of both; empty if it could."""
     if server.unable:
         return "; ".join(server.unable)
-    if server.given_up:
+    # What is open elsewhere was given up for what ails this server alone, so that it may fail with others as well. What
+    # is open nowhere says nothing about it.
+    closed = {each.partition for each in status.partitions if each.condition is not None and not each.condition.ready}
+    if partition.partition in server.given_up or not closed.issuperset(server.given_up):
         return f"it could not serve {given_up_words(server.given_up)} lately"
     if _stops(status, partition, server.reached - _not_writing(status, partition.partition).keys(), required):
         lost = sorted({each.name for each in status.storage} - server.reached)

@@ -174,6 +174,18 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "    if server.unable and server.registered is False:\n",
         "P13: a server may be stopped, it is said, although the only other one says that it can't serve",
     ),
+    "given-up-partition-counts-for-all": Mutation(
+        _SAFE_STOP,
+        "    if partition.partition in server.given_up or not closed.issuperset(server.given_up):\n",
+        "    if server.given_up:\n",
+        "P13: no server may be stopped, it is said, where one partition waits for an operator",
+    ),
+    "ailing-server-takes-over": Mutation(
+        _SAFE_STOP,
+        "        elif why and all(other.given_up for other in others):\n",
+        "        elif why and not others:\n",
+        "P13: a server may be stopped, it is said, although what it owns may go to one that can't serve it",
+    ),
     "server-that-reaches-no-quorum-takes-over": Mutation(
         _SAFE_STOP,
         "    if _stops(status, partition, server.reached - ",
