@@ -344,6 +344,9 @@ def changed(path: Path, memory: Path, how: str) -> None:
             path.write_bytes(path.read_bytes()[:-1])
         case "emptied":
             path.write_bytes(b"")
+        case "longer":
+            with path.open("a") as file:
+                file.write("somebody's\n")
         case "other":
             path.write_bytes(b"x" * path.stat().st_size)
         case "memory":
@@ -360,6 +363,7 @@ def changed(path: Path, memory: Path, how: str) -> None:
         ("gone", r"entries.jsonl is gone: another program has changed it\. Put both"),
         ("shorter", r"has 83 bytes, and 84 were written: another program"),
         ("emptied", r"has 0 bytes, and 84 were written: another program"),
+        ("longer", r"has 95 bytes, and 84 were written: another program.*Take out what lies behind.*truncate -s 84 /"),
         ("other", "does not hold what was written last: another program"),
         ("memory", r"memory is damaged: the target does not know what it has applied\. Put both files back"),
         ("empty memory", "memory is damaged"),
@@ -380,13 +384,14 @@ async def test_files_that_do_not_go_together_are_refused_until_they_are_put_back
             with pytest.raises(ViewUnfit, match=why):
                 await target.accept(Fence(2, 1), SOURCE)
         assert path.exists() == (how != "gone"), "nothing is made where something was lost"
+        assert how != "longer" or path.read_bytes().endswith(b"somebody's\n"), "what is somebody else's is left alone"
         path.write_bytes(lines)
         memory.write_bytes(whole)
         assert (await target.accept(Fence(2, 1), SOURCE)).applied == {0: 1}
     assert kept(path) == [(0, "0"), (0, "1")]
 
 
-@pytest.mark.parametrize("how", ["gone", "shorter", "emptied"])
+@pytest.mark.parametrize("how", ["gone", "shorter", "emptied", "longer"])
 async def test_a_file_that_is_changed_while_it_is_in_use_takes_nothing_more(path: Path, memory: Path, how: str) -> None:
     """As a rotation of logs does, of either kind: what is written then would be lost with the file."""
     async with opened(path) as target:
@@ -396,6 +401,11 @@ async def test_a_file_that_is_changed_while_it_is_in_use_takes_nothing_more(path
         changed(path, memory, how)
         with pytest.raises(ViewUnfit, match="another program has changed it"):
             await session.take(batch(0, "b"))
+        left = path.read_bytes() if path.exists() else b""
+        for term in (2, 3):
+            with pytest.raises(ViewUnfit, match="another program has changed it"):
+                await target.accept(Fence(1, term), SOURCE)
+        assert (path.read_bytes() if path.exists() else b"") == left, "nothing is cut, and nothing made"
         path.write_bytes(lines)
         assert (await session.take(batch(0, "b"))).last == 1
     assert kept(path) == [(0, "a"), (0, "b")]
@@ -597,7 +607,7 @@ async def test_a_full_disk_is_said_and_nothing_is_lost(path: Path, monkeypatch: 
         session = await stream(target)
         await session.take(batch(-1, "a"))
         full[0] = True
-        with pytest.raises(ViewUnavailable, match=r"no space left for .*entries.jsonl'.*free some") as failed:
+        with pytest.raises(ViewUnavailable, match=r"no space left for .*entries.jsonl.*free some") as failed:
             await session.take(batch(0, "b"))
         assert isinstance(failed.value.__cause__, DiskFull)
         with pytest.raises(ViewUnavailable, match="no space left"):

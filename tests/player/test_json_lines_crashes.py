@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 
+from polonaise.checksum import crc32
 from polonaise.errors import PolonaiseError, ViewUnavailable, ViewUnfit
 from polonaise.host import Buffer, Disk, File, Host
 from polonaise.player import jsonlines
@@ -77,14 +78,44 @@ def check(held: bytes, applied: dict[int, int]) -> None:
         assert found.get(partition, []) == payloads
 
 
+class SyncedApart:
+    """A disk whose writes are synced by a call of their own, before which a process can die."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    async def open(self, path: str, *, create: bool = False) -> File:
+        file: Any = FileSyncedApart(await self._disk.open(path, create=create))
+        return cast(File, file)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+
+class FileSyncedApart:
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    async def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+        await self._file.write(offset, buffers)
+        if sync:
+            await self._file.sync()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
 def live(
     seed: int,
     *,
     crash_on_call: int = 0,
-    power_loss: bool = False,
+    power_loss: Collection[int] = (),
     inflict: Callable[[SimulatedDisk], None] | None = None,
 ) -> int:
-    """Two lives of the target that crash at a call to the disk, one that ends, and one that only looks."""
+    """Two lives of the target that crash at a call to the disk, one that ends, and one that only looks.
+
+    The machine loses power after those lives of which `power_loss` has the epochs.
+    """
     world = World(seed, Configuration())
     machine = world.machine("a")
     shipment = Shipment()
@@ -95,7 +126,8 @@ def live(
         errors: list[BaseException] = []
 
         async def main(host: Host) -> None:
-            target = JsonLinesTarget(PATH, decode=bytes.decode, disk=host.disk)
+            disk = cast(Disk, SyncedApart(host.disk))
+            target = JsonLinesTarget(PATH, decode=bytes.decode, disk=disk)
             try:
                 await shipment.run(target, epoch, machine.disk)
             except ViewUnavailable:
@@ -127,7 +159,7 @@ def live(
             if inflict is not None:
                 inflict(machine.disk)
             await life(epoch, crash_on_call)
-            if power_loss:
+            if epoch in power_loss:
                 machine.power_loss()
             machine.disk.mend()
         await life(FINAL_EPOCH)
@@ -147,7 +179,7 @@ def calls_of_a_life() -> int:
 
     async def main(host: Host) -> None:
         await host.disk.make_directory(DIRECTORY)
-        target = JsonLinesTarget(PATH, decode=bytes.decode, disk=host.disk)
+        target = JsonLinesTarget(PATH, decode=bytes.decode, disk=cast(Disk, SyncedApart(host.disk)))
         await Shipment().run(target, 1, machine.disk)
         await target.close()
 
@@ -159,23 +191,29 @@ def calls_of_a_life() -> int:
     return world.run(scenario())
 
 
-def every_crash(power_loss: bool, seeds: int) -> None:
+AFTER_WHICH = {"killed": (), "power loss": (1, 2), "killed, then power loss": (2,)}
+"""After which of the lives that crash the machine loses power."""
+
+
+def every_crash(power_loss: Collection[int], seeds: int) -> None:
     for call in range(1, calls_of_a_life() + 1):
         for seed in range(seeds):
             live(call + 1_000 * seed, crash_on_call=call, power_loss=power_loss)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("power_loss", [False, True], ids=["killed", "power loss"])
-def test_a_target_that_dies_at_any_call_keeps_its_word(power_loss: bool) -> None:
+@pytest.mark.parametrize("power_loss", AFTER_WHICH.values(), ids=AFTER_WHICH)
+def test_a_target_that_dies_at_any_call_keeps_its_word(power_loss: Collection[int]) -> None:
     assert calls_of_a_life() > 30
     every_crash(power_loss, 6)
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("power_loss", [False, True], ids=["killed", "power loss"])
+@pytest.mark.parametrize("power_loss", AFTER_WHICH.values(), ids=AFTER_WHICH)
 @pytest.mark.parametrize("fault", ["fail_syncs", "fail_writes", "fail_reads", "fill"])
-def test_a_disk_that_fails_or_is_full_loses_and_doubles_nothing(fault: str, seed: int, power_loss: bool) -> None:
+def test_a_disk_that_fails_or_is_full_loses_and_doubles_nothing(
+    fault: str, seed: int, power_loss: Collection[int]
+) -> None:
     def inflict(disk: SimulatedDisk) -> None:
         if fault == "fill":
             disk.fill(seed * 113)
@@ -251,12 +289,42 @@ class Uncut(LinesFile):
         return made
 
 
+class NotedBehind(LinesFile):
+    """Notes a step when its lines are written: what a crash leaves of them can be anybody's."""
+
+    async def append(self, lines: bytes, applied: Any) -> None:
+        assert self.memory is not None
+        memory = self.memory.with_step(lines, applied).with_step_ended()
+        await self._file.write(self.memory.counted.size, [lines], sync=True)
+        await self._write_whole(memory)
+        self.memory = memory
+
+
+class EndedUnsynced(LinesFile):
+    """Counts the lines of a step that was noted last as they read, whether they are durable or not."""
+
+    @classmethod
+    async def opened(cls, disk: Disk, path: str, *, again: bool = False) -> LinesFile:
+        class Unwritten(FileSyncedApart):
+            async def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
+                pass
+
+        class Opening(SyncedApart):
+            async def open(self, path: str, *, create: bool = False) -> File:
+                file = await disk.open(path, create=create)
+                return cast(File, Unwritten(file)) if path == PATH else file
+
+        made = await super().opened(cast(Disk, Opening(disk)), path, again=again)
+        made._disk, made._file = disk, cast(Any, made._file)._file
+        return made
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("planted", [Unsynced, MemoryFirst, Unnoted, FenceUnnoted, Uncut])
+@pytest.mark.parametrize("planted", [Unsynced, MemoryFirst, Unnoted, FenceUnnoted, Uncut, NotedBehind, EndedUnsynced])
 def test_a_planted_mistake_is_noticed(monkeypatch: pytest.MonkeyPatch, planted: type[LinesFile]) -> None:
     monkeypatch.setattr(jsonlines, "LinesFile", planted)
     with pytest.raises((AssertionError, PolonaiseError)):
-        every_crash(True, 6)
+        every_crash(AFTER_WHICH["power loss" if planted is not EndedUnsynced else "killed, then power loss"], 6)
 
 
 # ---------------------------------------------------------------------- the files, cut and damaged at every byte
@@ -303,30 +371,101 @@ async def a_step(path: Path) -> tuple[Pair, Pair]:
     return before, Pair.at(path)
 
 
+def without_end(memory: bytes) -> bytes:
+    """Return the memory without its last line, which says that the lines of the last step are there."""
+    return memory[: memory.rindex(b"\n", 0, -1) + 1]
+
+
+async def refused(path: Path, put: Pair, why: str) -> None:
+    """The files are refused, and left as they are."""
+    put.put(path)
+    with pytest.raises(ViewUnfit, match=why):
+        await told_by(path)
+    assert Pair.at(path) == put
+
+
 async def test_lines_that_are_torn_at_any_byte_are_cut(tmp_path: Path) -> None:
     path = tmp_path / "entries.jsonl"
     before, after = await a_step(path)
+    memory = without_end(after.memory)
     for size in range(len(before.lines), len(after.lines) + 1):
-        Pair(after.lines[:size], before.memory).put(path)
+        for torn in (after.lines[:size], after.lines[:size].ljust(len(after.lines), b"\0")):
+            Pair(torn, memory).put(path)
+            is_whole = torn == after.lines
+            assert await told_by(path) == {0: 3 if is_whole else 1}
+            assert path.read_bytes() == (after.lines if is_whole else before.lines)
+
+
+async def test_what_is_no_part_of_the_step_that_was_noted_is_somebody_elses(tmp_path: Path) -> None:
+    path = tmp_path / "entries.jsonl"
+    before, after = await a_step(path)
+    noted = without_end(after.memory)
+    others = b"somebody's\n"
+    for memory, lines in ((before.memory, before.lines), (noted, after.lines), (after.memory, after.lines)):
+        await refused(path, Pair(lines + others, memory), f"has {len(lines + others)} bytes, and {len(lines)} were")
+    for left in (others, before.lines, after.lines[len(before.lines) :][:-1] + others):
+        await refused(path, Pair(before.lines + left, noted), f"and {len(before.lines)} were written")
+    # What was acknowledged is missed, once it is known that it was there.
+    await refused(path, Pair(after.lines[:-1], after.memory), f"and {len(after.lines)} were written")
+    # Steps are noted before their lines are written.
+    await refused(path, Pair(after.lines, before.memory), f"and {len(before.lines)} were written")
+
+
+async def test_what_is_left_of_a_step_is_cut_once(tmp_path: Path) -> None:
+    path = tmp_path / "entries.jsonl"
+    before, after = await a_step(path)
+    Pair(after.lines[:-1], without_end(after.memory)).put(path)
+    assert await told_by(path) == {0: 1}
+    left = after.lines[len(before.lines) :][:-1]
+    await refused(path, Pair(before.lines + left, memory_of(path).read_bytes()), "were written")
+
+
+def of_an_earlier_version(memory: bytes) -> bytes:
+    """Return the memory as versions wrote it that noted a step behind its lines."""
+    first, *steps = (json.loads(line.partition(b" ")[2]) for line in memory.splitlines())
+    assert first.pop("noted_first")
+    told = [{key: each[key] for key in each if key != "begins"} for each in steps if each["applied"]]
+    texts = [json.dumps(each).encode() for each in (first, *told)]
+    return b"".join(b"%08x %s\n" % (crc32(text), text) for text in texts)
+
+
+async def test_files_of_an_earlier_version_are_read_and_what_lies_behind_them_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "entries.jsonl"
+    before, after = await a_step(path)
+    for size in range(len(before.lines), len(after.lines) + 1):
+        Pair(after.lines[:size], of_an_earlier_version(before.memory)).put(path)
         assert await told_by(path) == {0: 1}
         assert path.read_bytes() == before.lines
+    # From then on it is of this one.
+    await refused(path, Pair(after.lines, memory_of(path).read_bytes()), "were written")
+    Pair(after.lines, of_an_earlier_version(after.memory)).put(path)
+    assert await told_by(path) == {0: 3}
 
 
 async def test_a_memory_that_is_torn_at_any_byte_counts_without_its_last_step(tmp_path: Path) -> None:
     path = tmp_path / "entries.jsonl"
     before, after = await a_step(path)
-    for size in range(len(before.memory), len(after.memory) + 1):
+    noted = without_end(after.memory)
+    start = len(without_end(before.memory))  # a step is noted in the place of the end of the one before
+    for size in range(start, len(noted) + 1):
+        for torn in (
+            noted[:size],
+            noted[:size].ljust(len(noted), b"\0"),
+            noted[:size] + before.memory[size:],
+        ):
+            before._replace(memory=torn).put(path)
+            assert await told_by(path) == {0: 1}
+            assert path.read_bytes() == before.lines
+    for size in range(len(noted), len(after.memory) + 1):
         for torn in (after.memory[:size], after.memory[:size].ljust(len(after.memory), b"\0")):
             after._replace(memory=torn).put(path)
-            is_whole = torn == after.memory
-            assert await told_by(path) == {0: 3 if is_whole else 1}
-            assert path.read_bytes() == (after.lines if is_whole else before.lines)
+            assert await told_by(path) == {0: 3}
+            assert path.read_bytes() == after.lines
 
 
-async def test_a_memory_that_is_damaged_anywhere_is_refused_or_counts_without_its_last_steps(tmp_path: Path) -> None:
+async def test_a_memory_that_is_damaged_anywhere_is_refused_or_counts_by_its_lines(tmp_path: Path) -> None:
     path = tmp_path / "entries.jsonl"
-    before, after = await a_step(path)
-    earlier = [({}, b""), ({0: 1}, before.lines)]
+    _, after = await a_step(path)
     outcomes = []
     for place in range(len(after.memory)):
         damaged = bytearray(after.memory)
@@ -335,13 +474,12 @@ async def test_a_memory_that_is_damaged_anywhere_is_refused_or_counts_without_it
         put.put(path)
         said = await asyncio.gather(told_by(path), return_exceptions=True)
         if isinstance(said[0], ViewUnfit):
-            assert "is damaged" in str(said[0])
+            assert "is damaged" in str(said[0]) or "another program has changed it" in str(said[0])
             assert Pair.at(path) == put, "left as it is"
             outcomes.append("refused")
         else:
-            # What was acknowledged is forgotten and cut at once, so it will be delivered again: once.
-            assert (said[0], path.read_bytes()) in earlier
-            outcomes.append("earlier")
-    whole = before.memory.index(b"\n")
-    assert set(outcomes[:whole]) == {"refused"}
-    assert set(outcomes[len(before.memory) :]) == {"earlier"}
+            assert (said[0], path.read_bytes()) == ({0: 3}, after.lines)
+            outcomes.append("whole")
+    end = len(without_end(after.memory))
+    assert set(outcomes[:end]) == {"refused"}
+    assert set(outcomes[end:]) == {"whole"}

@@ -47,6 +47,9 @@ class LinesFile:
         What is read from it after a sync that has failed need not be on the disk.
         """
         self._steps_end = self._steps_begin = 0
+        """Where the next step is noted, and where the first one was."""
+        self._steps_size = 0
+        """The bytes of the memory's file."""
         self._steps_identity: Identity | None = None
 
     @classmethod
@@ -78,17 +81,21 @@ class LinesFile:
             if identity is None:
                 raise _does_not_fit(path, "is gone")
             memory = await _load(disk, path)
-            await _check(file, path, memory)
+            kept = await _settled(file, path, memory)
+            made = cls(disk, path, lock, file, identity, kept)
+            if kept is not None and kept != memory:
+                # At once: what somebody else writes from now on is not taken for what is left of this step.
+                await made._write_whole(kept)
             stack.pop_all()
-        return cls(disk, path, lock, file, identity, memory)
+        return made
 
     async def keep_fence(self, fence: Fence, source: DeliverySource) -> None:
         """Keep this fence durably. Raises `ViewUnfit` as `append` does."""
         await self._check_in_place()
-        if self.memory is None:
-            await self._write_whole(LinesMemory(source, fence, NOTHING_COUNTED, {}))
-        else:
-            await self._write_whole(self.memory._replace(fence=fence))
+        memory = self.memory or LinesMemory(source, fence, NOTHING_COUNTED, {})
+        memory = memory._replace(fence=fence)
+        await self._write_whole(memory)
+        self.memory = memory
 
     async def append(self, lines: bytes, applied: Mapping[PartitionId, TransactionId]) -> None:
         """Append whole lines, and keep durably that these partitions are applied up to these ids.
@@ -102,20 +109,24 @@ class LinesFile:
         counted = memory.counted
         whole = await self._check_in_place()
         if (size := await self._file.size()) != counted.size:
-            raise _does_not_fit(self._path, f"has {size:,} bytes, and {counted.size:,} were written")
+            raise _other_size(self._path, size, counted.size)
         if not whole:
             _log.warning("%s%s was removed or cut while in use, and is written again", self._path, _MEMORY)
-            await self._write_whole(memory)
+        memory = memory.with_step(lines, applied)
+        step = memory.step()
+        steps = self._steps
+        if steps is None or not whole or self._steps_end + len(step) > max(_STEPS_BYTES_MAX, 2 * self._steps_begin):
+            steps = await self._write_whole(memory)
+        # Before the lines: what a crash leaves of them is known by this, and what somebody else writes is left alone.
+        await steps.write(self._steps_end, [step], sync=True)
+        self._steps_end += len(step)
         if lines:
             await self._file.write(counted.size, [lines], sync=True)
-        memory = memory._replace(counted=counted.followed_by(lines), applied={**memory.applied, **applied})
-        step = memory.step(applied)
-        if self._steps is None or self._steps_end + len(step) > max(_STEPS_BYTES_MAX, 2 * self._steps_begin):
-            await self._write_whole(memory)
-            return
-        await self._steps.write(self._steps_end, [step], sync=True)
-        self._steps_end += len(step)
-        self.memory = memory
+        self.memory = memory = memory.with_step_ended()
+        # Not synced: if it is lost, the lines themselves say that they are there.
+        ended = memory.step_ended()
+        await steps.write(self._steps_end, [ended])
+        self._steps_size = self._steps_end + len(ended)
 
     async def _check_in_place(self) -> bool:
         """Return whether the memory's file is as it was written, as far as its name and its size tell.
@@ -129,10 +140,13 @@ class LinesFile:
         found = await self._disk.identity(self._path + _MEMORY)
         if found not in (None, self._steps_identity):
             raise _does_not_fit(self._path, "has another memory beside it than was written")
-        return found is not None and await self._steps.size() == self._steps_end
+        return found is not None and await self._steps.size() == self._steps_size
 
-    async def _write_whole(self, memory: LinesMemory) -> None:
-        """Write the memory's file anew. Its directory is synced with it, and so the name of the file of lines."""
+    async def _write_whole(self, memory: LinesMemory) -> File:
+        """Write the memory's file anew, without a step that is noted; return it.
+
+        Its directory is synced with it, and so the name of the file of lines.
+        """
         if self._steps is not None:
             steps, self._steps = self._steps, None
             await steps.close()
@@ -141,8 +155,8 @@ class LinesFile:
         await write_whole(self._disk, directory, name, [whole])
         self._steps = await self._disk.open(self._path + _MEMORY)
         self._steps_identity = await self._disk.identity(self._path + _MEMORY)
-        self._steps_begin = self._steps_end = len(whole)
-        self.memory = memory
+        self._steps_begin = self._steps_end = self._steps_size = len(whole)
+        return self._steps
 
     async def close(self) -> None:
         """Close both files, then unlock them: not before the last call to the disk has ended, even if it hangs."""
@@ -160,8 +174,11 @@ async def _load(disk: Disk, path: str) -> LinesMemory | None:
     return read_memory(raw, path + _MEMORY)
 
 
-async def _check(file: File, path: str, memory: LinesMemory | None) -> None:
-    """Raise `ViewUnfit` unless the file has what the memory counts, and cut it there."""
+async def _settled(file: File, path: str, memory: LinesMemory | None) -> LinesMemory | None:
+    """Return the memory with its last step ended or undone, by what is there of its lines; what is left is cut.
+
+    Raises `ViewUnfit` unless the file has what the memory counts, and nothing that others have written.
+    """
     size = await file.size()
     if memory is None:
         if size:
@@ -169,20 +186,44 @@ async def _check(file: File, path: str, memory: LinesMemory | None) -> None:
                 f"{path} holds something, and there is no {path}{_MEMORY} that says what: give the target a file of "
                 "its own, or put the memory back"
             )
-        return
+        return None
     counted, last_size, last_crc = memory.counted
     if size < counted:
-        raise _does_not_fit(path, f"has {size:,} bytes, and {counted:,} were written")
+        raise _other_size(path, size, counted)
     if crc32(await file.read(counted - last_size, last_size)) != last_crc:
         raise _does_not_fit(path, "does not hold what was written last")
+    through = counted
+    if (noted := memory.noted) is not None:
+        through = noted.counted.size
+        lines = await file.read(counted, through - counted)
+        if through == counted or (len(lines) == through - counted and crc32(lines) == noted.counted.last_crc):
+            if size > through:
+                raise _other_size(path, size, through)
+            # Written again: whoever has written them may have ended before they were synced, or since that failed.
+            if lines:
+                await file.write(counted, [lines], sync=True)
+            return memory.with_step_ended()
+        if not noted.may_have_left(lines):
+            raise _other_size(path, size, counted)
+    if memory.noted_first and size > through:
+        raise _other_size(path, size, counted)
     if size > counted:
         _log.warning("%s: the last %d bytes are of a step that was not ended, and are cut", path, size - counted)
-        # Synced with the next lines: until then, these bytes do not count either way.
+        # Synced before the memory forgets the step.
         await file.truncate(counted)
+        await file.sync()
+    return memory._replace(noted=None, noted_first=True)
 
 
-def _does_not_fit(path: str, what: str) -> ViewUnfit:
+def _other_size(path: str, size: int, written: int) -> ViewUnfit:
+    what = f"has {size:,} bytes, and {written:,} were written"
+    if size < written:
+        return _does_not_fit(path, what)
+    return _does_not_fit(path, what, f"Take out what lies behind them, such as by `truncate -s {written} {path}`; or p")
+
+
+def _does_not_fit(path: str, what: str, advice: str = "P") -> ViewUnfit:
     return ViewUnfit(
-        f"{path} {what}: another program has changed it. Put both it and {path}{_MEMORY} back from a backup of the "
-        "same moment; or move both away, start this process again, and everything is delivered again"
+        f"{path} {what}: another program has changed it. {advice}ut both it and {path}{_MEMORY} back from a backup of "
+        "the same moment; or move both away, start this process again, and everything is delivered again"
     )

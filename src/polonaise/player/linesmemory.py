@@ -2,8 +2,13 @@
 
 Every line is a CRC-32 in 8 hexadecimal digits, a space, and a JSON object. The first line says everything; it is
 written whole with its file, and never torn. Each further line is one step: one write that a crash may tear, and that
-nothing follows before it is synced. So only the end may be unreadable; what it says does not count then, neither that
-lines were written nor that their entries were applied, and both come again.
+nothing follows before it is synced. So only the end may be unreadable, and what it says does not count then.
+
+A step is noted before its lines are written. When they are synced, a line of what counts then follows, not synced; the
+next step is noted in its place. So it is known of all steps but the last that their lines are there, and of the last
+one as well, unless a crash came before that was noted: then it counts if its lines are whole, and a part of them is
+cut, and comes again. Whatever else lies behind what counts was written by somebody else. Earlier versions noted a step
+behind its lines, and have no `noted_first`: all that lies behind what counts is taken for a step of theirs.
 """
 
 from __future__ import annotations
@@ -20,13 +25,15 @@ from polonaise.terms import PartitionId, TransactionId
 
 _FORMAT: Final = 1
 _CRC_DIGITS: Final = 8
+_BEGINNING_BYTES: Final = 32
+"""The first bytes of a step's lines that are noted: as a rule they tell its partition and its id."""
 
 
 class CountedLines(NamedTuple):
     """The beginning of the file of lines that counts."""
 
     size: int
-    """Its bytes. What lies beyond was written by a step that did not come to its end."""
+    """Its bytes."""
     last_size: int
     """The bytes that the last step has written, at its end."""
     last_crc: int
@@ -40,19 +47,51 @@ class CountedLines(NamedTuple):
 NOTHING_COUNTED: Final = CountedLines(0, 0, 0)
 
 
+class NotedStep(NamedTuple):
+    """A step that is noted: its lines may be there, in part or whole, or not yet."""
+
+    counted: CountedLines
+    """What counts once they are there."""
+    applied: Mapping[PartitionId, TransactionId]
+    """The partitions that they bring, up to which ids."""
+    beginning: bytes
+    """The first bytes of its lines, filled up with zeros."""
+
+    def may_have_left(self, beginning: bytes) -> bool:
+        """Return whether lines of this step that a crash has torn may begin like this: what never came is zeros."""
+        return all(found in (0, noted) for found, noted in zip(beginning, self.beginning, strict=False))
+
+
 class LinesMemory(NamedTuple):
     """What a `JsonLinesTarget` keeps durably."""
 
     source: DeliverySource
     fence: Fence
     counted: CountedLines
+    """What is known to be there: without the step that is noted."""
     applied: Mapping[PartitionId, TransactionId]
+    noted: NotedStep | None = None
+    """The last step, while nothing says that its lines are there."""
+    noted_first: bool = True
+    """Whether steps are noted before their lines are written, as earlier versions did not."""
+
+    def with_step(self, lines: bytes, applied: Mapping[PartitionId, TransactionId]) -> LinesMemory:
+        """Return this memory with a further step noted. The one before it has come to its end."""
+        beginning = lines[:_BEGINNING_BYTES].ljust(_BEGINNING_BYTES, b"\0")
+        return self._replace(noted=NotedStep(self.counted.followed_by(lines), applied, beginning))
+
+    def with_step_ended(self) -> LinesMemory:
+        """Return this memory once the lines of the noted step are there."""
+        if self.noted is None:
+            return self
+        return self._replace(counted=self.noted.counted, applied={**self.applied, **self.noted.applied}, noted=None)
 
     def whole(self) -> bytes:
-        """Return the first line of a memory file, which says everything."""
+        """Return the first line of a memory file, which says everything but a step that is noted."""
         return _line(
             {
                 "format": _FORMAT,
+                "noted_first": True,
                 "log": self.source.log_key.hex(),
                 "player": self.source.player,
                 "target": self.source.target,
@@ -62,9 +101,15 @@ class LinesMemory(NamedTuple):
             }
         )
 
-    def step(self, partitions: Mapping[PartitionId, TransactionId]) -> bytes:
-        """Return the line of a step that has led to this memory, by applying these partitions up to these ids."""
-        return _line(_step(self.counted, partitions))
+    def step_ended(self) -> bytes:
+        """Return the line that says what counts. The line of any step is longer, and can take its place."""
+        return _line(_step(self.counted, {}))
+
+    def step(self) -> bytes:
+        """Return the line of the step that is noted."""
+        assert self.noted is not None
+        counted, applied, beginning = self.noted
+        return _line({**_step(counted, applied), "begins": beginning.hex()})
 
 
 def read_memory(raw: bytes, path: str) -> LinesMemory:
@@ -83,12 +128,16 @@ def read_memory(raw: bytes, path: str) -> LinesMemory:
         steps.pop()
     try:
         source = DeliverySource(bytes.fromhex(about["log"]), about["player"], about["target"])
-        memory = LinesMemory(source, Fence(about["epoch"], about["term"]), *_counted(about))
+        noted_first = about.get("noted_first", False)
+        memory = LinesMemory(source, Fence(about["epoch"], about["term"]), *_counted(about), noted_first=noted_first)
         for step in steps:
             if step is None:
                 raise _damaged(path)
-            counted, applied = _counted(step)
-            memory = memory._replace(counted=counted, applied={**memory.applied, **applied})
+            beginning = step.get("begins")
+            noted = NotedStep(*_counted(step), bytes.fromhex(beginning or ""))
+            memory = memory.with_step_ended()._replace(noted=noted)
+            if beginning is None:
+                memory = memory.with_step_ended()
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path) from error
     return memory
