@@ -500,6 +500,11 @@ FOUND_BY_TESTS = {
         "::test_a_view_that_moves_its_mark_nowhere_is_told_and_not_given_the_same_at_once"
         "[0-applied up to 1, and the view says 0]"
     ),
+    "idle-worker-s-database-not-looked-at": (
+        "tests/views/test_worker_view.py"
+        "::test_a_database_that_was_put_back_or_emptied_under_an_idle_worker_is_brought_up_to_date"
+        "[sqlite-who took it over]"
+    ),
     "mark-ahead-of-the-log-believed": (
         "tests/views/test_sql_faults.py"
         "::test_a_database_that_comes_to_be_ahead_of_the_log_is_refused_with_the_next_transaction[sqlite]"

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Table, func, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import OperationalError
 
-from polonaise.client import applying
+from polonaise.client import view as client_view
 from polonaise.errors import AppendExpired, ClientAhead, DeadlineExceeded, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.terms import Transaction, TransactionId
 from rigs.bankview import ACCOUNTS, Bank, accounts, body, check_fold, journal, open_accounts, put_back, transactions
@@ -111,7 +111,7 @@ async def test_a_view_whose_own_tables_are_gone_says_so_steadily(
     world: World, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, more: int
 ) -> None:
     """Not in turns with the database's own words, whether it is looked at now and then, asked, or applied to."""
-    monkeypatch.setattr(applying, "_LOOK_S", 0.2)
+    monkeypatch.setattr(client_view, "_LOOK_S", 0.2)
     open_accounts(url, 2)
     view = Bank(url)
     client = await world.client(view=view)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -200,9 +200,44 @@ async def test_a_database_that_was_put_back_under_a_worker_is_brought_up_to_date
         with pytest.raises(ViewUnavailable, match=r"stepped back: partition 0 was applied up to 19, and .* says 12"):
             await view.read(lambda db: db.execute(select(journal)).all())
         view.poison.clear()
-        await wait_until(lambda: group.health()["well"] and group.health()["lag"] == 0)
+        await wait_until(lambda: group.health()["well"] and group.health()["partitions"]["0"]["position"] == 20)
         check_fold(url, {0: 21})
         assert len(await view.read(lambda db: db.execute(select(journal)).all())) == 21
+
+
+@pytest.mark.parametrize("by", ["who applied it", "who took it over"])
+async def test_a_database_that_was_put_back_or_emptied_under_an_idle_worker_is_brought_up_to_date(
+    url: str, by: str
+) -> None:
+    async with testing.log() as log, AsyncExitStack() as stack:
+        for number in range(20):
+            await log.append(body(number), 0)
+        group = await stack.enter_async_context(log.group("g", view=Bank(url)))
+        await wait_until(lambda: group.health()["partitions"].get("0", {}).get("position") == 19)
+        if by == "who took it over":
+            await group.leave()
+            group = await stack.enter_async_context(log.group("g", view=Bank(url)))
+            await wait_until(lambda: group.health()["partitions"].get("0", {}).get("position") == 19)
+        for how in ("put back", "emptied"):
+            if how == "put back":
+                put_back(url, 9)
+            else:
+                own = ("polonaise_marks", "polonaise_marks_given", "polonaise_marks_fence")
+                execute(url, *(f"DELETE FROM {name}" for name in ("journal", "accounts", *own)))
+            await wait_until(lambda: counted(url, journal) == 20)
+            await wait_until(lambda: group.health()["well"] and group.health()["lag"] == 0)
+            check_fold(url, {0: 20})
+
+
+async def test_a_database_that_is_away_from_an_idle_worker_is_told(url: str) -> None:
+    async with testing.log() as log, log.group("g", view=Bank(url)) as group:
+        await log.append(body(0), 0)
+        await wait_until(lambda: group.health()["partitions"].get("0", {}).get("position") == 0)
+        execute(url, "ALTER TABLE polonaise_marks RENAME TO gone")
+        await wait_until(lambda: "polonaise_marks was there and is gone" in str(group.health()["partitions"]))
+        execute(url, "ALTER TABLE gone RENAME TO polonaise_marks")
+        await wait_until(lambda: group.health()["well"])
+    check_fold(url, {0: 1})
 
 
 @pytest.mark.parametrize(
@@ -226,6 +261,9 @@ class Still:
 
     async def take_over(self, partition: PartitionId) -> tuple[TransactionId, int]:
         return 1, 1
+
+    async def stepped_back(self, positions: Mapping[PartitionId, TransactionId]) -> Collection[PartitionId]:
+        return ()
 
     async def apply_run_under(self, epoch: int, run: Sequence[Transaction]) -> TransactionId:
         self.runs += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Iterator
 from itertools import islice
 from typing import Any, Final, TypeVar, cast
 
@@ -33,8 +33,6 @@ T = TypeVar("T")
 
 _log = logging.getLogger("polonaise.client")
 
-_LOOK_S: Final = 2.0
-"""Seconds between looks whether a view has gone back, or is away, for a client that may have nothing to apply."""
 _A_MARK: Final = "the id of the last transaction that was applied, -1 for none"
 
 
@@ -399,23 +397,3 @@ def _with_bodies(
     for id, (header, client, generation, sequence) in islice(enumerate(rows, batch.first), skipped, None):
         if generation >= 0 or own:
             yield Transaction(partition, id, header, bodies.get(id, b""), time_us, client, generation, sequence)
-
-
-async def watch_view(
-    stepped_back: Callable[[], Awaitable[Collection[PartitionId]]], appliers: Mapping[PartitionId, Applier]
-) -> None:
-    """Look now and then whether the view has gone back, for all partitions together; run as a task.
-
-    Without it, a database that was restored would be noticed with the next transaction of each partition only.
-    """
-    while True:
-        await asyncio.sleep(_LOOK_S)
-        away: ViewUnavailable | None = None
-        partitions: Collection[PartitionId]
-        try:
-            partitions = await stepped_back()
-        except PolonaiseError as error:  # any other is met again by who asks for the mark, and tells what to do
-            partitions, away = list(appliers), error if isinstance(error, ViewUnavailable) else None
-        for partition in partitions:
-            if partition in appliers:
-                appliers[partition].look(away)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple, Self, TypeAlias
 
 from polonaise.client.appends import PartitionAppends
-from polonaise.client.applying import Applier, MarkOnly, watch_view
+from polonaise.client.applying import Applier, MarkOnly
 from polonaise.client.bodies import BodyFetcher
 from polonaise.client.discovery import Discovery
 from polonaise.client.links import Links
@@ -22,7 +22,7 @@ from polonaise.client.receipt import Receipt
 from polonaise.client.requests import Requests
 from polonaise.client.routes import Routes
 from polonaise.client.settings import ClientSettings
-from polonaise.client.view import RunView, View, close_view, takes_own, tell_log
+from polonaise.client.view import RunView, View, close_view, takes_own, tell_log, watch_view
 from polonaise.client.waiting import check_loop, end, is_inherited, own_loop
 from polonaise.coordination.topics import log_key_of, where_of
 from polonaise.errors import (

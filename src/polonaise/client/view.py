@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Final, Protocol
 
-from polonaise.errors import ViewFailed, ViewUnavailable
+from polonaise.errors import PolonaiseError, ViewFailed, ViewUnavailable
 from polonaise.terms import PartitionId, Transaction, TransactionId
 
 _log = logging.getLogger("polonaise.client")
+
+
+_LOOK_S: Final = 2.0
+"""Seconds between looks whether a view has gone back, or is away, for those who may have nothing to apply."""
 
 
 class View(Protocol):
@@ -133,3 +138,30 @@ async def close_view(view: View | RunView) -> None:
             await closed
     except Exception:  # noqa: BLE001 - the application's own code; logged
         _log.exception("the view's `close` failed")
+
+
+class ViewFollower(Protocol):
+    """Who applies one partition to a view."""
+
+    def look(self, error: ViewUnavailable | None) -> None:
+        """Have the view asked for its mark before anything is applied: it has gone back, or `error` says it is away."""
+
+
+async def watch_view(
+    stepped_back: Callable[[], Awaitable[Collection[PartitionId]]], followers: Mapping[PartitionId, ViewFollower]
+) -> None:
+    """Look now and then whether the view has gone back, for all partitions together; run as a task.
+
+    Without it, a database that was restored would be noticed with the next transaction of each partition only.
+    """
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        away: ViewUnavailable | None = None
+        partitions: Collection[PartitionId]
+        try:
+            partitions = await stepped_back()
+        except PolonaiseError as error:  # any other is met again by who asks for the mark, and tells what to do
+            partitions, away = list(followers), error if isinstance(error, ViewUnavailable) else None
+        for partition in partitions:
+            if partition in followers:
+                followers[partition].look(away)

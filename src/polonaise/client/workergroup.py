@@ -7,7 +7,8 @@ import inspect
 import json
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, Final, Self, cast
 
 from polonaise.client.protocol.arguments import checked_seconds, wrong
@@ -21,7 +22,7 @@ from polonaise.client.protocol.groupleases import (
 )
 from polonaise.client.protocol.sharing import next_move
 from polonaise.client.readable import ReadableLog
-from polonaise.client.view import close_view, tell_log
+from polonaise.client.view import close_view, tell_log, watch_view
 from polonaise.client.waiting import check_loop, end, forked, is_inherited, own_loop
 from polonaise.client.workerpartition import PartitionWork
 from polonaise.client.workerprogress import Handler, HandlerProgress, Progress, ViewProgress, WorkedView
@@ -122,6 +123,9 @@ class WorkerGroup:
             host.spawn(self._keep(), f"client: group {self.name}"),
             host.spawn(self._watch(), f"client: watch of group {self.name}"),
         ]
+        if self._view is not None:
+            watching = watch_view(partial(self._stepped_back, self._view), self._work)
+            self._tasks.append(host.spawn(watching, f"client: watch of the view of group {self.name}"))
         for task in self._tasks:
             self._client._lease_keepers.add(task)  # so that they end with the client
             task.add_done_callback(self._task_ended)
@@ -353,6 +357,11 @@ class WorkerGroup:
         while True:
             await asyncio.gather(*(work.watch(_WATCH_S) for work in self._work.values()))
             await asyncio.sleep(_WATCH_S)
+
+    async def _stepped_back(self, view: WorkedView) -> Collection[PartitionId]:
+        """Return this member's partitions of which the view has less than was applied."""
+        works = (work for work in self._work.values() if work.state == "works")
+        return await view.stepped_back({work.partition: work.progress.position for work in works})
 
     def _now_s(self) -> float:
         return self._client._host.clock.monotonic_s()

@@ -13,7 +13,14 @@ from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.readable import ReadableLog
 from polonaise.client.waiting import end
 from polonaise.client.workerprogress import Progress
-from polonaise.errors import ClientAhead, DeadlineExceeded, InvariantViolated, PolonaiseError, WorkerFenced
+from polonaise.errors import (
+    ClientAhead,
+    DeadlineExceeded,
+    InvariantViolated,
+    PolonaiseError,
+    ViewUnavailable,
+    WorkerFenced,
+)
 from polonaise.log.batch import Batch
 from polonaise.redaction import redacted
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
@@ -150,6 +157,14 @@ class PartitionWork:
             self.give_up()
         except (TimeoutError, PolonaiseError) as error:
             _log.debug("worker of partition %d: %r", self.partition, error)  # and again with the next look
+
+    def look(self, error: ViewUnavailable | None) -> None:
+        """Have the partition taken over anew: its view has gone back, or is away, as `error` says."""
+        if self.state == "works":
+            self.state = "takes over"
+            if error is not None:
+                self._tell(error)
+            self._wake()
 
     def _is_stuck(self) -> bool:
         return bool(self._failed) or (bool(self._step) and self._now_s() - self._step_s > SAVE_S)

@@ -7,8 +7,9 @@ is refused: it has been replaced, whether it knows or not.
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 from polonaise.client.connected import Connected
@@ -24,6 +25,8 @@ from polonaise.terms import NO_TRANSACTION, OwnKind, PartitionId, Transaction, T
 Handler = Callable[[Transaction], Awaitable[None]]
 """An application's coroutine function that is given each transaction in order."""
 
+_log = logging.getLogger("polonaise.client")
+
 _KEPT: Final = struct.Struct("<qq")
 
 
@@ -31,6 +34,8 @@ class WorkedView(Protocol):
     """A view that workers of a group can share: `polonaise.SqlView` is one."""
 
     async def take_over(self, partition: PartitionId) -> tuple[TransactionId, int]: ...
+
+    async def stepped_back(self, positions: Mapping[PartitionId, TransactionId]) -> Collection[PartitionId]: ...
 
     async def apply_run_under(self, epoch: int, run: Sequence[Transaction]) -> TransactionId: ...
 
@@ -87,7 +92,10 @@ class ViewProgress:
     may_wait_for = ": another process may hold locks in the database, one that hangs or was stopped"
 
     async def take_over(self) -> None:
+        before = self.position
         self.position, self.epoch = await self._view.take_over(self._partition)
+        if self.position < before:
+            _log.warning("worker: %s", gone_back(self._partition, before, self.position).text)
 
     async def handle(self, run: Sequence[Transaction], holds: Callable[[], bool]) -> None:
         while run and holds():

@@ -391,6 +391,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "                if self.position < -1:\n",
         "P7: a worker whose database has stepped back gives it the same run again and again, and says that it is well",
     ),
+    "idle-worker-s-database-not-looked-at": Mutation(
+        "polonaise.client.workergroup",
+        "        return await view.stepped_back({work.partition: work.progress.position for work in works})\n",
+        "        return await view.stepped_back({work.partition: -1 for work in works})\n",
+        "P7: a worker that has nothing to apply never notices that its database was put back, and says that it is well",
+    ),
     "outgrown-position-taken": Mutation(
         "polonaise.client.workerpartition",
         "        end = self.committed if known is None else min(known, self.committed)\n",

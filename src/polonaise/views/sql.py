@@ -283,18 +283,22 @@ class SqlView:
         """Return the last id of the partition that is applied in the database; -1 for none."""
         return await self._do(partition, self._prepare, self._told_mark, partition)
 
-    async def stepped_back(self) -> Collection[PartitionId]:
+    async def stepped_back(
+        self, positions: Mapping[PartitionId, TransactionId] | None = None
+    ) -> Collection[PartitionId]:
         """Return the partitions of which the database has less than it had. A client asks now and then.
 
-        Raises `ViewUnavailable` for a database that is away.
+        A worker gives the `positions` up to which its partitions are applied, by it or by others before it. Raises
+        `ViewUnavailable` for a database that is away.
         """
-        if (marks := self._reached.now()) and self._workers:
+        marks = self._reached.now() if positions is None else positions
+        if marks and self._workers:
             try:
-                await self._do(next(iter(marks)), self._prepare, self._look)
+                await self._do(next(iter(marks)), self._prepare, self._look, marks)
             except ViewUnavailable:
-                if not self._reached.behind:
+                if not self._reached.behind & marks.keys():
                     raise
-        return self._reached.behind
+        return self._reached.behind & marks.keys()
 
     async def apply_run(self, run: Sequence[Transaction]) -> TransactionId:
         """Apply a run of one partition in one SQL transaction, unless another process has. Return the mark reached.
@@ -379,9 +383,9 @@ class SqlView:
         with self._preparing:  # else a thread that looks at them just now, at the one before, would count
             self._prepared = self._fences_prepared = False
 
-    def _look(self, writer: WriterConnection) -> None:
+    def _look(self, writer: WriterConnection, marks: Mapping[PartitionId, TransactionId]) -> None:
         try:
-            self._reached.check(writer.db, self._reached.now())  # on SQLite without waiting for its other writers
+            self._reached.check(writer.db, marks)  # on SQLite without waiting for its other writers
         finally:
             writer.db.rollback()
 
