@@ -36,8 +36,10 @@ from polonaise.errors import (
     UnknownPartition,
 )
 from polonaise.host import Host
+from polonaise.node.condition import without_spare
 from polonaise.server.coordinatortrouble import CoordinatorTrouble
 from polonaise.server.expectedservers import ExpectedServersWatch
+from polonaise.server.protocol.recovery import ReplicaAnswer, Undecided
 from rigs.log import remove_entry
 from rigs.town import Town, held_down, in_a_town
 from rigs.waiting import time_passes, wait_until
@@ -585,6 +587,33 @@ async def test_nothing_is_said_to_go_on_that_is_not_known_to(town: Town) -> None
     assert [each.node for each in safe_to_stop(namesakes, "s")] == [
         f"{each.server} (s) at {each.address}" for each in status.servers
     ]
+
+
+@in_a_town
+async def test_a_server_that_has_left_the_members_does_not_miss_itself(town: Town) -> None:
+    async def look(host: Host, coordinator: Coordinator) -> None:
+        await coordinator.expect_server("gone", ExpectedServer(4711, "nobody:1"))
+        watch = ExpectedServersWatch(coordinator, "aside", CoordinatorTrouble(host.clock))
+        task = asyncio.ensure_future(watch.run(4712, "aside:1"))  # it runs, and is not registered
+        await wait_until(lambda: bool(watch.missing))
+        assert watch.seen is not None
+        assert "aside" in watch.seen.value.servers
+        assert watch.missing == {"gone": "nobody:1"}
+        task.cancel()
+
+    await town.operator(look)
+
+
+def test_partitions_with_copies_on_the_same_nodes_say_the_same_in_whatever_order_they_have_them() -> None:
+    def said(*names: str) -> tuple[str, ...]:
+        health = {"ready": True, "required": "3 copies", "stops_without": names}
+        zones = {**health, "stops_without_zones": names}
+        answers = {name: ReplicaAnswer(1, -1, -1, -1, 0, None) for name in names}
+        doubt = Undecided(names, 2)
+        return without_spare(health), without_spare(zones), doubt.waits_for({}), doubt.waits_for(answers)
+
+    assert said("c", "a", "b") == said("b", "c", "a") == said("a", "b", "c")
+    assert "storage nodes a, b, c it" in said("c", "a", "b")[0]
 
 
 @in_a_town(partitions=PARTITIONS, servers=2)

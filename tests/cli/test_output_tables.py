@@ -5,7 +5,9 @@ An output that can't be written is told as that, and nothing else is.
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 import typer
 
+import polonaise
 from polonaise.cli.exitstatus import ExitStatus
 from polonaise.cli.output import print_table, say, tidy
 from polonaise.errors import DiskFailed
@@ -30,6 +33,22 @@ def test_a_cell_that_is_a_list_has_a_line_for_each_of_its_items(capsys: pytest.C
         "1",
         r"2          a\x1b[31m",
     ]
+
+
+def test_no_text_is_written_with_the_markup_of_a_page() -> None:
+    """A terminal shows it as it is: `the *coordinator*`. Docstrings may have it; they are not said to operators."""
+    markup = re.compile(r"(?<![\w*])\*{1,2}[A-Za-z][\w -]*\*{1,2}(?!\w)")
+    marked, looked_at = [], 0
+    for path in Path(polonaise.__file__).parent.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        told = [each for each in ast.walk(tree) if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        docstrings = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}
+        for each in told:
+            looked_at += 1
+            if id(each) not in docstrings and markup.search(str(each.value)):
+                marked.append(f"{path.name}:{each.lineno}: {each.value}")
+    assert marked == []
+    assert looked_at > 1000
 
 
 def test_a_fault_of_the_work_is_not_told_as_one_of_the_output() -> None:

@@ -480,6 +480,13 @@ FOUND_BY_TESTS = {
     "lost-copy-counts-as-able": (
         "tests/admin/test_cluster_status.py::test_a_storage_node_that_says_that_it_cant_write_counts_as_one_that_is_lost"
     ),
+    "server-misses-itself": (
+        "tests/admin/test_cluster_status.py::test_a_server_that_has_left_the_members_does_not_miss_itself"
+    ),
+    "names-in-the-order-of-members": (
+        "tests/admin/test_cluster_status.py"
+        "::test_partitions_with_copies_on_the_same_nodes_say_the_same_in_whatever_order_they_have_them"
+    ),
     "removed-server-not-noted-again": (
         "tests/admin/test_cluster_status.py::test_a_server_with_a_name_notes_itself_and_tells_whom_it_misses"
     ),

@@ -232,7 +232,7 @@ class Coordinator:
             if servers := sorted(map(int, await self._backend.registered(MEMBERS))):
                 return CoordinatorLost(
                     f"the coordinator {self._backend} holds no cluster, but servers of one are registered there "
-                    f"({', '.join(map(str, servers))}): the *coordinator* has lost its data. Nothing was changed. The "
+                    f"({', '.join(map(str, servers))}): the coordinator has lost its data. Nothing was changed. The "
                     "log is on the storage nodes: leave their directories as they are, and restore the whole "
                     f"coordinator as it was last, or make its values again ({recovery_of(self._backend)}). For "
                     "another, new cluster stop these servers, or choose another place"

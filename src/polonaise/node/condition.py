@@ -370,6 +370,8 @@ def without_spare(health: Mapping[str, Any]) -> str:
 
 
 def _any_of(noun: str, names: Sequence[str]) -> str:
+    """Return names in words, in their own order: the text is the same for partitions with copies on the same nodes."""
+    names = sorted(names)
     return f"{noun} {names[0]}" if len(names) == 1 else f"any one of the {noun}s {', '.join(names)}"
 
 

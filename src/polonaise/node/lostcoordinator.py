@@ -54,7 +54,7 @@ def lost(coordinator: object, holding: Collection[str]) -> CoordinatorLost:
     )
     return CoordinatorLost(
         f"the coordinator {coordinator} holds no cluster, but {belong} to one: the "
-        "*coordinator* has lost its data, or this is another one's address. Nothing was changed, and the log is on the "
+        "coordinator has lost its data, or this is another one's address. Nothing was changed, and the log is on the "
         "storage nodes: leave their directories as they are. Correct the address, or start what holds its coordinator "
         "(polonaise cluster start, if that has made it). Only if its data are lost, make them again: polonaise cluster "
         "recover (docs/operations.md). For another, new cluster give the nodes new directories"

@@ -36,7 +36,7 @@ class ExpectedServersWatch:
         self.seen: Versioned[ExpectedServers] | None = None
         """What the coordinator said at the last look; None before the first."""
         self.missing: dict[str, str] = {}
-        """The addresses, by name, of the servers that were not registered at the last look."""
+        """The addresses, by name, of the other servers that were not registered at the last look."""
         self.trouble = ""
         """What is wrong with the name of this server; empty if nothing is."""
         self.coordinator_servers: Mapping[str, str] = {}
@@ -69,7 +69,8 @@ class ExpectedServersWatch:
             await asyncio.sleep(_AGAIN_S if self._trouble.is_failing(_EXPECTED) else _LOOK_S)
 
     def _look(self, server: ServerId, expected: ExpectedServers, members: Collection[Registration]) -> None:
-        missing = expected.missing(members)
+        # Without this one itself: why it has left the others, such as for its clock, health tells by its own word.
+        missing = {name: each for name, each in expected.missing(members).items() if each.server != server}
         for name in missing.keys() - self.missing.keys():
             _log.warning("%s", missing_server(name, missing[name].address), extra={"server": server})
         self.missing = {name: each.address for name, each in missing.items()}

@@ -336,7 +336,7 @@ class SessionStart:
             # Cleared before the look, not after it: an answer that comes in between must not be slept through.
             self._answered.clear()
             outcome = self._decide(value)
-            silent = [name for name in recovery.participants(value) if name not in self._answers]
+            silent = sorted(name for name in recovery.participants(value) if name not in self._answers)
             cut_off = self._is_cut_off(silent)
             if isinstance(outcome, Undecided):
                 self._report(f"session {self._session} waits for {outcome.waits_for(self._answers)}", cut_off)

@@ -216,6 +216,18 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "",
         "P13: a server is to be removed, it is said, that serves, because another one of its name has ended",
     ),
+    "server-misses-itself": Mutation(
+        _EXPECTED,
+        " if each.server != server}\n        for",
+        "}\n        for",
+        "P13: a server that has left the others for its clock says that it is not registered, and is to be started",
+    ),
+    "names-in-the-order-of-members": Mutation(
+        "polonaise.node.condition",
+        "    names = sorted(names)\n",
+        "",
+        "P13: a trouble that many partitions share is told once for each order in which they have their members",
+    ),
     "namesakes-untold": Mutation(
         _EXPECTED,
         "        other = namesake is not None and namesake.server != server and self._name not in missing\n",

@@ -627,7 +627,7 @@ class PartitionOwner:
                 # has a closing mark and is asked for nothing. And what it is sent piles up in memory.
                 fault = f"did not sync within {settings.acknowledge_s_max:g} s"
                 self.readiness.faults.blame(late, fault, now.monotonic_s)
-                self._end_session(f"{', '.join(late)}: {fault}", now, fault=True, late=late)
+                self._end_session(f"{', '.join(sorted(late))}: {fault}", now, fault=True, late=late)
             elif session.is_idle(now.monotonic_s, settings.pulse_s):
                 # Not through the inbox: a pulse says nothing about appends, so it has none to stay behind.
                 session.prove(PULSE)

@@ -221,7 +221,7 @@ class Readiness:
     def _slowness(self) -> str:
         if not self._slow:
             return ""
-        return f"the disks of {', '.join(self._slow)} are slow: a sync takes seconds, and commits wait for it"
+        return f"the disks of {', '.join(sorted(self._slow))} are slow: a sync takes seconds, and commits wait for it"
 
     def trouble(self, now_s: float) -> str:
         """Return what keeps appends from being committed although sessions start; empty if nothing does.

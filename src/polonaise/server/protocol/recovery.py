@@ -71,18 +71,19 @@ class Undecided:
         if self.of_reset:
             (source,) = self.doubted
             return f"an answer from {source}, whose copy is taken for the log by the reset of its head that is pending"
-        silent = [name for name in self.doubted if name not in answers]
-        doubts = "; ".join(f"{name} {answers[name].doubt}" for name in self.doubted if name in answers)
+        doubted = sorted(self.doubted)
+        silent = [name for name in doubted if name not in answers]
+        doubts = "; ".join(f"{name} {answers[name].doubt}" for name in doubted if name in answers)
         # As long as the silent ones are enough to end the doubt, they may merely be starting: no alarm yet. After that
         # somebody has to bring back what a replica held.
         if len(silent) >= self.needed:
             answers_needed = f"an answer from {self.needed} of {', '.join(silent)}, which took part in the last session"
             return f"{answers_needed}. {doubts}" if doubts else answers_needed
         away = f"; no answer from {', '.join(silent)}" if silent else ""
-        if len(self.doubted) == 1:
-            replicas_needed = f"{self.doubted[0]}, with what it held: it may hold"
+        if len(doubted) == 1:
+            replicas_needed = f"{doubted[0]}, with what it held: it may hold"
         else:
-            replicas_needed = f"{self.needed} of {', '.join(self.doubted)}, with what they held: they may hold"
+            replicas_needed = f"{self.needed} of {', '.join(doubted)}, with what they held: they may hold"
         return f"{replicas_needed} committed transactions that nobody else has. {doubts}{away}"
 
 
