@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from polonaise.errors import BadOption, BeyondLog, ClientAhead, DirectoryInUse, ViewUnfit
+from polonaise.errors import BadOption, BeyondLog, ClientAhead, DirectoryInUse, ViewUnfit, WrongClusterKey
 from polonaise.host.files import try_lock
+from polonaise.pipelines import viewsource
+from polonaise.pipelines.archive import HowToArchive, archive
 from polonaise.pipelines.audit import audit_table
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.parquettarget import ParquetTarget
@@ -102,6 +104,23 @@ def test_a_table_that_is_followed_gets_what_is_committed_later(
     commits.close()
     adding.join()
     assert rows_in(spark, f"parquet:{tmp_path / 'table'}", balances, log) == expected_balances(COUNT + 5, COUNT + 5)
+
+
+def test_a_table_is_not_followed_into_the_store_of_another_log(
+    spark: SparkSession, log: Log, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(viewsource, "_STORE_WAIT_S", 0.1)
+    store, other, table = tmp_path / "store", tmp_path / "other", f"parquet:{tmp_path / 'table'}"
+    archive(spark, address, str(store), HowToArchive(rest=True))
+    with bank_log(tmp_path / "longer", COUNT + 20):
+        archive(spark, f"embedded:{tmp_path / 'longer'}", str(other), HowToArchive(rest=True))
+    commits = follow(spark, f"fragments:{store}", balances, table)
+    assert next(commits).after == {0: COUNT - 1, 1: COUNT - 1}
+    store.rename(tmp_path / "aside")
+    other.rename(store)
+    with pytest.raises(WrongClusterKey, match="is another log"):
+        next(commits)
+    assert rows_in(spark, table, balances, log) == expected_balances(COUNT, COUNT)
 
 
 def test_invalid_arguments_are_refused(spark: SparkSession, log: Log, address: str, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 class Snapshot:
     """The transactions that options of the source `polonaise` select now, the same however often they are read.
 
+    Reading raises `WrongClusterKey` if another log is at the address by then.
     Raises what planning a query raises: `BadOption`, `BeyondLog`, `UnknownPartition`, `NotInitialized` and others.
     """
 
@@ -31,11 +32,12 @@ class Snapshot:
         parsed = read_options({"cluster": self.cluster, **given})
         self.any_header = parsed.headers is None
         """Whether transactions with any header are read; False with the option `headers`."""
-        self.spans: Mapping[PartitionId, Span] = QueryHistory(parsed).wanted()
+        history = QueryHistory(parsed)
+        self.spans: Mapping[PartitionId, Span] = history.wanted()
         """First and last id of each partition; the last is below the first if the partition has nothing."""
         # What was selected by time or as "latest" is evaluated only once.
         others = {name: value for name, value in given.items() if name.lower() not in RANGE_OPTIONS}
-        self._options = {**others, **range_options(self.spans)}
+        self._options = {**others, **range_options(self.spans), **history.key_option()}
 
     @property
     def transactions(self) -> int:

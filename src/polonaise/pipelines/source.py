@@ -51,7 +51,8 @@ class LogSource(NamedTuple):
     address: str
     """The value of the option `cluster` of queries that tasks run."""
     options: Mapping[str, str]
-    """Other options of these queries: the store of fragments, if one was given beside a log."""
+    """Other options of these queries: the key that the log has to have, which each query compares, and the store of
+    fragments, if one was given beside a log."""
     cluster: str
     """The log's key in hexadecimal: the cluster's key, or that of a topic in it (`Log.log_key`). For a store alone, the
     cluster's, whichever of its partitions are read."""
@@ -75,16 +76,18 @@ def open_source(address: str, fragments: str | None = None) -> Iterator[LogSourc
         if fragments is not None:
             raise BadOption("the store of fragments is given twice: the address fragments:URL names it, too")
         url = absolute_store(address.removeprefix(FRAGMENTS))
-        yield LogSource(FRAGMENTS + url, {}, _cluster_of(url))
+        key = _cluster_of(url)
+        yield LogSource(FRAGMENTS + url, {"logKey": key}, key)
         return
     full = full_address(address)
     with open_log(full) as log:
-        options = {} if fragments is None else {"fragments": absolute_store(fragments)}
-        yield LogSource(tasks_address(full), options, log.log_key.hex())
+        key = log.log_key.hex()
+        store = {} if fragments is None else {"fragments": absolute_store(fragments)}
+        yield LogSource(tasks_address(full), {"logKey": key, **store}, key)
 
 
 def _cluster_of(url: str) -> str:
     history = QueryHistory(read_options({"cluster": FRAGMENTS + url}))
     if history.cluster_key is None:
-        raise BadOption(f"{history.store} holds no fragments: check its address")
+        raise BadOption(f"{history.store} holds no fragments: mount what belongs there, or correct its address")
     return history.cluster_key.hex()

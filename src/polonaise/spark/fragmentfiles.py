@@ -10,12 +10,20 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from polonaise.client.batchreader import future_times
-from polonaise.errors import FragmentDamaged, NotFound, UnsupportedFormat, WrongClusterKey
+from polonaise.errors import (
+    FragmentDamaged,
+    NotFound,
+    PolonaiseError,
+    StoreUnavailable,
+    UnsupportedFormat,
+    WrongClusterKey,
+)
 from polonaise.fragments.columns import ROWS_MAX, columns_in
 from polonaise.fragments.format import Footer, open_fragment
 from polonaise.fragments.objects import MEND
@@ -50,6 +58,12 @@ def footer_from(store: ObstoreStore, name: FragmentName, size: int, cluster_key:
     """Return the fragment's footer. Raises what `fragments.format.open_fragment` raises, naming the fragment."""
     with _opened(store, name, size) as source:
         return open_fragment(source, cluster_key)[0]
+
+
+@lru_cache(maxsize=64)
+def key_in(store: ObstoreStore, name: FragmentName, size: int) -> bytes:
+    """Return the cluster key in the fragment's footer, which is read once: a name holds the digest of what it names."""
+    return footer_from(store, name, size).cluster_key
 
 
 def first_at(
@@ -106,8 +120,17 @@ def _opened(store: ObstoreStore, name: FragmentName, size: int) -> Iterator[str 
     except UnsupportedFormat as error:
         raise UnsupportedFormat(f"{name.path} in {store}: {error.text}") from error
     except NotFound as error:
-        raise NotFound(f"{name.path} is not in {store} any more: plan the query again") from error
+        raise _gone(store, name) from error
     except WrongClusterKey as error:
         raise WrongClusterKey(
             f"{name.path} in {store} is of another cluster's log: correct the option fragments, or cluster"
         ) from error
+
+
+def _gone(store: ObstoreStore, name: FragmentName) -> PolonaiseError:
+    """Return the error for a fragment that was listed, and is not there any more."""
+    try:
+        store.check_there()
+    except NotFound:
+        return StoreUnavailable(f"no directory {store}: mount what belongs there, and run the query again")
+    return NotFound(f"{name.path} is not in {store} any more: mount what belongs there, and run the query again")

@@ -50,6 +50,9 @@ The replica is read as it is: not all of it need be committed.
 """
 
 
+KEY_BYTES: Final = 16
+"""The length of a log's key."""
+
 RANGE_OPTIONS: Final = frozenset(
     {
         "partitions", "startingtransactions", "endingtransactions", "startingoffsets", "endingoffsets",
@@ -125,6 +128,8 @@ class ReadOptions:
     """Maximum number of bytes, roughly and as stored, that one task reads. A replica's segments are not divided."""
     timeout_s: float = 60.0
     """Seconds that a request to the log may take before the query fails."""
+    log_key: bytes | None = None
+    """The key that the log has to have (`Log.log_key`), or the fragments of a store alone; None for any."""
     tls: TlsFiles | None = None
     """The TLS files with which to connect, on each machine; None for those in its environment."""
 
@@ -177,6 +182,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         transactions_per_trigger_max=texts.value("maxTransactionsPerTrigger", _positive, None),
         partitions_min=texts.value("minPartitions", _positive, 1),
         split_bytes_max=texts.value("maxBytesPerSplit", _bytes, 128 * MIB),
+        log_key=texts.value("logKey", _key, None),
         timeout_s=texts.value("timeout", _seconds, 60.0),
         tls=_tls(texts),
     )
@@ -228,8 +234,8 @@ def write_options(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
 _READ: Final = (
     "cluster", "fragments", "partitions", "startingTransactions", "endingTransactions", "startingTimestamp",
     "endingTimestamp", "headers", "decoder", "decoderSchema", "kafkaColumns", "failOnDataLoss", "onUndecodable",
-    "failOnDecodeError", "maxTransactionsPerTrigger", "minPartitions", "maxBytesPerSplit", "topic", "timeout",
-    "tls.ca", "tls.certificate", "tls.key",
+    "failOnDecodeError", "maxTransactionsPerTrigger", "minPartitions", "maxBytesPerSplit", "topic",
+    "logKey", "timeout", "tls.ca", "tls.certificate", "tls.key",
 )  # fmt: skip
 _WRITE: Final = (
     "cluster", "txnAppId", "txnVersion", "partitionBy", "staging", "inlineBytesMax", "timeout", "topic",
@@ -406,6 +412,16 @@ def _headers(text: str) -> frozenset[int]:
     if not all(-(2**31) <= each < 2**31 for each in headers):
         raise ValueError("a header is an integer of 32 bits: write 1,2,3")
     return headers
+
+
+def _key(text: str) -> bytes:
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"a log's key has {2 * KEY_BYTES} hexadecimal digits")
+    return key
 
 
 def _flag(text: str) -> bool:

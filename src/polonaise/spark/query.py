@@ -83,6 +83,7 @@ def read(
         for partition, span in history.wanted().items()
         if ranges.partitions is None or partition in ranges.partitions
     }
+    given |= history.key_option()  # the source plans these ranges later: another log may be there by then
     files, rest = _by_place(history, checked, wanted)
     history.splits(rest)  # Spark plans these ranges itself, but errors in them are to be raised here
     frames = [_by_parquet(spark, files, columns)] if files else []

@@ -21,8 +21,11 @@ from polonaise.errors import (
     FragmentMissing,
     HistoryTrimmed,
     NotFound,
+    PolonaiseError,
     SegmentDamaged,
+    StoreUnavailable,
     UnknownPartition,
+    WrongClusterKey,
 )
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
@@ -30,7 +33,7 @@ from polonaise.fragments.store import ObstoreStore
 from polonaise.fragments.topicrecord import recorded_topics
 from polonaise.redaction import redacted
 from polonaise.spark import clusters, fragmentfiles
-from polonaise.spark.fragmentfiles import footer_from
+from polonaise.spark.fragmentfiles import footer_from, key_in
 from polonaise.spark.options import EARLIEST, FRAGMENTS, LATEST, STORAGE, Positions, ReadOptions, partitions_among
 from polonaise.spark.protocol.splits import Extent, Split, cold_extents, divide, rest_of
 from polonaise.spark.segmentfiles import SegmentFiles
@@ -68,26 +71,63 @@ class QueryHistory:
 
     @cached_property
     def store(self) -> ObstoreStore | None:
-        """The store of fragments; None without one. Raises `NotFound` for a directory that does not exist."""
+        """The store of fragments; None without one. Raises what `_away` returns for a directory that does not exist."""
         url = self._options.fragments
         if url is not None and "://" not in url and not Path(url).is_dir():
-            raise NotFound(f"no directory {redacted(url)}: correct the address of the fragments")
+            raise self._away(
+                NotFound(
+                    f"no directory {redacted(url)}: mount what belongs there, or correct the address of the fragments"
+                )
+            )
         return None if url is None else clusters.store_at(url)
+
+    def _away(self, error: PolonaiseError) -> PolonaiseError:
+        """Return the error for a store that is not there, or empty.
+
+        `StoreUnavailable` if it is read alone and the options say the log's key: whoever says it has read there, so the
+        address is right, and the store is away. Otherwise `error` itself.
+        """
+        alone = self._options.cluster.startswith(FRAGMENTS)
+        return StoreUnavailable(error.text) if alone and self._options.log_key is not None else error
+
+    def _empty(self) -> PolonaiseError:
+        return self._away(
+            BadOption(f"{self.store} holds no fragments: mount what belongs there, or correct its address")
+        )
 
     @cached_property
     def cluster_key(self) -> bytes | None:
         """The key of the log, of the replica, or of the first fragment of a store that is read alone.
 
         That of a topic is its own (`Log.log_key`). None for an empty store, and for a replica that has neither a
-        control file nor a segment to tell.
+        control file nor a segment to tell. Raises `WrongClusterKey` if the options say another one, and
+        `StoreUnavailable` if they say one and the store is empty.
         """
+        key, expected = self._key_there(), self._options.log_key
+        if expected is not None and key is not None and key != expected:
+            raise WrongClusterKey(
+                f"at {redacted(self._options.cluster)} is another log, with the key {key.hex()}, than the one with "
+                f"which the query began, with the key {expected.hex()}: correct the address, or mount what belongs "
+                "there; a stream over another log needs a new checkpoint"
+            )
+        return key
+
+    def _key_there(self) -> bytes | None:
         if self.log is not None:
             return self.log.log_key
         if self.replica is not None:
             return self.replica.cluster_key
         assert self.store is not None
         first = min(self._listing, default=None)
-        return None if first is None else footer_from(self.store, first, self._listing[first]).cluster_key
+        if first is not None:
+            return key_in(self.store, first, self._listing[first])
+        if self._options.log_key is not None:
+            raise self._empty()
+        return None
+
+    def key_option(self) -> dict[str, str]:
+        """Return the option with which a later query refuses another log than this one; none if its key is unknown."""
+        return {} if self.cluster_key is None else {"logKey": self.cluster_key.hex()}
 
     @property
     def _listing(self) -> dict[FragmentName, int]:
@@ -98,7 +138,10 @@ class QueryHistory:
         if prefix not in self._listings:
             assert self._options.fragments is not None
             age_s = _LIST_S if self._in_a_hurry and self.log is not None else 0.0
-            listed = clusters.listed(self._options.fragments, prefix, age_s)
+            try:
+                listed = clusters.listed(self._options.fragments, prefix, age_s)
+            except NotFound as error:
+                raise self._away(error) from error
             self._listings[prefix] = {
                 name: each.bytes for each in listed if (name := FragmentName.parse(each.path)) is not None
             }
@@ -108,8 +151,8 @@ class QueryHistory:
     def partitions(self) -> list[PartitionId]:
         """The partitions that the query names. By default all; of a store that is read alone, those in no topic.
 
-        Raises `UnknownPartition`; `BadOption` for an invalid option, and for a store or replica without any partition;
-        and what `_in_no_topic` raises.
+        Raises `UnknownPartition`; `BadOption` for an invalid option, and for a replica without any partition; what
+        `_empty` returns for a store without any; and what `_in_no_topic` raises.
         """
         named = self._options.partitions
         if self.log is not None:
@@ -118,7 +161,7 @@ class QueryHistory:
             return self.replica.partitions(named)
         archived = {name.partition for name in self._listing}
         if not archived:
-            raise BadOption(f"{self.store} holds no fragments: check its address")
+            raise self._empty()
         if named.strip() == "all":
             archived = self._in_no_topic(archived)
         return partitions_among(named, archived, f"{self.store} has fragments of the partitions")
@@ -159,9 +202,11 @@ class QueryHistory:
         """Return the next id of each partition that the query reads: the id after all that is committed.
 
         For a store alone: after all that is archived. For one replica: after all that it holds, or after all that is
-        archived, if that is more.
+        archived, if that is more. Raises what `cluster_key` raises, if the options say one.
         """
         log = self.log
+        if self._options.log_key is not None:
+            _ = self.cluster_key
         if log is None:
             return {
                 partition: max(
@@ -183,6 +228,7 @@ class QueryHistory:
         if self.log is None:
             time.sleep(wait_s)
             self._listings.clear()
+            vars(self).pop("cluster_key", None)  # the next listing may be of another store: the key goes with it
         else:
             try:
                 grown = self.log.wait_committed({partition: end - 1 for partition, end in ends.items()}, timeout=wait_s)

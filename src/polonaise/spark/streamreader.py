@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -64,8 +65,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         self._warned_holes: Mapping[PartitionId, Span] = {}
         """By partition, the ids in no fragment that the last poll found: the next poll does not warn of them again."""
-        self._store_key: bytes | None = None
-        """The key of a store that is read alone; None until it is known. Kept: a footer is read to learn it."""
+        self._key: bytes | None = None
+        """The key of the log with which this stream began, for offsets that do not have it; None until it is known."""
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         if self._initial is None:  # Spark asks twice, and has to get the same answer
@@ -83,10 +84,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         next_ids = _next_ids(start)
-        history = QueryHistory(self._options)
-        self._check_log(start, history)
+        history = self._history(start)
         if self._target is None:
             self._ends = self._ends_after(next_ids, history)
+        self._key = history.cluster_key
         _check_grown(next_ids, self._ends)
         # With AvailableNow the target stays: waiting for missing ids might never end, so the query fails instead.
         if self._target is None:
@@ -141,24 +142,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for partition, stop in _next_ids(end).items()
             if stop > next_ids.get(partition, 0)
         }
-        history = QueryHistory(self._options, in_a_hurry=True)
-        self._check_log(end, history)
+        history = self._history(end, in_a_hurry=True)
+        self._key = history.cluster_key
         return input_partitions(history.splits(spans))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_split(self._options, self._projection, partition.value)
 
-    def _check_log(self, offset: Offset, history: QueryHistory) -> None:
-        """Raise `WrongClusterKey` for an offset of another log, or of a topic that is not the one that is read."""
-        if history.log is not None:
-            key: bytes | None = history.log.log_key
-        else:
-            key = self._store_key = self._store_key or history.cluster_key
-        if key is not None and _LOG in offset and _key_in(offset) != key:
+    def _history(self, offset: Offset, *, in_a_hurry: bool = False) -> QueryHistory:
+        """Return the history at the address, for the log with which the query began: the offset's.
+
+        Its `cluster_key` raises `WrongClusterKey` if another log is there now, or a topic that is not the one that is
+        read. Raises that error itself if the option `logKey` names another log than the offset.
+        """
+        key = _key_in(offset) or self._key or self._options.log_key
+        if key is not None and self._options.log_key not in (None, key):
             raise WrongClusterKey(
-                "the checkpoint is of another log than the one at this address: correct the address, or begin with a "
-                "new checkpoint"
+                f"the checkpoint is of another log, with the key {key.hex()}, than the option logKey says: correct the "
+                "option, or begin with a new checkpoint"
             )
+        return QueryHistory(replace(self._options, log_key=key), in_a_hurry=in_a_hurry)
 
     def commit(self, end: Offset) -> None:
         """Do nothing: the log keeps everything, and nothing is to be released."""
