@@ -1,35 +1,25 @@
-"""Notices marks that were lost, or are another view's.
-
-Without its marks a view would begin as new, and apply a second time what it has; with another's it would leave out what
-that one has applied.
-"""
+"""Notices marks that were lost: without them a view would begin as new, and apply a second time what it has."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import Final
 
-from sqlalchemy import Column, Connection, Integer, Table, bindparam, inspect, literal, select
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy import Connection, Table, bindparam, literal, select
+from sqlalchemy.exc import IntegrityError
 
 from polonaise.errors import ViewUnfit
 from polonaise.terms import NO_TRANSACTION, PartitionId
-from polonaise.views.columns import transactional_table
-from polonaise.views.columntypes import OTHER_NAME
-from polonaise.views.databaseerrors import Trouble, first_line, trouble_in
-from polonaise.views.fitness import check_tables, create_tables, has_table
+from polonaise.views.claimedtables import ClaimedTables
+from polonaise.views.fitness import check_tables, has_table
 from polonaise.views.marks import DefinitionKept, Marks
 from polonaise.views.writerconnection import WriterConnection
 
 _log = logging.getLogger("polonaise.views")
 
 _AGAIN: Final = "and the log brings everything again"
-_CLAIMED: Final = -1
-"""The number of no partition, which the first view writes to whom the marks belong: of two at once, one does."""
-_CLAIM_TRIES: Final = 5
 
 
 def check_rows_kept(db: Connection, marks: Marks, tables: Sequence[Table]) -> None:
@@ -82,81 +72,25 @@ def holds_rows(db: Connection, table: Table) -> bool:
 
 
 class LostMarks:
-    """Remembers, in a table beside that of the marks, which partitions were given one, and whose marks they are.
-
-    The second as negative numbers, made of the names of the tables that the view keeps.
+    """Remembers which partitions were given a mark, in the table in which claimed tables are remembered, too.
 
     A partition in it that has no mark has lost it, unless the view's tables are empty: then everything was emptied
     together, and the view begins anew. Where the table is missing and may not be made, nothing is noticed.
     """
 
-    def __init__(self, marks: Marks, tables: Sequence[Table]) -> None:
+    def __init__(self, marks: Marks, tables: Sequence[Table], claimed: ClaimedTables) -> None:
         """`tables` are those that the view keeps; none if it does not name them."""
         self._marks = marks
         self._tables = tables
-        self.table = transactional_table(
-            f"{marks.table.name}_given",
-            Column("partition", Integer, primary_key=True, autoincrement=False),
-            schema=marks.table.schema,
-        )
+        self._claimed = claimed
+        self.table = claimed.table
         self._select = select(self.table.c.partition).where(self.table.c.partition == bindparam("at"))
-        self._there = False
         self._remembered: set[PartitionId] = set()
 
     def prepare(self, writer: WriterConnection, *, create: bool) -> None:
-        """Look whether the table is there, and check it; with `create`, make it if it is missing.
-
-        Raises `ViewUnfit` for one of another shape.
-        """
+        """Prepare the table, as `ClaimedTables.prepare` does."""
         self._remembered.clear()
-        if create:
-            try:
-                create_tables(writer, [self.table])
-            except DBAPIError as error:
-                if trouble_in(error) not in (None, Trouble.PASSING):
-                    raise
-                what = "table %s can't be made, so a loss of high-water marks would not be noticed: %s"
-                _log.warning(what, self.table.fullname, first_line(error))
-        with writer.transaction() as db:
-            self._there = has_table(db, self.table)
-            if self._there:
-                check_tables(db, [], [self.table])
-        if self._there and self._tables:
-            self._claim(writer)
-
-    def _claim(self, writer: WriterConnection) -> None:
-        """Remember which tables these marks are of. Raises `ViewUnfit` if they are of others, which are there."""
-        mine = {_number_of(table.name) for table in self._tables}
-        for _ in range(_CLAIM_TRIES):
-            try:
-                with writer.transaction() as db:
-                    kept = set(db.execute(self.table.select().where(self.table.c.partition < 0)).scalars())
-                    if mine <= kept:
-                        return
-                    if kept and not mine & kept:
-                        self._check_dropped(db, kept)
-                        db.execute(self.table.delete().where(self.table.c.partition < 0))
-                        kept = set()
-                    db.execute(self.table.insert(), [{"partition": each} for each in sorted({_CLAIMED, *mine} - kept)])
-                    return
-            except IntegrityError:
-                continue  # another process writes them just now
-            except DBAPIError as error:
-                if trouble_in(error) is not None:
-                    raise
-                what = "table %s takes no rows, so marks of another view would not be noticed: %s"
-                _log.warning(what, self.table.fullname, first_line(error))
-                return
-
-    def _check_dropped(self, db: Connection, kept: set[int]) -> None:
-        """Raise `ViewUnfit` if a table is there that these numbers are of."""
-        others = [each for each in inspect(db).get_table_names(self.table.schema) if _number_of(each) in kept]
-        if others:
-            raise ViewUnfit(
-                f"table {self._marks.table.fullname} holds the marks of another view, which keeps {', '.join(others)} "
-                f"and not {', '.join(table.fullname for table in self._tables)}: {OTHER_NAME}. On some databases names "
-                "that differ only in case are the same"
-            )
+        self._claimed.prepare(writer, create=create)
 
     def check_marks_kept(self, db: Connection) -> None:
         """Raise `ViewUnfit` if the table of the marks is gone, partitions had marks, and the view's tables hold rows.
@@ -193,7 +127,7 @@ class LostMarks:
 
         It did if this process knows it (`had`), or the table says so.
         """
-        if not had and not (self._there and self._has(db, partition)):
+        if not had and not (self._claimed.there and self._has(db, partition)):
             return
         held = self._held(db)
         if self._tables and not held:
@@ -209,20 +143,15 @@ class LostMarks:
 
     def remember(self, db: Connection, partition: PartitionId) -> None:
         """Remember that the partition has a mark, in the transaction that gives it one."""
-        if self._there and not self._has(db, partition):
+        if self._claimed.there and not self._has(db, partition):
             db.execute(self.table.insert(), {"partition": partition})
 
     def remember_found(self, writer: WriterConnection, partition: PartitionId) -> None:
         """Remember a mark that was found: one of an earlier version, or one that was written by hand."""
-        if self._there and partition not in self._remembered:
+        if self._claimed.there and partition not in self._remembered:
             with contextlib.suppress(IntegrityError), writer.transaction() as db:
                 self.remember(db, partition)
             self._remembered.add(partition)
 
     def _has(self, db: Connection, partition: PartitionId) -> bool:
         return db.execute(self._select, {"at": partition}).one_or_none() is not None
-
-
-def _number_of(name: str) -> int:
-    """Return the negative number that stands for a table's name, whatever its case: some databases make it lower."""
-    return -2 - (int.from_bytes(blake2b(name.lower().encode(), digest_size=4).digest()) >> 2)

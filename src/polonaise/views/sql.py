@@ -17,7 +17,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from polonaise.client.protocol.oncekeys import OnceRecord
 from polonaise.errors import BadOption, ViewUnavailable, WorkerFenced
-from polonaise.terms import PartitionId, Transaction, TransactionId
+from polonaise.terms import OwnKind, PartitionId, Transaction, TransactionId
+from polonaise.views.claimedtables import ClaimedTables
 from polonaise.views.database import Database
 from polonaise.views.databaseerrors import translated, trouble_in
 from polonaise.views.dialects import check_names
@@ -106,7 +107,9 @@ class SqlView:
         self._reached = Reached(self._marks)
         self._fences = Fences(f"{marks_table}_fence", self._marks.table.schema)
         self._once = None if self.once_table is None else OnceKept(self.once_table, self._marks.table.schema)
-        self._lost = LostMarks(self._marks, self.metadata.sorted_tables if self.metadata is not None else ())
+        tables = self.metadata.sorted_tables if self.metadata is not None else []
+        self._claimed = ClaimedTables("the view", self._marks, tables, None if self._once is None else self._once.table)
+        self._lost = LostMarks(self._marks, tables, self._claimed)
         if create:
             beside = [self._lost.table.name, self._fences.table.name, self.once_table or ""]
             check_names(self._database.kind, [self._marks.table.name, *beside])
@@ -241,11 +244,16 @@ class SqlView:
         once = [self._once.table] if self._once is not None else []
         own = [self._marks.table, *once]
         # It had all of them when it told its client a mark: one that is gone since has gone with its rows.
-        create = self._create and not self._reached.told
-        if create:
-            with writer.transaction() as db:
+        begins = not self._reached.told
+        create = self._create and begins
+        with writer.transaction() as db:
+            if create:
                 check_rows_kept(db, self._marks, [*tables, *once])
                 self._lost.check_marks_kept(db)
+            if begins:
+                self._claimed.check_kept(db, create=create)
+                self._claimed.check_keys(db)
+        if create:
             create_tables(writer, [*tables, *own])
         with writer.transaction() as db:
             if self._reached.told:
@@ -453,5 +461,8 @@ class SqlView:
                     self.apply_many(transactions, db)
                 if self._once is not None:
                     self._once.keep_all(db, run)
+                elif any(tx.own and tx.header == OwnKind.ONCE for tx in run):
+                    with self._unfit_for_now():
+                        self._claimed.check_keys(db)
                 return True
         return False
