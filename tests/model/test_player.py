@@ -102,8 +102,9 @@ MUTATIONS = (
     Mutation("the main stream begins behind all that the targets have applied", activeplayer,
              "        main.current = begin\n", "        main.current = begin + 1\n"),
     Mutation("a refused entry is passed over", activeplayer,
-             "stream.halt(partition, last, why, now_s)\n                self._send",
-             "stream.halt(partition, queue.sent, why, now_s)\n                self._send"),
+             "stream.halt(partition, last, why, self.partitions[partition].current, now_s)\n                self._send",
+             "stream.halt(partition, queue.sent, why, self.partitions[partition].current, now_s)\n"
+             "                self._send"),
     Mutation("a refusal is not tried again", targetstream, "if halt.retry_at_s <= now_s", "if False"),
     Mutation("a target that is caught up does not join the others", targetqueue,
              "if self.state is QueueState.FETCHED and not self._catchup:", "if False:"),

@@ -436,6 +436,45 @@ def test_a_refused_entry_is_sent_again_after_a_pause_and_other_partitions_go_on(
     assert player.sent() == [("a", 0, 0, [1])]
 
 
+def bring(player: Player, through: int, target: str) -> None:
+    """Let the main stream bring transactions up to this one, which alone is for the target."""
+    current = player.machine.partitions[0].current
+    assert current is not None
+    player.do("fetched", 0, 1, current + 1, through, {target: [RoutedEntry(through, b"x")]})
+
+
+def lag(player: Player, target: str) -> tuple[dict[str, int], dict[str, int | None]]:
+    told = targets_health(player.machine)[target]
+    return told["applied"], told["lag"]
+
+
+def test_a_target_that_refuses_its_first_entry_has_applied_nothing_and_lacks_it() -> None:
+    player = Player("a")
+    player.tick()
+    assert lag(player, "a") == ({}, {"0": None}), "it has told nothing yet"
+    player.connect("a")
+    bring(player, 0, "a")
+    player.do("refused", "a", 1, 0, -1, "bad")
+    assert lag(player, "a") == ({"0": -1}, {"0": 1})
+    player.do("disconnected", "a", 1, "gone")
+    assert lag(player, "a") == ({"0": -1}, {"0": 1})
+
+
+def test_a_target_lags_from_the_entry_on_that_it_lacks_and_not_from_those_of_others() -> None:
+    player = served("a", "b")
+    bring(player, 99, "b")
+    assert lag(player, "a")[1] == {"0": 0}
+    bring(player, 100, "a")
+    assert lag(player, "a")[1] == {"0": 1}, "it was sent"
+    player.do("refused", "a", 1, 0, -1, "bad")
+    assert lag(player, "a")[1] == {"0": 1}, "it was refused"
+    player.do("disconnected", "a", 1, "gone")
+    assert lag(player, "a")[1] == {"0": 1}, "the stream has ended"
+    bring(player, 109, "b")
+    assert lag(player, "a")[1] == {"0": 10}, "what it would get meanwhile is not looked at"
+    assert lag(player, "b")[1] == {"0": 11}, "it has acknowledged nothing"
+
+
 def test_a_read_that_failed_is_tried_again_and_what_was_read_is_still_sent() -> None:
     player = Player("a", "b", retry_s_min=1.0, join_transactions=0)
     player.tick()

@@ -81,7 +81,8 @@ def machine_at(applied: int, last: int) -> tuple[ActivePlayer, DeliveryLag]:
     machine.add_target("a")
     machine.add_target("away")
     machine.partitions[0].current = last
-    machine.targets["a"].queue(0).acked = applied
+    queue = machine.targets["a"].queue(0)
+    queue.acked, queue.told = applied, True
     return machine, DeliveryLag(machine)
 
 

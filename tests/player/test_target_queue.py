@@ -96,7 +96,7 @@ def test_no_further_read_is_made_while_enough_waits_to_be_sent() -> None:
 def test_the_answer_to_an_earlier_read_is_not_taken() -> None:
     queue = resumed(-1, 9)
     queue.next_read(9)
-    queue.suspend()
+    queue.suspend(None)
     queue.resume(3, 9)
     assert queue.next_read(9) == RecoveryRead(2, 4, 9)
     assert not queue.recovered(1, entries(0), through=0)
@@ -146,7 +146,7 @@ def test_the_queues_of_a_target_have_one_bound() -> None:
     first.push(entries(0, 1))
     second.push(entries(0, 1))
     assert (first.waiting, second.waiting) == (2, 0), "the one that brought too much drops what it has"
-    first.suspend()
+    first.suspend(None)
     assert (budget.entries, budget.bytes) == (0, 0)
 
 
@@ -162,7 +162,7 @@ def test_the_acknowledgement_of_the_last_releases_all_before_it() -> None:
     sent(queue)
     assert queue.acknowledge(1) == 2 * (ENTRY_BYTES + 10)
     assert queue.acknowledge(0) == 0
-    assert (queue.acked, queue.suspend()) == (1, ENTRY_BYTES + 10)
+    assert (queue.acked, queue.suspend(None)) == (1, ENTRY_BYTES + 10)
 
 
 @pytest.mark.parametrize(("current", "dummy"), [(9, False), (10, True)])
@@ -188,7 +188,7 @@ def test_a_new_target_gets_what_follows_the_id_that_it_starts_after() -> None:
     queue.resume(-1, 3)
     queue.push(entries(4, 5, 6))
     assert sent(queue) == [(-1, [6])]
-    queue.suspend()
+    queue.suspend(None)
     queue.resume(6, 8)
     assert queue.next_read(8) == RecoveryRead(1, 7, 8)
 
@@ -200,14 +200,46 @@ def test_what_is_delivered_is_what_the_target_has_applied_and_what_was_not_for_i
     assert queue.delivered(9) == 2
     queue.next_read(9)
     queue.recovered(1, entries(4), through=6)
-    assert queue.delivered(9) == 2, "an entry waits"
+    assert queue.delivered(9) == 3, "an entry waits"
     queue.take()
-    assert queue.delivered(9) == 2, "it is in flight"
+    assert queue.delivered(9) == 3, "it is in flight"
     queue.acknowledge(4)
     assert queue.delivered(9) == 6
     queue.next_read(9)
     queue.recovered(2, [], through=9)
     queue.next_read(12)
     assert queue.delivered(12) == 12
-    queue.suspend()
-    assert queue.delivered(12) == 4
+    queue.suspend(12)
+    assert queue.delivered(15) == 12, "what was not its own before is not its own now"
+    queue.resume(4, 15)
+    assert queue.delivered(15) == 12
+    queue.suspend(15)
+    queue.resume(3, 15)
+    assert queue.delivered(15) == 3, "it was put back"
+
+
+def test_a_target_lacks_what_follows_the_entry_before_the_one_that_waits() -> None:
+    queue = queue_with()
+    queue.resume(2, 2)
+    queue.push(entries(300))
+    assert queue.delivered(310) == 299
+    queue.take()
+    queue.push(entries(305))
+    assert queue.delivered(310) == 299, "it is in flight"
+    queue.suspend(310)
+    assert queue.delivered(310) == 299, "it was refused"
+    queue.resume(2, 310)
+    assert queue.delivered(310) == 299, "it is read again"
+
+
+def test_a_target_that_gets_a_dummy_lacks_nothing() -> None:
+    queue = queue_with()
+    queue.resume(2, 2)
+    assert queue.push_dummy(9, 1)
+    assert queue.delivered(9) == 9
+    queue.take()
+    assert queue.delivered(9) == 9
+    queue.push(entries(12))
+    assert queue.delivered(12) == 9, "what lies behind the dummy is looked at once it is acknowledged"
+    queue.acknowledge(9)
+    assert queue.delivered(12) == 11

@@ -475,8 +475,8 @@ TARGET_SLOW: Final = _gauge(
 )
 TARGET_LAG: Final = _gauge(
     "player_target_lag_transactions_max",
-    "The most transactions of one partition that the target lacks, those counted that are not its own; no sample if "
-    "that is 0 and some partition's is not known.",
+    "The most transactions of one partition behind the last one up to which the target lacks nothing, those counted "
+    "there that are not its own; no sample if that is 0 and some partition's is not known.",
     TARGET,
 )
 TARGET_LAG_UNKNOWN: Final = _gauge(
@@ -487,10 +487,11 @@ TARGET_LAG_UNKNOWN: Final = _gauge(
 )
 TARGET_LAG_SECONDS: Final = _gauge(
     "player_target_lag_seconds_max",
-    "How long ago the oldest transaction was committed that the target lacks, of all partitions, those counted that "
-    "are not its own; 0 if it lacks none, no sample before it has told what it has, nor if that would be 0 and not all "
-    "is known, nor if it was committed in the future. By the clock of the log's server, and up to a sixteenth too "
-    "high; with more than 128 partitions by more.",
+    "How long ago the oldest transaction was committed that the target lacks, of all partitions; 0 if it lacks none, "
+    "no sample before it has told what it has, nor if that would be 0 and not all is known, nor if it was committed in "
+    "the future. By the clock of the log's server, and up to a sixteenth too high; with more than 128 partitions by "
+    "more. It may be that of one that is not the target's own, as long as what follows its last acknowledgement is not "
+    "looked at: after a start, while it is read for a target that catches up, and within a batch.",
     TARGET,
 )
 TARGET_LAG_BYTES: Final = _gauge(
@@ -504,7 +505,7 @@ DELIVERY_APPLIED: Final = _gauge(
 )
 DELIVERY_LAG: Final = _gauge(
     "player_lag_transactions",
-    "Transactions that the target lacks, those counted that are not its own.",
+    "Transactions behind the last one up to which the target lacks nothing, those counted there that are not its own.",
     TARGET,
     PARTITION,
 )

@@ -203,7 +203,7 @@ class ActivePlayer:
             stream.term = max(stream.term, kept.term)
         else:
             reason += ": a term that no player has come to; the target has damaged what it keeps, or made it up"
-        stream.close(reason, now_s)
+        stream.close(reason, self._current(), now_s)
         self._out.append(CloseStream(target, term, stream.reason))
         return self._effects()
 
@@ -217,7 +217,7 @@ class ActivePlayer:
         """The stream has ended, or could not be opened."""
         stream = self._stream(target, term, StreamState.OPENING, StreamState.UP)
         if stream is not None:
-            stream.close(reason, now_s)
+            stream.close(reason, self._current(), now_s)
         return self._effects()
 
     def written(self, target: TargetName, term: Term, now_s: float) -> Sequence[PlayerEffect]:
@@ -259,7 +259,7 @@ class ActivePlayer:
                 # What it has applied before the refused entry is progress, too.
                 stream.acknowledged(partition, last, now_s)
                 why = f"it refuses the entry after id {last}: {reason}"
-                stream.halt(partition, last, why, now_s)
+                stream.halt(partition, last, why, self.partitions[partition].current, now_s)
                 self._send(stream, now_s)
         return self._effects()
 
@@ -296,7 +296,7 @@ class ActivePlayer:
             else:
                 reason = f"it is to start after {start_after}, and the log ends with {mark}"
             # One that is ahead for good: once the log has grown as far, its ids would stand for other transactions.
-            stream.halt(partition, unproved.last, reason, now_s, for_good=ahead)
+            stream.halt(partition, unproved.last, reason, main.current, now_s, for_good=ahead)
             self._begin(partition, now_s)
         if main.ask_again:
             self._ask(partition)
@@ -474,7 +474,7 @@ class ActivePlayer:
         """Go by the id that a target has told, if the log is proved to reach it; otherwise ask the log."""
         main = self.partitions[partition]
         if reason := main.stopped if main.lost else stream.given_up.get(partition):
-            stream.halt(partition, last, reason, now_s, for_good=True)
+            stream.halt(partition, last, reason, main.current, now_s, for_good=True)
             return
         # An id that it is to start after is proved likewise: the main stream may begin there.
         if max(last, stream.queue(partition).start_after) <= main.mark:
@@ -517,7 +517,7 @@ class ActivePlayer:
         for stream in self.targets.values():
             stream.unproved.pop(partition, None)
             stream.proved.pop(partition, None)
-            stream.halt(partition, stream.queue(partition).acked, reason, now_s, for_good=True)
+            stream.halt(partition, stream.queue(partition).acked, reason, main.current, now_s, for_good=True)
 
     def _proved(self, stream: TargetStream, partition: PartitionId, last: TransactionId, now_s: float) -> None:
         """Serve the target behind `last`, now or once the main stream of the partition has begun."""
@@ -526,7 +526,7 @@ class ActivePlayer:
         after = max(last, queue.start_after)
         if after + 1 < main.first_kept:
             reason = f"it needs the log from {after + 1} on, which was trimmed: the log begins with {main.first_kept}"
-            stream.halt(partition, last, reason, now_s)
+            stream.halt(partition, last, reason, main.current, now_s)
             self._begin(partition, now_s)
         elif main.current is None:
             stream.proved[partition] = last
@@ -593,8 +593,12 @@ class ActivePlayer:
                 if queue.state is QueueState.FETCHING:
                     self._advance(stream, queue)  # more may be read, now that this is taken
 
+    def _current(self) -> dict[PartitionId, TransactionId | None]:
+        """Return by partition where the main stream is."""
+        return {partition: main.current for partition, main in self.partitions.items()}
+
     def _close(self, stream: TargetStream, reason: str, now_s: float) -> None:
-        stream.close(reason, now_s)
+        stream.close(reason, self._current(), now_s)
         self._out.append(CloseStream(stream.name, stream.term, reason))
 
     def _effects(self, *, standing_down: bool = False) -> Sequence[PlayerEffect]:

@@ -6,7 +6,6 @@ from collections.abc import Container
 from typing import Any
 
 from polonaise.player.protocol.activeplayer import ActivePlayer
-from polonaise.player.protocol.targetqueue import QueueState
 from polonaise.player.protocol.targetstream import StreamState, TargetStream
 from polonaise.terms import PartitionId
 
@@ -26,11 +25,10 @@ def _target_health(machine: ActivePlayer, stream: TargetStream, silent: Containe
     applied: dict[str, int] = {}
     for partition, main in machine.partitions.items():
         queue = stream.queue(partition)
-        # Of a target that was never connected nothing is known, and -1 would read as "has applied nothing".
-        told = queue.state is not QueueState.SUSPENDED or queue.acked >= 0
-        if told:
+        # Of a target that has told nothing yet nothing is known, and -1 would read as "has applied nothing".
+        if queue.told:
             applied[str(partition)] = queue.acked
-        if main.current is None or partition in silent or not told or partition in stream.given_up:
+        if main.current is None or partition in silent or not queue.told or partition in stream.given_up:
             lags[str(partition)] = None
         else:
             delivered = max(queue.delivered(main.current), queue.start_after)

@@ -9,7 +9,7 @@ from polonaise.player.protocol.activeplayer import ActivePlayer
 from polonaise.player.protocol.entries import TargetName
 from polonaise.player.protocol.mainhistory import POINTS_MAX, MainHistory
 from polonaise.player.protocol.targetstream import StreamState
-from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+from polonaise.terms import PartitionId, TransactionId
 
 _POINTS_OF_ALL_MAX: Final = 128 * POINTS_MAX
 """The most points of all histories together, some 25 MB: as long as there are at most 2,048 partitions."""
@@ -120,9 +120,7 @@ class DeliveryLag:
             name
             for name, stream in self._machine.targets.items()
             if not stream.given_up
-            and (
-                stream.state is StreamState.UP or any(queue.acked > NO_TRANSACTION for queue in stream.queues.values())
-            )
+            and (stream.state is StreamState.UP or any(queue.told for queue in stream.queues.values()))
         }
 
     def _committed_us(self, target: TargetName, partition: PartitionId, id: TransactionId) -> int | None:

@@ -76,6 +76,20 @@ class QueueBudget:
         return self.entries > self._entries_max or self.bytes > self._bytes_max
 
 
+class _SentBatch(NamedTuple):
+    """A batch that is in flight."""
+
+    before: TransactionId
+    """The id up to which a target lacks nothing that has applied all before this batch."""
+    last: TransactionId
+    size: int
+
+
+def _before(entry: RoutedEntry) -> TransactionId:
+    """Return the id up to which a target lacks nothing to which this entry is the next one. A dummy is nothing."""
+    return entry.id if entry.payload is None else entry.id - 1
+
+
 class TargetQueue:
     """What waits to be sent to one target of one partition, in the order in which it is to be sent.
 
@@ -101,9 +115,11 @@ class TargetQueue:
         "covered",
         "in_flight_bytes",
         "partition",
+        "passed",
         "sent",
         "start_after",
         "state",
+        "told",
     )
 
     def __init__(
@@ -122,6 +138,10 @@ class TargetQueue:
         """The most entries in one batch: half as many for each time that the target came to nothing with more."""
         self.acked: TransactionId = NO_TRANSACTION
         """The last id that the target is known to have applied; -1 for none."""
+        self.told = False
+        """Whether the target has told what it has applied, so that `acked` says more than that nothing is known."""
+        self.passed: TransactionId = NO_TRANSACTION
+        """The id up to which the target had applied all that is its own, when it was last suspended."""
         self.sent: TransactionId = NO_TRANSACTION
         """The last id that was taken to be sent; after `resume`, the one that the target has told."""
         self.covered: TransactionId = NO_TRANSACTION
@@ -139,7 +159,7 @@ class TargetQueue:
         self._reading: RecoveryRead | None = None
         self._read_numbers = read_numbers
         self._read_failed = False
-        self._in_flight: deque[tuple[TransactionId, int]] = deque()
+        self._in_flight: deque[_SentBatch] = deque()
 
     # ------------------------------------------------------------------ what it is like
 
@@ -173,11 +193,18 @@ class TargetQueue:
     def delivered(self, current: TransactionId) -> TransactionId:
         """Return the id up to which the target has applied all that is its own, while the main stream is at `current`.
 
-        That may be less than the truth: of what is in flight it is not known.
+        That may be less than the truth: of a batch in flight it is not known how much of it is applied.
         """
-        if self.state is QueueState.SUSPENDED or self._in_flight or self.waiting:
-            return self.acked
-        return max(self.acked, self.covered if self.state is QueueState.FETCHING else current)
+        known = max(self.acked, self.passed)
+        if self.state is QueueState.SUSPENDED:
+            return known
+        if self._in_flight:
+            return max(known, self._in_flight[0].before)
+        if self._catchup:
+            return max(known, _before(self._catchup[0]))
+        if self.state is QueueState.FETCHING:
+            return max(known, self.covered)
+        return max(known, _before(self._normal[0]) if self._normal else current)
 
     # ------------------------------------------------------------------ the life of a stream
 
@@ -187,6 +214,9 @@ class TargetQueue:
         `last` may be above `current`: the target was ahead of others when the main stream began.
         """
         invariant(self.state is QueueState.SUSPENDED, f"partition {self.partition}: a queue resumes while it is served")
+        if last < self.acked:
+            self.passed = NO_TRANSACTION  # it was put back: of what it had, it lacks some
+        self.told = True
         self.acked = self.sent = last
         # Compared with what is pushed and read from now on: the id after which the target's entries begin.
         self._skipped_to = max(last, self.start_after)
@@ -194,8 +224,13 @@ class TargetQueue:
         self._joined_at = None
         self.state = QueueState.NORMAL if self.covered >= current else QueueState.FETCHING
 
-    def suspend(self) -> int:
-        """Forget everything that waits; return the bytes in flight, of which no acknowledgement is waited for now."""
+    def suspend(self, current: TransactionId | None) -> int:
+        """Forget everything that waits, while the main stream is at `current`, if it has begun.
+
+        Returns the bytes in flight, of which no acknowledgement is waited for now.
+        """
+        if current is not None:
+            self.passed = self.delivered(current)
         released, self.in_flight_bytes = self.in_flight_bytes, 0
         self._in_flight.clear()
         self._drop_normal()
@@ -311,7 +346,8 @@ class TargetQueue:
             raise InvariantViolated(f"entry {taken[0].id} after {self.sent} was sent")
         batch = DeliveryBatch(self.partition, self.sent, taken)
         self.sent = last = taken[-1].id
-        self._in_flight.append((last, size))
+        before = next((_before(entry) for entry in taken if entry.payload is not None), last)
+        self._in_flight.append(_SentBatch(before, last, size))
         self.in_flight_bytes += size
         return batch
 
@@ -333,8 +369,8 @@ class TargetQueue:
         The acknowledgement of the last entry of a run stands for all before it. One that was overtaken changes nothing.
         """
         released = 0
-        while self._in_flight and self._in_flight[0][0] <= through:
-            released += self._in_flight.popleft()[1]
+        while self._in_flight and self._in_flight[0].last <= through:
+            released += self._in_flight.popleft().size
         self.in_flight_bytes -= released
         self.acked = max(self.acked, through)
         return released

@@ -137,10 +137,13 @@ class TargetStream:
         self.reason = ""
         self._up_since_s = now_s
 
-    def close(self, reason: str, now_s: float) -> None:
-        """End the stream or the attempt, and forget all that was queued for it; decide when the next one is opened."""
+    def close(self, reason: str, current: Mapping[PartitionId, TransactionId | None], now_s: float) -> None:
+        """End the stream or the attempt, and forget all that was queued for it; decide when the next one is opened.
+
+        `current` says by partition where the main stream is, None where it has not begun.
+        """
         for partition, queue in self.queues.items():
-            queue.suspend()
+            queue.suspend(current[partition])
             # A refusal says more than the end of the stream after it, until what was refused is sent again. Why an
             # earlier stream or attempt failed says nothing any more.
             if partition not in self._halted:
@@ -213,15 +216,22 @@ class TargetStream:
             self.ready(partition)  # its window was full
 
     def halt(
-        self, partition: PartitionId, last: TransactionId, reason: str, now_s: float, *, for_good: bool = False
+        self,
+        partition: PartitionId,
+        last: TransactionId,
+        reason: str,
+        current: TransactionId | None,
+        now_s: float,
+        *,
+        for_good: bool = False,
     ) -> None:
-        """Stop the delivery of one partition for a while, and leave the others alone.
+        """Stop the delivery of one partition for a while, and leave the others alone; `current` is as for `close`.
 
         With `for_good` it is not tried again, on a later stream neither.
         """
         if for_good:
             self.given_up[partition] = reason
-        self.in_flight_bytes -= self.queue(partition).suspend()
+        self.in_flight_bytes -= self.queue(partition).suspend(current)
         self.patience.forget(partition)
         self.slow.pop(partition, None)
         self.failed_reads.pop(partition, None)
