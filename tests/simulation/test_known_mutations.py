@@ -524,6 +524,10 @@ FOUND_BY_TESTS = {
         "::test_a_database_that_was_put_back_or_emptied_under_an_idle_worker_is_brought_up_to_date"
         "[sqlite-who took it over]"
     ),
+    "epochs-made-beside-those-put-aside": (
+        "tests/views/test_worker_view.py"
+        "::test_a_table_of_epochs_that_was_put_aside_is_missed_and_not_made_and_no_transaction_is_blamed[sqlite]"
+    ),
     "mark-ahead-of-the-log-believed": (
         "tests/views/test_sql_faults.py"
         "::test_a_database_that_comes_to_be_ahead_of_the_log_is_refused_with_the_next_transaction[sqlite]"

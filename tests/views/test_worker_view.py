@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
@@ -19,7 +20,7 @@ from polonaise.terms import PartitionId, TransactionId
 from rigs.bankview import Bank, body, check_fold, counted, journal, put_back, transactions
 from rigs.databases import engine_at, execute
 from rigs.raised import IN_A_THREAD
-from rigs.waiting import wait_until
+from rigs.waiting import time_passes, wait_until
 
 
 @pytest.fixture
@@ -238,6 +239,24 @@ async def test_a_database_that_is_away_from_an_idle_worker_is_told(url: str) -> 
         execute(url, "ALTER TABLE gone RENAME TO polonaise_marks")
         await wait_until(lambda: group.health()["well"])
     check_fold(url, {0: 1})
+
+
+async def test_a_table_of_epochs_that_was_put_aside_is_missed_and_not_made_and_no_transaction_is_blamed(
+    url: str,
+) -> None:
+    view = Bank(url)
+    async with testing.log() as log, log.group("g", view=view) as group:
+        await log.append(body(0), 0)
+        await wait_until(lambda: group.health()["partitions"].get("0", {}).get("position") == 0)
+        execute(url, "ALTER TABLE polonaise_marks_fence RENAME TO fence_aside")
+        await log.append(body(1), 0)
+        told = "ViewUnavailable.*polonaise_marks_fence was there and is gone, and is not made again .*: put it back"
+        await wait_until(lambda: re.search(told, group.health()["partitions"]["0"]["trouble"]))
+        await time_passes(0.2)  # so that it has tried again, and made nothing
+        execute(url, "ALTER TABLE fence_aside RENAME TO polonaise_marks_fence")
+        await wait_until(lambda: group.health()["well"] and group.health()["partitions"]["0"]["position"] == 1)
+    assert not view.failures
+    check_fold(url, {0: 2})
 
 
 @pytest.mark.parametrize(

@@ -385,6 +385,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        create = self._create\n",
         "P7: a view that runs makes an empty table in the place of one that somebody has put aside",
     ),
+    "epochs-made-beside-those-put-aside": Mutation(
+        "polonaise.views.sql",
+        "            if self._create and not had:\n",
+        "            if self._create:\n",
+        "P13: a worker that runs makes an empty table of epochs, in the way of whoever puts the right one back",
+    ),
     "marks-made-beside-their-rows": Mutation(
         "polonaise.views.sql",
         "                self._lost.check_marks_kept(db)\n",

@@ -42,6 +42,8 @@ class Reached:
         self._had: set[PartitionId] = set()
         self.told = False
         """Whether a client was told a mark."""
+        self.told_epoch = False
+        """Whether a worker was told an epoch."""
         self.behind: frozenset[PartitionId] = frozenset()
         """The partitions that were below their marks when the database was last read."""
 
@@ -66,7 +68,7 @@ class Reached:
         """Forget all marks: another client, or another log, begins anew."""
         self._marks = {}
         self._had = set()
-        self.told = False
+        self.told = self.told_epoch = False
         self.behind = frozenset()
 
     def now(self) -> Mapping[PartitionId, TransactionId]:

@@ -271,9 +271,12 @@ class SqlView:
         with self._preparing:
             if self._fences_prepared:
                 return
-            if self._create:
+            had = self._reached.told_epoch
+            if self._create and not had:
                 create_tables(writer, [self._fences.table])
             with writer.transaction() as db, self._unfit_for_now():
+                if had:
+                    check_kept(db, [self._fences.table])
                 check_tables(db, [], [self._fences.table])
             self._fences_prepared = True
 
@@ -428,6 +431,7 @@ class SqlView:
                 mark = self._marks.read(db, partition, self._cluster)
             if epoch is not None and mark is not None:
                 self._reached.found(partition, mark)
+                self._reached.told_epoch = True
                 return mark, epoch
             if epoch is None:
                 first_row(writer, self._fences.table, partition, self._fences.add, self._fences.read)
