@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,9 @@ async def test_a_lease_that_can_not_be_renewed_is_lost_within_its_duration_and_c
         why = await lease.lost()
         assert asyncio.get_running_loop().time() - began_s < 1.0
         assert why.startswith("it could not be renewed for 1 s (the last trouble: [")
+        # The last request had what was left of the lease, which is next to nothing.
+        assert (found := re.search(r"did not answer HoldLeases within (\S+) s", why))
+        assert 0.5 < float(found[1]) < 1.0
         assert not lease.held
         log.cluster.server.reach()
         await lease.acquire(timeout=5)

@@ -78,6 +78,8 @@ class Lease:
         self._keeper: asyncio.Task[None] | None = None
         self._waiting: list[asyncio.Future[None]] = []
         self._why = "it was never held"
+        self._silent_since_s: float | None = None
+        """When the first request was made that has had no answer, nor any after it; None if the last one had one."""
 
     @property
     def held(self) -> bool:
@@ -102,7 +104,7 @@ class Lease:
             return
         if self._acquiring:
             raise BadOption(f"lease {self.name!r} is being acquired already: make a Lease for each task that wants it")
-        self._acquiring = True
+        self._acquiring, self._silent_since_s = True, None
         obstacle: list[str] = ["no answer yet"]
         try:
             async with asyncio.timeout(timeout_s):
@@ -224,9 +226,12 @@ class Lease:
 
     async def _ask(self, *, renews: bool, timeout_s: float) -> AnsweredLease:
         asked = AskedLease(self.name, self._note, renews)
+        if self._silent_since_s is None:
+            self._silent_since_s = self._now_s()
         answered, _ = await self._requests.hold_leases(
-            self.partition, self.holder, self.duration_s, [asked], None, timeout_s
+            self.partition, self.holder, self.duration_s, [asked], None, timeout_s, self._silent_since_s
         )
+        self._silent_since_s = None
         return answered[0]
 
     def _kept(self, keeper: asyncio.Task[None]) -> None:

@@ -75,6 +75,7 @@ class Requests:
         wait_s: float = 0.0,
         version: int = PROTOCOL_VERSION_MIN,
         report: Callable[[PolonaiseError], None] | None = None,
+        since_s: float | None = None,
     ) -> M:
         """Send a request to the partition's owner, and return the answer.
 
@@ -83,7 +84,8 @@ class Requests:
         Other errors and `BeyondLog` are raised, and `DeadlineExceeded` after `timeout` seconds over all attempts (None:
         until the client is closed). `wait_s` is for how many seconds the request lets the server wait before it
         answers; `report` is called with each error after which the request is sent again. Nothing is sent to servers
-        whose protocol does not reach `version`: that raises `UnsupportedVersion`.
+        whose protocol does not reach `version`: that raises `UnsupportedVersion`. `since_s` is the time from which on
+        the error counts how long there was no answer, if that began before this call.
         """
         backoff = Backoff(self._settings.retry_s_min, self._settings.retry_s_max)
         trouble: PolonaiseError | None = None
@@ -107,8 +109,10 @@ class Requests:
                     await asyncio.sleep(backoff.pause_s(self._host.random.random()))
         except TimeoutError:
             because = f" (the last trouble: {trouble})" if trouble else ""
+            # Not of this call alone: its timeout may be what was left of a longer one, next to nothing.
+            silent_s = timeout if since_s is None else round(self._host.clock.monotonic_s() - since_s, 2)
             raise DeadlineExceeded(
-                f"partition {partition} did not answer {type(request).__name__} within {timeout:g} s: "
+                f"partition {partition} did not answer {type(request).__name__} within {silent_s:g} s: "
                 f"it waited for {self._routes.waits_for(partition)}{because}"
             ) from trouble
 
@@ -167,15 +171,17 @@ class Requests:
         asked: Sequence[AskedLease],
         prefix: str | None,
         timeout: float,
+        since_s: float | None = None,
     ) -> tuple[list[AnsweredLease], list[ListedLease]]:
         """Ask for leases; return the owner's answer for each, and all leases whose names begin with `prefix`, if any.
 
-        A lease that was granted is held for `duration_s` from the moment of this call. Raises as `prove`.
+        A lease that was granted is held for `duration_s` from the moment of this call. Raises as `prove`; `since_s` is
+        as for `ask`.
         """
         request = HoldLeases(
             holder, round(duration_s * 1000), prefix is not None, encode_asked(asked), "" if prefix is None else prefix
         )
-        answer = await self.ask(partition, request, LeasesAre, timeout, version=LEASES_VERSION)
+        answer = await self.ask(partition, request, LeasesAre, timeout, version=LEASES_VERSION, since_s=since_s)
         answered = parse_answered(answer.answered)
         if len(answered) != len(asked):
             raise ProtocolError(
@@ -201,10 +207,11 @@ class Requests:
         """
         values: dict[bytes, bytes] = {}
         clock, first, more = self._host.clock, prefix, 1
-        until_s = None if timeout is None else clock.monotonic_s() + timeout
+        began_s = clock.monotonic_s()
+        until_s = None if timeout is None else began_s + timeout
         while more:
             left_s = None if until_s is None else max(until_s - clock.monotonic_s(), 0.0)
-            listed = await self.ask(partition, ListRegisters(first, prefix), RegistersListed, left_s)
+            listed = await self.ask(partition, ListRegisters(first, prefix), RegistersListed, left_s, since_s=began_s)
             page = dict(sets_of(listed.snapshot))
             if not all(key >= first and key.startswith(prefix) for key in page) or (listed.more and not page):
                 raise ProtocolError(

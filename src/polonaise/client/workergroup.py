@@ -101,6 +101,8 @@ class WorkerGroup:
         """What all members have to have in common, in the note of each member's lease."""
         self._members: tuple[int, ...] = ()
         self._trouble = "no answer yet"
+        self._silent_since_s: float | None = None
+        """When the first request was made that has had no answer, nor any after it; None if the last one had one."""
         self._has_joined = False
         """Whether this member has had its own lease."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -260,9 +262,12 @@ class WorkerGroup:
             asked += [AskedLease(partition_lease(self.name, partition)) for partition in new]
         left_s = [tenure.until_s - now_s for tenure in self._tenures.values() if tenure.holds(now_s)]
         timeout_s = max(0.05, min([self._lease_s / 2, *left_s]))
+        if self._silent_since_s is None:
+            self._silent_since_s = now_s
         answered, listed = await requests.hold_leases(
-            COORDINATING, self.member, self._lease_s, asked, lease_prefix(self.name), timeout_s
+            COORDINATING, self.member, self._lease_s, asked, lease_prefix(self.name), timeout_s, self._silent_since_s
         )
+        self._silent_since_s = None
         for each, answer in zip(asked, answered, strict=True):
             self._take(each, answer, now_s)
         if self._leaving:
