@@ -25,10 +25,12 @@ from polonaise.admin.headresets import (
 from polonaise.client.log import Log
 from polonaise.coordination.values import Engagement, HeadReset, PartitionValue
 from polonaise.errors import DeadlineExceeded, HeadNotReset
+from polonaise.fragments.protocol.names import FragmentName
 from polonaise.server.protocol import headreset
 from polonaise.server.protocol.recovery import NOTHING_KNOWN, Decided, ReplicaAnswer, Undecided
 from polonaise.server.sessionstart import SessionStart
 from polonaise.terms import OwnKind
+from rigs.archivedtown import ArchivedTown
 from rigs.town import Town, held_down, in_a_town
 from rigs.waiting import time_passes, wait_until
 
@@ -226,6 +228,29 @@ async def test_a_reset_that_is_not_carried_out_says_what_it_waits_for_and_promis
         await reset(town, 1, seconds=20.0, checked=False)
     assert "as soon as" not in raised.value.text
     assert (await reset(town, 2)).carried_out, "another decision replaces it"
+
+
+def test_fragments_above_a_reset_are_to_be_moved_first_and_the_wait_says_so() -> None:
+    async def story(town: ArchivedTown) -> None:
+        await town.append(b"0")
+        await town.archive()
+        await lost_majority(town)
+        with pytest.raises(DeadlineExceeded, match=r"What keeps it: .*fragments_ahead.*reach up to 0.*above -1 out of"):
+            await reset(town, -1, seconds=30.0)
+        assert "the replicas hold no more" not in health(town)["waits_for"]
+        assert [copy.last for copy in (await state(town)).copies] == [3, -1, -1], "nothing was cut"
+
+        async def moved_out(*_: object) -> None:
+            for listed in await town.store.list():
+                if FragmentName.parse(listed.path) is not None:
+                    await town.store.delete(listed.path)
+
+        await town.operator(moved_out)
+        await wait_until(lambda: health(town).get("session") is not None)
+        await town.append(b"5")
+        assert await town.log() == [b"5"]
+
+    ArchivedTown().tell(story)
 
 
 def test_a_reset_waits_for_its_source_and_says_why() -> None:

@@ -289,6 +289,9 @@ FOUND_BY_TESTS = {
         "tests/server/test_reset_head.py"
         "::test_an_id_within_a_batch_is_refused_with_its_neighbours_and_nothing_is_changed"
     ),
+    "reset-below-fragments-carried-out": (
+        "tests/server/test_reset_head.py::test_fragments_above_a_reset_are_to_be_moved_first_and_the_wait_says_so"
+    ),
     "reset-cuts-at-own-marks": (
         "tests/server/protocol/test_head_reset.py"
         "::test_copies_are_cut_where_the_source_of_a_reset_surely_shares_their_log_and_not_at_their_own_marks"

@@ -195,12 +195,15 @@ def required(history: ArchivedHistory | None, trimmed: HistoryTrimmed, partition
     return history
 
 
-async def check_not_ahead(history: ArchivedHistory, partition: PartitionId, closing: TransactionId) -> None:
-    """Raise `FragmentsAhead` if the partition's fragments reach above `closing`, where the replicas' log ends.
+async def check_not_ahead(
+    history: ArchivedHistory, partition: PartitionId, closing: TransactionId, *, resetting: bool = False
+) -> None:
+    """Raise `FragmentsAhead` if the partition's fragments reach above `closing`, where the log ends.
 
     Only what is committed is ever archived. So fragments that reach further prove that committed transactions are gone
-    from the replicas. While the store can't be read, raises `StoreUnavailable` or `AccessDenied`, and otherwise what
-    `ArchivedHistory.highest` raises; the caller tries again.
+    from the replicas; or an operator gives them up, who is `resetting` the head to `closing`, and other transactions
+    would get the ids that fragments have. While the store can't be read, raises `StoreUnavailable` or `AccessDenied`,
+    and otherwise what `ArchivedHistory.highest` raises; the caller tries again.
     """
     try:
         highest = await history.highest(partition, closing)
@@ -210,10 +213,16 @@ async def check_not_ahead(history: ArchivedHistory, partition: PartitionId, clos
         ) from error
     except (FragmentDamaged, UnsupportedFormat) as error:
         raise type(error)(
-            f"partition {partition}: by its name a fragment in {history} reaches above {closing}, where the replicas' "
-            f"log ends, but it can't be opened: {error.text}. Nothing is appended. Restore the fragment from a copy; "
+            f"partition {partition}: by its name a fragment in {history} reaches above {closing}, where the log "
+            f"ends, but it can't be opened: {error.text}. Nothing is appended. Restore the fragment from a copy; "
             f"or, to go on without the ids above {closing}, move the fragments that reach above it out of the store"
         ) from error
+    if highest > closing and resetting:
+        raise FragmentsAhead(
+            f"partition {partition}: its head is to be reset to {closing}, and the fragments in {history} reach up to "
+            f"{highest}: move those that reach above {closing} out of the store, or reset the head to no less than "
+            f"{highest}"
+        )
     if highest > closing:
         raise FragmentsAhead(
             f"partition {partition}: the fragments in {history} reach up to {highest}, the replicas hold no more than "

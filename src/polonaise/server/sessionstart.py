@@ -158,11 +158,11 @@ class SessionStart:
                 await self._mark_outdated(self._outdated)
             raise
         # Before any replica is cut, and while the partition can still stop without having given out an id twice. Once
-        # is enough: later sessions rest on what this owner has seen committed.
+        # is enough: later sessions rest on what this owner has seen committed, unless a reset of the head gives it up.
         history = self._shared.history
-        if self._first and history is not None:
+        if history is not None and (self._first or self._carrying is not None):
             self._report(f"waiting for the fragment store {history} to tell how far it reaches", True)
-            await check_not_ahead(history, self._partition, decided.closing)
+            await check_not_ahead(history, self._partition, decided.closing, resetting=self._carrying is not None)
         if self._carrying is not None:
             claimed = await self._begin_reset(claimed)
         # Told anew, as this takes long where disks are slow: what was out of reach a while ago may not be any more.

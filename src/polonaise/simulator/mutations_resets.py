@@ -46,6 +46,12 @@ RESET_MUTATIONS: Final[dict[str, Mutation]] = {
         "    if isinstance(found, BatchFound) and found.last < reset.to:\n",
         "P11: a reset that is never carried out is written down, and its operator waits for nothing",
     ),
+    "reset-below-fragments-carried-out": Mutation(
+        "polonaise.server.sessionstart",
+        "        if history is not None and (self._first or self._carrying is not None):\n",
+        "        if history is not None and self._first:\n",
+        "P1: transactions get ids that fragments have, and those of the log are never archived",
+    ),
     "reset-carried-out-twice": Mutation(
         _DECISIONS,
         "    return replace(value, engagements=engagements, resets=(*done, reset))\n",
