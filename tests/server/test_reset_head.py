@@ -191,6 +191,25 @@ async def test_replicas_that_come_back_in_time_prove_the_end_of_the_log_and_noth
 
 
 @in_a_town
+async def test_a_reset_whose_owner_is_away_waits_for_a_server_and_says_so(town: Town) -> None:
+    await lost_majority(town)
+    (server,) = town.cluster.servers
+
+    async def ask(host: Any, coordinator: Any) -> None:
+        found = await head_state(host, coordinator, 0, 2.0)
+        decided = decision(found, 1, None, host.clock.wall_us())
+        held_down(server)
+        await ask_reset(coordinator, found, decided, 20.0)
+        await await_reset(host, coordinator, found, decided, 5.0)
+
+    with pytest.raises(DeadlineExceeded, match=r"What keeps it: its owner, server 1, does not answer: "):
+        await town.operator(ask)
+    server.let_up()
+    await wait_until(lambda: health(town).get("session") is not None)
+    assert await town.log() == [b"1", b"2"]
+
+
+@in_a_town
 async def test_an_id_that_no_replica_holds_is_refused_and_nothing_is_changed(town: Town) -> None:
     await lost_majority(town)
     with pytest.raises(HeadNotReset, match="no replica that has answered holds 7"):

@@ -250,7 +250,12 @@ async def await_reset(
         told = await ask_health(host, owner.address, ROLE_SERVER, key, left_s) if owner is not None else None
         health = told.get("partitions", {}).get(str(state.partition)) if isinstance(told, dict) else None
         resets = current.value.resets
-        if health is not None:
+        if owner is None:
+            why = "the partition has no owner: start a server"
+        elif health is None:
+            trouble = "does not serve it yet" if isinstance(told, dict) else f"does not answer: {told}"
+            why = f"its owner, server {owner.server}, {trouble}"
+        else:
             why = health["waits_for"]
             if health["session"] is not None and len(resets) == done:
                 return HeadOutcome(False, health["committed"])
