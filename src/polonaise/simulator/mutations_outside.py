@@ -13,7 +13,7 @@ _SOCKETS: Final = "polonaise.host.sockets"
 OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     "memory-of-lines-not-looked-for": Mutation(
         "polonaise.player.linesfile",
-        "        return found is not None and await self._steps.size() == self._steps_end\n",
+        "        return found is not None and await self._steps.size() == self._steps_size\n",
         "        return True\n",
         "P7: a target in a file goes on into a memory that was removed, and knows nothing of it after its next start",
     ),
