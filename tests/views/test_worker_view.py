@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import Connection, select, text
 
 from polonaise import Transaction, testing
 from polonaise.admin.workergroups import describe_group
+from polonaise.client import workergroup
 from polonaise.client.workergroup import WorkerGroup
+from polonaise.client.workerpartition import PartitionWork
 from polonaise.client.workerprogress import ViewProgress
 from polonaise.errors import PolonaiseError, ViewUnavailable, ViewUnfit, WorkerFenced
 from polonaise.terms import PartitionId, TransactionId
+from polonaise.wire.leases import NOTE_BYTES_MAX
 from rigs.bankview import Bank, body, check_fold, counted, journal, put_back, transactions
 from rigs.databases import engine_at, execute
 from rigs.raised import IN_A_THREAD
@@ -180,7 +184,7 @@ async def test_a_worker_that_waits_for_the_locks_of_one_that_hangs_says_so_and_g
                 await wait_until(lambda: group.health()["partitions"].get("0", {}).get("trouble"))
                 trouble = group.health()["partitions"]["0"]["trouble"]
                 assert "taking over has taken" in trouble
-                assert "another process may hold locks in the database" in trouble
+                assert "the database may not answer, or another process holds locks in it" in trouble
                 db.rollback()
                 await wait_until(lambda: group.health()["well"])
                 assert group.health()["partitions"]["0"]["epoch"] == 2
@@ -257,6 +261,38 @@ async def test_a_table_of_epochs_that_was_put_aside_is_missed_and_not_made_and_n
         await wait_until(lambda: group.health()["well"] and group.health()["partitions"]["0"]["position"] == 1)
     assert not view.failures
     check_fold(url, {0: 2})
+
+
+async def test_trouble_and_what_is_described_of_it_end_with_what_to_do(sqlite_url: str) -> None:
+    first = Bank(sqlite_url)
+    await first.take_over(0)
+    await first.apply_run_under(1, transactions(2))
+    await first.close()
+    execute(sqlite_url, "DROP TABLE polonaise_marks")
+    advice = "or empty them and polonaise_marks_given, and the log brings everything again"
+    async with testing.log() as log, log.group("g", view=Bank(sqlite_url)) as group:
+        await wait_until(lambda: advice in group.health()["partitions"].get("0", {}).get("trouble", ""))
+
+        async def described() -> bool:
+            return advice in (await describe_group(log, "g", 5)).partitions[0].trouble
+
+        await wait_until(described)
+
+
+@pytest.mark.parametrize("text", ["x" * 3_000, "\N{SNOWMAN}" * 900, '"' * 900, "x" * 850])
+def test_the_note_of_a_partition_has_as_much_of_its_trouble_as_it_has_room_for(text: str) -> None:
+    told = {"state": "takes over", "epoch": 2**60, "position": 2**60, "lag": 2**60, "trouble": text}
+
+    class Work:
+        def health(self) -> dict[str, Any]:
+            return dict(told)
+
+    note = workergroup._note(cast(PartitionWork, Work()))
+    found = json.loads(note)
+    assert found.keys() == told.keys()
+    assert len(note) <= NOTE_BYTES_MAX
+    assert text.startswith(found["trouble"].removesuffix("…"))
+    assert found["trouble"] == text or len(note) > NOTE_BYTES_MAX - 30 or text[0] != "x"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from polonaise.client.workerpartition import PartitionWork
 from polonaise.client.workerprogress import Handler, HandlerProgress, Progress, ViewProgress, WorkedView
 from polonaise.coordination.lease import Tenure
 from polonaise.errors import BadOption, Closed, PolonaiseError, Retry, fresh
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted, shortened
 from polonaise.terms import PartitionId
 from polonaise.wire.leases import (
     ASKED_MAX,
@@ -373,10 +373,18 @@ class WorkerGroup:
 
 
 def _note(work: PartitionWork) -> bytes:
-    """Return what `polonaise group describe` is to know of a partition, for the note of its lease."""
+    """Return what `polonaise group describe` is to know of a partition, for the note of its lease.
+
+    That has no room for a long trouble, of which it then has the beginning.
+    """
     told = work.health()
     note = json.dumps(told).encode()
-    return note if len(note) <= NOTE_BYTES_MAX else json.dumps({**told, "trouble": "see the worker's log"}).encode()
+    over = len(note) - NOTE_BYTES_MAX
+    if over <= 0:
+        return note
+    # A letter takes at least a byte, and the sign for what is left out takes six.
+    trouble = shortened(told["trouble"], max(1, len(told["trouble"]) - over - 6))
+    return json.dumps({**told, "trouble": trouble}).encode()
 
 
 def checked_group(name: str, view: object, handler: object, lease_s: float, progress_s_max: float) -> None:

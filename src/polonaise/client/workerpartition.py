@@ -30,7 +30,8 @@ SAVE_S: Final = 1.0
 _SAVE_COUNT: Final = 1_000
 """Transactions after which it is saved as well."""
 _PAUSE_S_MAX: Final = 10.0
-_TROUBLE_CHARACTERS: Final = 200
+_TROUBLE_CHARACTERS: Final = 1_000
+"""The most of a trouble that is told: what to do is at its end."""
 _SILENT_S_MAX: Final = 5.0
 """Seconds without an answer about the committed high-water mark after which that is told: a hand-over takes one."""
 

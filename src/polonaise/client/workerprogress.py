@@ -89,7 +89,7 @@ class ViewProgress:
 
     unsaved = False
     doubtful = False
-    may_wait_for = ": another process may hold locks in the database, one that hangs or was stopped"
+    may_wait_for = ": the database may not answer, or another process holds locks in it, one that hangs or was stopped"
 
     async def take_over(self) -> None:
         before = self.position
