@@ -194,3 +194,38 @@ def test_a_trim_that_can_drop_nothing_says_so_and_why(shell: Shell, tmp_path: Pa
     assert shell.run("archive", "trim", address, store, "--json").objects == [
         {"partition": 0, "first": 0, "held_from": 0}
     ]
+
+
+def test_what_fails_for_one_partition_is_told_and_the_others_are_archived(shell: Shell, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    address = f"embedded:{tmp_path / 'log'}?partitions=3&fragments={store}"
+    assert shell.run("log", "append", address, "-p", "0", "a").status == 0
+    assert shell.run("archive", "run", address, store, "--rest").status == 0
+    for partition in (0, 2):
+        assert shell.run("log", "append", address, "-p", partition, "b").status == 0
+    (fragment,) = (store / "0").iterdir()
+    fragment.write_bytes(b"PAR1")
+    said = shell.run("archive", "run", address, store, "--rest")
+    assert said.status == 1
+    assert "[fragment_damaged] partition 0: 0/" in said.errors
+    assert said.errors.splitlines()[-1] == "polonaise: this failed for partition 0, and went on with the others"
+    assert list((store / "2").iterdir())
+    trimmed = shell.run("archive", "trim", address, store)
+    assert trimmed.status == 1
+    assert "this failed for partition 0, and went on with the others" in trimmed.errors
+    for partition in (1, 2):
+        assert (
+            f"partition {partition}: the storage nodes hold 0 and all after it; nothing was dropped" in trimmed.output
+        )
+
+
+def test_what_every_partition_would_meet_ends_the_command_at_once(shell: Shell, tmp_path: Path) -> None:
+    address, store = f"embedded:{tmp_path / 'log'}?partitions=3", tmp_path / "elsewhere"
+    for partition in range(3):
+        assert shell.run("log", "append", address, "-p", partition, "a").status == 0
+    store.mkdir()
+    for args in (("run", address, store), ("trim", address, store), ("verify", store), ("restore", store, "x")):
+        said = shell.run("archive", *args)
+        assert said.status == 1
+        assert said.errors.count("mount what belongs there") == 1, said.errors
+        assert "went on" not in said.errors

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import polonaise
-from polonaise.admin.archive import init
+from polonaise.admin.archive import archive, check_lacks_nothing, init
 from polonaise.admin.trimming import trim
 from polonaise.errors import (
     BeyondLog,
@@ -31,6 +31,8 @@ from polonaise.errors import (
 )
 from polonaise.fragments import history as histories
 from polonaise.fragments.format import batches_in
+from polonaise.fragments.mark import MARK
+from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.protocol.names import FragmentName, fingerprint
 from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.log.batch import Batch, split
@@ -72,7 +74,7 @@ async def trimmed(cluster: Cluster, log: polonaise.Log, store: ObstoreStore) -> 
     first = report.first
     assert cluster.first_held(0) == first > 100
     assert (report.held_from, report.dropped) == (0, True)
-    assert await trim(log, store, 0, before=150) == (150, first, first), "nothing more is there to be dropped"
+    assert (await trim(log, store, 0, before=150))[:3] == (150, first, first), "nothing more is there to be dropped"
     return Trimmed(cluster, log, store, before, fragments, first)
 
 
@@ -494,3 +496,61 @@ async def test_a_store_of_another_cluster_is_told_as_such(cluster: Cluster, stor
         with pytest.raises(DeadlineExceeded):
             await log.ready(0, timeout=0.5)
         assert WrongClusterKey.code in await until_waits_for(log, WrongClusterKey.code)
+
+
+async def test_ids_that_nobody_holds_any_more_are_told_as_that_and_the_others_archived(
+    trimmed: Trimmed, tmp_path: Path
+) -> None:
+    first, *_ = trimmed.fragments
+    lost = tmp_path / "store" / first.path
+    lost.rename(tmp_path / "lost")
+    await fill(trimmed.log, 20)
+    told: list[Span] = []
+    writing = archive(trimmed.log, trimmed.store, 0, rest=True, tell_missing=told.append)
+    written = await anext(writing)
+    assert (told, written.fragment.last) == ([], await trimmed.log.high_water_mark(0))
+    ids = f"{first.first} to {first.last}"
+    with pytest.raises(FragmentMissing, match=f"can't send them: {ids} .*put the fragments back"):
+        await anext(writing)
+
+
+async def test_a_store_that_lacks_what_was_trimmed_is_not_declared(
+    cluster: Cluster, trimmed: Trimmed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is most probably not mounted, and with a mark nobody would notice that any more."""
+    monkeypatch.setattr("polonaise.admin.archive._LACKS_S", 1.0)
+    (tmp_path / "store").rename(tmp_path / "elsewhere")
+    (tmp_path / "store").mkdir()
+    unmounted = open_store(str(tmp_path / "store"))
+    with pytest.raises(HistoryTrimmed, match=r"lacks ids 0 to 199 of partition 0, and the log can't.*Mount.*--insist"):
+        await check_lacks_nothing(trimmed.log, unmounted)
+    other = open_store(str(tmp_path / "elsewhere"))
+    (tmp_path / "elsewhere" / MARK).unlink()
+    await check_lacks_nothing(trimmed.log, other)
+    (tmp_path / "elsewhere" / trimmed.fragments[1].path).unlink()
+    with pytest.raises(HistoryTrimmed, match=f"lacks ids {trimmed.fragments[1].first} to {trimmed.fragments[1].last}"):
+        await check_lacks_nothing(trimmed.log, other)
+    await cluster.stop_server()
+    with pytest.raises(HistoryTrimmed, match=r"can't be known: partition 0 is not served.*--insist"):
+        await check_lacks_nothing(trimmed.log, unmounted)
+
+
+async def test_a_second_store_of_a_trimmed_log_may_be_declared_while_the_first_one_is_read(
+    trimmed: Trimmed, tmp_path: Path
+) -> None:
+    second = open_store(str(tmp_path / "second"))
+    await check_lacks_nothing(trimmed.log, second)
+
+
+async def test_a_trim_says_who_took_no_part(tmp_path: Path) -> None:
+    async with running(tmp_path, storage=3) as cluster:
+        store = open_store(str(tmp_path / "store"))
+        async with cluster.served(store) as log:
+            await fill(log, 100)
+            await archived(log, store)
+            assert (await trim(log, store, 0, before=30)).left_out == ()
+            await cluster.stop_node(2)
+            await fill(log, 10)
+            report = await trim(log, store, 0)
+            assert (report.dropped, report.left_out) == (True, (cluster.names[2],))
+            assert len(report.taking_part) == 2

@@ -181,6 +181,12 @@ FOUND_BY_TESTS = {
     "other-life-of-the-log-read": (
         "tests/fragments/test_contradicting_fragments.py::test_a_reader_follows_the_life_that_the_log_goes_on_from"
     ),
+    "store-that-is-not-mounted-declared": (
+        "tests/fragments/test_trimmed_log.py::test_a_store_that_lacks_what_was_trimmed_is_not_declared"
+    ),
+    "one-partition-ends-the-archiving-of-all": (
+        "tests/cli/test_archive_commands.py::test_what_fails_for_one_partition_is_told_and_the_others_are_archived"
+    ),
     "empty-fragment-is-a-store-away": (
         "tests/fragments/test_history.py::test_a_fragment_that_was_cut_is_damaged_until_it_is_put_back[0]"
     ),

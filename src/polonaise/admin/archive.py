@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +14,14 @@ from polonaise.client.log import Log
 from polonaise.errors import (
     BeyondLog,
     CoordinatorUnavailable,
+    DeadlineExceeded,
     FragmentDamaged,
+    FragmentMissing,
     FragmentsAhead,
+    HistoryTrimmed,
     LogForked,
+    NotFound,
+    PartitionNotReady,
     PolonaiseError,
     UnsupportedFormat,
     WrongClusterKey,
@@ -51,6 +56,13 @@ _OTHER_LIFE: Final = (
 )
 
 
+_INSIST: Final = (
+    "if nothing was ever put there, or it is lost for good, insist: polonaise archive init LOG STORE --insist"
+)
+_LACKS_S: Final = 10.0
+"""Seconds that each request about what a store lacks may take: a partition that is not served tells nothing."""
+
+
 async def archive(
     log: Log,
     store: ObjectStore,
@@ -68,8 +80,9 @@ async def archive(
     this id (inclusive) is written and nothing above it. A batch that goes beyond it is left out whole: fragments hold
     whole batches, and only a committed high-water mark is certain to be the end of one.
 
-    `tell_missing` is called with each range of ids that is to be written although later ids are archived: somebody has
-    removed its fragments, is writing them at this moment, or was killed while it wrote several ranges at once.
+    `tell_missing` is called with each range of ids that is written although later ids are archived: somebody has
+    removed its fragments, is writing them at this moment, or was killed while it wrote several ranges at once. Ids that
+    the storage nodes no longer hold either can't be written: `FragmentMissing` names them, after all others were.
 
     Several archivers may run at the same time, and any of them may be killed: what they write twice is the same object,
     or overlaps. Raises `BeyondLog` for an `until` that is not committed, and what `check_may_begin`,
@@ -81,17 +94,39 @@ async def archive(
         raise BeyondLog(f"partition {partition} is committed up to {committed}: nothing can be archived up to {until}")
     fragments = await own_fragments_of(log, store, partition, timeout)
     limit = committed if until is None else until
-    if tell_missing is not None:
-        for span in missing_in(fragments, limit):
-            tell_missing(span)
+    missing = missing_in(fragments, limit)
+    lost: list[str] = []
     for span in spans_to_write(fragments, limit):
         # Only a span that reaches the end of the log may still grow; one before other fragments never will.
         whole = rest or until is not None or span.last < committed
         async with aclosing(batches_of(log, partition, span, limit, timeout)) as batches:
-            writing = write_fragments(store, log.cluster_key, batches, fragment_bytes=fragment_bytes, rest=whole)
+            try:
+                first = await anext(batches, None)
+            except (FragmentMissing, HistoryTrimmed) as error:
+                if span not in missing:
+                    raise
+                lost.append(f"{span.first} to {span.last} ({error.text})")
+                continue
+            if tell_missing is not None and span in missing:
+                tell_missing(span)
+            beginning = _with_first(first, batches)
+            writing = write_fragments(store, log.cluster_key, beginning, fragment_bytes=fragment_bytes, rest=whole)
             async with aclosing(writing) as written:
                 async for each in written:
                     yield each
+    if lost:
+        raise FragmentMissing(
+            f"partition {partition}: no fragment in {store} holds these ids, and the storage nodes can't send them: "
+            f"{'; '.join(lost)}: put the fragments back"
+        )
+
+
+async def _with_first(first: Batch | None, rest: AsyncIterator[Batch]) -> AsyncIterator[Batch]:
+    """Yield a batch that was read before, if there is one, and the others."""
+    if first is not None:
+        yield first
+    async for batch in rest:
+        yield batch
 
 
 def missing_in(fragments: Iterable[FragmentName], limit: TransactionId) -> list[Span]:
@@ -200,7 +235,7 @@ async def init(log: Log, store: ObjectStore) -> None:
 
     Of each partition's fragments only those that reach farthest are compared with the cluster key: their names do not
     hold it, and each footer takes a request. That finds a wrong address. Readers, `trim`, `verify` and a restore
-    compare the key of every fragment that they use.
+    compare the key of every fragment that they use. `check_lacks_nothing` finds a store that is not mounted.
 
     Raises `WrongClusterKey` for a store that is marked as another cluster's or whose latest fragments are another's,
     `FragmentDamaged` for a mark or a latest fragment that can't be read, and `BadOption` for the log of a topic.
@@ -209,6 +244,49 @@ async def init(log: Log, store: ObjectStore) -> None:
     for partition in await partitions_in(store):
         await _latest(store, await fragments_of(store, partition), log.cluster_key)
     await put_mark(store, log.cluster_key)
+
+
+async def check_lacks_nothing(log: Log, store: ObjectStore) -> None:
+    """Raise `HistoryTrimmed`, with the ids, if the store lacks ids that the log can't send, because they were trimmed.
+
+    A directory that is not mounted looks like a new store. With a mark in it servers would take what was trimmed for
+    never archived, and what is not mounted would be missed no more. Raises `HistoryTrimmed`, too, if a partition is not
+    served now: then it is not known. `log` may be that of a topic.
+    """
+    if await is_marked(store, log.cluster_key):
+        return
+    for partition in range(log.partition_count):
+        named = f"partition {partition}" + (f" of topic {log.topic}" if log.topic else "")
+        try:
+            committed = await log.high_water_mark(partition, timeout=_LACKS_S)
+        except (DeadlineExceeded, PartitionNotReady) as error:
+            raise HistoryTrimmed(
+                f"whether {store} lacks what was trimmed can't be known: {named} is not served at present "
+                f"({error.text}). Mount what belongs there, or correct the address; {_INSIST}"
+            ) from error
+        lacking = spans_to_write(await fragments_of(store, log.id_of(partition)), committed)
+        if not lacking:
+            continue
+        # Only the oldest ids are ever trimmed: if the log sends the first of these, it sends the others.
+        first, last = lacking[0]
+        reader = log.read_batches(partition, after=first - 1, until=first, timeout=_LACKS_S)
+        async with aclosing(reader):
+            try:
+                await anext(reader)
+            except (DeadlineExceeded, FragmentDamaged, FragmentMissing, HistoryTrimmed) as error:
+                raise HistoryTrimmed(
+                    f"{store} lacks ids {first} to {last} of {named}, and the log can't send {first} ({error.text}). "
+                    f"Mount what belongs there, correct the address, or put the fragments back; {_INSIST}"
+                ) from error
+
+
+async def no_fragments(store: ReadableStore) -> NotFound:
+    """Return the error for a store in which no fragment was found: it may not be mounted, if it has no mark."""
+    try:
+        await store.get(MARK)
+    except NotFound:
+        return unmarked(store, ", nor any fragment")
+    return NotFound(f"{store} holds no fragments: archive the log there first (polonaise archive run LOG STORE)")
 
 
 async def _latest(store: ObjectStore, fragments: dict[FragmentName, int], cluster_key: bytes) -> list[Footer]:

@@ -15,6 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from polonaise.admin.archive import no_fragments
 from polonaise.admin.newdirectory import new_directory
 from polonaise.admin.replicas import Replicas, new_replicas
 from polonaise.admin.restoretimes import check_now, ids_at
@@ -275,7 +276,7 @@ async def _survey(store: ObjectStore, how: HowToRestore) -> _Source:
     """
     partitions = await partitions_in(store)
     if not partitions:
-        raise HistoryIncomplete(f"{store} holds no fragments: check its address")
+        raise HistoryIncomplete((await no_fragments(store)).text)
     if how.until is not None and set(how.until) != set(partitions):
         given, archived = ", ".join(map(str, sorted(how.until))), ", ".join(map(str, partitions))
         raise BadOption(

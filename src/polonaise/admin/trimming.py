@@ -8,11 +8,12 @@ from typing import Final, NamedTuple
 from polonaise.client.log import Log
 from polonaise.errors import BeyondLog, FragmentDamaged, NotArchived, UnsupportedFormat, WrongClusterKey
 from polonaise.fragments.agreement import MOVE_OUT, FragmentFacts, contradictions, ids_to_compare
+from polonaise.fragments.mark import is_marked, unmarked
 from polonaise.fragments.objects import fragments_of, looked_at, verified
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName, fingerprint
 from polonaise.fragments.store import ObjectStore
-from polonaise.terms import PartitionId, TransactionId
+from polonaise.terms import NO_TRANSACTION, PartitionId, StorageId, TransactionId
 
 _TRIM_S_MAX: Final = 300.0
 """Seconds to wait for one answer to a trim. The server may have to read a whole fragment first."""
@@ -27,9 +28,14 @@ class TrimReport(NamedTuple):
     """The id from which on all storage nodes of the session still hold the log."""
     held_from: TransactionId
     """The id from which on all storage nodes of the session held the log before the trim."""
+    taking_part: tuple[StorageId, ...] = ()
+    """The storage nodes of the session."""
+    left_out: tuple[StorageId, ...] = ()
+    """The other members of the partition: they keep what they have until they take part in a later trim."""
 
     @property
     def dropped(self) -> bool:
+        """Whether all that took part hold less than before. If not, one that held more than others may hold less."""
         return self.first > self.held_from
 
 
@@ -52,11 +58,16 @@ async def trim(
     with each answer to a trim.
 
     Raises `NotArchived` for ids that no fragment holds, or if the server relies upon another store; `FragmentDamaged`,
-    `WrongClusterKey`, `BeyondLog` for a `before` that is not committed, and what reading and the store raise.
+    `WrongClusterKey`, `BeyondLog` for a `before` that is not committed, `NotFound` for a store that holds nothing, not
+    even a mark: it may not be mounted; and what reading and the store raise.
     """
     committed = await log.high_water_mark(partition, timeout=timeout)
+    if committed == NO_TRANSACTION and before is None:
+        return TrimReport(0, 0, 0)
     fragments = await fragments_of(store, log.id_of(partition))
     archived = archived_up_to(fragments)
+    if archived < 0 and not await is_marked(store, log.cluster_key):
+        raise unmarked(store, ", nor any fragment of partition " + str(partition))
     if archived < 0 or (before is not None and before > archived + 1):
         raise NotArchived(
             f"partition {partition} is archived up to {archived} in {store}; only what is archived can be trimmed: "
@@ -70,10 +81,13 @@ async def trim(
     limit_s = _TRIM_S_MAX if timeout is None else timeout
     # Below id 0 there is nothing to drop: the answer only tells what the storage nodes hold.
     held_from, _ = await log.trim(partition, 0, fingerprint([]), timeout=limit_s)
+    health = (await log.health(partition, timeout=limit_s))["partitions"].get(str(log.id_of(partition)), {})
+    engaged = tuple(health.get("engaged") or ())
+    left_out = tuple(name for name in health.get("members") or () if name not in engaged)
     while True:
         first, done = await log.trim(partition, below, fingerprint(names), timeout=limit_s)
         if done:
-            return TrimReport(below, first, held_from)
+            return TrimReport(below, first, held_from, engaged, left_out)
 
 
 async def _check_all(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import aclosing, contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
@@ -13,25 +13,57 @@ import typer
 from typer import Argument, Option
 
 from polonaise.cli import inputs
-from polonaise.cli.exitstatus import EXIT_STATUS
+from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.log import AnyPartitions, Json, LogAddress, check_there, with_log
 from polonaise.cli.output import judge, print_table, say, say_json, tidy, timestamp
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.client.protocol.arguments import partitions_named
-from polonaise.errors import BadOption, NotFound, PolonaiseError
+from polonaise.errors import BadOption, PolonaiseError
 from polonaise.terms import NO_TRANSACTION
 
 if TYPE_CHECKING:
     from polonaise.admin.archive import StoreReport
     from polonaise.admin.restore import HowToRestore, RestoredPartition
+    from polonaise.admin.trimming import TrimReport
     from polonaise.client.log import Log
     from polonaise.fragments.protocol.coverage import Span
     from polonaise.fragments.protocol.names import FragmentName
-    from polonaise.fragments.store import MendableStore
+    from polonaise.fragments.store import MendableStore, ObjectStore
     from polonaise.terms import PartitionId
 
 _REPAIR_S: Final = 30.0
 """Seconds that each request to the log may take while a fragment is repaired."""
+
+_OF_ALL: Final = ("access_denied", "bad_option", "not_found", "store_unavailable", "wrong_cluster_key")
+"""The errors that would meet every partition: of the store, or of how the command was called."""
+
+
+class _Failures:
+    """The partitions whose work fails while that of the others goes on."""
+
+    def __init__(self) -> None:
+        self._failed: list[str] = []
+
+    @contextmanager
+    def noted(self, name: str, *, all_fail: bool = False) -> Iterator[None]:
+        """Print an error of one partition's work on standard error, at once, and go on behind the block.
+
+        What would meet every partition is raised, and with `all_fail` everything.
+        """
+        try:
+            yield
+        except PolonaiseError as error:
+            if all_fail or error.code in _OF_ALL:
+                raise
+            typer.echo(f"polonaise: [{error.code}] {name}: {error.text}", err=True)
+            self._failed.append(name)
+
+    def judge(self) -> None:
+        """Raise `typer.Exit`, after naming them, if partitions failed."""
+        if self._failed:
+            typer.echo(f"polonaise: this failed for {', '.join(self._failed)}, and went on with the others", err=True)
+            raise typer.Exit(ExitStatus.FAILED)
+
 
 archive = typer.Typer(
     help="Keep a log's history as Parquet files in an object store.", no_args_is_help=True, epilog=EXIT_STATUS
@@ -73,12 +105,16 @@ def run(
     With --until, archives everything up to the id of each partition and nothing above it, so that the archive ends
     where you choose. A batch that goes beyond the id of its partition is left out as a whole, and printed.
 
+    What fails for one partition is printed, and the others are archived all the same; then the exit status is 1.
+
     May be killed and run again at any time, also several times at once: what is archived twice is read only once.
     """
     from polonaise.admin import archive as archives
+    from polonaise.fragments.mark import is_marked
     from polonaise.fragments.store import open_store, unmade_on_failure
 
     ends = None if until is None else inputs.ids_of(until)
+    failures = _Failures()
 
     async def work(log: Log) -> None:
         await one(log)
@@ -95,31 +131,38 @@ def run(
         opened = open_store(store, parents=False)  # here, as it makes the directory: not before there is a log
         with unmade_on_failure(opened):
             for number in numbers:
-                writing = archives.archive(
-                    log,
-                    opened,
-                    number,
-                    fragment_bytes=fragment_mib * 1024 * 1024,
-                    rest=rest,
-                    until=None if ends is None else ends[number],
-                    tell_missing=partial(say_missing, number, topic=log.topic, as_json=as_json),
-                )
-                count = 0
-                async with aclosing(writing) as written:
-                    async for name, size in written:
-                        count += 1
-                        if as_json:
-                            say_json({**name._asdict(), "path": name.path, "bytes": size}, now=True)
-                        else:
-                            say(f"{name.path} {size:,} bytes", now=True)
-                if ends is not None:
-                    cut = await archives.batch_left_out(log, opened, number, ends[number])
-                    _say_archived_until(number, cut, wrote=bool(count), as_json=as_json)
-                elif not count and not as_json:
-                    unfilled = "" if rest else ", or does not fill a fragment yet (--rest writes it anyway)"
-                    say(f"{_named(log.topic, number)}: nothing to write: all is archived{unfilled}", now=True)
+                # A store without a mark is begun by the first partition, or not at all.
+                new = not await is_marked(opened, log.cluster_key)
+                with failures.noted(_named(log.topic, number), all_fail=new):
+                    await of_partition(log, opened, number)
+
+    async def of_partition(log: Log, opened: ObjectStore, number: PartitionId) -> None:
+        writing = archives.archive(
+            log,
+            opened,
+            number,
+            fragment_bytes=fragment_mib * 1024 * 1024,
+            rest=rest,
+            until=None if ends is None else ends[number],
+            tell_missing=partial(say_missing, number, topic=log.topic, as_json=as_json),
+        )
+        count = 0
+        async with aclosing(writing) as written:
+            async for name, size in written:
+                count += 1
+                if as_json:
+                    say_json({**name._asdict(), "path": name.path, "bytes": size}, now=True)
+                else:
+                    say(f"{name.path} {size:,} bytes", now=True)
+        if ends is not None:
+            cut = await archives.batch_left_out(log, opened, number, ends[number])
+            _say_archived_until(number, cut, wrote=bool(count), as_json=as_json)
+        elif not count and not as_json:
+            unfilled = "" if rest else ", or does not fill a fragment yet (--rest writes it anyway)"
+            say(f"{_named(log.topic, number)}: nothing to write: all is archived{unfilled}", now=True)
 
     with_log(address, work)
+    failures.judge()
 
 
 async def _with_topics(log: Log, address: str, do: Callable[[Log], Awaitable[None]]) -> None:
@@ -165,8 +208,18 @@ def _say_archived_until(number: PartitionId, cut: Span | None, *, wrote: bool, a
 
 @archive.command(epilog=EXIT_STATUS)
 @with_tls
-def init(address: LogAddress, store: Store) -> None:
+def init(
+    address: LogAddress,
+    store: Store,
+    insist: Annotated[
+        bool,
+        Option("--insist", help="Also a store that lacks, or may lack, what was trimmed: that is lost for good."),
+    ] = False,
+) -> None:
     """Declare a store to be the log's: makes the directory if there is none, and marks it. Once for each store.
+
+    A store that lacks ids which were trimmed is refused, with the ids: it may not be mounted. So it is if that can't be
+    known because a partition is not served.
 
     Of a path only the last directory is made. If the log's servers have another store, that is said: they don't read
     this one.
@@ -176,11 +229,16 @@ def init(address: LogAddress, store: Store) -> None:
     """
     from polonaise.admin import archive as archives
     from polonaise.fragments.mark import MARK
-    from polonaise.fragments.store import open_store
+    from polonaise.fragments.store import open_store, unmade_on_failure
 
     async def work(log: Log) -> None:
         opened = open_store(store, parents=False)
-        await archives.init(log, opened)
+        with unmade_on_failure(opened):
+            if not insist:
+                await archives.check_lacks_nothing(log, opened)
+                if not log.topic:
+                    await _with_topics(log, address, partial(archives.check_lacks_nothing, store=opened))
+            await archives.init(log, opened)
         say(f"{opened} is the store of the log's fragments")
         if other := await archives.other_store(log, opened):
             typer.echo(
@@ -204,12 +262,14 @@ def trim(
     """Drop archived history from the storage nodes, for good: whole segments, once the fragments of it are verified.
 
     Servers read that history from the fragments from then on, so they must know the store (server run --fragments).
+    What fails for one partition is printed, and the others are trimmed all the same; then the exit status is 1.
     Without a topic in the address and --partition, the partitions of all topics are trimmed as well.
     """
     from polonaise.admin import trimming
     from polonaise.fragments.store import open_store
 
     opened = open_store(store, make=False)
+    failures = _Failures()
 
     async def work(log: Log) -> None:
         await one(log)
@@ -218,19 +278,30 @@ def trim(
 
     async def one(log: Log) -> None:
         for number in partitions_named(partition, log.partition_count, log.topic):
-            report = await trimming.trim(log, opened, number, before=before)
-            if as_json:
-                topic = {"topic": log.topic} if log.topic else {}
-                fields = {"partition": number, "first": report.first, "held_from": report.held_from}
-                say_json({**topic, **fields}, now=True)
-            else:
-                why = "" if report.dropped else f"; nothing was dropped: no whole segment lies below {report.before:,}"
-                say(
-                    f"{_named(log.topic, number)}: the storage nodes hold {report.first:,} and all after it{why}",
-                    now=True,
-                )
+            with failures.noted(_named(log.topic, number)):
+                report = await trimming.trim(log, opened, number, before=before)
+                _say_trimmed(log.topic, number, report, as_json=as_json)
 
     with_log(address, work)
+    failures.judge()
+
+
+def _say_trimmed(topic: str, number: PartitionId, report: TrimReport, *, as_json: bool) -> None:
+    """Print what the storage nodes hold after a trim, and which of them took no part."""
+    if as_json:
+        fields = {"partition": number, "first": report.first, "held_from": report.held_from}
+        left_out = {"left_out": report.left_out} if report.left_out else {}
+        say_json({**({"topic": topic} if topic else {}), **fields, **left_out}, now=True)
+        return
+    why = ""
+    if not report.dropped:
+        lies = f"no whole segment lies below {report.before:,}"
+        alone = len(report.taking_part) <= 1
+        why = f"; nothing was dropped: {lies}" if alone else f"; that one held the least before, too: {lies} there"
+    if report.left_out:
+        names = ", ".join(report.left_out)
+        why += f"; {names} took no part, and keeps what it has: trim again when it is back"
+    say(f"{_named(topic, number)}: the storage nodes hold {report.first:,} and all after it{why}", now=True)
 
 
 @archive.command(epilog=EXIT_STATUS)
@@ -258,7 +329,7 @@ def verify(
     async def work() -> bool:
         partitions = await partitions_in(opened)
         if not partitions:
-            raise NotFound(f"{opened} holds no fragments: correct the address of the store")
+            raise await archives.no_fragments(opened)
         reports = [await archives.verify(opened, number) for number in partitions]
         damaged = [name for report in reports for name in report.damaged]
         if repair is not None and damaged:

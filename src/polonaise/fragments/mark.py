@@ -53,7 +53,7 @@ async def put_mark(store: ObjectStore, cluster_key: bytes) -> None:
 def unmarked(store: ReadableStore, why: str = "") -> NotFound:
     """Return the error for a store without a mark; `why` says more of why it can't be taken for new."""
     return NotFound(
-        f"{store} has no mark of this log{why}: mount what belongs there, or correct the address; if it is new, or was "
+        f"{store} has no mark of a log{why}: mount what belongs there, or correct the address; if it is new, or was "
         f"filled without a mark, declare it once: {INIT}"
     )
 

@@ -53,6 +53,18 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "            if other is not None or other is None:\n",
         "P2: what was trimmed is read from a fragment of a life of the log that was given up",
     ),
+    "store-that-is-not-mounted-declared": Mutation(
+        "polonaise.admin.archive",
+        "        if not lacking:\n",
+        "        if not lacking or lacking:\n",
+        "P13: a directory that is not mounted becomes the store, and nobody misses what was trimmed any more",
+    ),
+    "one-partition-ends-the-archiving-of-all": Mutation(
+        "polonaise.cli.archive",
+        "            if all_fail or error.code in _OF_ALL:\n",
+        "            if all_fail or error.code:\n",
+        "P11: nothing is archived behind a partition that lacks a fragment, and nobody says so",
+    ),
     "empty-fragment-is-a-store-away": Mutation(
         "polonaise.fragments.store",
         "            if not length:\n",
