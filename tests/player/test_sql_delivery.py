@@ -551,6 +551,39 @@ async def test_ids_without_any_of_the_targets_tables_are_refused(url: str) -> No
             await again.accept(Fence(1, 2), SOURCE)
 
 
+class Grown(Lines):
+    """A later version of `Lines`, with a table more."""
+
+    metadata = MetaData()
+
+
+LINES.to_metadata(Grown.metadata)
+Table("extra", Grown.metadata, Column("number", Integer, primary_key=True))
+
+
+async def test_one_of_the_targets_tables_that_is_gone_alone_is_not_made_anew(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would lack what was delivered before; one of a later version lacks it, too, and is told."""
+    async with opened(url) as target:
+        await (await stream(target)).take(batch(-1, "a"))
+    for term in (2, 3):
+        async with opened(url, Grown(url)) as (grown,):
+            assert (await grown.accept(Fence(1, term), SOURCE)).applied == {0: 0}
+    (told,) = [each for each in caplog.messages if "is new" in each]
+    assert told.startswith("table extra is new, and lacks what was applied before: it gets rows of partition 0 from id")
+    change(url, "DROP TABLE {}", "lines")
+    for create in (True, False):
+        async with opened(url, Grown(url, create=create)) as (again,):
+            with pytest.raises(
+                ViewUnfit, match=r"table lines was there and is gone, .*the target's tables.*DELETE"
+            ) as e:
+                await again.accept(Fence(1, 4), SOURCE)
+    execute(url, str(e.value)[str(e.value).index("DELETE FROM") :])
+    async with opened(url, Grown(url)) as (again,):
+        assert (await again.accept(Fence(1, 4), SOURCE)).applied == {0: 0}
+
+
 async def test_a_database_that_goes_away_is_no_refusal(postgresql_url: str) -> None:
     async with opened(postgresql_url) as target:
         session = await stream(target)

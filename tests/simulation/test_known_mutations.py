@@ -423,6 +423,12 @@ FOUND_BY_TESTS = {
     "table-of-a-view-made-anew": (
         "tests/views/test_claimed_tables.py::test_a_table_that_is_gone_alone_is_not_made_anew[sqlite]"
     ),
+    "table-of-a-target-made-anew": (
+        "tests/player/test_sql_delivery.py::test_one_of_the_targets_tables_that_is_gone_alone_is_not_made_anew[sqlite]"
+    ),
+    "pipeline-s-table-made-anew": (
+        "tests/views/test_tables_found.py::test_a_table_that_is_gone_is_not_made_anew_beside_its_marks[sqlite]"
+    ),
     "table-of-keys-made-anew": (
         "tests/views/test_claimed_tables.py::test_nothing_is_done_again_because_the_table_of_the_keys_is_gone[sqlite]"
     ),

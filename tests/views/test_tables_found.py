@@ -99,6 +99,24 @@ def test_the_mark_of_one_partition_that_is_lost_does_not_make_the_partition_new(
     assert rows(url) == [(1, 10)]
 
 
+def test_a_table_that_is_gone_is_not_made_anew_beside_its_marks(url: str) -> None:
+    """It would lack what was added before."""
+    with prepared(url) as table:
+        assert table.merge(one(1, 5), {}, {0: 3})
+        execute(url, "DROP TABLE sums")
+        table._look_again()  # as with another connection
+        for _ in range(2):
+            with pytest.raises(ViewUnfit, match=r"sums is there, .*or drop sums_marks and sums_definition, too, and"):
+                table.merge(one(1, 6), {0: 3}, {0: 4})
+            with pytest.raises(ViewUnfit, match=r"none of the tables sums is there, and sums_marks says"):
+                prepare(url)
+    for name in ("marks", "definition"):
+        execute(url, f"DROP TABLE sums_{name}")
+    with prepared(url) as table:
+        assert table.merge(one(1, 5), {}, {0: 3})
+    assert rows(url) == [(1, 5)]
+
+
 def test_marks_that_an_earlier_version_wrote_are_missed_once_they_were_met(url: str) -> None:
     with prepared(url) as table:
         assert table.merge(one(1, 5), {}, {0: 3, 1: 4})

@@ -18,6 +18,7 @@ from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, Ro
 from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.redaction import redacted, redacted_trace
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+from polonaise.views.claimedtables import ClaimedTables
 from polonaise.views.columns import short_text, transactional_table
 from polonaise.views.database import Database
 from polonaise.views.databaseerrors import Trouble, first_line, trouble_in
@@ -62,7 +63,8 @@ class SqlDeliveryTarget:
     - `engine`: a SQLAlchemy engine, which stays the application's, or a URL.
     - `create`: whether missing tables (of `metadata`, ids and fence) are made, until a stream is accepted. Existing
       tables are checked.
-    - `name`: the beginning of the names of the two tables of the target's memory, `<name>_ids` and `<name>_fence`.
+    - `name`: the beginning of the names of the two tables of the target's memory, `<name>_ids` and `<name>_fence`, and
+      of `<name>_names`, which remembers the application's tables, so that one that is gone alone is not made anew.
       Targets that share a database need a name each. The memory belongs to one target of one player for one log, and
       says so (`ViewUnfit`) when another one is to be served.
     - `workers_max`: how many threads apply, each some of the partitions.
@@ -97,7 +99,9 @@ class SqlDeliveryTarget:
         self._create = create
         self._ids = Marks(f"{name}_ids", schema)
         self._fence = _FenceKept(f"{name}_fence", schema)
-        check_names(self._database.kind, [self._ids.table.name, self._fence.table.name])
+        self._claimed = ClaimedTables("the target", f"{name}_names", self._ids, self._tables())
+        own = [self._ids.table, self._fence.table, self._claimed.table]
+        check_names(self._database.kind, [each.name for each in own])
         self._worker_count = 1 if self._database.has_one_writer else max(1, workers_max)
         self._close_s_max = close_s_max
         self._workers: dict[int, Worker] = {}
@@ -300,9 +304,14 @@ class SqlDeliveryTarget:
         would be those of a new target, which gets everything once more.
         """
         tables, own = self._tables(), [self._ids.table, self._fence.table]
-        if self._create and not self._answered:
+        begins = not self._answered
+        create = self._create and begins
+        if begins:
             with writer.transaction() as db:
-                check_rows_kept(db, self._ids, tables)
+                if create:
+                    check_rows_kept(db, self._ids, tables)
+                self._claimed.check_kept(db, create=create)
+        if create:
             create_tables(writer, [*tables, *own])
         with unfit_for_now("the target", began=self._answered), writer.transaction() as db:
             gone = [each.fullname for each in [*tables, *own] if self._answered and not has_table(db, each)]
@@ -313,6 +322,8 @@ class SqlDeliveryTarget:
                     f"{self._names()} together, and start this process again"
                 )
             check_tables(db, tables, own)
+        if begins:
+            self._claimed.prepare(writer, create=create)
         self._prepared = True
 
     def _look_again(self) -> None:

@@ -415,6 +415,18 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "            if number in self._keys and number in claimed:\n",
         "P7: a table of a view that was lost alone is made anew, and lacks what was applied to it",
     ),
+    "table-of-a-target-made-anew": Mutation(
+        "polonaise.player.sqldelivery",
+        "                self._claimed.check_kept(db, create=create)\n",
+        "",
+        "P7: a table of a target that was lost alone is made anew, and lacks what was delivered to it",
+    ),
+    "pipeline-s-table-made-anew": Mutation(
+        "polonaise.views.tables",
+        "check_rows_kept(db, self._marks, [self._table], [self._kept.table]),\n",
+        "None,\n",
+        "P7: a pipeline's table that was lost is made anew beside its marks, and lacks what was added to it",
+    ),
     "table-of-keys-made-anew": Mutation(
         "polonaise.views.claimedtables",
         "            if number in claimed:\n",

@@ -40,17 +40,17 @@ class ClaimedTables:
     made, nothing is noticed.
     """
 
-    def __init__(self, whose: str, marks: Marks, tables: Sequence[Table], keys: Table | None = None) -> None:
+    def __init__(self, whose: str, name: str, marks: Marks, tables: Sequence[Table], keys: Table | None = None) -> None:
         """`tables` are those that are kept, none if they are not named; `keys` is that of the keys of `log.once`.
 
-        `whose` says in messages who keeps them: "the view".
+        `whose` says in messages who keeps them ("the view"), and `name` is that of the table that remembers them.
         """
         self._whose = whose
         self._marks = marks
         self._tables = {_number_of(each.name): each for each in tables}
         self._keys = {} if keys is None else {_number_of_keys(keys.name): keys}
         self.table = transactional_table(
-            f"{marks.table.name}_given",
+            name,
             Column("partition", Integer, primary_key=True, autoincrement=False),
             schema=marks.table.schema,
         )
@@ -189,8 +189,9 @@ class ClaimedTables:
         """Raise `ViewUnfit` if a table is there that these numbers are of."""
         others = [each for each in inspect(db).get_table_names(self.table.schema) if _number_of(each) in kept]
         if others:
+            another = f"another {self._whose.removeprefix('the ')}"
             raise ViewUnfit(
-                f"table {self._marks.table.fullname} holds the marks of another view, which keeps {', '.join(others)} "
+                f"table {self._marks.table.fullname} holds the marks of {another}, which keeps {', '.join(others)} "
                 f"and not {', '.join(table.fullname for table in self._tables.values())}: {OTHER_NAME}. On some "
                 "databases names that differ only in case are the same"
             )

@@ -22,16 +22,20 @@ _log = logging.getLogger("polonaise.views")
 _AGAIN: Final = "and the log brings everything again"
 
 
-def check_rows_kept(db: Connection, marks: Marks, tables: Sequence[Table]) -> None:
-    """Raise `ViewUnfit` if none of these tables is there, and the marks say that something was applied to them."""
+def check_rows_kept(db: Connection, marks: Marks, tables: Sequence[Table], beside: Sequence[Table] = ()) -> None:
+    """Raise `ViewUnfit` if none of these tables is there, and the marks say that something was applied to them.
+
+    To begin anew, those `beside` the marks have to go, too.
+    """
     table = marks.table
     if not tables or not has_table(db, table) or any(has_table(db, each) for each in tables):
         return
     check_tables(db, [], [table])
     if any(mark > NO_TRANSACTION for mark in marks.all(db).values()):
+        memory = " and ".join(each.fullname for each in [table, *beside])
         raise ViewUnfit(
             f"none of the tables {', '.join(each.fullname for each in tables)} is there, and {table.fullname} says "
-            f"that something was applied to them: restore them from a backup; or drop {table.fullname}, too, {_AGAIN}"
+            f"that something was applied to them: restore them from a backup; or drop {memory}, too, {_AGAIN}"
         )
 
 

@@ -108,7 +108,8 @@ class SqlView:
         self._fences = Fences(f"{marks_table}_fence", self._marks.table.schema)
         self._once = None if self.once_table is None else OnceKept(self.once_table, self._marks.table.schema)
         tables = self.metadata.sorted_tables if self.metadata is not None else []
-        self._claimed = ClaimedTables("the view", self._marks, tables, None if self._once is None else self._once.table)
+        keys = None if self._once is None else self._once.table
+        self._claimed = ClaimedTables("the view", f"{marks_table}_given", self._marks, tables, keys)
         self._lost = LostMarks(self._marks, tables, self._claimed)
         if create:
             beside = [self._lost.table.name, self._fences.table.name, self.once_table or ""]

@@ -47,7 +47,7 @@ from polonaise.views.databaseerrors import first_line
 from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE, check_names, folded
 from polonaise.views.fitness import check_key, check_key_texts, check_spelling, check_tables, create_tables
 from polonaise.views.letters import DeadLetters, RefusedRows
-from polonaise.views.lostmarks import check_rows_made
+from polonaise.views.lostmarks import check_rows_kept, check_rows_made
 from polonaise.views.marks import DefinitionKept, Marks, first_row
 from polonaise.views.refusals import RowsRefused, raise_for_row
 from polonaise.views.retrying import DrivenAway, RetryingWriter
@@ -148,6 +148,11 @@ class MarkedTable:
         """
 
         self._remembered.clear()
+        # Made anew beside its marks, it would lack what was added before.
+        self._tried(
+            "looking whether it is there",
+            lambda db: check_rows_kept(db, self._marks, [self._table], [self._kept.table]),
+        )
         self._made("making it and the tables beside it", [self._table, self._marks.table, self._kept.table])
         self._tried("looking at its columns", self._check)
         self._prepared = True
