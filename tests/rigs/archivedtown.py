@@ -23,7 +23,7 @@ class ArchivedTown(Town):
     """The town, its store, and an archiver that runs when it is told to."""
 
     def __init__(self, seed: int = 1, spares: int = 0, **settings: Any) -> None:
-        super().__init__(seed, server=ServerSettings(archive_look_s=LOOK_S, **settings), spares=spares)
+        super().__init__(seed, server=ServerSettings(**{"archive_look_s": LOOK_S, **settings}), spares=spares)
         self.store = SimulatedStore(self.world)
         self.store.put_now(MARK, mark_of(CLUSTER_KEY))
         self.cluster.open_history = lambda key: FragmentHistory(self.store, key)

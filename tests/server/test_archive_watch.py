@@ -87,10 +87,35 @@ def test_ids_that_were_trimmed_and_that_no_fragment_holds_are_named_until_they_a
         assert (Reason.FRAGMENTS_MISSING, condition.missing) in condition.reasons
         samples = await ObservedServer(town.server, town.server._host.clock).samples(Detail())
         assert samples.value(metrics.NODE_DEGRADED, "fragments_missing") == 1
+        assert samples.value(metrics.ARCHIVE_LAG_UNKNOWN) == 0, "what is missing is known"
+        assert samples.value(metrics.ARCHIVE_LAG) == 9
+        lag = town.lag()
+        assert lag is not None
+        assert lag.due_us is None, "and not since when: 0 would say that nothing is late"
         town.store.put_now(name.path, raw)
         await wait_until(lambda: not conditions_in(town.server.health())[0].missing, within_s=60.0, every_s=1.0)
 
     ArchivedTown().tell(story)
+
+
+def test_what_was_missing_and_is_back_is_seen_soon_however_seldom_looks_are() -> None:
+    async def story(town: ArchivedTown) -> None:
+        await town.append(*(b"%d" % number * 200_000 for number in range(9)))
+        await town.archive()
+
+        async def trimmed(log: Log) -> int:
+            return (await trim(log, town.store, 0)).first
+
+        assert await town.application("operator", trimmed) > 0
+        (name,) = town.store.fragments()
+        raw = town.store.fragments()[name]
+        await town.store.delete(name.path)
+        await wait_until(lambda: bool(conditions_in(town.server.health())[0].missing), within_s=400.0, every_s=1.0)
+        town.store.put_now(name.path, raw)
+        await asyncio.sleep(20.0)
+        assert not conditions_in(town.server.health())[0].missing
+
+    ArchivedTown(archive_look_s=300.0).tell(story)
 
 
 def test_a_partition_of_which_it_is_not_known_what_is_committed_is_not_taken_for_archived() -> None:

@@ -33,7 +33,7 @@ class ArchiveLag(NamedTuple):
     """Since when the oldest fragment could have been written that is not there, in µs UTC: when the batch was committed
     that fills it. 0 if there is none, None if none is known of and not all is known."""
     unknown: int
-    """The number of partitions of which it was not known."""
+    """The number of partitions of which it was not known; those in `gone` are not among them."""
     gone: Mapping[PartitionId, str] = {}
     """The partitions with ids that were trimmed and that no fragment holds, each with the first of these in words."""
 
@@ -48,15 +48,19 @@ class ArchiveWatch:
         self,
         history: ArchivedHistory,
         look_s: float,
+        missing_look_s: float,
         fragment_bytes: int,
         readers: Callable[[], Mapping[PartitionId, PartitionReader]],
     ) -> None:
         """`readers` returns the readers of the partitions owned now; a look is taken every `look_s` seconds.
 
+        While ids are missing that were trimmed, every `missing_look_s`: who brings them back has to see that soon.
+
         The archiver is taken to write fragments of `fragment_bytes` bytes of batches; with 0, all that there is.
         """
         self._history = history
         self._look_s = look_s
+        self._missing_look_s = min(look_s, missing_look_s)
         self._fragment_bytes = fragment_bytes
         self._readers = readers
         self._backlogs: dict[PartitionId, Backlog] = {}
@@ -67,7 +71,8 @@ class ArchiveWatch:
     async def run(self) -> None:
         """Look for ever. Of a store that can't be read, what it lacked stands; that it lacked nothing does not."""
         while True:
-            await asyncio.sleep(self._look_s)
+            gone = self.lag is not None and self.lag.gone
+            await asyncio.sleep(self._missing_look_s if gone else self._look_s)
             try:
                 await self._look(await self._history.held())
             except PolonaiseError as error:
@@ -95,7 +100,6 @@ class ArchiveWatch:
                 try:
                     unknown += not await self._measure(reader, backlog, committed)
                 except HistoryTrimmed:
-                    unknown += 1
                     gone[partition] = (
                         f"no fragment in {self._history} holds id {backlog.next}, and no storage node does: "
                         "bring the fragment back, or the store that has it"
@@ -105,8 +109,9 @@ class ArchiveWatch:
                 if backlog.due_us is not None:
                     due_us.append(backlog.due_us)
         self._backlogs = backlogs
-        nothing = None if unknown else 0
-        self.lag = ArchiveLag(lacking or nothing, min(due_us) if due_us else nothing, unknown, gone)
+        # When what is gone was committed, nobody knows.
+        no_age = None if unknown or gone else 0
+        self.lag = ArchiveLag(lacking or (None if unknown else 0), min(due_us) if due_us else no_age, unknown, gone)
 
     def _backlog(self, partition: PartitionId, first: TransactionId, held: Iterable[FragmentName]) -> Backlog:
         """Return what was measured of a partition from `first` on; begin anew after more was archived."""

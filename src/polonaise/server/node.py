@@ -228,8 +228,9 @@ class Server:
         if self._history is not None:
             self._store = StoreWatch(self._history, self._settings.store_look_s)
             self._tasks.append(self._host.spawn(self._store.run(), "fragment store"))
-            look_s, fragment_bytes = self._settings.archive_look_s, self._settings.archive_fragment_bytes
-            self._archive = ArchiveWatch(self._history, look_s, fragment_bytes, self._readers)
+            look_s, missing_look_s = self._settings.archive_look_s, self._settings.store_look_s
+            fragment_bytes = self._settings.archive_fragment_bytes
+            self._archive = ArchiveWatch(self._history, look_s, missing_look_s, fragment_bytes, self._readers)
             self._tasks.append(self._host.spawn(self._archive.run(), "archive"))
         if self._history is not None and self._settings.scrub_bytes_per_s:
             self._scrubbing = FragmentScrubbing(self._host, self._settings, self._history, self._readers)

@@ -129,7 +129,7 @@ class ServerSettings(OwnerSettings):
     """The longest that a read waits for something to be committed, or a client for a newer assignment."""
     store_look_s: float = 15.0
     """The time between two looks whether the fragment store is there, each of which is one small read: without it a
-    server can take over no partition."""
+    server can take over no partition. Also the time between two looks at what it lacks, while ids are missing."""
     archive_look_s: float = 300.0
     """The time between two looks at how far the fragment store is behind the log: each one lists the whole store."""
     archive_fragment_bytes: int = FRAGMENT_BYTES

@@ -65,6 +65,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "            if all_fail or error.code:\n",
         "P11: nothing is archived behind a partition that lacks a fragment, and nobody says so",
     ),
+    "missing-ids-looked-for-as-seldom-as-others": Mutation(
+        "polonaise.server.archivewatch",
+        "            await asyncio.sleep(self._missing_look_s if gone else self._look_s)\n",
+        "            await asyncio.sleep(self._look_s)\n",
+        "P13: fragments that were brought back are told as missing for minutes",
+    ),
     "empty-fragment-is-a-store-away": Mutation(
         "polonaise.fragments.store",
         "            if not length:\n",

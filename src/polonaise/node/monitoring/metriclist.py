@@ -246,7 +246,8 @@ ARCHIVE_LAG_SECONDS: Final = _gauge(
 ARCHIVE_LAG_UNKNOWN: Final = _gauge(
     "server_archive_lag_unknown_partitions",
     "Partitions of which it was not known at the last look what the archive lacks: the store did not answer, or the "
-    "partition was not ready. No sample without a fragment store.",
+    "partition was not ready. Those of which trimmed ids are missing are not among them: "
+    '`polonaise_node_degraded{reason="fragments_missing"}`. No sample without a fragment store.',
 )
 FRAGMENT_ROUNDS: Final = _counter("server_fragment_scrub_rounds", "Rounds of the scrub of fragments that have ended.")
 FRAGMENTS_DONE: Final = _gauge(
