@@ -411,6 +411,18 @@ async def test_what_is_no_part_of_the_step_that_was_noted_is_somebody_elses(tmp_
     await refused(path, Pair(after.lines, before.memory), f"and {len(before.lines)} were written")
 
 
+async def test_a_file_that_is_gone_is_missed_as_soon_as_a_step_is_noted(tmp_path: Path) -> None:
+    path = tmp_path / "entries.jsonl"
+    target = JsonLinesTarget(path)
+    await (await stream(target)).take(batch_of(-1, ["a"]))
+    await target.close()
+    memory_of(path).write_bytes(without_end(memory_of(path).read_bytes()))
+    path.unlink()
+    with pytest.raises(ViewUnfit, match="is gone"):
+        await told_by(path)
+    assert not path.exists()
+
+
 async def test_what_is_left_of_a_step_is_cut_once(tmp_path: Path) -> None:
     path = tmp_path / "entries.jsonl"
     before, after = await a_step(path)

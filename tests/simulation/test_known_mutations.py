@@ -133,6 +133,29 @@ FOUND_BY = {
 """The first seed that finds each, when this was written: tried first, because most of the time it still does."""
 
 FOUND_BY_TESTS = {
+    "lines-of-others-cut": (
+        "tests/player/test_json_lines_crashes.py::test_what_is_no_part_of_the_step_that_was_noted_is_somebody_elses"
+    ),
+    "lines-of-others-taken-for-a-torn-step": (
+        "tests/player/test_json_lines_crashes.py::test_what_is_no_part_of_the_step_that_was_noted_is_somebody_elses"
+    ),
+    "lines-counted-as-they-read": (
+        "tests/player/test_json_lines_crashes.py"
+        "::test_a_target_that_dies_at_any_call_keeps_its_word[killed, then power loss]"
+    ),
+    "what-a-standby-is-told-outlives-it": (
+        "tests/player/test_candidacy.py::test_what_a_standby_was_told_is_forgotten_when_it_stands_by_no_longer"
+    ),
+    "standby-without-answers-is-ready": (
+        "tests/player/test_candidacy.py::test_a_standby_that_the_log_does_not_answer_is_not_ready"
+    ),
+    "lag-counts-from-the-last-acknowledgement": (
+        "tests/player/test_target_queue.py::test_a_target_lacks_what_follows_the_entry_before_the_one_that_waits"
+    ),
+    "first-entry-refused-and-nothing-known": (
+        "tests/player/test_active_player.py"
+        "::test_a_target_that_refuses_its_first_entry_has_applied_nothing_and_lacks_it"
+    ),
     "always-late-is-always-stopped": (
         "tests/server/protocol/test_giving_up.py"
         "::test_a_server_whose_looks_are_always_late_gives_up_what_it_can_not_serve"

@@ -62,7 +62,7 @@ class LinesFile:
         if not await disk.exists(path):
             # Before the lock makes the file. Nobody writes a memory without having the file open.
             memory = await _load(disk, path)
-            if again or (memory is not None and memory.counted.size):
+            if again or (memory is not None and (memory.counted.size or memory.noted)):
                 raise _does_not_fit(path, "is gone")
         try:
             lock = await disk.lock(path)

@@ -17,6 +17,48 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        return True\n",
         "P7: a target in a file goes on into a memory that was removed, and knows nothing of it after its next start",
     ),
+    "lines-of-others-cut": Mutation(
+        "polonaise.player.linesfile",
+        "    if memory.noted_first and size > through:\n",
+        "    if False:\n",
+        "P7: a target in a file cuts what another program has written behind its lines",
+    ),
+    "lines-of-others-taken-for-a-torn-step": Mutation(
+        "polonaise.player.linesfile",
+        "        if not noted.may_have_left(lines):\n",
+        "        if False:\n",
+        "P7: a target in a file cuts what another program has written where a step of its own was to come",
+    ),
+    "lines-counted-as-they-read": Mutation(
+        "polonaise.player.linesfile",
+        "                await file.write(counted, [lines], sync=True)\n",
+        "                pass\n",
+        "P7: a target in a file has applied lines that were never synced, and a loss of power takes them",
+    ),
+    "what-a-standby-is-told-outlives-it": Mutation(
+        "polonaise.player.protocol.candidacy",
+        "        self._leave_standby()\n        self.has_lease = True\n",
+        "        self.has_lease = True\n",
+        "P11: an active player says for its whole turn that the log does not answer",
+    ),
+    "standby-without-answers-is-ready": Mutation(
+        "polonaise.player.protocol.candidacy",
+        "            return not self.log_trouble\n",
+        "            return True\n",
+        "P11: a process of a player that could not take over is told to be ready",
+    ),
+    "lag-counts-from-the-last-acknowledgement": Mutation(
+        "polonaise.player.protocol.targetqueue",
+        "            return max(known, self._in_flight[0].before)\n",
+        "            return known\n",
+        "P11: a target is told to lack all that was other targets' before the one entry that it lacks",
+    ),
+    "first-entry-refused-and-nothing-known": Mutation(
+        "polonaise.player.protocol.targetqueue",
+        "        self.told = True\n",
+        "        self.told = last >= 0\n",
+        "P11: the lag of a target that has applied nothing yet is told as unknown",
+    ),
     "small-files-of-a-log-not-written-again": Mutation(
         "polonaise.node.keptfiles",
         "            for name in sorted(before & amiss) if there else ():\n",
@@ -357,8 +399,8 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "file-of-lines-made-anew-under-way": Mutation(
         "polonaise.player.linesfile",
-        "            if again or (memory is not None and memory.counted.size):\n",
-        "            if memory is not None and memory.counted.size:\n",
+        "            if again or (memory is not None and (memory.counted.size or memory.noted)):\n",
+        "            if memory is not None and (memory.counted.size or memory.noted):\n",
         "P7: a target whose file and memory were moved away for a moment writes everything into a new one",
     ),
     "pipeline-s-partitions-not-remembered": Mutation(
