@@ -44,7 +44,7 @@ class Reason(enum.StrEnum):
     NAMESAKE = "namesake"
     """Another server has the same name."""
     MISSING_SERVER = "missing_server"
-    """A server that the cluster is to have is not registered."""
+    """Another server that the cluster is to have is not registered."""
     CUT_OFF = "cut_off"
     """The server reaches none of the storage nodes."""
     PACKETS_LOST = "packets_lost"

@@ -191,8 +191,8 @@ GIVEN_UP: Final = _gauge(
 )
 MISSING_SERVERS: Final = _gauge(
     "server_missing_servers",
-    "Servers that the cluster is to have, until `polonaise server remove`, and that were not registered at the last "
-    "look; no sample before the first.",
+    "Other servers that the cluster is to have, until `polonaise server remove`, and that were not registered at the "
+    "last look; no sample before the first.",
 )
 COORDINATOR_SERVER_UP: Final = _gauge(
     "server_coordinator_server_up",
