@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from polonaise.errors import (
     BeyondLog,
     FragmentDamaged,
     HistoryIncomplete,
+    NotFound,
     StoreUnavailable,
     UnsupportedFormat,
     WrongClusterKey,
 )
 from polonaise.fragments import format as fragment_format
 from polonaise.fragments.format import batches_in
+from polonaise.fragments.mark import put_mark
 from polonaise.fragments.objects import (
     ArchivedFragment,
     footer_of,
@@ -132,6 +135,7 @@ async def test_an_archive_up_to_an_id_holds_that_and_nothing_above(log: Log, sto
 async def test_spans_that_were_planned_by_ids_are_written_each_by_itself(log: Log, store: ObstoreStore) -> None:
     """As the tasks of a Spark job do: spans cut through batches, and each batch is one task's."""
     await fill(log, 200)
+    await put_mark(store, log.cluster_key)
     batches = [Batch.parse(raw) for raw in await contents(log)]
 
     async def given(span: Span) -> AsyncIterator[Batch]:
@@ -330,6 +334,7 @@ async def test_the_next_fragment_is_made_while_one_is_stored(
         read_on.set()
 
     before = asyncio.all_tasks()
+    await put_mark(store, log.cluster_key)
     writing = write_fragments(store, log.cluster_key, noticed(log, goes_on), fragment_bytes=2_000)
     first = asyncio.ensure_future(anext(writing))
     await asyncio.wait_for(begun.wait(), 10)
@@ -346,6 +351,7 @@ async def test_what_was_whole_before_a_place_that_can_t_be_read_is_stored(
     log: Log, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(log, 200)
+    await put_mark(store, log.cluster_key)
     put = store.put_if_absent
 
     async def slow(path: str, data: bytes) -> bool:
@@ -366,13 +372,14 @@ async def test_what_was_whole_before_a_place_that_can_t_be_read_is_stored(
     with pytest.raises(BatchDamaged, match="here"):
         await tell()
     assert len(told) == 1
-    assert [each.path for each in await store.list()] == [told[0].fragment.path]
+    assert [each.path for each in await store.list("0")] == [told[0].fragment.path]
 
 
 async def test_a_store_that_fails_ends_it_before_another_fragment_is_read(
     log: Log, store: ObstoreStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill(log, 200)
+    await put_mark(store, log.cluster_key)
     failed = asyncio.Event()
 
     async def full(path: str, data: bytes) -> bool:
@@ -410,6 +417,26 @@ async def test_a_store_that_holds_another_clusters_fragments_is_refused(
         await fill(other, 50)
         with pytest.raises(WrongClusterKey, match="another address"):
             await archived(other, store, rest=True)
+
+
+@pytest.mark.parametrize("is_other", [True, False])
+async def test_a_store_that_is_swapped_under_an_archiver_gets_nothing(
+    log: Log, store: ObstoreStore, tmp_path: Path, is_other: bool
+) -> None:
+    """Another log's store, or the directory that is left when one is not mounted any more."""
+    await fill(log, 200)
+    writing = archive(log, store, 0, fragment_bytes=2_000, rest=True)
+    async with aclosing(writing):
+        await anext(writing)
+        Path(str(store)).rename(tmp_path / "aside")
+        Path(str(store)).mkdir()
+        if is_other:
+            await put_mark(store, bytes(16))
+        with pytest.raises(
+            WrongClusterKey if is_other else NotFound, match=r"another address|mount what belongs there"
+        ):
+            [each async for each in writing]
+    assert await partitions_in(store) == []
 
 
 async def test_other_things_in_the_store_do_not_matter(log: Log, store: ObstoreStore) -> None:

@@ -192,6 +192,18 @@ FOUND_BY_TESTS = {
     "log-without-its-marker-taken-for-none": (
         "tests/bad_input/test_bad_embedded_logs.py::test_a_log_that_lacks_only_its_marker_says_how_to_put_it_back"
     ),
+    "store-of-another-log-read-on": (
+        "tests/spark/test_stores_swapped.py::test_a_stream_does_not_go_on_with_the_store_of_another_log"
+    ),
+    "key-of-a-store-outlives-its-listing": (
+        "tests/spark/test_stores_swapped.py::test_the_key_of_a_store_is_of_the_same_moment_as_its_ends"
+    ),
+    "files-of-another-cluster-read": (
+        "tests/spark/test_one_replica.py::test_a_task_reads_no_other_cluster_s_files_than_those_that_were_planned"
+    ),
+    "mark-looked-at-once": (
+        "tests/fragments/test_archive.py::test_a_store_that_is_swapped_under_an_archiver_gets_nothing[True]"
+    ),
     "names-of-fragments-relied-upon": (
         "tests/fragments/test_history.py::test_fragments_that_are_to_be_relied_upon_are_opened_each"
     ),

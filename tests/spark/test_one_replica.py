@@ -81,6 +81,15 @@ def archived(store: Path, *, batches: int) -> str:
 # ------------------------------------------------------------------ what is read
 
 
+def test_a_task_reads_no_other_cluster_s_files_than_those_that_were_planned(storage: Path, tmp_path: Path) -> None:
+    reader = batch_reader(f"storage:{storage}", IDS)
+    planned = list(reader.partitions())
+    storage.rename(tmp_path / "aside")
+    make_storage(storage, partitions=2, batches=12, key=bytes(16))
+    with pytest.raises(WrongClusterKey, match="another cluster than what was there when the query was planned"):
+        table(reader, planned)
+
+
 def test_all_that_a_replica_holds_is_read_with_what_it_knows_of_each(storage: Path) -> None:
     promise(storage, lambda slot: slot.save(replace(slot.promises, confirmed=13)))
     before = {path: path.read_bytes() for path in storage.rglob("*") if path.is_file()}

@@ -21,6 +21,7 @@ from polonaise.pipelines.source import open_source
 from polonaise.pipelines.viewsource import UndecodablePolicy, ViewSource
 from polonaise.spark import streamreader
 from polonaise.spark.options import read_options
+from polonaise.spark.queryhistory import QueryHistory
 from rigs.spark import Filled, batch_reader, columns, filled, forget, stream_reader, table
 
 if TYPE_CHECKING:
@@ -98,6 +99,15 @@ def test_no_offset_is_of_two_logs_whenever_the_store_is_swapped(
     monkeypatch.setattr(time, "sleep", lambda _: stores.swap())
     with pytest.raises(WrongClusterKey, match="is another log"):
         reader.latestOffset(end, ALL)
+
+
+def test_the_key_of_a_store_is_of_the_same_moment_as_its_ends(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = stores.own.log.log_key.hex()
+    history = QueryHistory(read_options({"cluster": stores.address, "logKey": key}))
+    ends = history.ends()
+    monkeypatch.setattr(time, "sleep", lambda _: stores.swap())
+    with pytest.raises(WrongClusterKey, match="is another log"):
+        history.wait_beyond(ends, 0.1)
 
 
 def test_a_checkpoint_that_does_not_name_its_log_is_of_the_one_with_which_the_query_began(stores: Stores) -> None:

@@ -25,6 +25,7 @@ from polonaise.errors import (
 from polonaise.fragments.agreement import FragmentFacts
 from polonaise.fragments.format import Footer, FragmentWriter, batches_in, open_fragment, opened_by
 from polonaise.fragments.groups import ends_in_group, first_of_group, groups_of, parts_for_ends
+from polonaise.fragments.mark import is_marked, unmarked
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.protocol.plan import FRAGMENT_BYTES
 from polonaise.fragments.ranges import FOOTER_BYTES, Parts
@@ -136,9 +137,9 @@ async def write_fragments(
 
     A fragment ends with the batch that brings it to `fragment_bytes`, so every writer that is given the same batches
     writes the same objects. The last one may not reach that size: it is written if `rest`. While a fragment is stored
-    and verified, the next one is made: memory holds two. Raises what `batches` and the store raise, `BatchDamaged` for
-    batches that do not follow each other, and `FragmentDamaged` for an object that does not read back as it was
-    written.
+    and verified, the next one is made: memory holds two. Raises what `batches`, `is_marked` and the store raise,
+    `NotFound` for a store without a mark, `BatchDamaged` for batches that do not follow each other, and
+    `FragmentDamaged` for an object that does not read back as it was written.
     """
     making = _Making(cluster_key)
     storing: asyncio.Task[ArchivedFragment] | None = None
@@ -173,6 +174,7 @@ class _Making:
     """A fragment in the making. Batches go to the writer some at a time, in another thread."""
 
     def __init__(self, cluster_key: bytes) -> None:
+        self.cluster_key = cluster_key
         self._writer = FragmentWriter(cluster_key)
         self._waiting: list[Batch] = []
         self._waiting_bytes = 0
@@ -230,9 +232,13 @@ async def made_again(cluster_key: bytes, name: FragmentName, batches: AsyncItera
 async def _put(store: ObjectStore, making: _Making) -> ArchivedFragment:
     """Store the fragment, verified twice.
 
-    Nothing is stored unless its batches can be made again; and the store has to hold these very bytes afterwards.
+    Nothing is stored unless its batches can be made again, and the store has its mark; and the store has to hold these
+    very bytes afterwards.
     """
     name, raw = await asyncio.to_thread(making.finish)
+    # Each time: an archive takes hours, and another store, or none, may be at the address by now.
+    if not await is_marked(store, making.cluster_key):
+        raise unmarked(store)
     written = await store.put_if_absent(name.path, raw)
     if not await store.holds(name.path, raw):
         raise FragmentDamaged(

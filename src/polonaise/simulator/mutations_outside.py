@@ -71,6 +71,30 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "    return False\n",
         "P11: who opens an embedded log that lacks only its marker is told that there is no log",
     ),
+    "store-of-another-log-read-on": Mutation(
+        "polonaise.spark.queryhistory",
+        "        if expected is not None and key is not None and key != expected:\n",
+        "        if False:\n",
+        "P2: a query goes on with the store of another log, and mixes the rows of both",
+    ),
+    "key-of-a-store-outlives-its-listing": Mutation(
+        "polonaise.spark.queryhistory",
+        '            vars(self).pop("cluster_key", None)',
+        "            pass",
+        "P2: an offset of one log has the ids of another, whose store came while the query waited",
+    ),
+    "files-of-another-cluster-read": Mutation(
+        "polonaise.spark.segmentfiles",
+        "        if key is not None and header.cluster_key != key:\n",
+        "        if False:\n",
+        "P2: a task reads the files of another cluster, which came in place of those that were planned",
+    ),
+    "mark-looked-at-once": Mutation(
+        "polonaise.fragments.objects",
+        "    if not await is_marked(store, making.cluster_key):\n",
+        "    if False:\n",
+        "P1: fragments are put into the store of another log, or beneath one that is not mounted any more",
+    ),
     "names-of-fragments-relied-upon": Mutation(
         "polonaise.fragments.history",
         "                await self._open(name, sizes.get(name, 0))\n",

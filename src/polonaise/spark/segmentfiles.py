@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from polonaise.errors import BadOption, BeyondLog, HistoryTrimmed, NotFound, SegmentDamaged
+from polonaise.errors import BadOption, BeyondLog, HistoryTrimmed, NotFound, SegmentDamaged, WrongClusterKey
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.host.files import ReadOnlyFile
 from polonaise.log.batch import Batch
@@ -213,14 +213,15 @@ def read_segments(path: str, split: Split, *, fail_on_data_loss: bool) -> Iterat
     """Yield the batches that hold a split, in order.
 
     Raises `SegmentDamaged` at the first one that can't be read; with `fail_on_data_loss` false, ends there with a
-    warning. Raises `BeyondLog` if the node has cut or trimmed what was there when the query was planned.
+    warning. Raises `BeyondLog` if the node has cut or trimmed what was there when the query was planned, and
+    `WrongClusterKey` if files of another cluster are there now.
     """
     files = find_partition(path, split.partition)
     holding = [] if files is None else [each for each in files.paths if first_of(each) <= split.span.first]
     last = split.span.first - 1
     if files is not None and holding:
         try:
-            for batch in _walked(holding[-1], files, split.span):
+            for batch in _walked(holding[-1], files, split.span, split.cluster_key):
                 last = batch.last
                 yield batch
         except NotFound:
@@ -331,22 +332,27 @@ def _first_time(path: str, files: Files) -> int:
         return 0
 
 
-def _walked(path: str, files: Files, span: Span) -> Iterator[Batch]:
+def _walked(path: str, files: Files, span: Span, key: bytes | None = None) -> Iterator[Batch]:
     """Yield the batches of one segment that hold this range.
 
     Raises `SegmentDamaged` for damage before the range's end, `NotFound` if the file is gone, or its node is
-    removing it. Ends at an unfinished write.
+    removing it, and `WrongClusterKey` if it has another cluster key than `key`. Ends at an unfinished write.
     """
-    return each_unwaited(_batches(path, files, span))
+    return each_unwaited(_batches(path, files, span, key))
 
 
-async def _batches(path: str, files: Files, span: Span) -> AsyncGenerator[Batch, None]:
+async def _batches(path: str, files: Files, span: Span, key: bytes | None) -> AsyncGenerator[Batch, None]:
     with ReadOnlyFile(path) as file:
         try:
             scan, header = await opened(file, path, files)
         except SegmentRemoved as error:
             # A node overwrites the header, and then removes the file: who comes between the two finds it gone as well.
             raise NotFound(f"{path}: {error.text}") from error
+        if key is not None and header.cluster_key != key:
+            raise WrongClusterKey(
+                f"{path} belongs to another cluster than what was there when the query was planned: correct the "
+                "address, or put back what belongs there, and make the query again"
+            )
         async with aclosing(walk(file, header, scan, file.size())) as batches:
             async for _, batch in batches:
                 if batch.last >= span.first:
