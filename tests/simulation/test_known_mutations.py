@@ -581,6 +581,9 @@ FOUND_BY_TESTS = {
         "tests/views/test_worker_view.py"
         "::test_a_table_of_epochs_that_was_put_aside_is_missed_and_not_made_and_no_transaction_is_blamed[sqlite]"
     ),
+    "second-group-on-one-view-taken": (
+        "tests/views/test_worker_view.py::test_of_two_groups_that_begin_at_once_on_one_view_one_is_refused[sqlite]"
+    ),
     "mark-ahead-of-the-log-believed": (
         "tests/views/test_sql_faults.py"
         "::test_a_database_that_comes_to_be_ahead_of_the_log_is_refused_with_the_next_transaction[sqlite]"

@@ -295,12 +295,44 @@ def test_the_note_of_a_partition_has_as_much_of_its_trouble_as_it_has_room_for(t
     assert found["trouble"] == text or len(note) > NOTE_BYTES_MAX - 30 or text[0] != "x"
 
 
+async def test_a_second_group_on_one_view_is_refused_and_goes_on_once_the_first_has_ended(url: str) -> None:
+    async with testing.log() as log:
+        await log.append(body(0), 0)
+        async with log.group("first", view=Bank(url)) as first:
+            await wait_until(lambda: first.health()["partitions"].get("0", {}).get("position") == 0)
+            async with log.group("second", view=Bank(url)) as second:
+                told = "ViewUnfit.*worker group first .* works with these tables.*End its workers"
+                await wait_until(lambda: re.search(told, str(second.health()["partitions"])))
+                await log.append(body(1), 0)
+                await wait_until(lambda: first.health()["partitions"]["0"]["position"] == 1)
+                health = first.health()
+                assert health["well"]
+                assert health["partitions"]["0"]["epoch"] == 1, "nobody has taken it over"
+                await first.leave()
+                await wait_until(lambda: second.health()["well"] and second.health()["lag"] == 0)
+        check_fold(url, {0: 2})
+
+
+async def test_of_two_groups_that_begin_at_once_on_one_view_one_is_refused(url: str, pair: tuple[Bank, Bank]) -> None:
+    async def present() -> list[str]:
+        return ["a", "b"]
+
+    claims = [view.claim(0, name, present) for view, name in zip(pair, "ab", strict=True)]
+    refused = [error for error in await asyncio.gather(*claims, return_exceptions=True) if error is not None]
+    assert [type(error) for error in refused] == [ViewUnfit]
+    assert "take each partition from each other" in str(refused[0])
+
+
 @pytest.mark.parametrize(
     ("found", "told"), [(1, "takes nothing of the transactions from 2 on"), (0, "applied up to 1, and the view says 0")]
 )
 async def test_a_view_that_moves_its_mark_nowhere_is_told_and_not_given_the_same_at_once(found: int, told: str) -> None:
     view = Still(found)
-    progress = ViewProgress(view, 0)
+
+    async def present() -> list[str]:
+        return ["g"]
+
+    progress = ViewProgress(view, 0, "g", present)
     await progress.take_over()
     with pytest.raises(PolonaiseError, match=told):
         await progress.handle(transactions(3, first=2), lambda: view.runs < 9)
@@ -313,6 +345,8 @@ class Still:
 
     def __init__(self, mark: TransactionId) -> None:
         self.mark, self.runs = mark, 0
+
+    async def claim(self, partition: PartitionId, group: str, present: Any) -> None: ...
 
     async def take_over(self, partition: PartitionId) -> tuple[TransactionId, int]:
         return 1, 1

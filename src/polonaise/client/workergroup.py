@@ -13,6 +13,7 @@ from typing import Any, Final, Self, cast
 
 from polonaise.client.protocol.arguments import checked_seconds, wrong
 from polonaise.client.protocol.groupleases import (
+    GROUP_LEASES,
     ToldGroup,
     lease_prefix,
     member_lease,
@@ -100,6 +101,10 @@ class WorkerGroup:
         self._terms = json.dumps({"by": "handler" if view is None else "view", "lease_s": lease_s}).encode()
         """What all members have to have in common, in the note of each member's lease."""
         self._members: tuple[int, ...] = ()
+        self._present: Collection[str] = ()
+        """The groups that had members when they were last listed, which counts until `_listed_until_s`."""
+        self._listed_until_s = float("-inf")
+        self._one_lists = asyncio.Lock()
         self._trouble = "no answer yet"
         self._silent_since_s: float | None = None
         """When the first request was made that has had no answer, nor any after it; None if the last one had one."""
@@ -353,7 +358,7 @@ class WorkerGroup:
 
     def _progress(self, partition: PartitionId) -> Progress:
         if self._view is not None:
-            return ViewProgress(self._view, partition)
+            return ViewProgress(self._view, partition, self.name, self._groups_present)
         assert self._handler is not None
         return HandlerProgress(self._client, self.name, partition, self._handler)
 
@@ -362,6 +367,17 @@ class WorkerGroup:
         while True:
             await asyncio.gather(*(work.watch(_WATCH_S) for work in self._work.values()))
             await asyncio.sleep(_WATCH_S)
+
+    async def _groups_present(self) -> Collection[str]:
+        """Return the names of the log's groups that have members, as they were within the last seconds."""
+        async with self._one_lists:  # all partitions may ask for it at once
+            if self._now_s() >= self._listed_until_s:
+                _, listed = await self._client._requests.hold_leases(
+                    COORDINATING, self.member, self._lease_s, [], GROUP_LEASES, self._lease_s / 2
+                )
+                self._present = [name for name, group in told_groups(listed).items() if group.members]
+                self._listed_until_s = self._now_s() + _WATCH_S
+            return self._present
 
     async def _stepped_back(self, view: WorkedView) -> Collection[PartitionId]:
         """Return this member's partitions of which the view has less than was applied."""

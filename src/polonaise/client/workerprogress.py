@@ -25,6 +25,9 @@ from polonaise.terms import NO_TRANSACTION, OwnKind, PartitionId, Transaction, T
 Handler = Callable[[Transaction], Awaitable[None]]
 """An application's coroutine function that is given each transaction in order."""
 
+Present = Callable[[], Awaitable[Collection[str]]]
+"""Returns the names of the worker groups that have members at present."""
+
 _log = logging.getLogger("polonaise.client")
 
 _KEPT: Final = struct.Struct("<qq")
@@ -32,6 +35,8 @@ _KEPT: Final = struct.Struct("<qq")
 
 class WorkedView(Protocol):
     """A view that workers of a group can share: `polonaise.SqlView` is one."""
+
+    async def claim(self, partition: PartitionId, group: str, present: Present) -> None: ...
 
     async def take_over(self, partition: PartitionId) -> tuple[TransactionId, int]: ...
 
@@ -79,8 +84,10 @@ class Progress(Protocol):
 class ViewProgress:
     """The progress of a view, whose database has epoch, position and effects, changed in one SQL transaction."""
 
-    def __init__(self, view: WorkedView, partition: PartitionId) -> None:
+    def __init__(self, view: WorkedView, partition: PartitionId, group: str, present: Present) -> None:
         self._view = view
+        self._group = group
+        self._present = present
         self._partition = partition
         self._singly_until = NO_TRANSACTION
         """The end of a run that failed: transactions up to this id are applied one by one."""
@@ -92,6 +99,7 @@ class ViewProgress:
     may_wait_for = ": the database may not answer, or another process holds locks in it, one that hangs or was stopped"
 
     async def take_over(self) -> None:
+        await self._view.claim(self._partition, self._group, self._present)
         before = self.position
         self.position, self.epoch = await self._view.take_over(self._partition)
         if self.position < before:

@@ -475,6 +475,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "            if self._create:\n",
         "P13: a worker that runs makes an empty table of epochs, in the way of whoever puts the right one back",
     ),
+    "second-group-on-one-view-taken": Mutation(
+        "polonaise.views.sql",
+        "            if found in names:\n",
+        "            if not names:\n",
+        "P13: two worker groups take the partitions of one database from each other for ever, and both say well",
+    ),
     "marks-made-beside-their-rows": Mutation(
         "polonaise.views.sql",
         "                self._lost.check_marks_kept(db)\n",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from hashlib import blake2b
+from typing import Any, Final, cast
 
 from sqlalchemy import BigInteger, Column, Connection, CursorResult, Integer, bindparam, select, update
 
@@ -10,9 +11,17 @@ from polonaise.terms import PartitionId
 from polonaise.views.columns import transactional_table
 from polonaise.views.marks import row_lost
 
+CLAIM: Final[PartitionId] = -1
+"""The number of no partition, in whose row the epoch is the number of the worker group that has claimed the table."""
+
+
+def group_number(name: str) -> int:
+    """Return the number that stands for a worker group's name."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) >> 1
+
 
 class Fences:
-    """The epochs of partitions in one database: how often each was taken over by a worker."""
+    """The epochs of partitions in one database: how often each was taken over by a worker. One group works with it."""
 
     def __init__(self, name: str, schema: str | None = None) -> None:
         self.table = transactional_table(
@@ -31,12 +40,12 @@ class Fences:
             update(self.table).where(at, columns.epoch == bindparam("mine")).values(changes=columns.changes + 1)
         )
 
-    def add(self, db: Connection, partition: PartitionId) -> None:
-        """Write the partition's row, with epoch 0. Raises SQLAlchemy's `IntegrityError` if there is one already.
+    def add(self, db: Connection, partition: PartitionId, epoch: int = 0) -> None:
+        """Write the partition's row, with this epoch. Raises SQLAlchemy's `IntegrityError` if there is one already.
 
         Raises `ViewUnfit` if the database has made another row of it.
         """
-        db.execute(self.table.insert(), {"partition": partition, "epoch": 0, "changes": 0})
+        db.execute(self.table.insert(), {"partition": partition, "epoch": epoch, "changes": 0})
         if self.read(db, partition) is None:
             raise row_lost(self.table, f"partition {partition}")
 
@@ -52,6 +61,12 @@ class Fences:
         """
         changed = cast("CursorResult[Any]", db.execute(self._raise, {"at": partition})).rowcount
         return int(db.execute(self._select, {"at": partition}).scalar_one()) if changed else None
+
+    def replace_claim(self, db: Connection, before: int, after: int) -> None:
+        """Have the table claimed by another group, if it is claimed by the one before."""
+        columns = self.table.c
+        claimed = update(self.table).where(columns.partition == CLAIM, columns.epoch == before)
+        db.execute(claimed.values(epoch=after))
 
     def hold(self, db: Connection, partition: PartitionId, epoch: int) -> bool:
         """Return whether this is the partition's epoch; if so, it stays so until the SQL transaction ends."""

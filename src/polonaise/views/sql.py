@@ -16,13 +16,13 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from polonaise.client.protocol.oncekeys import OnceRecord
-from polonaise.errors import BadOption, ViewUnavailable, WorkerFenced
+from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit, WorkerFenced
 from polonaise.terms import OwnKind, PartitionId, Transaction, TransactionId
 from polonaise.views.claimedtables import ClaimedTables
 from polonaise.views.database import Database
 from polonaise.views.databaseerrors import translated, trouble_in
 from polonaise.views.dialects import check_names
-from polonaise.views.fences import Fences
+from polonaise.views.fences import CLAIM, Fences, group_number
 from polonaise.views.fitness import check_tables, create_tables, unfit_for_now
 from polonaise.views.lostmarks import LostMarks, check_kept, check_rows_kept
 from polonaise.views.marks import Marks, first_row
@@ -319,6 +319,25 @@ class SqlView:
         """
         return await self._apply_some(run, None)
 
+    async def claim(
+        self, partition: PartitionId, group: str, present: Callable[[], Awaitable[Collection[str]]]
+    ) -> None:
+        """Have the epochs belong to this worker group, before it takes the partition over.
+
+        Raises `ViewUnfit` if they belong to another one that is there: `present` returns the names of those that are.
+        """
+        number, ended = group_number(group), None
+        while (found := await self._do(partition, self._prepare_fences, self._claim, number, ended)) != number:
+            names = {group_number(name): name for name in await present()}
+            if found in names:
+                raise ViewUnfit(
+                    f"worker group {names[found]} is there, and works with these tables, as "
+                    f"{self._fences.table.fullname} says: two groups would take each partition from each other again "
+                    "and again. End its workers, and this group goes on by itself; or give this group a view with "
+                    "tables of its own, and with a marks_table of its own"
+                )
+            ended = found
+
     async def take_over(self, partition: PartitionId) -> tuple[TransactionId, int]:
         """Fence the workers that had the partition before. Return the mark, and the epoch to apply under."""
         return await self._do(partition, self._prepare_fences, self._take_over, partition)
@@ -424,6 +443,16 @@ class SqlView:
             self._lost.remember(db, partition)
 
         return first_row(writer, marks.table, partition, add, read)
+
+    def _claim(self, writer: WriterConnection, number: int, ended: int | None) -> int:
+        """Claim the epochs for a group if nobody has, or the `ended` one has. Return the number of who has them."""
+        with writer.transaction() as db:
+            if ended is not None:
+                self._fences.replace_claim(db, ended, number)
+            found = self._fences.read(db, CLAIM)
+        if found is not None:
+            return found
+        return first_row(writer, self._fences.table, CLAIM, partial(self._fences.add, epoch=number), self._fences.read)
 
     def _take_over(self, writer: WriterConnection, partition: PartitionId) -> tuple[TransactionId, int]:
         while True:
