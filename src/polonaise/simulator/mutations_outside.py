@@ -393,8 +393,8 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "tables-of-a-target-made-under-way": Mutation(
         "polonaise.player.sqldelivery",
-        "        if self._create and not self._answered:\n",
-        "        if self._create:\n",
+        "        begins = not self._answered\n",
+        "        begins = True\n",
         "P7: a target makes empty tables in the place of those that somebody has put aside",
     ),
     "target-begins-anew-beside-its-rows": Mutation(
