@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from polonaise.client.log import Log
-from polonaise.errors import BeyondLog, FragmentDamaged, NotArchived, UnsupportedFormat, WrongClusterKey
+from polonaise.errors import BeyondLog, FragmentDamaged, NotArchived, PolonaiseError, UnsupportedFormat, WrongClusterKey
 from polonaise.fragments.agreement import MOVE_OUT, FragmentFacts, contradictions, ids_to_compare
 from polonaise.fragments.mark import is_marked, unmarked
 from polonaise.fragments.objects import fragments_of, looked_at, verified
@@ -77,7 +78,7 @@ async def trim(
         raise BeyondLog(f"partition {partition} is committed up to {committed}: choose an id up to that")
     below = min(archived + 1, committed) if before is None else before
     names = [piece.fragment for piece in cover(fragments, Span(0, below - 1)).pieces]
-    await _check_all(log, store, fragments, names)
+    await _check_all(log, store, partition, fragments, names)
     limit_s = _TRIM_S_MAX if timeout is None else timeout
     # Below id 0 there is nothing to drop: the answer only tells what the storage nodes hold.
     held_from, _ = await log.trim(partition, 0, fingerprint([]), timeout=limit_s)
@@ -91,7 +92,11 @@ async def trim(
 
 
 async def _check_all(
-    log: Log, store: ObjectStore, fragments: Mapping[FragmentName, int], names: Collection[FragmentName]
+    log: Log,
+    store: ObjectStore,
+    partition: PartitionId,
+    fragments: Mapping[FragmentName, int],
+    names: Collection[FragmentName],
 ) -> None:
     """Verify the fragments `names`, make them durable, and compare them with all others of the partition.
 
@@ -112,4 +117,19 @@ async def _check_all(
         except (FragmentDamaged, UnsupportedFormat):
             continue
     if wrong := contradictions(good):
-        raise FragmentDamaged(f"nothing was trimmed: {'; '.join(wrong)}: {MOVE_OUT}")
+        told = "; ".join(wrong)
+        concerned = [facts for facts in good if facts.name.path in told]
+        strays = [facts.name.path for facts in concerned if await _is_of_another_life(log, partition, facts)]
+        which = f"; by their last batches {', '.join(strays)} are not" if strays else ""
+        raise FragmentDamaged(f"nothing was trimmed: {told}: {MOVE_OUT}{which}")
+
+
+async def _is_of_another_life(log: Log, partition: PartitionId, facts: FragmentFacts) -> bool:
+    """Tell whether the log has another batch where a fragment ends; False if that can't be read."""
+    last = facts.footer.last
+    async with aclosing(log.read_batches(partition, after=last - 1, until=last)) as reader:
+        try:
+            batch = await anext(reader)
+        except (PolonaiseError, StopAsyncIteration):
+            return False
+    return (batch.last, batch.crc) != (last, facts.footer.last_crc)

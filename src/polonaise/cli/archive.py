@@ -43,6 +43,7 @@ class _Failures:
 
     def __init__(self) -> None:
         self._failed: list[str] = []
+        self._tried = 0
 
     @contextmanager
     def noted(self, name: str, *, all_fail: bool = False) -> Iterator[None]:
@@ -50,6 +51,7 @@ class _Failures:
 
         What would meet every partition is raised, and with `all_fail` everything.
         """
+        self._tried += 1
         try:
             yield
         except PolonaiseError as error:
@@ -59,9 +61,10 @@ class _Failures:
             self._failed.append(name)
 
     def judge(self) -> None:
-        """Raise `typer.Exit`, after naming them, if partitions failed."""
-        if self._failed:
+        """Raise `typer.Exit` if partitions failed, after naming them where others did not."""
+        if 0 < len(self._failed) < self._tried:
             typer.echo(f"polonaise: this failed for {', '.join(self._failed)}, and went on with the others", err=True)
+        if self._failed:
             raise typer.Exit(ExitStatus.FAILED)
 
 
