@@ -17,6 +17,7 @@ from polonaise.errors import (
     NotFound,
     PolonaiseError,
     StoreUnavailable,
+    WrongClusterKey,
 )
 from polonaise.fragments import format as fragment_format
 from polonaise.fragments import history as histories
@@ -271,6 +272,21 @@ async def test_damage_in_one_partition_is_not_told_of_another(store: Store) -> N
         await history.read(0, 30, 179, 1)
     with pytest.raises(FragmentMissing, match="id 30 of partition 1"):
         await history.read(1, 30, 179, 1)
+
+
+async def test_a_store_that_is_swapped_for_another_logs_is_not_read_on(store: Store) -> None:
+    """Whatever was listed before: a name has the digest of what it names, and the mark tells whose the store is."""
+    history = history_of(store)
+    first = await history.read(0, 0, 20, 10**9)
+    other = [named_fragment(LOG[start : start + 10], bytes(16)) for start in range(0, 60, 10)]
+    store.objects = {MARK: mark_of(bytes(16)), **{name.path: raw for name, raw in other}}
+    for look in (lambda: history.read(0, first[-1].last + 1, 179, 10**9), lambda: history.highest(0, 0)):
+        with pytest.raises(WrongClusterKey):
+            await look()
+    del store.objects[MARK]
+    with pytest.raises(StoreUnavailable, match="mount what belongs there"):
+        await history.read(0, first[-1].last + 1, 179, 10**9)
+    assert await history.read(0, 0, 20, 10**9) == first, "what is in memory is the log's"
 
 
 async def test_a_mark_that_cant_be_read_is_no_damage_of_a_fragment(store: Store) -> None:
