@@ -39,7 +39,7 @@ check: $(STAMP) ## format, lint, types, import contracts, unit tests, a few simu
 
 # What needs a browser or a database that is not installed is skipped, with a reason; with POLONAISE_CI=1 that fails.
 test: check ## all that a newcomer should see pass: about 50 minutes on 2 cores
-	$(BIN)/python -m pytest -m 'slow and not alone and not campaign' -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m 'slow and not alone and not campaign' -n 3 --dist worksteal
 	$(BIN)/python -m pytest -m 'slow and alone'
 
 demo: $(STAMP) ## a bank on the log, then its accounts on shards; PAYMENTS=file for real payments: under 6 minutes
