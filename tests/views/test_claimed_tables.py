@@ -149,6 +149,73 @@ async def test_tables_without_claims_of_an_earlier_version_are_claimed(url: str,
             await views(url, OnceBank).high_water_mark(0)
 
 
+# ------------------------------------------------------------------ everything emptied under way
+
+EVERYTHING = ("accounts", "journal", "polonaise_marks", "polonaise_marks_given")
+
+
+def empty(url: str, *names: str) -> None:
+    execute(url, *(f"DELETE FROM {name}" for name in names))
+
+
+async def fill(view: Bank, partition: int, count: int) -> None:
+    """Give the view the partition's first so many transactions, from where it is."""
+    mark = await view.high_water_mark(partition)
+    if run := transactions(count, partition=partition)[mark + 1 :]:
+        assert await view.apply_run(run) == count - 1
+
+
+@pytest.mark.parametrize("names", [EVERYTHING, EVERYTHING[:3]], ids=["all", "all but the partitions"])
+async def test_partitions_that_find_rows_of_others_after_all_was_emptied_begin_anew_too(
+    url: str, views: Callable[..., Any], names: tuple[str, ...]
+) -> None:
+    """One of them is busy and begins at once; others come when it has rows: of this process, or of another one."""
+    first, second = views(url), views(url)
+    for again in range(2):
+        for partition in range(4):
+            for view in (first, second):
+                await fill(view, partition, 3 + again)
+        empty(url, *names)
+        await fill(first, 0, 4 + again)
+    for view, partition in ((first, 1), (second, 2), (first, 3), (second, 3), (second, 0)):
+        await fill(view, partition, 5)
+    check_fold(url, dict.fromkeys(range(4), 5))
+    empty(url, "polonaise_marks", "polonaise_marks_given")
+    for view in (first, second):
+        with pytest.raises(ViewUnavailable, match=r"partition 1 had a high-water mark .* in one transaction, and the"):
+            await view.high_water_mark(1)
+
+
+async def test_a_table_is_missed_after_all_was_emptied_under_way(url: str, views: Callable[..., Any]) -> None:
+    view = views(url, OnceBank)
+    await fill(view, 0, 3)
+    empty(url, *EVERYTHING, "polonaise_once")
+    await fill(view, 0, 4)
+    with pytest.raises(ViewUnfit, match="polonaise_once keeps the keys"):
+        await views(url).high_water_mark(0)
+    execute(url, "DROP TABLE journal")
+    with pytest.raises(ViewUnfit, match="table journal was there and is gone"):
+        await views(url, OnceBank).high_water_mark(0)
+
+
+class Unnamed(Bank):
+    """Does not say which tables it changes."""
+
+    metadata = None
+
+
+async def test_a_view_that_names_no_tables_says_that_it_has_to_be_started_again(
+    url: str, views: Callable[..., Any]
+) -> None:
+    await begun(url, views)
+    view = views(url, Unnamed)
+    assert await view.high_water_mark(0) == 3
+    empty(url, *EVERYTHING)
+    with pytest.raises(ViewUnavailable, match="in one transaction, start this process again, and the log"):
+        await view.high_water_mark(0)
+    assert await views(url, Unnamed).high_water_mark(0) == -1
+
+
 # ------------------------------------------------------------------ keys of `log.once`
 
 

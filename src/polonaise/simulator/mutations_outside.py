@@ -493,6 +493,18 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "            if number in self._keys and number in claimed:\n",
         "P7: a table of a view that was lost alone is made anew, and lacks what was applied to it",
     ),
+    "begins-anew-for-one-partition-alone": Mutation(
+        "polonaise.views.lostmarks",
+        "        return found is not None and found != known\n",
+        "        return False\n",
+        "P11: of tables that were emptied together under a view, partitions that are not first stand still for good",
+    ),
+    "begins-anew-beside-its-rows": Mutation(
+        "polonaise.views.lostmarks",
+        "        return found is not None and found != known\n",
+        "        return found != known or found is None\n",
+        "P7: a partition whose mark was lost under way, with what remembers it, is applied a second time",
+    ),
     "table-of-a-target-made-anew": Mutation(
         "polonaise.player.sqldelivery",
         "                self._claimed.check_kept(db, create=create)\n",

@@ -5,7 +5,9 @@ A table that was lost alone would be made anew, empty, while the marks go on: it
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final
@@ -29,6 +31,8 @@ _CLAIMED: Final = -1
 _CLAIM_TRIES: Final = 5
 _KEYS_FROM: Final = -2 - 2**30
 """The highest number that stands for a table of keys; those of other tables are above."""
+_BEGUN_FROM: Final = _KEYS_FROM - 2**29
+"""The highest number that stands for a beginning of the view's tables; those of tables of keys are above."""
 _TOLD_MAX: Final = 10
 """The most partitions that a warning names."""
 
@@ -56,6 +60,8 @@ class ClaimedTables:
         )
         self.there = False
         """Whether the table was there when it was prepared."""
+        self.beginning: int | None = None
+        """The last known beginning: a number, made at random when all was found empty; None before the first time."""
 
     def prepare(self, writer: WriterConnection, *, create: bool) -> None:
         """Look whether the table is there, and check it; with `create`, make it if it is missing. Claim the tables.
@@ -74,6 +80,7 @@ class ClaimedTables:
             self.there = has_table(db, self.table)
             if self.there:
                 check_tables(db, [], [self.table])
+                self.beginning = self._beginning_in(self._read(db))
         if self.there and (self._tables or self._keys):
             self._claim(writer)
 
@@ -98,12 +105,34 @@ class ClaimedTables:
         if missing and create:
             self._tell_new(missing.values(), marks)
 
+    def look(self, db: Connection) -> int | None:
+        """Return the beginning that is in the table, if any: another process may have made it."""
+        found = self._beginning_in(self._read(db))
+        self.beginning = self.beginning if found is None else found
+        return found
+
+    def begin_anew(self, writer: WriterConnection) -> None:
+        """Note that all was found empty, and begins anew: forget partitions without a mark, claim the tables again."""
+        number, marks = self.table.c.partition, self._marks.table.c.partition
+        beginning = _BEGUN_FROM - secrets.randbelow(2**29 - 1)
+        # Of several partitions that find it empty at once, one writes it.
+        with contextlib.suppress(IntegrityError), writer.transaction() as db:
+            db.execute(self.table.delete().where(number >= 0, number.not_in(select(marks))))
+            db.execute(self.table.delete().where(number <= _BEGUN_FROM))
+            rows = {_CLAIMED, *self._tables, *self._keys, beginning} - self._read(db)
+            db.execute(self.table.insert(), [{"partition": each} for each in sorted(rows)])
+            self.beginning = beginning
+
+    @staticmethod
+    def _beginning_in(numbers: Iterable[int]) -> int | None:
+        return min((each for each in numbers if each <= _BEGUN_FROM), default=None)
+
     def check_keys(self, db: Connection) -> None:
         """Raise `ViewUnfit` if the keys of `log.once` are kept in a table that is not this view's.
 
         A key in what this view applies would be in no table, and what was done under it would be done again.
         """
-        kept = {each for each in self._claimed(db) if each <= _KEYS_FROM} - self._keys.keys()
+        kept = {each for each in self._claimed(db) if _BEGUN_FROM < each <= _KEYS_FROM} - self._keys.keys()
         if not kept:
             return
         there = inspect(db).get_table_names(self.table.schema)

@@ -79,7 +79,8 @@ class LostMarks:
     """Remembers which partitions were given a mark, in the table in which claimed tables are remembered, too.
 
     A partition in it that has no mark has lost it, unless the view's tables are empty: then everything was emptied
-    together, and the view begins anew. Where the table is missing and may not be made, nothing is noticed.
+    together, and the view begins anew. That is noted there, too, for the partitions that find rows of
+    others. Where the table is missing and may not be made, nothing is noticed.
     """
 
     def __init__(self, marks: Marks, tables: Sequence[Table], claimed: ClaimedTables) -> None:
@@ -90,6 +91,8 @@ class LostMarks:
         self.table = claimed.table
         self._select = select(self.table.c.partition).where(self.table.c.partition == bindparam("at"))
         self._remembered: set[PartitionId] = set()
+        self._begun: dict[PartitionId, int | None] = {}
+        """By partition whose mark was met, the beginning of the view's tables that was known then."""
 
     def prepare(self, writer: WriterConnection, *, create: bool) -> None:
         """Prepare the table, as `ClaimedTables.prepare` does."""
@@ -126,24 +129,51 @@ class LostMarks:
         """Return the name of a table of the view that holds rows; empty if none does."""
         return next((each.fullname for each in self._tables if has_table(db, each) and holds_rows(db, each)), "")
 
-    def check_new(self, db: Connection, partition: PartitionId, cluster: str, *, had: bool) -> None:
+    def check_new(self, db: Connection, partition: PartitionId, cluster: str, *, had: bool) -> bool:
         """Raise `ViewUnfit` if a partition without a mark had one, while the view's tables hold rows.
 
-        It did if this process knows it (`had`), or the table says so.
+        It did if the table says so; or if this process knows it (`had`), unless everything was emptied together since,
+        and what the tables hold came after that, of other partitions. Returns whether everything is empty now, so that
+        `begin_anew` is to be called.
         """
-        if not had and not (self._claimed.there and self._has(db, partition)):
-            return
+        if not (self._claimed.there and self._has(db, partition)) and (not had or self._began_since(db, partition)):
+            self._begun.pop(partition, None)
+            return False
         held = self._held(db)
         if self._tables and not held:
-            return
+            return self._claimed.there and all(mark == NO_TRANSACTION for mark in self._marks.all(db).values())
         # The mark last: another process may have written it, and applied rows, since it was found to be missing.
         if self._marks.read(db, partition, cluster) is None:
+            # Where nobody can write, or tell, that everything is empty, this process goes by what it knows.
+            again = "" if self._tables and self._claimed.there else ", start this process again"
             raise ViewUnfit(
                 f"partition {partition} had a high-water mark in table {self._marks.table.fullname} and has none, "
                 f"while {held or 'the view'} holds what was applied: beginning anew would apply it a second time. "
                 "Restore all of the view's tables from a backup of one moment; or empty them, "
-                f"{self._marks.table.fullname} and {self.table.fullname}, {_AGAIN}"
+                f"{self._marks.table.fullname} and {self.table.fullname} in one transaction{again}, {_AGAIN}"
             )
+        return False
+
+    def _began_since(self, db: Connection, partition: PartitionId) -> bool:
+        """Whether everything was found empty since the partition's mark was met, by this process or another one."""
+        if not self._claimed.there:
+            return False
+        known = self._begun.get(partition, self._claimed.beginning)
+        found = self._claimed.look(db)
+        return found is not None and found != known
+
+    def begin_anew(self, writer: WriterConnection, partition: PartitionId) -> None:
+        """Have all partitions begin anew: everything was found empty, by one of them."""
+        self._begun.pop(partition, None)
+        self._claimed.begin_anew(writer)
+
+    def met(self, partition: PartitionId) -> None:
+        """Note that the partition has a mark."""
+        self._begun.setdefault(partition, self._claimed.beginning)
+
+    def forget(self) -> None:
+        """Forget the partitions: another client, or another log, begins anew."""
+        self._begun = {}
 
     def remember(self, db: Connection, partition: PartitionId) -> None:
         """Remember that the partition has a mark, in the transaction that gives it one."""

@@ -290,6 +290,7 @@ class SqlView:
         """
         self._cluster = log_key.hex()
         self._reached.forget()
+        self._lost.forget()
 
     async def high_water_mark(self, partition: PartitionId) -> TransactionId:
         """Return the last id of the partition that is applied in the database; -1 for none."""
@@ -364,6 +365,7 @@ class SqlView:
             readers.shutdown(wait=False)
         self._prepared = self._fences_prepared = False
         self._reached.forget()
+        self._lost.forget()
         self._database.close()
 
     async def _do(
@@ -429,20 +431,26 @@ class SqlView:
     def _read_mark(self, writer: WriterConnection, partition: PartitionId) -> TransactionId:
         """Return the partition's mark, after writing its first row if it has none."""
         marks, read = self._marks, partial(self._marks.read, cluster=self._cluster)
+        is_empty = False
         with writer.transaction() as db:
             mark = read(db, partition)
             if mark is None:
                 with self._unfit_for_now():
-                    self._lost.check_new(db, partition, self._cluster, had=self._reached.had(partition))
+                    is_empty = self._lost.check_new(db, partition, self._cluster, had=self._reached.had(partition))
         if mark is not None:
+            self._lost.met(partition)
             self._lost.remember_found(writer, partition)
             return mark
+        if is_empty:
+            self._lost.begin_anew(writer, partition)
 
         def add(db: Connection, partition: PartitionId) -> None:
             marks.add(db, partition, self._cluster)
             self._lost.remember(db, partition)
 
-        return first_row(writer, marks.table, partition, add, read)
+        mark = first_row(writer, marks.table, partition, add, read)
+        self._lost.met(partition)
+        return mark
 
     def _claim(self, writer: WriterConnection, number: int, ended: int | None) -> int:
         """Claim the epochs for a group if nobody has, or the `ended` one has. Return the number of who has them."""
@@ -460,6 +468,7 @@ class SqlView:
                 epoch = self._fences.take_over(db, partition)
                 mark = self._marks.read(db, partition, self._cluster)
             if epoch is not None and mark is not None:
+                self._lost.met(partition)
                 self._reached.found(partition, mark)
                 self._reached.told_epoch = True
                 return mark, epoch
