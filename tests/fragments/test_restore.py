@@ -266,7 +266,7 @@ async def test_ids_that_the_store_does_not_hold_cannot_be_restored(
 
 
 async def test_an_empty_store_is_no_log(store: ObstoreStore, target: Path) -> None:
-    with pytest.raises(HistoryIncomplete, match="no fragments"):
+    with pytest.raises(HistoryIncomplete, match="nor any fragment: mount"):
         await restored(store, target)
 
 
