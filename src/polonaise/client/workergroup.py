@@ -29,7 +29,7 @@ from polonaise.client.workerpartition import PartitionWork
 from polonaise.client.workerprogress import Handler, HandlerProgress, Progress, ViewProgress, WorkedView
 from polonaise.coordination.lease import Tenure
 from polonaise.errors import BadOption, Closed, PolonaiseError, Retry, fresh
-from polonaise.redaction import redacted, shortened
+from polonaise.redaction import redacted
 from polonaise.terms import PartitionId
 from polonaise.wire.leases import (
     ASKED_MAX,
@@ -399,7 +399,7 @@ def _note(work: PartitionWork) -> bytes:
     if over <= 0:
         return note
     # A letter takes at least a byte, and the sign for what is left out takes six.
-    trouble = shortened(told["trouble"], max(1, len(told["trouble"]) - over - 6))
+    trouble = redacted(told["trouble"], max(1, len(told["trouble"]) - over - 6))
     return json.dumps({**told, "trouble": trouble}).encode()
 
 
