@@ -319,6 +319,7 @@ async def test_the_next_fragment_is_made_while_one_is_stored(
 ) -> None:
     """And whoever stops in the middle leaves no task behind."""
     await fill(log, 200)
+    await put_mark(store, log.cluster_key)
     may_go_on, begun, read_on, asked = asyncio.Event(), asyncio.Event(), asyncio.Event(), list[str]()
     put = store.put_if_absent
 
@@ -334,7 +335,6 @@ async def test_the_next_fragment_is_made_while_one_is_stored(
         read_on.set()
 
     before = asyncio.all_tasks()
-    await put_mark(store, log.cluster_key)
     writing = write_fragments(store, log.cluster_key, noticed(log, goes_on), fragment_bytes=2_000)
     first = asyncio.ensure_future(anext(writing))
     await asyncio.wait_for(begun.wait(), 10)
