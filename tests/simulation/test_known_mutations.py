@@ -572,9 +572,6 @@ FOUND_BY_TESTS = {
     "server-that-is-cut-off-untold": (
         "tests/server/test_network_health.py::test_a_server_that_reaches_no_storage_node_is_told_of_itself"
     ),
-    "position-ahead-of-the-log-taken": (
-        "tests/views/test_worker_view.py::test_a_database_that_comes_to_be_ahead_of_the_log_under_a_worker_is_refused"
-    ),
     "run-above-the-mark-given-for-ever": (
         "tests/views/test_worker_view.py"
         "::test_a_view_that_moves_its_mark_nowhere_is_told_and_not_given_the_same_at_once"
