@@ -13,7 +13,7 @@ from polonaise.node.monitoring.metriclist import METRICS
 from polonaise.node.monitoring.playerface import ObservedPlayer
 from polonaise.node.monitoring.running import serving_http
 from rigs.httpget import http_get
-from rigs.playernodes import nodes_of_a_player, wrong_setting
+from rigs.playernodes import NodesOfAPlayer, RunningNode, nodes_of_a_player, wrong_setting
 from rigs.waiting import time_passes, wait_until
 
 
@@ -36,13 +36,19 @@ class Scraped:
         await wait_until(as_wished, f"{series} is {value}", every_s=0.05)
 
 
+async def active_and_standby(nodes: NodesOfAPlayer) -> tuple[RunningNode, RunningNode]:
+    """Two processes of a player, the second of which knows the first."""
+    first = nodes.start(nodes.loaded(nodes.plan("a")))
+    await first.until("active")
+    second = nodes.start(nodes.loaded(nodes.plan("a")))
+    await second.until("standby")
+    await wait_until(lambda: second.node.active)
+    return first, second
+
+
 async def test_the_active_one_and_the_standby_say_what_they_are(tmp_path: Path) -> None:
     async with nodes_of_a_player(tmp_path) as nodes:
-        first = nodes.start(nodes.loaded(nodes.plan("a")))
-        await first.until("active")
-        second = nodes.start(nodes.loaded(nodes.plan("a")))
-        await second.until("standby")
-        await wait_until(lambda: second.node.active)
+        first, second = await active_and_standby(nodes)
         async with (
             serving_http(first.host, "127.0.0.1:0", ObservedPlayer(first.node, first.host)) as one,
             serving_http(second.host, "127.0.0.1:0", ObservedPlayer(second.node, second.host)) as two,
@@ -161,11 +167,7 @@ async def test_a_standby_without_answers_of_the_log_is_not_ready_and_an_active_o
     tmp_path: Path,
 ) -> None:
     async with nodes_of_a_player(tmp_path) as nodes:
-        first = nodes.start(nodes.loaded(nodes.plan("a")))
-        await first.until("active")
-        second = nodes.start(nodes.loaded(nodes.plan("a")))
-        await second.until("standby")
-        await wait_until(lambda: second.node.active)
+        first, second = await active_and_standby(nodes)
         async with serving_http(second.host, "127.0.0.1:0", ObservedPlayer(second.node, second.host)) as address:
             scraped = Scraped(address)
             nodes.leases.silent = ServersUnavailable("nobody answers")

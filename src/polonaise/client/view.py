@@ -141,7 +141,7 @@ async def close_view(view: View | RunView) -> None:
 
 
 class ViewFollower(Protocol):
-    """Who applies one partition to a view."""
+    """Applies one partition to a view: a client's task, or a group's."""
 
     def look(self, error: ViewUnavailable | None) -> None:
         """Have the view asked for its mark before anything is applied: it has gone back, or `error` says it is away."""
