@@ -219,11 +219,13 @@ def _other_size(path: str, size: int, written: int) -> ViewUnfit:
     what = f"has {size:,} bytes, and {written:,} were written"
     if size < written:
         return _does_not_fit(path, what)
-    return _does_not_fit(path, what, f"Take out what lies behind them, such as by `truncate -s {written} {path}`; or p")
+    return _does_not_fit(
+        path, what, f"Take out what lies behind them, such as by `truncate -s {written} {path}`; or put"
+    )
 
 
-def _does_not_fit(path: str, what: str, advice: str = "P") -> ViewUnfit:
+def _does_not_fit(path: str, what: str, advice: str = "Put") -> ViewUnfit:
     return ViewUnfit(
-        f"{path} {what}: another program has changed it. {advice}ut both it and {path}{_MEMORY} back from a backup of "
+        f"{path} {what}: another program has changed it. {advice} both it and {path}{_MEMORY} back from a backup of "
         "the same moment; or move both away, start this process again, and everything is delivered again"
     )
