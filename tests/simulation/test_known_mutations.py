@@ -572,6 +572,9 @@ FOUND_BY_TESTS = {
     "server-that-is-cut-off-untold": (
         "tests/server/test_network_health.py::test_a_server_that_reaches_no_storage_node_is_told_of_itself"
     ),
+    "position-ahead-of-the-log-taken": (
+        "tests/views/test_worker_view.py::test_a_worker_that_begins_ahead_of_a_log_that_grows_handles_nothing"
+    ),
     "run-above-the-mark-given-for-ever": (
         "tests/views/test_worker_view.py"
         "::test_a_view_that_moves_its_mark_nowhere_is_told_and_not_given_the_same_at_once"

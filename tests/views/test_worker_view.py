@@ -392,6 +392,26 @@ async def test_a_database_ahead_of_the_log_is_refused_when_a_worker_begins_and_g
         check_fold(sqlite_url, {0: 12})
 
 
+async def test_a_worker_that_begins_ahead_of_a_log_that_grows_handles_nothing(sqlite_url: str) -> None:
+    """Looks from outside, every 2 s, come too late: the log has grown past the position by then."""
+    async with testing.log() as log:
+        for number in range(5):
+            await log.append(body(number), 0)
+        async with log.group("g", view=Bank(sqlite_url)) as group:
+            await wait_until(lambda: group.health()["partitions"].get("0", {}).get("position") == 4)
+        execute(sqlite_url, MARK.format(7))
+        async with log.group("g", view=Bank(sqlite_url)) as group:
+
+            def work() -> dict[str, Any]:
+                return cast(dict[str, Any], group.health()["partitions"].get("0", {}))
+
+            await wait_until(lambda: work().get("trouble") or work().get("state") == "works")
+            for number in range(5, 12):
+                await log.append(body(number), 0)
+            assert "applied up to 7, and the log ended at 4" in work()["trouble"]
+            assert counted(sqlite_url, journal) == 5
+
+
 async def test_a_database_that_comes_to_be_ahead_of_the_log_under_a_worker_is_refused(sqlite_url: str) -> None:
     view = Bank(sqlite_url)
     async with testing.log() as log, log.group("g", view=view) as group:

@@ -535,6 +535,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "                elif False:\n",
         "P7: what was done under a key of log.once is done again, because a process that began without keys applied it",
     ),
+    "position-ahead-of-the-log-taken": Mutation(
+        "polonaise.client.workerpartition",
+        "        self._log_end = end if position > end else None\n",
+        "        self._log_end = None\n",
+        "P7: a worker that begins ahead of the log leaves out what the log gets next, and says that it is well",
+    ),
     "run-above-the-mark-given-for-ever": Mutation(
         "polonaise.client.workerprogress",
         "                if self.position < before:\n",
