@@ -24,12 +24,14 @@ from polonaise.admin.headresets import (
 )
 from polonaise.client.log import Log
 from polonaise.coordination.values import Engagement, HeadReset, PartitionValue
-from polonaise.errors import DeadlineExceeded, HeadNotReset
+from polonaise.errors import DeadlineExceeded, HeadNotReset, PartitionNotReady
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.server.protocol import headreset
 from polonaise.server.protocol.recovery import NOTHING_KNOWN, Decided, ReplicaAnswer, Undecided
 from polonaise.server.sessionstart import SessionStart
+from polonaise.storage.node import StorageNode
 from polonaise.terms import OwnKind
+from polonaise.wire.messages import Confirm, FindBatch
 from rigs.archivedtown import ArchivedTown
 from rigs.town import Town, held_down, in_a_town
 from rigs.waiting import time_passes, wait_until
@@ -240,6 +242,27 @@ async def test_an_id_within_a_batch_is_refused_with_its_neighbours_and_nothing_i
 
 
 @in_a_town
+async def test_storage_nodes_of_an_earlier_version_are_sent_nothing_that_they_do_not_know(town: Town) -> None:
+    """An operator's connection, or even the one of a server for all its partitions, would end by that."""
+    await append_at_once(town, b"0", b"1", b"2")
+    await lost_majority(town)
+    sent: list[object] = []
+    answer = StorageNode._on_message
+
+    def heard(node: StorageNode, connection: Any, message: Any, *others: Any) -> None:
+        sent.append(message)
+        answer(node, connection, message, *others)
+
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(StorageNode, "_on_message", heard)
+        patches.setattr("polonaise.link.connection.PROTOCOL_VERSION", 5)
+        with pytest.raises(DeadlineExceeded, match="no batch ends there"):
+            await reset(town, 1, seconds=20.0)
+    assert not [each for each in sent if isinstance(each, FindBatch)]
+    assert (await reset(town, 2)).carried_out
+
+
+@in_a_town
 async def test_a_reset_that_is_not_carried_out_says_what_it_waits_for_and_promises_nothing(town: Town) -> None:
     await append_at_once(town, b"0", b"1", b"2")
     await lost_majority(town)
@@ -388,6 +411,59 @@ async def test_copies_that_were_cut_for_a_reset_that_was_replaced_prove_nothing(
     assert await town.log() == [b"1", b"4"]
     ((id, told),) = await records(town)
     assert (id, told["given_up"]) == (1, [1, 2])
+
+
+@pytest.mark.parametrize("away", [False, True])
+@pytest.mark.parametrize("after", [1, 4])
+def test_the_source_of_a_reset_that_is_withdrawn_knows_no_more_than_an_earlier_reset_has_left(
+    after: int, away: bool
+) -> None:
+    """The source missed that one: what was confirmed to it was given up, and the others hold another log there."""
+
+    async def story(town: Town) -> None:
+        await town.append(*(b"%d" % n for n in range(5)))
+        proof, wiped, source = town.cluster.storage
+        served = town.server.partitions[0]
+        assert served.owner.session is not None
+        await served.reader.ask(town.name(2), Confirm(served.owner.session.id, 4))
+        held_down(source)
+        held_down(wiped, wiped=True)
+        wiped.let_up()
+        await wait_until(lambda: len(health(town).get("held", {})) == 2)
+        assert (await reset(town, 1, town.name(0))).carried_out
+        kept = [b"0", b"1", *(b"later %d" % n for n in range(after))]
+        await town.append(*kept[2:])
+
+        held_down(proof)
+        held_down(wiped, wiped=True)
+        wiped.let_up()
+        source.let_up()
+        await wait_until(lambda: len(health(town).get("held", {})) == 2)
+        engage, failed = SessionStart._engage, []
+
+        async def engage_late(start: SessionStart, value: PartitionValue, version: int) -> None:
+            """Let the replica come back that proves the end of the log, instead of the first engagement."""
+            if not failed:
+                failed.append(value)
+                if away:
+                    held_down(source)
+                proof.let_up()
+                await start._shared.links[town.name(0)].connected()
+                raise PartitionNotReady("the coordinator was not reached")
+            await engage(start, value, version)
+
+        with pytest.MonkeyPatch.context() as patches:
+            patches.setattr(SessionStart, "_engage", engage_late)
+            assert not (await reset(town, 4, town.name(2))).carried_out
+        assert failed[0].resets[-1].to == 4
+        if away:
+            await town.append(b"without the source")
+            kept.append(b"without the source")
+            source.let_up()
+        await wait_until(lambda: len(health(town).get("engaged", ())) == 3)
+        assert await town.log() == kept
+
+    Town(1).run(story)
 
 
 @pytest.mark.parametrize("every", [True, False])

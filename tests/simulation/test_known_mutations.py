@@ -179,6 +179,10 @@ FOUND_BY_TESTS = {
         "tests/server/protocol/test_head_reset.py"
         "::test_a_source_that_was_not_cut_for_an_earlier_reset_shares_no_more_than_that_has_left"
     ),
+    "source-of-a-reset-forgets-nothing": (
+        "tests/server/test_reset_head.py"
+        "::test_the_source_of_a_reset_that_is_withdrawn_knows_no_more_than_an_earlier_reset_has_left[1-False]"
+    ),
     "confirmed-batch-not-recovered": (
         "tests/admin/test_storage_recovery.py::test_a_batch_of_which_an_id_is_confirmed_is_copied_whole"
     ),
@@ -555,6 +559,10 @@ FOUND_BY_TESTS = {
     ),
     "server-misses-itself": (
         "tests/admin/test_cluster_status.py::test_a_server_that_has_left_the_members_does_not_miss_itself"
+    ),
+    "waiting-tells-the-number-of-a-session": (
+        "tests/admin/test_cluster_status.py"
+        "::test_partitions_that_wait_for_the_same_are_told_together_in_whatever_session_each_is"
     ),
     "names-in-the-order-of-members": (
         "tests/admin/test_cluster_status.py"

@@ -19,6 +19,7 @@ from polonaise.wire.messages import (
     EmptyCopy,
     GetRegisters,
     Join,
+    LowerMarks,
     NotedAre,
     NoteValues,
     ReadBatches,
@@ -30,7 +31,7 @@ from polonaise.wire.messages import (
 from rigs.log import PARTITION, Maker
 from rigs.storage import Node, connected, opened, simulated
 
-KINDS = (Truncate, CutForReset, Join, Confirm, Trim, ReadBatches, GetRegisters, Digest, EmptyCopy)
+KINDS = (Truncate, CutForReset, LowerMarks, Join, Confirm, Trim, ReadBatches, GetRegisters, Digest, EmptyCopy)
 LIMITS = {"q": (-(2**63), -(2**62), -2, -1, 0, 1, 3, 2**31, 2**62, 2**63 - 1), "I": (0, 1, 2**32 - 1), "B": (0, 2, 255)}
 
 

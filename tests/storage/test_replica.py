@@ -189,10 +189,21 @@ def test_a_cut_for_a_reset_goes_below_what_was_confirmed_and_notes_the_reset() -
     assert isinstance(refusal(replica(8, fence=6).cut_for_reset(5, 2, 4)), Fenced)
 
 
+def test_a_copy_keeps_what_it_holds_when_its_marks_are_lowered_for_a_reset() -> None:
+    made = replica(8, fence=5, joined=3, confirmed=7, prepared=6)
+    save, end = made.lower_marks(5, 2, 4)
+    assert isinstance(save, Save)
+    assert (save.promises.confirmed, save.promises.prepared, save.promises.joined) == (2, 2, 4)
+    assert end == TellEnd()
+    assert isinstance(refusal(joined(8).lower_marks(5, 2, 4)), OutOfOrder)
+    assert isinstance(refusal(replica(8, fence=6).lower_marks(5, 2, 4)), Fenced)
+
+
 @pytest.mark.parametrize(("last", "since"), [(-2, 4), (-(2**63), -1), (2, 6), (2, 2**63 - 1)])
 def test_a_cut_for_a_reset_at_no_id_or_for_one_that_has_not_been_is_refused(last: int, since: int) -> None:
     made = replica(8, fence=5, joined=3, confirmed=7, prepared=6)
     assert isinstance(refusal(made.cut_for_reset(5, last, since)), OutOfOrder)
+    assert isinstance(refusal(made.lower_marks(5, last, since)), OutOfOrder)
 
 
 @pytest.mark.parametrize("name", ["truncate", "copy"])

@@ -6,7 +6,6 @@ Nodes are judged by their own health documents, which servers ask storage nodes 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -53,8 +52,6 @@ from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
 
 _ASKED_MAX: Final = 64
 """The most nodes that are asked at the same time."""
-
-_SESSION: Final = re.compile(r"\bsession \d+\b")
 
 _MADE_ANEW: Final = "its values were recovered or restored, and no server has been started since: start the servers"
 
@@ -341,12 +338,8 @@ class ClusterStatus:
         return {topic: demand.told for topic, demand in demands.items() if demand.told}
 
     def common_troubles(self, count: int) -> list[tuple[str, int]]:
-        """Return the most common troubles of partitions, `count` at most, each with the number of partitions.
-
-        Those that differ in the number of a session alone are the same.
-        """
-        troubles = (trouble for each in self.partitions for trouble in each.troubles)
-        return Counter(_SESSION.sub("a session", trouble) for trouble in troubles).most_common(count)
+        """Return the most common troubles of partitions, `count` at most, each with the number of partitions."""
+        return Counter(trouble for each in self.partitions for trouble in each.troubles).most_common(count)
 
     def document(self) -> dict[str, Any]:
         """Return the status as a JSON-ready document."""

@@ -18,7 +18,14 @@ from polonaise.errors import CoordinatorUnavailable, DeadlineExceeded, HeadNotRe
 from polonaise.host import Host
 from polonaise.server.protocol.headreset import RESETS_MAX, carried_out, no_batch_ends
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, SessionId, StorageId, TransactionId
-from polonaise.wire.messages import ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE, BatchFound, FindBatch
+from polonaise.wire.messages import (
+    BATCHES_VERSION,
+    ROLE_OPERATOR,
+    ROLE_SERVER,
+    ROLE_STORAGE,
+    BatchFound,
+    FindBatch,
+)
 
 _TURNS_MAX: Final = 16
 """The most partitions that are asked about, or reset, at the same time."""
@@ -197,6 +204,8 @@ async def check_end(host: Host, coordinator: Coordinator, state: HeadState, rese
     address = cluster.address_of(reset.source)
     try:
         async with connected(host, address, ROLE_STORAGE, ROLE_OPERATOR, cluster.key, timeout_s) as connection:
+            if connection.peer is None or connection.peer.version_max < BATCHES_VERSION:
+                return
             asked = FindBatch(reset.to)
             found = await connection.request(asked, partition=state.partition, deadline_s=timeout_s)
     except HistoryTrimmed as error:

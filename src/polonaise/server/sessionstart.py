@@ -53,12 +53,14 @@ from polonaise.terms import (
 )
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
+    MARKS_VERSION,
     Batches,
     CutForReset,
     Done,
     GetRegisters,
     Join,
     LastSessionInfo,
+    LowerMarks,
     ReadBatches,
     RegistersAre,
     SessionInfo,
@@ -166,7 +168,7 @@ class SessionStart:
         if self._carrying is not None:
             claimed = await self._begin_reset(claimed)
         # Told anew, as this takes long where disks are slow: what was out of reach a while ago may not be any more.
-        waits_for = f"session {self._session} waits for replicas to have the log up to {decided.closing} and join"
+        waits_for = "its next session waits for replicas to have the whole log and join"
         self._report(waits_for, self._is_cut_off(recovery.participants(claimed.value)))
         clean = await self._clean(claimed.value, decided)
         # What the session starts from is read from clean replicas, so that it is of the log that was decided; and
@@ -339,16 +341,16 @@ class SessionStart:
             silent = sorted(name for name in recovery.participants(value) if name not in self._answers)
             cut_off = self._is_cut_off(silent)
             if isinstance(outcome, Undecided):
-                self._report(f"session {self._session} waits for {outcome.waits_for(self._answers)}", cut_off)
+                self._report(f"its next session waits for {outcome.waits_for(self._answers)}", cut_off)
             elif recovery.may_engage(value, self._answers):
                 return outcome
             elif recovery.has_quorum(value, self._answers):
                 lack = recovery.lack_of(value, self._answers)
-                self._report(f"session {self._session} waits for more replicas: {lack}", cut_off)
+                self._report(f"its next session waits for more replicas: {lack}", cut_off)
                 # Appends are refused once the replicas that are connected have had a moment to answer.
                 wait_s = _LOOK_AGAIN_S if told else self._gather_s(value, self._fenced_s)
             else:
-                self._report(f"session {self._session} waits for a quorum: no answer from {', '.join(silent)}", cut_off)
+                self._report(f"its next session waits for a quorum: no answer from {', '.join(silent)}", cut_off)
             try:
                 async with asyncio.timeout(wait_s):
                     await self._answered.wait()
@@ -530,7 +532,7 @@ class SessionStart:
         if lack := recovery.has_quorum(value, clean) and recovery.lack_of(value, clean):
             raise InsufficientReplicas(f"{lack}: {why}")
         if not recovery.may_engage(value, clean):
-            raise PartitionNotReady(f"no quorum of clean replicas for session {self._session}: {why}")
+            raise PartitionNotReady(f"no quorum of clean replicas for its next session: {why}")
 
     async def _try_clean(
         self, value: PartitionValue, name: StorageId, mark: TransactionId, decided: Decided
@@ -550,6 +552,8 @@ class SessionStart:
         """
         answer = self._answers[name]
         last, last_crc = answer.max_synced, answer.last_crc
+        if self._carrying is not None and name == self._carrying.source:
+            await self._have_forgotten(value, name, answer)
         # After a loss it is cut even at its own end: there may be bytes above that are not believed, and only a cut
         # removes them.
         if last > mark or answer.lost_above is not None or headreset.must_be_cut(value, answer, mark):
@@ -570,6 +574,16 @@ class SessionStart:
         began_s = self._host.clock.monotonic_s()
         await self._ask(name, Join(self._session, decided.closing, decided.last_crc))
         self._joined_s[name] = self._host.clock.monotonic_s() - began_s
+
+    async def _have_forgotten(self, value: PartitionValue, name: StorageId, answer: ReplicaAnswer) -> None:
+        """Lower the marks of the source of a reset, before it is cut and joins, if an earlier reset has outdated them.
+
+        A node of an earlier version keeps them: it can't keep what it holds without.
+        """
+        peer = self._connections[name].peer
+        if headreset.must_forget(value, answer, self._certain) and peer and peer.version_max >= MARKS_VERSION:
+            since = headreset.cut_since(value, answer)
+            expect(await self._ask(name, LowerMarks(self._session, self._certain, since)), Done)
 
     async def _ask(self, name: StorageId, message: Message) -> Message:
         """Return a replica's answer, over the connection on which it was fenced. Raises what it refuses with.
@@ -644,10 +658,10 @@ class SessionStart:
                     return
                 if current.value.session == self._session:
                     raise PartitionNotReady(
-                        f"an operator changed the members, or the head's reset, while session {self._session} started"
+                        "an operator changed the members, or the head's reset, while its next session started"
                     )
                 raise PartitionNotReady(f"session {self._session} was overtaken by session {current.value.session}")
             except CoordinatorUnavailable:
-                self._report(f"waiting for the coordinator to tell whether session {self._session} is engaged", False)
+                self._report("waiting for the coordinator to tell whether its next session is engaged", False)
             await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
             pause_s = min(2 * pause_s, self._settings.retry_s_max)

@@ -312,6 +312,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "",
         "P13: a trouble that many partitions share is told once for each order in which they have their members",
     ),
+    "waiting-tells-the-number-of-a-session": Mutation(
+        "polonaise.server.sessionstart",
+        'f"its next session waits for {outcome',
+        'f"session {self._session} waits for {outcome',
+        "P13: a trouble that many partitions share is told once for each number that their sessions have",
+    ),
     "namesakes-untold": Mutation(
         _EXPECTED,
         "        other = namesake is not None and namesake.server != server and self._name not in missing\n",

@@ -84,6 +84,12 @@ SESSION_MUTATIONS: Final[dict[str, Mutation]] = {
         "    shared = min(source.confirmed, reset.to)\n",
         "P11: a copy is not cut where the source of a reset holds what an earlier one has given up, and stops the log",
     ),
+    "source-of-a-reset-forgets-nothing": Mutation(
+        "polonaise.server.sessionstart",
+        "            expect(await self._ask(name, LowerMarks(self._session, self._certain, since)), Done)\n",
+        "            pass\n",
+        "P1: the source of a reset that is withdrawn knows what an earlier one has given up, against what others prove",
+    ),
     "confirmed-batch-not-recovered": Mutation(
         "polonaise.admin.storagerecovery",
         "                if batch.first > bounds.confirmed:\n",

@@ -59,6 +59,7 @@ from polonaise.wire.messages import (
     Identify,
     Join,
     LastSessionInfo,
+    LowerMarks,
     NotedAre,
     NoteValues,
     Store,
@@ -73,7 +74,7 @@ _OPENINGS_MAX = 32
 """The most partitions whose files are opened at the same time: more would close each other's files."""
 _UNAVAILABLE_MAX = 100
 """The most partitions that `StorageNode.health` names as not usable."""
-_QUEUED = (Store, LastSessionInfo, Truncate, CutForReset, Copy, Join, Confirm, Trim, EmptyCopy)
+_QUEUED = (Store, LastSessionInfo, Truncate, CutForReset, LowerMarks, Copy, Join, Confirm, Trim, EmptyCopy)
 """The messages that go through a replica's queue."""
 
 

@@ -58,6 +58,7 @@ from polonaise.wire.messages import (
     GetRegisters,
     Join,
     LastSessionInfo,
+    LowerMarks,
     ReadBatches,
     RegistersAre,
     SessionInfo,
@@ -373,6 +374,8 @@ class PartitionReplica:
                 return replica.truncate(message.session, message.last)
             case CutForReset():
                 return replica.cut_for_reset(message.session, message.last, message.since)
+            case LowerMarks():
+                return replica.lower_marks(message.session, message.last, message.since)
             case Copy():
                 return replica.copy(message.session, _batches(message.payload))
             case Join():

@@ -26,7 +26,7 @@ from polonaise.wire.codec import (
     payload,
 )
 
-PROTOCOL_VERSION: Final = 5
+PROTOCOL_VERSION: Final = 6
 """The newest version of the protocol that this side speaks."""
 PROTOCOL_VERSION_MIN: Final = 1
 """The oldest version of the protocol that this side speaks."""
@@ -38,6 +38,10 @@ CLOCK_VERSION: Final = 5
 """The version from which on a side tells its time."""
 NOTES_VERSION: Final = 5
 """The version from which on a storage node notes the coordinator's values."""
+BATCHES_VERSION: Final = 6
+"""The version from which on a storage node tells operators of its batches."""
+MARKS_VERSION: Final = 6
+"""The version from which on a storage node lowers the marks of a copy and keeps what it holds."""
 DISCOVERY_VERSION: Final = 2
 """The version from which on a server takes clients that do not know its cluster, and tells them of it."""
 WHOLE: Final = -1
@@ -48,7 +52,7 @@ ROLE_CLIENT: Final = 1
 ROLE_SERVER: Final = 2
 ROLE_STORAGE: Final = 3
 ROLE_OPERATOR: Final = 4
-"""Who asks a storage node for its health, and may ask for nothing else."""
+"""Who asks a storage node for its health, or which batch holds an id, and may ask for nothing else."""
 ROLE_PLAYER: Final = 5
 ROLE_TARGET: Final = 6
 """The role of a process that serves targets to players."""
@@ -680,7 +684,7 @@ class NotedAre(Message):
 class FindBatch(Message):
     """Asks a storage node, for an operator and in no session, which batch of its copy holds a transaction.
 
-    Answered with `BatchFound`. Nodes of earlier versions refuse it.
+    Answered with `BatchFound`.
     """
 
     transaction: I64
@@ -692,3 +696,16 @@ class BatchFound(Message):
 
     first: I64
     last: I64
+
+
+@message(99)
+class LowerMarks(Message):
+    """Has a copy that has not joined `session` forget that ids above `last` are certainly the log's, and keep them.
+
+    Sent to the source of a reset of the log's head, which was not cut for an earlier reset. Answered with `Done`.
+    """
+
+    session: I64
+    last: I64
+    since: I64
+    """The session of the last reset that the copy was not cut for yet, which it notes as joined."""

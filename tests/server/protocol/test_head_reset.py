@@ -67,6 +67,15 @@ def test_a_source_that_was_not_cut_for_an_earlier_reset_shares_no_more_than_that
     assert headreset.certain_of(value(earlier, asked), asked, replace(source, joined=4)) == 5, "it was cut"
 
 
+def test_the_source_of_a_reset_has_to_forget_what_an_earlier_one_has_given_up_and_nothing_else() -> None:
+    earlier = HeadReset(2, "B", 5, 6, session=4, certain=1)
+    source = replace(LEFT, confirmed=5)
+    assert headreset.must_forget(value(earlier, ASKED), source, 1)
+    assert not headreset.must_forget(value(earlier, ASKED), LEFT, 1), "its mark is no higher"
+    assert not headreset.must_forget(value(earlier, ASKED), replace(source, joined=4), 1), "it was cut"
+    assert not headreset.must_forget(value(ASKED), source, 2), "its mark is right, and is cut with what it holds"
+
+
 def test_a_reset_that_was_carried_out_is_written_without_where_it_began() -> None:
     begun = headreset.begun(value(ASKED), 1)
     closed = replace(begun, engagements={**ENGAGED, "B": Engagement(3, 2)})

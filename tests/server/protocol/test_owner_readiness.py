@@ -99,9 +99,9 @@ def test_what_began_before_a_mount_was_told_that_it_is_ready_is_told_behind_that
 
 def test_mounts_are_told_what_a_session_that_does_not_start_waits_for() -> None:
     talk = Talk.ready().hear("ends")
-    talk.owner.readiness.attempt_waits("session 2 waits for a quorum: no answer from A, B")
+    talk.owner.readiness.attempt_waits("its next session waits for a quorum: no answer from A, B")
     assert talk("time 1") == [], "most that end are followed by the next one at once"
-    assert talk("time 1") == ["news for x: hindered by session 2 waits for a quorum: no answer from A, B"]
+    assert talk("time 1") == ["news for x: hindered by its next session waits for a quorum: no answer from A, B"]
     assert talk("time 1") == []
     talk("session 2 at -1")
     assert talk("time 1") == ["news for x: commits again"]

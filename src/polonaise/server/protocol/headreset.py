@@ -87,6 +87,15 @@ def must_be_cut(value: PartitionValue, answer: ReplicaAnswer, clean: Transaction
     return cut_since(value, answer) != NO_SESSION or (pending(value) is not None and answer.confirmed > clean)
 
 
+def must_forget(value: PartitionValue, source: ReplicaAnswer, certain: TransactionId) -> bool:
+    """Whether the source of a reset has to forget that what it holds above `certain` is surely the log's.
+
+    An earlier reset, which it was not cut for, has given that up. Once it has joined a session, nobody can tell that
+    any more; and the session may never be engaged, and the reset be withdrawn.
+    """
+    return cut_since(value, source) != NO_SESSION and source.confirmed > certain
+
+
 def corrected(value: PartitionValue, answer: ReplicaAnswer) -> ReplicaAnswer:
     """Return a copy's answer without what resets have taken back.
 

@@ -258,7 +258,7 @@ class PartitionOwner:
         self._proofs.end(PartitionNotReady(f"partition {self.partition}: session {session.id} has ended"))
         reached = {name: session.reached(name) for name in session.engaged}
         self.readiness.session_ended(
-            session.id, reason, now.monotonic_s, fault=fault, waiting_since_s=waiting_since_s, reached=reached
+            reason, now.monotonic_s, fault=fault, waiting_since_s=waiting_since_s, reached=reached
         )
         # A checkpoint, or a replica that comes back, is followed by a session at once: that is no news to clients.
         if fault:

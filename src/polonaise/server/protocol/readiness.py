@@ -20,7 +20,7 @@ from polonaise.errors import (
 from polonaise.server.protocol.copythrottle import CopyProgress
 from polonaise.server.protocol.recovery import ReplicaAnswer
 from polonaise.server.protocol.sessionfaults import SessionFaults
-from polonaise.terms import NO_TRANSACTION, PartitionId, SessionId, StorageId, TransactionId
+from polonaise.terms import NO_TRANSACTION, PartitionId, StorageId, TransactionId
 
 _PASSES_S: Final = 1.0
 """Clients are told of a pause that no fault began only if it is longer than this, in seconds: most are short."""
@@ -159,7 +159,6 @@ class Readiness:
 
     def session_ended(
         self,
-        session: SessionId,
         reason: str,
         now_s: float,
         *,
@@ -177,7 +176,7 @@ class Readiness:
         if fault:
             self.faults.ended_session(reason, now_s, waiting_since_s)
         self._slow = []
-        self.waits_for, self.elsewhere = f"session {session} ended: {reason}", fault
+        self.waits_for, self.elsewhere = f"its session ended: {reason}", fault
         self._ended_s = now_s
 
     def stopped(self, reason: str) -> None:

@@ -179,23 +179,37 @@ class Replica:
         With `since`, the earlier session that carried out the reset, the copy notes that it was cut for it: from then
         on, what is copied to it and confirmed is of the log after the reset.
         """
+        # The marks before the cut: after a crash in between, the tail above them is a dirty one, and is cut next time.
+        lowered = self._lowered(session, last, since)
+        return [lowered] if isinstance(lowered, Refuse) else [lowered, Cut(last), TellEnd()]
+
+    def lower_marks(self, session: SessionId, last: TransactionId, since: SessionId) -> list[Action]:
+        """Forget that ids above `last` are certainly the log's, and keep them.
+
+        An earlier reset, carried out in the session `since`, has given them up. An operator takes them for the log
+        again, which is certain only once a session is engaged with them.
+        """
+        lowered = self._lowered(session, last, since)
+        return [lowered] if isinstance(lowered, Refuse) else [lowered, TellEnd()]
+
+    def _lowered(self, session: SessionId, last: TransactionId, since: SessionId) -> Save | Refuse:
+        """Return how the marks are lowered to `last`, and the reset of `since` is noted; or why they are not."""
         if refusal := self.refusal(session):
-            return [refusal]
+            return refusal
         promises = self.promises
         # Both become promises, which later sessions are decided by: no id is below -1, and no copy has taken part in a
         # session that has not begun.
         if last < NO_TRANSACTION or since > session:
-            return [Refuse(OutOfOrder(f"the log can't be cut at {last} in session {session} for one of {since}"))]
+            return Refuse(OutOfOrder(f"the log can't be cut at {last} in session {session} for one of {since}"))
         if promises.joined == session:
-            return [Refuse(OutOfOrder(f"this copy has joined session {session}, in which it is not cut"))]
-        # The marks before the cut: after a crash in between, the tail above them is a dirty one, and is cut next time.
+            return Refuse(OutOfOrder(f"this copy has joined session {session}, in which it is not cut"))
         lowered = replace(
             promises,
             confirmed=min(promises.confirmed, last),
             prepared=min(promises.prepared, last),
             joined=max(promises.joined, since),
         )
-        return [Save(lowered), Cut(last), TellEnd()]
+        return Save(lowered)
 
     def copy(self, session: SessionId, batches: Sequence[Batch]) -> list[Action]:
         """Store decided batches, read from another replica or the archive, until this copy has joined the session.
