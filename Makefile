@@ -17,11 +17,12 @@ ROUNDS ?= 20
 TRANSACTIONS ?= 50000
 SEED ?= 1
 DATABASE ?= sqlite
+SAMPLE ?= 6
 
 # Tests start hundreds of processes: one that may not keep what it has compiled compiles all of the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check test demo docs simulate model kill-test soak smoke torture-pipeline torture-delivery packages bench bench-peers format clean
+.PHONY: check test nightly demo docs simulate model kill-test soak smoke torture-pipeline torture-delivery packages bench bench-peers format clean
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "needs Python 3.11 or later with venv (Debian: apt-get install python3-venv)"; exit 1; }
@@ -38,9 +39,14 @@ check: $(STAMP) ## format, lint, types, import contracts, unit tests, a few simu
 	wait $$types || { echo "mypy has found what stands above the tests"; exit 1; }; exit $$tests
 
 # What needs a browser or a database that is not installed is skipped, with a reason; with POLONAISE_CI=1 that fails.
-test: check ## all that a newcomer should see pass: about 50 minutes on 2 cores
-	$(BIN)/python -m pytest -m 'slow and not alone and not campaign' -n 3 --dist worksteal
-	$(BIN)/python -m pytest -m 'slow and alone'
+# Of exhaustive tests, many of a kind, each commit draws another part: tests/exhaustive.py says how to have it again.
+test: check ## all that a newcomer should see pass: about an hour on 2 cores; SAMPLE=n, one of n exhaustive tests
+	$(BIN)/python -m pytest -m 'slow and not alone and not campaign' -n 3 --dist worksteal --sample $(SAMPLE)
+	$(BIN)/python -m pytest -m 'slow and alone and not campaign' --sample $(SAMPLE)
+
+nightly: SAMPLE := 1
+nightly: test ## `make test` with all of the exhaustive tests, then the campaigns that are tests: longer
+	$(BIN)/python -m pytest -m campaign
 
 demo: $(STAMP) ## a bank on the log, then its accounts on shards; PAYMENTS=file for real payments: under 6 minutes
 	$(BIN)/polonaise demo bank --output build/demo $(if $(PAYMENTS),--payments '$(PAYMENTS)')

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["limits"]
+pytest_plugins = ["limits", "exhaustive"]
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

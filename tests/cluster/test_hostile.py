@@ -201,6 +201,7 @@ FRAMES = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", FRAMES)
 async def test_a_broken_frame_closes_its_connection_before_and_after_the_hello(target: Target, case: str) -> None:
     async with dial(target) as peer:
@@ -322,6 +323,7 @@ def harmless(message: Message, target: Target) -> bool:
     return target.name == "server" or getattr(message, "session", 0) < 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", codec.kinds(), ids=[kind.__name__ for kind in codec.kinds().values()])
 async def test_every_message_with_every_field_at_its_limits_is_survived(target: Target, number: int) -> None:
     async with contextlib.AsyncExitStack() as stack:

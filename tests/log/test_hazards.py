@@ -255,6 +255,7 @@ def test_hazard_e_a_partition_whose_making_was_broken_off_is_made_again_and_harm
 # ------------------------------------------------------------------ (f)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(40))
 def test_hazard_f_names_are_as_durable_as_what_they_name(seed: int) -> None:
     """Waltz never syncs a directory."""
@@ -272,6 +273,7 @@ def test_hazard_f_names_are_as_durable_as_what_they_name(seed: int) -> None:
     simulate(scenario, seed)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("call", range(1, 30))
 def test_hazard_f_a_directory_made_by_a_process_that_died_is_made_durable_by_the_next(call: int) -> None:
     async def scenario(machine: Machine) -> None:
@@ -314,6 +316,7 @@ class Line:
         self.refused += 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(10))
 def test_hazard_g_sessions_that_come_at_once_are_compared_and_set_one_after_the_other(seed: int) -> None:
     """Waltz raises its session with a compare and a set that two threads may interleave."""
@@ -349,6 +352,7 @@ def test_hazard_g_sessions_that_come_at_once_are_compared_and_set_one_after_the_
     simulate(scenario, seed)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(8))
 def test_hazard_e_partitions_that_are_made_at_the_same_time_do_not_cut_each_other_off(seed: int) -> None:
     """Each asked how long the control file is and made it longer: the later one made it shorter again."""
@@ -372,6 +376,7 @@ def test_hazard_e_partitions_that_are_made_at_the_same_time_do_not_cut_each_othe
     simulate(scenario, seed)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(12))
 def test_a_partition_that_is_made_while_the_sync_of_another_fails_is_there_or_was_never_made(seed: int) -> None:
     """Of two syncs at the same time the system tells one that something was lost, which may be the other one's."""

@@ -263,6 +263,7 @@ _MUTATIONS = (
 )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mutation", _MUTATIONS, ids=lambda mutation: mutation.what)
 def test_a_mutation_is_found(mutation: Mutation) -> None:
     decisions = mutated(mutation.module, mutation.old, mutation.new)

@@ -69,6 +69,7 @@ _MUTATIONS = (
 )  # fmt: skip
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("mutation", _MUTATIONS, ids=lambda mutation: mutation.what)
 def test_effects_that_change_places_break_a_promise(mutation: Mutation) -> None:

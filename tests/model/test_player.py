@@ -116,6 +116,7 @@ MUTATIONS = (
 """Among them what the design found in the paper's text: no term, no epoch, reads that more than one target gets."""
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.what)
 def test_a_broken_player_is_noticed(mutation: Mutation) -> None:

@@ -107,6 +107,7 @@ SPINS_WORDS = {"never arrives": "invalid end state", "not in every fair run": "a
 """Of a state in which nothing can happen any more, and of a fair run, in which something has not arrived."""
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize(("defined", "broken"), BROKEN)
 def test_a_broken_protocol_is_noticed(tmp_path: Path, defined: str, broken: str) -> None:

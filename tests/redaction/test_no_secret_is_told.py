@@ -226,6 +226,7 @@ def told_by(error: BaseException) -> str:
     return "\n".join(told)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("call", "address"),
     [
@@ -337,6 +338,7 @@ def first_quick(given: Iterator[tuple[str, ...]]) -> Iterator[Any]:
         tried.add(command)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("given", list(first_quick(commands())))
 @pytest.mark.timeout(60)
 def test_a_command_that_fails_tells_no_secret(

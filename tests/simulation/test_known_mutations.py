@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -629,8 +631,13 @@ def search(mutation: str, first: int, seeds: int) -> int | None:
     return int(found[1]) if found else None
 
 
+def drawn(mutations: Iterable[str]) -> list[Any]:
+    """A case for each, which always runs if its module has changed lately."""
+    return [pytest.param(each, marks=pytest.mark.exhaustive(MUTATIONS[each].module)) for each in mutations]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("mutation", [name for name in MUTATIONS if name not in FOUND_BY_TESTS])
+@pytest.mark.parametrize("mutation", drawn(name for name in MUTATIONS if name not in FOUND_BY_TESTS))
 def test_a_mutation_is_found(mutation: str) -> None:
     known = FOUND_BY.get(mutation)
     seed = search(mutation, known, 1) if known is not None else None
@@ -640,7 +647,7 @@ def test_a_mutation_is_found(mutation: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutation", FOUND_BY_TESTS)
+@pytest.mark.parametrize("mutation", drawn(FOUND_BY_TESTS))
 def test_a_mutation_is_found_by_a_test(mutation: str) -> None:
     """That the test passes without the mutation shows where it is run itself."""
     name = FOUND_BY_TESTS[mutation]

@@ -190,6 +190,7 @@ def test_the_script_comes_to_its_end_when_nothing_happens() -> None:
 PARTS = 8
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("power_loss", [False, True], ids=["killed", "power loss"])
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_node_that_dies_at_any_call_keeps_its_word(part: int, power_loss: bool) -> None:
@@ -197,6 +198,7 @@ def test_a_node_that_dies_at_any_call_keeps_its_word(part: int, power_loss: bool
         live(call, nothing, crash_on_call=call, power_loss=power_loss)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_a_node_that_loses_power_at_any_call_keeps_its_word_whatever_is_left(seed: int) -> None:
     for call in range(1, calls_of_a_life() + 1):
@@ -206,6 +208,7 @@ def test_a_node_that_loses_power_at_any_call_keeps_its_word_whatever_is_left(see
 # ------------------------------------------------------------------ disks that fail
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("power_loss", [False, True], ids=["killed", "power loss"])
 @pytest.mark.parametrize(("kind", "most"), [("sync", 30), ("write", 36), ("read", 6)])
 def test_a_node_whose_disk_fails_once_acknowledges_only_what_lasts(kind: str, most: int, power_loss: bool) -> None:
@@ -230,6 +233,7 @@ def test_a_node_whose_disk_is_full_refuses_and_keeps_what_it_has(power_loss: boo
         live(spare, inflict, power_loss=power_loss, may_fail=(DiskFull,))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(20))
 def test_a_fence_that_reads_back_after_its_sync_failed_is_durable_before_it_is_told(seed: int) -> None:
     async def script(host: Host, node: Node) -> None:
@@ -249,6 +253,7 @@ def test_a_fence_that_reads_back_after_its_sync_failed_is_durable_before_it_is_t
     simulate(script, seed=seed, may_fail=(DiskFailed,))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(20))
 def test_batches_that_read_back_after_their_sync_failed_unheard_are_durable_before_they_are_told(seed: int) -> None:
     made = Maker().batches(3, size=3_000)

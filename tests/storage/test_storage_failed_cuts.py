@@ -47,6 +47,7 @@ async def _joined_at_4(host: Host, session: int) -> Owner:
     return owner
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(8, 20))
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_what_was_cut_stays_cut_when_the_power_goes_after_the_copy_has_joined(number: int, seed: int) -> None:
@@ -60,6 +61,7 @@ def test_what_was_cut_stays_cut_when_the_power_goes_after_the_copy_has_joined(nu
     simulate(script, seed=seed, may_fail=(PolonaiseError,))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(8, 20))
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_what_is_acknowledged_after_such_a_cut_lasts(number: int, seed: int) -> None:
@@ -79,6 +81,7 @@ def test_what_is_acknowledged_after_such_a_cut_lasts(number: int, seed: int) -> 
     simulate(script, seed=seed, may_fail=(PolonaiseError,))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("number", range(2, 12))
 @pytest.mark.parametrize("appended", [0, 6])

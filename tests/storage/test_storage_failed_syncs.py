@@ -25,6 +25,7 @@ async def _end_its_life(node: Node, how: str) -> None:
         await node.restart(power_loss=how == "power loss")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("then", ["goes on", "crash", "power loss"])
 def test_a_copy_tells_what_it_had_synced_and_takes_the_next_session_by_itself(then: str, seed: int) -> None:

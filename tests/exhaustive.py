@@ -1,0 +1,101 @@
+"""Runs a part of the exhaustive tests: those marked so are many of one kind, and another part is drawn by each commit.
+
+`--sample 6` keeps one of six of each such test function, at least one, and those about modules that the last commits
+or the work under way has changed. Without it all run. Which part it is follows from a seed, which is told at the end:
+`POLONAISE_SAMPLE` or `--sample-seed` has the same part run again.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections import defaultdict
+from datetime import UTC, datetime
+from math import ceil
+from pathlib import Path
+from typing import Any, Final
+from zlib import crc32
+
+import pytest
+
+VARIABLE: Final = "POLONAISE_SAMPLE"
+MARK: Final = "exhaustive"
+COMMITS: Final = 10
+"""What these last ones have changed is not left to chance."""
+ROOT: Final = Path(__file__).parents[1]
+
+
+@pytest.hookimpl
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("polonaise")
+    group.addoption("--sample", type=int, default=1, metavar="N", help="run one of N of the exhaustive tests")
+    group.addoption(
+        "--sample-seed",
+        default=os.environ.get(VARIABLE) or None,
+        metavar="SEED",
+        help=f"which of them: any text; by default ${VARIABLE}, else what the commit is called",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers are given the options as they are then, so that all of them draw the same part."""
+    if config.option.sample < 1:
+        raise pytest.UsageError("--sample takes a number from 1 on")
+    if config.option.sample > 1 and config.option.sample_seed is None:
+        # Where there is no git, the day changes by itself, too.
+        config.option.sample_seed = _git("rev-parse", "--short=8", "HEAD") or datetime.now(UTC).date().isoformat()
+
+
+@pytest.hookimpl(trylast=True)  # of those that are left for other reasons
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    one_of = config.option.sample
+    if one_of == 1:
+        return
+    families: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    changed = _changed_modules()
+    for item in items:
+        mark = item.get_closest_marker(MARK)
+        if mark and not changed.intersection(mark.args):
+            families[item.nodeid.partition("[")[0]].append(item)
+    left_out = {
+        item for members in families.values() for item in left_out_of(members, one_of, config.option.sample_seed)
+    }
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def left_out_of(members: list[Any], one_of: int, seed: str) -> list[Any]:
+    """What does not run of the instances of one test function: all but one of `one_of`, and but one at least."""
+    drawn = sorted(members, key=lambda member: (crc32(f"{seed} {member.nodeid}".encode()), member.nodeid))
+    return drawn[ceil(len(members) / one_of) :]
+
+
+@pytest.hookimpl
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if config.option.sample > 1:
+        seed = config.option.sample_seed
+        terminalreporter.write_line(
+            f"of the exhaustive tests 1 of {config.option.sample} ran: {VARIABLE}={seed} has the same ones run again, "
+            "`make nightly` all of them"
+        )
+
+
+def _changed_modules() -> set[str]:
+    """The modules of the library that the last commits have changed, and those that are changed now."""
+    changed = _git("diff", "--name-only", f"HEAD~{COMMITS}", "--", "src")  # nothing in a shallow clone
+    return {
+        path.removeprefix("src/").removesuffix(".py").replace("/", ".")
+        for path in changed.splitlines()
+        if path.endswith(".py")
+    }
+
+
+def _git(*arguments: str) -> str:
+    """What git says, or nothing where it says nothing: not installed, no clone, or not so long a history."""
+    try:
+        done = subprocess.run(("git", *arguments), cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

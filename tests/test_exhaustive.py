@@ -1,0 +1,88 @@
+"""Of exhaustive tests a part runs that follows from a seed, and all of them where nobody asks for a part."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import exhaustive
+from rigs.programs import run_python
+
+TESTS = Path(__file__).parent
+FAMILY = [SimpleNamespace(nodeid=f"tests/test_it.py::test_it[{number}]") for number in range(20)]
+
+PROGRAM = """
+import pytest
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", range(12))
+def test_drawn(number): print(f"ran-{number}-")
+@pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.exhaustive("polonaise.log.tail")), 1])
+def test_few(number): print(f"few-{number}-")
+@pytest.mark.parametrize("number", range(7))
+def test_other(number): print(f"other-{number}-")
+"""
+
+
+def runs(one_of: int, seed: str) -> set[str]:
+    left_out = [each.nodeid for each in exhaustive.left_out_of(FAMILY, one_of, seed)]
+    return {each.nodeid for each in FAMILY} - set(left_out)
+
+
+@pytest.mark.parametrize(("one_of", "count"), [(1, 20), (2, 10), (6, 4), (19, 2), (100, 1)])
+def test_one_of_so_many_runs_and_one_at_least(one_of: int, count: int) -> None:
+    assert len(runs(one_of, "seed")) == count
+
+
+def test_the_same_seed_draws_the_same_and_others_come_to_each_in_the_end() -> None:
+    assert runs(6, "seed") == runs(6, "seed")
+    assert set.union(*(runs(6, str(seed)) for seed in range(40))) == runs(1, "")
+
+
+def test_modules_are_named_by_the_files_that_the_last_commits_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "src/polonaise/log/tail.py\nsrc/polonaise/py.typed"
+    monkeypatch.setattr(exhaustive, "_git", lambda *arguments: told)
+    assert exhaustive._changed_modules() == {"polonaise.log.tail"}
+
+
+def test_without_git_the_day_is_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_git(*arguments: object, **how: object) -> None:
+        raise FileNotFoundError("git")
+
+    monkeypatch.setattr(exhaustive.subprocess, "run", no_git)
+    config = SimpleNamespace(option=SimpleNamespace(sample=6, sample_seed=None))
+    exhaustive.pytest_configure(config)  # type: ignore[arg-type]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", config.option.sample_seed)
+
+
+def drawn(directory: Path, *options: str, **environment: str) -> tuple[set[str], subprocess.CompletedProcess[str]]:
+    """What of the program ran, and how that ended."""
+    (directory / "test_it.py").write_text(PROGRAM)
+    (directory / "pytest.ini").write_text(f"[pytest]\npythonpath={TESTS}\nmarkers=exhaustive\n")
+    command = ["-m", "pytest", "-p", "exhaustive", "-p", "no:cacheprovider", "-rA", *options, "test_it.py"]
+    done = run_python(*command, cwd=directory, environment=environment, within_s=None)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return set(re.findall(r"^((?:ran|few|other)-\d+)-", done.stdout, re.MULTILINE)), done
+
+
+OTHERS = {"few-1", *(f"other-{number}" for number in range(7))}
+
+
+@pytest.mark.slow
+def test_a_part_is_drawn_alike_in_all_processes_and_can_be_run_again(tmp_path: Path) -> None:
+    alone, told = drawn(tmp_path, "--sample", "4", "--sample-seed", "a")
+    assert alone >= OTHERS
+    assert len([each for each in alone if each.startswith("ran")]) == 3
+    assert "1 of 4 ran: POLONAISE_SAMPLE=a has the same ones run again" in told.stdout
+    assert drawn(tmp_path, "--sample", "4", "-n", "2", POLONAISE_SAMPLE="a")[0] == alone
+    assert any(drawn(tmp_path, "--sample", "4", POLONAISE_SAMPLE=seed)[0] != alone for seed in "bcd")
+
+
+@pytest.mark.slow
+def test_all_run_where_nobody_asks_for_a_part_whatever_the_seed(tmp_path: Path) -> None:
+    ran, told = drawn(tmp_path, POLONAISE_SAMPLE="a")
+    assert len(ran) == 12 + 2 + 7
+    assert "POLONAISE_SAMPLE" not in told.stdout
