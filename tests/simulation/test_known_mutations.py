@@ -258,6 +258,10 @@ FOUND_BY_TESTS = {
         "tests/player/test_sql_delivery.py"
         "::test_tables_that_are_renamed_under_way_are_waited_for_and_not_made[sqlite-gone0]"
     ),
+    "entry-refused-for-a-table-that-is-gone": (
+        "tests/player/test_sql_delivery.py"
+        "::test_tables_that_are_renamed_under_way_are_waited_for_and_not_made[sqlite-gone3]"
+    ),
     "target-begins-anew-beside-its-rows": (
         "tests/player/test_sql_delivery.py"
         "::test_a_memory_that_is_emptied_under_way_is_refused_while_rows_are_there[sqlite]"

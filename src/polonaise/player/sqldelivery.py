@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, Table, select, update
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from polonaise.applicationcode import OrdinaryErrors
 from polonaise.errors import BadOption, Closed, PolonaiseError, ViewUnavailable, ViewUnfit, invariant
@@ -333,7 +333,8 @@ class SqlDeliveryTarget:
     def _apply(self, writer: WriterConnection, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
         """Apply the batch in one SQL transaction, if that is what `judge` says to do.
 
-        If its entries can't be applied, nothing is changed, and that is told as the refusal of the first one.
+        If its entries can't be applied, nothing is changed, and that is told as the refusal of the first one. No entry
+        is refused for tables that are gone, or others by now: what is wrong with them is raised.
         """
         if not self._prepared:
             self._prepare(writer)
@@ -366,7 +367,11 @@ class SqlDeliveryTarget:
             # The library tells an application that it has ended the transaction after the application's own code, and
             # the database checks a deferred constraint when it commits.
             late = isinstance(error, BadOption) or (is_applied and isinstance(error, DBAPIError))
-            if trouble_in(error) is not None or not (error is refusal or late):
+            if trouble_in(error) is not None:
+                raise
+            if isinstance(error, SQLAlchemyError | TypeError | _Unreadable) and writer.usable:
+                self._prepare(writer)
+            if not (error is refusal or late):
                 raise
             return self._refusal(batch, error)
 
@@ -404,9 +409,13 @@ class SqlDeliveryTarget:
         except DBAPIError as error:
             if trouble_in(error) is not None:
                 raise
-            # Such as a table that was dropped: no entry is at fault.
-            raise ViewUnavailable(f"the target's own tables can't be read: {first_line(error)}") from error
+            # No entry is at fault.
+            raise _Unreadable(f"the target's own tables can't be read: {first_line(error)}") from error
         return fence, NO_TRANSACTION if kept_id is None else kept_id, kept_id is None
+
+
+class _Unreadable(ViewUnavailable):
+    """The target's own tables can't be read, as when one is gone: what is wrong with the tables says more."""
 
 
 class _FenceKept:

@@ -403,6 +403,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        begins = True\n",
         "P7: a target makes empty tables in the place of those that somebody has put aside",
     ),
+    "entry-refused-for-a-table-that-is-gone": Mutation(
+        "polonaise.player.sqldelivery",
+        "            if isinstance(error, SQLAlchemyError | TypeError | _Unreadable) and writer.usable:\n",
+        "            if False:\n",
+        "P7: a target whose table is gone refuses entry after entry for it, and says nowhere what to do",
+    ),
     "target-begins-anew-beside-its-rows": Mutation(
         "polonaise.player.sqldelivery",
         "            if is_first and self._answered and (held or not self._tables()):\n",
