@@ -318,6 +318,30 @@ def test_a_tail_of_a_copy_that_was_late_is_taken_only_if_the_copy_is_named() -> 
 
 
 @in_a_town
+async def test_a_copy_that_missed_an_earlier_reset_proves_nothing_of_what_that_has_given_up(town: Town) -> None:
+    await town.append(*(b"%d" % n for n in range(5)))
+    survivor, wiped, missed = town.cluster.storage
+    served = town.server.partitions[0]
+    assert served.owner.session is not None
+    for number in (0, 2):
+        await served.reader.ask(town.name(number), Confirm(served.owner.session.id, 4))
+    held_down(missed)
+    held_down(wiped, wiped=True)
+    wiped.let_up()
+    await wait_until(lambda: len(health(town).get("held", {})) == 2)
+    assert (await reset(town, 1, town.name(0))).carried_out
+    held_down(survivor)
+    held_down(wiped, wiped=True)
+    wiped.let_up()
+    missed.let_up()
+    await wait_until(lambda: len(health(town).get("held", {})) == 2)
+    found = await state(town)
+    assert {copy.name: (copy.last, copy.proved) for copy in found.copies}[town.name(2)] == (4, 1)
+    with pytest.raises(HeadNotReset, match="with --from"):
+        decision(found, 4, None, 0)
+
+
+@in_a_town
 async def test_the_log_goes_on_from_the_tail_of_a_late_copy_that_was_named(town: Town) -> None:
     await town.append(b"1", b"2")
     late, *others = town.cluster.storage

@@ -181,6 +181,10 @@ FOUND_BY_TESTS = {
         "tests/server/protocol/test_head_reset.py"
         "::test_a_source_that_was_not_cut_for_an_earlier_reset_shares_no_more_than_that_has_left"
     ),
+    "missed-reset-shown-as-proof": (
+        "tests/server/test_reset_head.py"
+        "::test_a_copy_that_missed_an_earlier_reset_proves_nothing_of_what_that_has_given_up"
+    ),
     "source-of-a-reset-forgets-nothing": (
         "tests/server/test_reset_head.py"
         "::test_the_source_of_a_reset_that_is_withdrawn_knows_no_more_than_an_earlier_reset_has_left[1-False]"

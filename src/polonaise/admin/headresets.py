@@ -16,7 +16,7 @@ from polonaise.coordination import Coordinator
 from polonaise.coordination.values import HeadReset, Owner, PartitionValue, Versioned
 from polonaise.errors import CoordinatorUnavailable, DeadlineExceeded, HeadNotReset, HistoryTrimmed, PolonaiseError
 from polonaise.host import Host
-from polonaise.server.protocol.headreset import RESETS_MAX, carried_out, no_batch_ends
+from polonaise.server.protocol.headreset import RESETS_MAX, carried_out, no_batch_ends, still_confirmed
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, SessionId, StorageId, TransactionId
 from polonaise.wire.messages import (
     BATCHES_VERSION,
@@ -47,7 +47,7 @@ class HeldCopy:
     last: TransactionId
     """The last id that it holds and that can be believed to be as it was written; NO_TRANSACTION for none."""
     confirmed: TransactionId
-    """The id up to which an owner has told it that its copy is the log."""
+    """The id up to which an owner has told it that its copy is the log, and no reset has given that up since."""
     joined: SessionId
     """The replica's joined session, which is the last that it was made clean for; NO_SESSION for none."""
     took_part: bool
@@ -150,7 +150,8 @@ def _copy(name: StorageId, value: PartitionValue, answer: dict[str, Any]) -> Hel
     # One that was made clean for a reset that was not carried out yet took part in nothing that was engaged.
     if value.resets and NO_SESSION != value.resets[-1].begun <= answer["joined"]:
         took_part = False
-    return HeldCopy(name, last, answer["confirmed"], answer["joined"], took_part)
+    confirmed = still_confirmed(value, answer["joined"], answer["confirmed"])
+    return HeldCopy(name, last, confirmed, answer["joined"], took_part)
 
 
 def decision(state: HeadState, to: TransactionId, source: StorageId | None, asked_us: int) -> HeadReset:

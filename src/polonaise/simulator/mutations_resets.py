@@ -12,8 +12,8 @@ _OWNER: Final = "polonaise.server.protocol.owner"
 RESET_MUTATIONS: Final[dict[str, Mutation]] = {
     "given-up-tail-believed": Mutation(
         _DECISIONS,
-        "    return replace(answer, confirmed=min(answer.confirmed, *missed)) if missed else answer\n",
-        "    return answer\n",
+        "    return min([confirmed, *(reset.certain for reset in carried_out(value) if reset.session > joined)])\n",
+        "    return confirmed\n",
         "P4, P11: the marks of a replica that comes back are believed above the reset",
     ),
     "cut-for-a-reset-not-noted": Mutation(
@@ -39,6 +39,12 @@ RESET_MUTATIONS: Final[dict[str, Mutation]] = {
         "    earlier = [each for each in carried_out(value) if each.session < reset.session and each.to >= reset.to]\n",
         "    earlier: list[HeadReset] = []\n",
         "P13: a reset that gives up the record of an earlier one does not tell of that",
+    ),
+    "missed-reset-shown-as-proof": Mutation(
+        "polonaise.admin.headresets",
+        '    confirmed = still_confirmed(value, answer["joined"], answer["confirmed"])\n',
+        '    confirmed = answer["confirmed"]\n',
+        "P13: an operator is shown as proved what an earlier reset has given up, and it is taken for the log unasked",
     ),
     "reset-within-a-batch-written-down": Mutation(
         "polonaise.admin.headresets",

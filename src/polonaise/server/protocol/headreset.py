@@ -103,11 +103,16 @@ def corrected(value: PartitionValue, answer: ReplicaAnswer) -> ReplicaAnswer:
     only up to the reset's `certain` id. A copy that was made clean for a reset that is begun and not carried out counts
     as one that took part in nothing.
     """
-    missed = [reset.certain for reset in carried_out(value) if reset.session > answer.joined]
+    answer = replace(answer, confirmed=still_confirmed(value, answer.joined, answer.confirmed))
     asked = pending(value)
     if asked is not None and NO_SESSION != asked.begun <= answer.joined:
         answer = replace(answer, joined=NO_SESSION)
-    return replace(answer, confirmed=min(answer.confirmed, *missed)) if missed else answer
+    return answer
+
+
+def still_confirmed(value: PartitionValue, joined: SessionId, confirmed: TransactionId) -> TransactionId:
+    """Return what is left of a copy's confirmed mark by the resets that it was not cut for; `joined` is its session."""
+    return min([confirmed, *(reset.certain for reset in carried_out(value) if reset.session > joined)])
 
 
 def corrected_known(value: PartitionValue, known: Known) -> Known:
