@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,31 +16,11 @@ from polonaise.fragments.history import FragmentHistory, HistorySettings
 from polonaise.fragments.mark import put_mark
 from polonaise.fragments.objects import fragments_of, looked_at, verified
 from polonaise.fragments.protocol.coverage import BatchEnd
-from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import ObstoreStore
 from polonaise.log.batch import Batch
-from rigs.fragments import KEY, PARTITION, batches_of, named_fragment
+from rigs.fragments import KEY, PARTITION, batches_of
+from rigs.lives import FIRST, SECOND, put
 from rigs.trimmed import Cluster, archived, contents, fill
-
-EACH = 4
-"""The transactions of each batch."""
-
-
-def life(name: bytes, begun: list[Batch], count: int) -> list[Batch]:
-    """Return `begun`, and so many batches more that only this life of the log has."""
-    plan: list[Any] = [([(1, 2, n, 0, name, -1, []) for n in range(EACH)], 3, 4, 1_000_000, False, False)] * count
-    last, crc = (begun[-1].last, begun[-1].crc) if begun else (-1, 0)
-    return begun + batches_of(plan, last + 1, crc)
-
-
-BEGUN = life(b"both", [], 2)
-FIRST, SECOND = life(b"first", BEGUN, 12), life(b"second", BEGUN, 12)
-
-
-async def put(store: ObstoreStore, batches: list[Batch]) -> FragmentName:
-    name, raw = named_fragment(batches)
-    await store.put_if_absent(name.path, raw)
-    return name
 
 
 async def facts_of(store: ObstoreStore) -> list[FragmentFacts]:
@@ -80,7 +59,9 @@ async def test_fragments_that_overlap_and_differ_are_named(
         await put(store, SECOND[start:stop])
     stray = await put(store, FIRST[slice(*others)])
     wrong = contradictions(await facts_of(store))
-    assert any(stray.path in each and f"hold different transactions of ids {overlap}" in each for each in wrong), wrong
+    told = [each.what for each in wrong]
+    assert any(stray.path in each and f"hold different transactions of ids {overlap}" in each for each in told), told
+    assert all(stray in (each.one, each.other) for each in wrong), wrong
     assert all("move those" in each for each in (await verify(store, PARTITION)).troubles)
 
 

@@ -226,6 +226,17 @@ FOUND_BY_TESTS = {
     "other-life-of-the-log-read": (
         "tests/fragments/test_contradicting_fragments.py::test_a_reader_follows_the_life_that_the_log_goes_on_from"
     ),
+    "lives-not-compared-by-queries": (
+        "tests/spark/test_two_lives_in_a_store.py::test_a_store_with_a_life_that_was_given_up_is_refused"
+    ),
+    "what-is-read-not-compared-with-its-neighbours": (
+        "tests/spark/test_two_lives_in_a_store.py"
+        "::test_a_fragment_of_the_other_life_in_place_of_a_missing_one_is_refused"
+    ),
+    "offset-told-before-lives-are-compared": (
+        "tests/spark/test_two_lives_in_a_store.py"
+        "::test_a_fragment_of_the_other_life_in_place_of_a_missing_one_is_refused"
+    ),
     "store-that-is-not-mounted-declared": (
         "tests/fragments/test_trimmed_log.py::test_a_store_that_lacks_what_was_trimmed_is_not_declared"
     ),

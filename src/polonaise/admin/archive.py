@@ -397,7 +397,7 @@ async def verify(store: ObjectStore, partition: PartitionId) -> StoreReport:
             report.damaged.append(name)
         except UnsupportedFormat as error:  # it may well be whole: nothing to be repaired
             report.wrong.append(error.text)
-    report.wrong += [f"{wrong}: {MOVE_OUT}" for wrong in contradictions(good)]
+    report.wrong += [f"{each.what}: {MOVE_OUT}" for each in contradictions(good)]
     names = [facts.name for facts in good]
     covered = cover(names, Span(0, max((name.last for name in names), default=NO_TRANSACTION)))
     report.holes = covered.holes

@@ -289,7 +289,7 @@ async def _survey(store: ObjectStore, how: HowToRestore) -> _Source:
         good = [await looked_at(store, name, size, ids[name]) for name, size in listed.items()]
         cluster_key = good[0].footer.cluster_key
         source = source or _Source(cluster_key)
-        wrong = contradictions(good)
+        wrong = [each.what for each in contradictions(good)]
         if cluster_key != source.cluster_key:
             wrong.append(f"the fragments of partition {number} are of another cluster than those before it")
         if wrong:

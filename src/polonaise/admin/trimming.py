@@ -117,8 +117,8 @@ async def _check_all(
         except (FragmentDamaged, UnsupportedFormat):
             continue
     if wrong := contradictions(good):
-        told = "; ".join(wrong)
-        concerned = [facts for facts in good if facts.name.path in told]
+        told = "; ".join(each.what for each in wrong)
+        concerned = [facts for facts in good if any(facts.name in (each.one, each.other) for each in wrong)]
         strays = [facts.name.path for facts in concerned if await _is_of_another_life(log, partition, facts)]
         which = f"; by their last batches {', '.join(strays)} are not" if strays else ""
         raise FragmentDamaged(f"nothing was trimmed: {told}: {MOVE_OUT}{which}")

@@ -6,7 +6,6 @@ before it, as far as both reach; and at the lower one of their last ids both hav
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -28,10 +27,38 @@ class FragmentFacts(NamedTuple):
     """
 
     def crc_at(self, id: TransactionId) -> int | None:
-        """Return the CRC of the batch that ends at this id, by the fragment; None if none ends there."""
+        """Return the CRC of the batch that ends at this id, by the fragment; None if none ends there.
+
+        The footer tells that of the fragment's last id, and of the one before its first. Any other has to be in `ends`.
+        """
         if id == self.footer.last:
             return self.footer.last_crc
         return self.footer.previous_crc if id == self.footer.first - 1 else self.ends[id]
+
+
+class Contradiction(NamedTuple):
+    """Two fragments that are not of one log."""
+
+    one: FragmentName
+    other: FragmentName
+    what: str
+    """What is wrong between them, in words that name both."""
+
+
+def beside_each(names: Iterable[FragmentName]) -> dict[FragmentName, list[FragmentName]]:
+    """Return for each fragment of a partition the others that it has to agree with: those that overlap it or meet it.
+
+    Takes time by the number of fragments and of such pairs.
+    """
+    found: dict[FragmentName, list[FragmentName]] = {name: [] for name in sorted(names)}
+    reaching: list[FragmentName] = []
+    for name, others in found.items():
+        reaching = [other for other in reaching if other.last >= name.first - 1]
+        for other in reaching:
+            others.append(other)
+            found[other].append(name)
+        reaching.append(name)
+    return found
 
 
 def ids_to_compare(names: Iterable[FragmentName]) -> dict[FragmentName, Collection[TransactionId]]:
@@ -39,39 +66,44 @@ def ids_to_compare(names: Iterable[FragmentName]) -> dict[FragmentName, Collecti
 
     Its own last id is left out: the footer has its CRC.
     """
-    listed = list(names)
-    lasts = sorted({name.last for name in listed})
-    return {name: lasts[bisect_left(lasts, name.first) : bisect_left(lasts, name.last)] for name in listed}
+    return {
+        name: sorted({other.last for other in others if name.first <= other.last < name.last})
+        for name, others in beside_each(names).items()
+    }
 
 
-def contradictions(good: Sequence[FragmentFacts]) -> list[str]:
-    """Return what is wrong between fragments of one partition, in words; `ids_to_compare` says what each has to know.
+def agree(one: FragmentFacts, other: FragmentFacts) -> bool:
+    """Whether two fragments that overlap or meet hold the same batch at the lower one of their last ids."""
+    at = min(one.name.last, other.name.last)
+    return one.crc_at(at) == other.crc_at(at)
+
+
+def contradictions(good: Sequence[FragmentFacts]) -> list[Contradiction]:
+    """Return what is wrong between fragments of one partition; `ids_to_compare` says what each has to know.
 
     That is: a fragment of another cluster than the first one, one whose first batch does not follow the last batch of a
-    fragment that ends right before it, or two that hold different batches of the same ids.
+    fragment that ends right before it, or two that hold different batches of the same ids. Of a fragment that does not
+    agree with several that end before it, one is named.
     """
-    wrong: list[str] = []
-    own: list[FragmentFacts] = []
+    wrong: list[Contradiction] = []
+    own: dict[FragmentName, FragmentFacts] = {}
     for facts in good:
         if facts.footer.cluster_key == good[0].footer.cluster_key:
-            own.append(facts)
+            own[facts.name] = facts
         else:
-            wrong.append(f"{facts.name.path} belongs to another cluster than {good[0].name.path}")
-    ending = sorted(own, key=lambda each: each.name.last)
-    lasts = [each.name.last for each in ending]
-    for facts in own:
-        first, last = facts.name.first, facts.name.last
-        for other in ending[bisect_left(lasts, first - 1) : bisect_right(lasts, last)]:
-            if other is facts or facts.crc_at(other.name.last) == other.footer.last_crc:
+            what = f"{facts.name.path} belongs to another cluster than {good[0].name.path}"
+            wrong.append(Contradiction(facts.name, good[0].name, what))
+    for name, others in beside_each(own).items():
+        for other in sorted(others, key=lambda each: (each.last, each)):
+            if (other.last, other) > (name.last, name):  # it is told of that one
+                break
+            if agree(own[name], own[other]):
                 continue
-            if other.name.last < first:
-                wrong.append(f"{facts.name.path} does not follow the batch that ends at {first - 1}")
-            elif last > other.name.last or facts.name < other.name:  # else it is told of the other one
-                both = max(first, other.name.first), other.name.last
-                wrong.append(
-                    f"{facts.name.path} and {other.name.path} hold different transactions of ids {both[0]} to {both[1]}"
-                )
+            if other.last < name.first:
+                what = f"{name.path} does not follow the batch that ends at {other.last}, in {other.path}"
             else:
-                continue
+                both = max(name.first, other.first), other.last
+                what = f"{name.path} and {other.path} hold different transactions of ids {both[0]} to {both[1]}"
+            wrong.append(Contradiction(name, other, what))
             break
     return wrong

@@ -28,7 +28,7 @@ from polonaise.errors import (
     UnsupportedFormat,
     WrongClusterKey,
 )
-from polonaise.fragments.agreement import MOVE_OUT
+from polonaise.fragments.agreement import MOVE_OUT, agree, beside_each
 from polonaise.fragments.groups import last_time_us_of_group, parts_for_ends, parts_for_group
 from polonaise.fragments.mark import MARK, is_marked
 from polonaise.fragments.objects import MEND, fragments_of, made_again, of_fragment
@@ -81,6 +81,8 @@ class _Listing:
     fragments: Mapping[FragmentName, int]
     at_s: float
     """When the listing was made, on the event loop's clock."""
+    beside: Mapping[FragmentName, Sequence[FragmentName]] | None = None
+    """The others that each fragment has to agree with; None before one was compared."""
     agreed_up_to: dict[FragmentName, TransactionId] = field(default_factory=dict)
     """The last id up to which fragments are of the log, of those that were compared with the others."""
     follows: BatchEnd | None = None
@@ -358,14 +360,15 @@ class FragmentHistory:
 
     async def _contradicting(self, opened: OpenFragment, listing: _Listing) -> FragmentName | None:
         """Return a fragment that overlaps this one, or meets it, and has another batch there; None if none does."""
-        name = opened.name
-        for other in listing.fragments:
-            if other == name or other.first - 1 > name.last or name.first - 1 > other.last:
-                continue
+        if listing.beside is None:
+            listing.beside = beside_each(listing.fragments)
+        for other in listing.beside[opened.name]:
+            last = min(opened.name.last, other.last)
             try:
                 beside = await self._open(other, listing.fragments[other])
-                last = min(name.last, other.last)
-                if await self._crc_at(beside, last) != await self._crc_at(opened, last):
+                for each in (opened, beside):
+                    await self._look_up(each, last)
+                if not agree(opened.facts, beside.facts):
                     return other
             except (FragmentDamaged, UnsupportedFormat, NotFound, WrongClusterKey):
                 continue  # what can't be used proves nothing about others
@@ -386,7 +389,8 @@ class FragmentHistory:
                     continue
                 try:
                     opened = await self._open(name, listing.fragments[name])
-                    if await self._crc_at(opened, at.last) != at.crc:
+                    await self._look_up(opened, at.last)
+                    if opened.facts.crc_at(at.last) != at.crc:
                         continue
                 except (FragmentDamaged, UnsupportedFormat, NotFound, WrongClusterKey):
                     continue
@@ -396,20 +400,17 @@ class FragmentHistory:
             else:
                 return
 
-    async def _crc_at(self, opened: OpenFragment, last: TransactionId) -> int | None:
-        """Return the CRC of the batch that ends at an id of a fragment, or right before it; None if none ends there."""
-        footer = opened.footer
-        if last in (footer.first - 1, footer.last):
-            return footer.last_crc if last == footer.last else footer.previous_crc
-        if last not in opened.ends:
-            number = bisect_right(opened.firsts, last) - 1
-            parts = {
-                part.start: await self._get(opened.name, part.start, part.stop - part.start)
-                for part in parts_for_ends(opened.metadata, number)
-            }
-            with of_fragment(opened.name):
-                opened.ends[last] = await asyncio.to_thread(decoded_end, opened, number, parts, last)
-        return opened.ends[last]
+    async def _look_up(self, opened: OpenFragment, last: TransactionId) -> None:
+        """Fetch what tells whether a batch ends at an id of a fragment, unless the footer does, or it is known."""
+        if last in opened.ends or not opened.footer.first <= last < opened.footer.last:
+            return
+        number = bisect_right(opened.firsts, last) - 1
+        parts = {
+            part.start: await self._get(opened.name, part.start, part.stop - part.start)
+            for part in parts_for_ends(opened.metadata, number)
+        }
+        with of_fragment(opened.name):
+            opened.ends[last] = await asyncio.to_thread(decoded_end, opened, number, parts, last)
 
     # ------------------------------------------------------------------ the scrub
 

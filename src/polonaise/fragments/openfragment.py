@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from polonaise.errors import FragmentDamaged
+from polonaise.fragments.agreement import FragmentFacts
 from polonaise.fragments.format import Footer, open_fragment
 from polonaise.fragments.groups import ends_in_group, first_of_group, group_batches, parts_for_group
 from polonaise.fragments.objects import of_fragment
@@ -34,6 +35,11 @@ class OpenFragment:
     """The CRC of the batch that ends at an id, None where none ends, for the ids that were looked up."""
     verified: bool = False
     """Whether all its bytes were read, and have the digest in its name."""
+
+    @property
+    def facts(self) -> FragmentFacts:
+        """What is compared of it with others, as far as it was looked up."""
+        return FragmentFacts(self.name, self.footer, self.ends)
 
 
 def opened_by_end(name: FragmentName, size: int, end: bytes, cluster_key: bytes) -> OpenFragment:

@@ -195,7 +195,7 @@ def _archived(
             troubles.append(f"{name.path} is of another cluster")
         else:
             good.append(facts)
-    troubles += contradictions(good)
+    troubles += [each.what for each in contradictions(good)]
     covered = cover([facts.name for facts in good], Span(0, committed))
     inner = [hole for hole in covered.holes if any(facts.name.first > hole.last for facts in good)]
     troubles += [f"no good fragment holds {hole.first} to {hole.last}" for hole in inner]

@@ -109,8 +109,8 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "overlapping-fragments-not-compared": Mutation(
         "polonaise.fragments.agreement",
-        "            if other is facts or facts.crc_at(other.name.last) == other.footer.last_crc:\n",
-        "            if other is facts or other.name.last >= first:\n",
+        "            if agree(own[name], own[other]):\n",
+        "            if agree(own[name], own[other]) or other.last >= name.first:\n",
         "P2: fragments of a life of the log that was given up count as well, for a trim and for a restore",
     ),
     "other-life-of-the-log-read": Mutation(
@@ -118,6 +118,24 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "            if other is None:\n",
         "            if other is not None or other is None:\n",
         "P2: what was trimmed is read from a fragment of a life of the log that was given up",
+    ),
+    "lives-not-compared-by-queries": Mutation(
+        "polonaise.spark.onelog",
+        "        if wrong := contradictions(facts):\n",
+        "        if wrong := contradictions(facts)[:0]:\n",
+        "P2: a query reads rows of a life of the log that was given up, by the names of its fragments",
+    ),
+    "what-is-read-not-compared-with-its-neighbours": Mutation(
+        "polonaise.spark.onelog",
+        " or name in read or other in read",
+        "",
+        "P2: a query reads a fragment of a life of the log that was given up in place of one that is missing",
+    ),
+    "offset-told-before-lives-are-compared": Mutation(
+        "polonaise.spark.streamreader",
+        "                history.check_read(partition, Span(starts[partition], end - 1))\n",
+        "                pass\n",
+        "P2: a stream's checkpoint goes up to ids of a life of the log that was given up",
     ),
     "store-that-is-not-mounted-declared": Mutation(
         "polonaise.admin.archive",

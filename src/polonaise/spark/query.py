@@ -155,12 +155,13 @@ def _spark_can_read(options: ReadOptions) -> bool:
 def _whole_fragments(history: QueryHistory, partition: PartitionId, span: Span) -> tuple[list[str], int]:
     """Return the files of the fragments that a range begins with, each wanted whole, and the first id after them.
 
-    Checks their footers: Spark's reader does not know which log a fragment has to be of.
+    Checks their footers, and that they are of one log: Spark's reader does not know which one that has to be.
     """
     assert history.store is not None
     files: list[str] = []
     following = span.first
     sizes = history.fragments(partition)
+    history.check_read(partition, span)
     for fragment, part in cover(sizes, span).pieces:
         if part.first != following or part != Span(fragment.first, fragment.last):
             break

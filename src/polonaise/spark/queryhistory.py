@@ -34,6 +34,7 @@ from polonaise.fragments.topicrecord import recorded_topics
 from polonaise.redaction import redacted
 from polonaise.spark import clusters, fragmentfiles
 from polonaise.spark.fragmentfiles import footer_from, key_in
+from polonaise.spark.onelog import OneLog
 from polonaise.spark.options import EARLIEST, FRAGMENTS, LATEST, STORAGE, Positions, ReadOptions, partitions_among
 from polonaise.spark.protocol.splits import Extent, Split, cold_extents, divide, rest_of
 from polonaise.spark.segmentfiles import SegmentFiles
@@ -56,6 +57,8 @@ class QueryHistory:
         self._options = options
         self._in_a_hurry = in_a_hurry
         self._listings: dict[str, dict[FragmentName, int]] = {}
+        self._of_one_log: dict[PartitionId, OneLog] = {}
+        """The partitions whose fragments were compared, as they are in `_listings`."""
 
     @cached_property
     def log(self) -> Log | None:
@@ -191,12 +194,27 @@ class QueryHistory:
         return clusters.wait(lambda: recorded_topics(store, key))
 
     def fragments(self, partition: PartitionId) -> dict[FragmentName, int]:
-        """Return the partition's fragments, with their sizes in bytes; none if the query names no store."""
+        """Return the partition's fragments, with their sizes in bytes; none if the query names no store.
+
+        Raises `HistoryIncomplete` if some overlap and are not of one log.
+        """
         if self.store is None:
             return {}
         if self.log is None and self.replica is None:
-            return {name: size for name, size in self._listing.items() if name.partition == partition}
-        return self._listed(partition_prefix(partition))
+            found = {name: size for name, size in self._listing.items() if name.partition == partition}
+        else:
+            found = self._listed(partition_prefix(partition))
+        if partition not in self._of_one_log:
+            comparing = OneLog(self.store, found)
+            comparing.check(self.cluster_key)
+            self._of_one_log[partition] = comparing
+        return found
+
+    def check_read(self, partition: PartitionId, span: Span) -> None:
+        """Raise `HistoryIncomplete` if fragments that hold these ids are not of one log with those around them."""
+        if self.store is not None:
+            pieces = cover(self.fragments(partition), span).pieces
+            self._of_one_log[partition].check(self.cluster_key, {piece.fragment for piece in pieces})
 
     def ends(self) -> dict[PartitionId, TransactionId]:
         """Return the next id of each partition that the query reads: the id after all that is committed.
@@ -228,6 +246,7 @@ class QueryHistory:
         if self.log is None:
             time.sleep(wait_s)
             self._listings.clear()
+            self._of_one_log.clear()
             vars(self).pop("cluster_key", None)  # the next listing may be of another store: the key goes with it
         else:
             try:
@@ -364,6 +383,7 @@ class QueryHistory:
         if self.store is not None:
             extents = cold_extents(self.fragments(partition), partition, span)
             self._check_fragment(extents)
+            self.check_read(partition, span)
         if self.replica is not None:
             return self._with_replica(self.replica, extents, partition, span)
         for rest in rest_of(extents, span):

@@ -96,6 +96,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         starts = {partition: next_ids.get(partition, 0) for partition in self._ends}
         reached = admitted(starts, self._ends, rows_max)
+        if history.log is None:
+            # Before an offset is told, which Spark plans again after a restart: ids of a life of the log that was given
+            # up may be none of the log's. Beside a log the ends are the log's own, and the plan is checked.
+            for partition, end in reached.items():
+                history.check_read(partition, Span(starts[partition], end - 1))
         return _offset(reached, _key_in(start))
 
     def _ends_after(
