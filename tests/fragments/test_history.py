@@ -51,6 +51,7 @@ class Store:
         self.fetched: list[tuple[str, int]] = []
         self.listed = 0
         self.hangs = False
+        self.history: FragmentHistory
 
     def __str__(self) -> str:
         return "the store"
@@ -262,6 +263,32 @@ async def test_of_two_refused_fragments_with_an_id_the_damaged_one_is_told_and_n
     ]  # fmt: skip
     with pytest.raises(FragmentDamaged):
         await history._holding(0, 30, dict(refused if gone_first else reversed(refused)))
+
+
+class Vanishing(Store):
+    """An object is removed as soon as it was read, and somebody else lists the store by then."""
+
+    vanishing = ""
+
+    async def get_range(self, path: str, offset: int, length: int) -> bytes:
+        raw = await super().get_range(path, offset, length)
+        if length == len(self.objects[path]) and path == self.vanishing:
+            del self.objects[path]
+            await self.history.covering(0, -1)
+        return raw
+
+
+async def test_a_fragment_that_is_gone_before_it_is_compared_is_missing_and_no_mistake() -> None:
+    store = Vanishing()
+    store.vanishing = store.put(LOG).path
+    store.history = history_of(store)
+    with pytest.raises(FragmentMissing, match="id 3 of partition 0"):
+        await store.history.read(0, 3, 179, 1)
+    assert not store.history.failed
+    store.put(LOG)
+    store.put(LOG[1:5])
+    assert (await store.history.read(0, 3, 179, 1))[0].first == 3, "another one holds it"
+    assert store.vanishing not in store.objects
 
 
 async def test_damage_in_one_partition_is_not_told_of_another(store: Store) -> None:

@@ -361,7 +361,9 @@ class FragmentHistory:
     async def _contradicting(self, opened: OpenFragment, listing: _Listing) -> FragmentName | None:
         """Return a fragment that overlaps this one, or meets it, and has another batch there; None if none does."""
         if listing.beside is None:
-            listing.beside = beside_each(listing.fragments)
+            listing.beside = await asyncio.to_thread(beside_each, listing.fragments)
+        if opened.name not in listing.beside:
+            raise NotFound(f"{opened.name.path} is gone: there is a listing without it by now")
         for other in listing.beside[opened.name]:
             last = min(opened.name.last, other.last)
             try:

@@ -127,8 +127,8 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "what-is-read-not-compared-with-its-neighbours": Mutation(
         "polonaise.spark.onelog",
-        " or name in read or other in read",
-        "",
+        "(*self._overlapping, *meeting)",
+        "self._overlapping",
         "P2: a query reads a fragment of a life of the log that was given up in place of one that is missing",
     ),
     "offset-told-before-lives-are-compared": Mutation(

@@ -16,61 +16,76 @@ from polonaise.fragments.objects import looked_at
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import ObstoreStore
 from polonaise.spark import clusters
+from polonaise.terms import PartitionId
 
 _READING_MAX: Final = 16
 """How many fragments are looked at at a time."""
 _TOLD_MAX: Final = 3
 """How many contradictions an error names."""
 
+_KEPT_MAX: Final = 256
+"""The number of partitions of stores of which a process keeps what it has compared."""
+
 _Pair: TypeAlias = tuple[FragmentName, FragmentName]
 
-_agreeing: dict[str, frozenset[_Pair]] = {}
-"""By a partition's folder in a store, the pairs of its fragments that were found to be of one log.
+_kept: dict[str, OneLog] = {}
+"""By a partition's folder in a store, what this process has compared there."""
 
-A name holds the digest of what it names, so that a pair is compared once in the life of a process.
-"""
+
+def one_log(store: ObstoreStore, partition: PartitionId, sizes: Mapping[FragmentName, int]) -> OneLog:
+    """Return what is known of a partition's fragments; `sizes` are all that the store has now, with sizes in bytes."""
+    folder = f"{store}/{partition}"
+    kept = _kept.pop(folder, None)
+    if kept is None or kept.store is not store or kept.sizes != sizes:
+        kept = OneLog(store, sizes, () if kept is None else kept.agreeing)
+    while len(_kept) >= _KEPT_MAX:
+        _kept.pop(next(iter(_kept)), None)
+    _kept[folder] = kept
+    return kept
 
 
 class OneLog:
     """The fragments of one partition in a store, by one listing: `check` compares those that have to agree."""
 
-    def __init__(self, store: ObstoreStore, sizes: Mapping[FragmentName, int]) -> None:
-        """`sizes` are the partition's fragments, with their sizes in bytes."""
-        self._store = store
-        self._sizes = sizes
-        self._pairs = [(name, other) for name, others in beside_each(sizes).items() for other in others if name < other]
+    def __init__(
+        self, store: ObstoreStore, sizes: Mapping[FragmentName, int], agreeing: Collection[_Pair] = ()
+    ) -> None:
+        """`agreeing` are pairs that were compared, by whatever listing: a name holds the digest of what it names."""
+        self.store = store
+        self.sizes = sizes
+        self.agreeing = {pair for pair in agreeing if pair[0] in sizes and pair[1] in sizes}
+        """The pairs of these fragments that were found to be of one log."""
+        self._beside = beside_each(sizes)
+        self._overlapping = [
+            (name, other)
+            for name, others in self._beside.items()
+            for other in others
+            if name < other and other.first <= name.last
+        ]
 
-    def check(self, cluster_key: bytes | None, read: Collection[FragmentName] = ()) -> None:
+    def check(self, cluster_key: bytes | None, read: Iterable[FragmentName] = ()) -> None:
         """Raise `HistoryIncomplete`, with their names, if fragments are not of one log.
 
-        Compares all that overlap, and those of `read` with what begins or ends right beside them. Only for pairs that
-        this process has not compared yet anything is read: a little of each fragment. One that can't be read, or that
-        has another cluster key, proves nothing about others; a task that is to read it refuses it.
+        Compares all that overlap, and those of `read` with what begins or ends right beside them, unless they were
+        compared before; a little of each fragment is read for that. One that can't be read, or that has another cluster
+        key, proves nothing about others; a task that is to read it refuses it.
         """
-        if not self._pairs:
-            return
-        folder = f"{self._store}/{self._pairs[0][0].partition}"
-        known = _agreeing.get(folder, frozenset())
-        due = {
-            (name, other) for name, other in self._pairs if other.first <= name.last or name in read or other in read
-        }
-        due -= known
+        meeting = ((min(name, other), max(name, other)) for name in read for other in self._beside[name])
+        due = {each for each in (*self._overlapping, *meeting) if each not in self.agreeing}
         if not due:
             return
-        names = {name for pair in due for name in pair}
+        names = {name for each in due for name in each}
         facts = [each for each in clusters.wait(lambda: self._looked_at(names)) if _is_of(each, cluster_key)]
         if wrong := contradictions(facts):
             told = "; ".join(each.what for each in wrong[:_TOLD_MAX])
             more = f" (and {len(wrong) - _TOLD_MAX} more)" if len(wrong) > _TOLD_MAX else ""
             raise HistoryIncomplete(
-                f"the fragments in {self._store} are not of one log: {told}{more}: {MOVE_OUT}; polonaise archive "
+                f"the fragments in {self.store} are not of one log: {told}{more}: {MOVE_OUT}; polonaise archive "
                 "verify STORE names all"
             )
         good = {each.name for each in facts}
-        found = {pair for pair in due if good.issuperset(pair)}
-        _agreeing[folder] = frozenset(
-            pair for pair in (*known, *found) if pair[0] in self._sizes and pair[1] in self._sizes
-        )
+        # Another set: a thread may be reading this one.
+        self.agreeing = self.agreeing | {each for each in due if good.issuperset(each)}
 
     async def _looked_at(self, names: Iterable[FragmentName]) -> Sequence[FragmentFacts]:
         """Return what is to be compared of these fragments, but for those that can't be read."""
@@ -80,7 +95,7 @@ class OneLog:
         async def look(name: FragmentName) -> FragmentFacts | None:
             async with limit:
                 try:
-                    return await looked_at(self._store, name, self._sizes[name], ids[name])
+                    return await looked_at(self.store, name, self.sizes[name], ids[name])
                 except (FragmentDamaged, UnsupportedFormat, NotFound):
                     return None
 

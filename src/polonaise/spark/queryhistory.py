@@ -34,7 +34,7 @@ from polonaise.fragments.topicrecord import recorded_topics
 from polonaise.redaction import redacted
 from polonaise.spark import clusters, fragmentfiles
 from polonaise.spark.fragmentfiles import footer_from, key_in
-from polonaise.spark.onelog import OneLog
+from polonaise.spark.onelog import OneLog, one_log
 from polonaise.spark.options import EARLIEST, FRAGMENTS, LATEST, STORAGE, Positions, ReadOptions, partitions_among
 from polonaise.spark.protocol.splits import Extent, Split, cold_extents, divide, rest_of
 from polonaise.spark.segmentfiles import SegmentFiles
@@ -205,16 +205,16 @@ class QueryHistory:
         else:
             found = self._listed(partition_prefix(partition))
         if partition not in self._of_one_log:
-            comparing = OneLog(self.store, found)
-            comparing.check(self.cluster_key)
-            self._of_one_log[partition] = comparing
+            compared = one_log(self.store, partition, found)
+            compared.check(self.cluster_key)
+            self._of_one_log[partition] = compared
         return found
 
     def check_read(self, partition: PartitionId, span: Span) -> None:
         """Raise `HistoryIncomplete` if fragments that hold these ids are not of one log with those around them."""
         if self.store is not None:
             pieces = cover(self.fragments(partition), span).pieces
-            self._of_one_log[partition].check(self.cluster_key, {piece.fragment for piece in pieces})
+            self._of_one_log[partition].check(self.cluster_key, [piece.fragment for piece in pieces])
 
     def ends(self) -> dict[PartitionId, TransactionId]:
         """Return the next id of each partition that the query reads: the id after all that is committed.
