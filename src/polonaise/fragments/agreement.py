@@ -36,7 +36,7 @@ class FragmentFacts(NamedTuple):
         return self.footer.previous_crc if id == self.footer.first - 1 else self.ends[id]
 
 
-class Contradiction(NamedTuple):
+class Disagreement(NamedTuple):
     """Two fragments that are not of one log."""
 
     one: FragmentName
@@ -78,21 +78,21 @@ def agree(one: FragmentFacts, other: FragmentFacts) -> bool:
     return one.crc_at(at) == other.crc_at(at)
 
 
-def contradictions(good: Sequence[FragmentFacts]) -> list[Contradiction]:
+def contradictions(good: Sequence[FragmentFacts]) -> list[Disagreement]:
     """Return what is wrong between fragments of one partition; `ids_to_compare` says what each has to know.
 
     That is: a fragment of another cluster than the first one, one whose first batch does not follow the last batch of a
     fragment that ends right before it, or two that hold different batches of the same ids. Of a fragment that does not
     agree with several that end before it, one is named.
     """
-    wrong: list[Contradiction] = []
+    wrong: list[Disagreement] = []
     own: dict[FragmentName, FragmentFacts] = {}
     for facts in good:
         if facts.footer.cluster_key == good[0].footer.cluster_key:
             own[facts.name] = facts
         else:
             what = f"{facts.name.path} belongs to another cluster than {good[0].name.path}"
-            wrong.append(Contradiction(facts.name, good[0].name, what))
+            wrong.append(Disagreement(facts.name, good[0].name, what))
     for name, others in beside_each(own).items():
         for other in sorted(others, key=lambda each: (each.last, each)):
             if (other.last, other) > (name.last, name):  # it is told of that one
@@ -104,6 +104,6 @@ def contradictions(good: Sequence[FragmentFacts]) -> list[Contradiction]:
             else:
                 both = max(name.first, other.first), other.last
                 what = f"{name.path} and {other.path} hold different transactions of ids {both[0]} to {both[1]}"
-            wrong.append(Contradiction(name, other, what))
+            wrong.append(Disagreement(name, other, what))
             break
     return wrong
