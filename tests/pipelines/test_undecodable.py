@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -13,7 +14,8 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 
-from polonaise.errors import BadOption, BodyUndecodable
+from polonaise.errors import BadOption, BodyUndecodable, ViewUnfit
+from polonaise.pipelines import deltatarget
 from polonaise.pipelines.audit import audit_table
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import definition_of
@@ -23,6 +25,7 @@ from polonaise.pipelines.views import follow, rebuild, update
 from polonaise.pipelines.viewsource import UndecodablePolicy, policy_of
 from polonaise.views.rowstatements import RowStatements
 from rigs import tableviews
+from rigs.databases import execute
 from rigs.programs import run_polonaise
 from rigs.tableviews import COUNT, READ, balances, bank_log, changes, expected_balances, expected_changes, rows_in
 
@@ -114,6 +117,28 @@ def test_a_rebuild_that_leaves_them_out_has_no_older_letters(
         assert letters_in(table, changes) == []
     except FileNotFoundError:
         assert table.startswith("parquet:")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table", ["delta", "sqlite"], indirect=True)
+def test_letters_that_are_gone_alone_are_not_begun_anew_in_silence(
+    spark: SparkSession, log: Log, address: str, table: str
+) -> None:
+    update(spark, address, changes, table, on_undecodable="table")
+    kind, _, place = table.partition(":")
+    if kind == "delta":
+        shutil.rmtree(Path(place) / deltatarget.LETTERS)
+    else:
+        execute(table, f"DROP TABLE {changes.name}_undecodable")
+    for policy in ("table", "skip", "table"):
+        log.append(WORSE, 1).result(timeout=30)
+        if policy == "skip":
+            update(spark, address, changes, table, on_undecodable=policy)
+            continue
+        with pytest.raises(ViewUnfit, match=r"_undecodable was there and is gone.*--rebuild"):
+            update(spark, address, changes, table, on_undecodable=policy)
+    rebuild(spark, address, changes, table, on_undecodable="table")
+    assert letters_in(table, changes) == [*LETTERS, *((1, COUNT + more, 0, WORSE) for more in (1, 2, 3))]
 
 
 class Killed(BaseException):

@@ -497,6 +497,13 @@ FOUND_BY_TESTS = {
     "table-of-a-target-made-anew": (
         "tests/player/test_sql_delivery.py::test_one_of_the_targets_tables_that_is_gone_alone_is_not_made_anew[sqlite]"
     ),
+    "table-of-letters-made-anew": (
+        "tests/views/test_tables_found.py"
+        "::test_a_table_of_what_was_left_out_that_is_gone_is_not_made_anew_in_silence[sqlite-undecodable]"
+    ),
+    "letters-of-delta-made-anew": (
+        "tests/pipelines/test_undecodable.py::test_letters_that_are_gone_alone_are_not_begun_anew_in_silence[delta]"
+    ),
     "pipeline-s-table-made-anew": (
         "tests/views/test_tables_found.py::test_a_table_that_is_gone_is_not_made_anew_beside_its_marks[sqlite]"
     ),

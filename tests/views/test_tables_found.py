@@ -117,6 +117,35 @@ def test_a_table_that_is_gone_is_not_made_anew_beside_its_marks(url: str) -> Non
     assert rows(url) == [(1, 5)]
 
 
+@pytest.mark.parametrize("gone", ["undecodable", "refused"])
+def test_a_table_of_what_was_left_out_that_is_gone_is_not_made_anew_in_silence(url: str, gone: str) -> None:
+    """It would lack what was left out before, which only a rebuild brings again."""
+    with prepared(url) as table:
+        assert table.merge(one(1, 5), {}, {0: 3}, list, list)
+        execute(url, f"DROP TABLE sums_{gone}")
+        assert table.merge(one(1, 1), {0: 3}, {0: 4}), "nothing goes there"
+        for _ in range(2):
+            with pytest.raises(ViewUnfit, match=f"table sums_{gone} was there and is gone.*--rebuild"):
+                table.merge(one(1, 6), {0: 4}, {0: 5}, list, list)
+        assert rows(url) == [(1, 6)]
+        assert table.replace(one(1, 6), {0: 4}, {0: 4}, list, list), "a rebuild makes all of it"
+        execute(url, f"DROP TABLE sums_{gone}")
+        with pytest.raises(ViewUnfit) as raised:
+            table.merge(one(1, 6), {0: 4}, {0: 5}, list, list)
+        execute(url, raised.value.text.rpartition(": ")[2])
+        assert table.merge(one(1, 6), {0: 4}, {0: 5}, list, list), "as the statement says that the error ends with"
+
+
+def test_a_table_of_what_was_left_out_is_missed_if_an_earlier_version_made_it(url: str) -> None:
+    with prepared(url) as table:
+        assert table.merge(one(1, 5), {}, {0: 3}, list)
+        change(url, "DELETE FROM {} WHERE {} < 0", "sums_definition", "number")
+        assert table.merge(one(1, 5), {0: 3}, {0: 4}, list)
+        execute(url, "DROP TABLE sums_undecodable")
+        with pytest.raises(ViewUnfit, match="table sums_undecodable was there and is gone"):
+            table.merge(one(1, 6), {0: 4}, {0: 5}, list)
+
+
 def test_marks_that_an_earlier_version_wrote_are_missed_once_they_were_met(url: str) -> None:
     with prepared(url) as table:
         assert table.merge(one(1, 5), {}, {0: 3, 1: 4})

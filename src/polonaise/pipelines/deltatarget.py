@@ -220,10 +220,19 @@ class DeltaTarget(DirectoryTarget):
 
         `counts` is the version of the dead letters' table that the view's table names, plus one; 0 for none. Later
         versions were left by a writer that died before it committed the view's table, and are taken back first. The
-        result is 0 if there is no table of dead letters.
+        result is 0 if there is no table of dead letters. Raises `ViewUnfit` for one that is gone, and would be made
+        anew without the letters of before.
         """
         directory = self._directory / LETTERS
         table = _opened(directory)
+        if table is None and counts and not replaces:
+            if letters is None:
+                return counts
+            raise ViewUnfit(
+                f"the Delta table of dead letters in {directory} was there and is gone: made anew, it would lack the "
+                "letters of before. Put it back, or rebuild the view (polonaise pipeline views --rebuild), which "
+                "brings all of it again"
+            )
         if table is not None and counts and table.version() != counts - 1:
             table.restore(counts - 1)
         if letters is not None:

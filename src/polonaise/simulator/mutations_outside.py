@@ -541,6 +541,18 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "",
         "P7: a table of a target that was lost alone is made anew, and lacks what was delivered to it",
     ),
+    "table-of-letters-made-anew": Mutation(
+        "polonaise.views.lostmarks",
+        "    if kept.was_made(db, left_out.number) and not has_table(db, left_out.table):\n",
+        "    if False:\n",
+        "P7: a table of dead letters that was lost is made anew in silence, without the letters of before",
+    ),
+    "letters-of-delta-made-anew": Mutation(
+        "polonaise.pipelines.deltatarget",
+        "        if table is None and counts and not replaces:\n",
+        "        if False:\n",
+        "P7: a Delta table of dead letters that was lost is made anew in silence, without the letters of before",
+    ),
     "pipeline-s-table-made-anew": Mutation(
         "polonaise.views.tables",
         "check_rows_kept(db, self._marks, [self._table], [self._kept.table]),\n",

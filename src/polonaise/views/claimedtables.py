@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from polonaise.errors import ViewUnfit
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
-from polonaise.views.columns import transactional_table
+from polonaise.views.columns import deletion, transactional_table
 from polonaise.views.columntypes import OTHER_NAME
 from polonaise.views.databaseerrors import Trouble, first_line, trouble_in
 from polonaise.views.fitness import check_tables, create_tables, has_table
@@ -172,9 +172,7 @@ class ClaimedTables:
 
     def _forget(self, db: Connection, numbers: Iterable[int]) -> str:
         """Return the statement that has these tables forgotten."""
-        names = db.dialect.identifier_preparer
-        given = ", ".join(map(str, sorted(numbers)))
-        return f"DELETE FROM {names.format_table(self.table)} WHERE {names.quote('partition')} IN ({given})"
+        return deletion(db, self.table.c.partition, numbers)
 
     def _claimed(self, db: Connection) -> set[int]:
         """Return the numbers of the claimed tables."""

@@ -6,6 +6,7 @@ and `x` with a blank for `x`, and one of PostgreSQL may order texts as a languag
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from sqlalchemy import Column, Connection, DateTime, LargeBinary, MetaData, String, Table, Text, event
@@ -43,6 +44,14 @@ def short_text(characters_max: int) -> TypeEngine[Any]:
     return String(characters_max).with_variant(
         postgresql.VARCHAR(characters_max, collation=POSTGRESQL_BYTES), POSTGRESQL
     )
+
+
+def deletion(db: Connection, column: Column[Any], numbers: Iterable[int]) -> str:
+    """Return the statement, for people to run, that deletes the rows with these numbers in the column."""
+    names = db.dialect.identifier_preparer
+    given = ", ".join(map(str, sorted(numbers)))
+    text = f"DELETE FROM {names.format_table(column.table)} WHERE {names.quote(column.name)} IN ({given})"
+    return text.replace("%%", "%")  # doubled for drivers, which take a single one for the place of a value
 
 
 def transactional_table(name: str, *columns: Column[Any], schema: str | None = None) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from sqlalchemy import BigInteger, Column, Connection, Integer, Table, inspect
 
@@ -20,6 +20,9 @@ class LeftOut:
     It is made by the first write that may bring something for it, even if it brings nothing.
     """
 
+    number: ClassVar[int]
+    """By which it is remembered, beside the definition, that it was made."""
+
     def __init__(self, table: Table) -> None:
         self.table = table
 
@@ -34,6 +37,8 @@ class LeftOut:
 
 class DeadLetters(LeftOut):
     """The dead-letter table of a view's table: bodies that could not be decoded into rows of that table."""
+
+    number = -1
 
     def __init__(self, table: str) -> None:
         super().__init__(
@@ -51,6 +56,8 @@ class DeadLetters(LeftOut):
 
 class RefusedRows(LeftOut):
     """The table of rows that the view's table can't hold, as JSON, each with the column that is to blame, and why."""
+
+    number = -2
 
     def __init__(self, table: str) -> None:
         super().__init__(

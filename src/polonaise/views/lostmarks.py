@@ -13,7 +13,9 @@ from sqlalchemy.exc import IntegrityError
 from polonaise.errors import ViewUnfit
 from polonaise.terms import NO_TRANSACTION, PartitionId
 from polonaise.views.claimedtables import ClaimedTables
+from polonaise.views.columns import deletion
 from polonaise.views.fitness import check_tables, has_table
+from polonaise.views.letters import LeftOut
 from polonaise.views.marks import DefinitionKept, Marks
 from polonaise.views.writerconnection import WriterConnection
 
@@ -68,6 +70,20 @@ def check_rows_made(db: Connection, table: Table, marks: Marks, kept: Definition
         "they are the view's, restore the three tables from a backup of one moment, or empty this one, "
         f"{_AGAIN}"
     )
+
+
+def check_left_out_kept(db: Connection, left_out: LeftOut, kept: DefinitionKept) -> None:
+    """Raise `ViewUnfit` if a table of what was left out is gone: made anew, it would lack what came before.
+
+    To be called before it is made.
+    """
+    # The table last: another process may make it, and commit that it did, meanwhile.
+    if kept.was_made(db, left_out.number) and not has_table(db, left_out.table):
+        raise ViewUnfit(
+            f"table {left_out.table.fullname} was there and is gone: made anew, it would lack what was left out "
+            "before. Put it back, or rebuild the view (polonaise pipeline views --rebuild), which brings all of it "
+            f"again. To go on with an empty one: {deletion(db, kept.table.c.number, [left_out.number])}"
+        )
 
 
 def holds_rows(db: Connection, table: Table) -> bool:

@@ -163,7 +163,7 @@ class DefinitionKept:
     """The view definition that produced a table's rows, in one row of a table.
 
     In further rows, which have no definition, the partitions whose rows are among these: one of them that has no mark
-    has lost it.
+    has lost it. And, by numbers below 0, the tables of what was left out that were made: one that is gone was lost.
     """
 
     def __init__(self, name: str) -> None:
@@ -216,6 +216,15 @@ class DefinitionKept:
         """Remember these partitions, in the transaction that moves their marks."""
         if rows := [{"number": _GIVEN + each, "definition": ""} for each in sorted(partitions)]:
             db.execute(self.table.insert(), rows)
+
+    def remember_made(self, db: Connection, number: int) -> None:
+        """Remember that the table of what was left out that has this number was made."""
+        if not self.was_made(db, number):
+            db.execute(self.table.insert(), {"number": number, "definition": ""})
+
+    def was_made(self, db: Connection, number: int) -> bool:
+        """Return whether the table of what was left out that has this number was made."""
+        return db.execute(select(self.table.c.number).where(self.table.c.number == number)).first() is not None
 
     def lost(self, db: Connection, marks: Marks) -> bool:
         """Return whether a partition was remembered that has no mark, or none that stands for anything."""

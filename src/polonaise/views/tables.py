@@ -47,7 +47,7 @@ from polonaise.views.databaseerrors import first_line
 from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE, check_names, folded
 from polonaise.views.fitness import check_key, check_key_texts, check_spelling, check_tables, create_tables
 from polonaise.views.letters import DeadLetters, RefusedRows
-from polonaise.views.lostmarks import check_rows_kept, check_rows_made
+from polonaise.views.lostmarks import check_left_out_kept, check_rows_kept, check_rows_made
 from polonaise.views.marks import DefinitionKept, Marks, first_row
 from polonaise.views.refusals import RowsRefused, raise_for_row
 from polonaise.views.retrying import DrivenAway, RetryingWriter
@@ -275,13 +275,16 @@ class MarkedTable:
             for chunk in awake(db, chunks()):
                 self._check_keys(chunk)
                 statements.write(db, self._table, statement, chunk)
-            for left_out, table in ((letters, self._letters.table), (refused, self._refused.table)):
-                for chunk in awake(db, left_out()) if left_out is not None else ():
-                    statements.write(db, table, table.insert(), chunk)
+            for left_out, beside in ((letters, self._letters), (refused, self._refused)):
+                if left_out is None:
+                    continue
+                self._kept.remember_made(db, beside.number)
+                for chunk in awake(db, left_out()):
+                    statements.write(db, beside.table, beside.table.insert(), chunk)
             return True
 
         while True:
-            self._make_ready(before, after, letters is not None, refused is not None)
+            self._make_ready(before, after, letters is not None, refused is not None, replaces)
             try:
                 self._tried("writing rows and marks", commit)
             except _Moved:
@@ -312,17 +315,20 @@ class MarkedTable:
         self._tried("writing rows and marks", lambda db: raise_for_row(db, error, sums, emptied=emptied))
         raise error
 
-    def _make_ready(self, before: MarkMap, after: MarkMap, letters: bool, refused: bool) -> None:
+    def _make_ready(self, before: MarkMap, after: MarkMap, letters: bool, refused: bool, replaces: bool) -> None:
         """Make the tables and the partitions' first marks that are missing."""
         if not self._prepared:
             self.prepare()
         for wanted, left_out, what in (
-            (letters, self._letters.table, "its dead-letter table"),
-            (refused, self._refused.table, "its table of refused rows"),
+            (letters, self._letters, "its dead-letter table"),
+            (refused, self._refused, "its table of refused rows"),
         ):
             if wanted:
-                self._made(f"making {what}", [left_out])
-                self._tried(f"looking at {what}", partial(check_tables, tables=[], own=[left_out]))
+                if not replaces:
+                    looking = partial(check_left_out_kept, left_out=left_out, kept=self._kept)
+                    self._tried(f"looking whether {what} is there", looking)
+                self._made(f"making {what}", [left_out.table])
+                self._tried(f"looking at {what}", partial(check_tables, tables=[], own=[left_out.table]))
         for partition in sorted(set(after) - set(before)):
             # If another process is quicker, the transaction finds out whether it has moved the marks, too.
             self._done("writing its first mark", partial(self._begin, partition))
