@@ -18,8 +18,8 @@ from polonaise.fragments.objects import fragments_of, looked_at, verified
 from polonaise.fragments.protocol.coverage import BatchEnd
 from polonaise.fragments.store import ObstoreStore
 from polonaise.log.batch import Batch
-from rigs.fragments import KEY, PARTITION, batches_of
-from rigs.lives import FIRST, SECOND, put
+from rigs.fragments import KEY, PARTITION, batches_of, flip
+from rigs.lives import EACH, FIRST, SECOND, put
 from rigs.trimmed import Cluster, archived, contents, fill
 
 
@@ -110,9 +110,57 @@ async def test_a_reader_follows_the_life_that_the_log_goes_on_from(stray: tuple[
     assert read[:12] == [bytes(batch.view) for batch in SECOND[:12]]
     with pytest.raises(FragmentDamaged, match=f"{name.digest}.*contradict each other.*move those"):
         await read_all(FragmentHistory(store, KEY), held.first - 1, None)
-    # By time as well: the other life's batches are earlier and later than these.
-    (batch,) = await history.read(PARTITION, 0, held.first - 1, 1, 1_000_000, lambda: told(held))
-    assert bytes(batch.view) == bytes(SECOND[0].view)
+    # By time as well, with however many batches in a row group: those of the other life are earlier and later.
+    for batch in SECOND[:12]:
+        for again in (history, FragmentHistory(store, KEY)):
+            found = await again.read(PARTITION, 0, held.first - 1, 1, batch.commit_time_us, lambda: told(held))
+            assert [bytes(each.view) for each in found] == [bytes(batch.view)]
+    assert not await history.read(PARTITION, 0, 55, 1, held.commit_time_us, lambda: told(held))
+
+
+@pytest.mark.parametrize("stray", [(2, 8), (2, 14), (0, 14), (6, 9)])
+async def test_a_reader_follows_on_when_the_log_holds_less_than_before(
+    stray: tuple[int, int], store: ObstoreStore
+) -> None:
+    await put_mark(store, KEY)
+    for start, stop in ((0, 2), (2, 14)):
+        await put(store, SECOND[start:stop])
+    await put(store, FIRST[slice(*stray)])
+    history = FragmentHistory(store, KEY)
+    for held in (SECOND[4], SECOND[8], SECOND[3], SECOND[13]):  # replicas hold it from different ids on
+        read = await read_all(history, held.first - 1, await told(held))
+        assert read[: held.first // EACH] == [bytes(batch.view) for batch in SECOND[: held.first // EACH]]
+
+
+async def test_a_fragment_is_not_believed_where_the_one_that_would_contradict_it_is_damaged(
+    store: ObstoreStore,
+) -> None:
+    await put_mark(store, KEY)
+    own = [await put(store, SECOND[start:stop]) for start, stop in ((0, 2), (2, 5))]
+    stray = await put(store, FIRST[2:5])
+    await flip(store, own[1], -20)
+    held = await told(SECOND[5])
+    for follows in (None, held):
+        with pytest.raises(FragmentDamaged, match=own[1].digest):
+            await read_all(FragmentHistory(store, KEY), held.last, follows)
+    await store.delete(stray.path)
+    same = await put(store, SECOND[1:5])
+    read = await read_all(FragmentHistory(store, KEY), held.last, held)
+    assert read[:5] == [bytes(batch.view) for batch in SECOND[:5]], same.path
+
+
+async def test_a_search_by_time_passes_over_nothing_that_only_another_life_s_fragment_holds(
+    store: ObstoreStore,
+) -> None:
+    await put_mark(store, KEY)
+    await put(store, SECOND[2:14])
+    stray = await put(store, FIRST[:14])  # the first two batches are of both
+    held = await told(SECOND[12])
+    history = FragmentHistory(store, KEY)
+    assert (await read_all(history, held.last, held))[:12] == [bytes(batch.view) for batch in SECOND[:12]]
+    for batch in SECOND[2:12]:
+        with pytest.raises(FragmentDamaged, match=stray.digest):
+            await history.read(PARTITION, 0, held.last, 1, batch.commit_time_us, lambda: told(SECOND[12]))
 
 
 async def told(held: Batch) -> BatchEnd:

@@ -14,11 +14,14 @@ from rigs.fragments import KEY, PARTITION, batches_of, named_fragment
 
 EACH = 4
 """The transactions of each batch."""
+TIME_US = 1_000_000
+"""So many microseconds are between two batches, of whichever life."""
 
 
 def life(name: bytes, begun: list[Batch], count: int, partition: int = PARTITION) -> list[Batch]:
     """Return `begun`, and so many batches more that only this life of the log has."""
-    plan: list[Any] = [([(1, 2, n, 0, name, -1, []) for n in range(EACH)], 3, 4, 1_000_000, False, False)] * count
+    rows = [(1, 2, n, 0, name, -1, []) for n in range(EACH)]
+    plan: list[Any] = [(rows, 3, 4, TIME_US * (len(begun) + n), False, False) for n in range(1, count + 1)]
     last, crc = (begun[-1].last, begun[-1].crc) if begun else (-1, 0)
     return begun + batches_of(plan, last + 1, crc, partition=partition)
 

@@ -215,21 +215,40 @@ def test_one_slow_replica_keeps_no_reader_waiting_longer() -> None:
 class TrimmedReplica(Link):
     """Of 5 and what comes after it; tells from where it was asked."""
 
+    tells_first = True
+
     async def ask_bulk(self, request: Any, partition: int, deadline_s: float | None = None) -> Any:
         if request.first <= 4:
-            raise HistoryTrimmed("ids below 5 were trimmed from the storage node")
+            raise HistoryTrimmed("ids below 5 were trimmed from the storage node", 5 if self.tells_first else 0)
         return Batches(10, payload=[b"from %d" % request.first])
 
 
-def trimmed_owner(history: Any) -> Owner:
+def trimmed_owner(history: Any, *, tells_first: bool = True) -> Owner:
     owner = Owner({"a": None}, history)
-    owner.links["a"] = TrimmedReplica(None)
+    owner.links["a"] = replica = TrimmedReplica(None)
+    replica.tells_first = tells_first
     return owner
 
 
-def test_a_time_that_the_fragments_do_not_reach_is_sought_in_the_replicas_behind_them() -> None:
+def test_a_time_that_the_fragments_do_not_reach_is_sought_in_all_that_replicas_hold() -> None:
+    """What both hold may be another life's in fragments: they may have passed over what the log has there."""
     found = asyncio.run(reading(trimmed_owner(Fragments())).read_history(0, 10, 100, after_time_us=99))
+    assert bytes(found) == b"from 5"
+    found = asyncio.run(reading(trimmed_owner(Fragments())).read_history(6, 10, 100, after_time_us=99))
+    assert bytes(found) == b"from 6"
+
+
+def test_a_time_is_sought_behind_the_fragments_in_replicas_that_do_not_say_what_they_hold() -> None:
+    owner = trimmed_owner(Fragments(), tells_first=False)
+    found = asyncio.run(reading(owner).read_history(0, 10, 100, after_time_us=99))
     assert bytes(found) == b"from 7"
+
+
+def test_what_is_trimmed_while_a_time_is_sought_passes() -> None:
+    owner = trimmed_owner(Fragments())
+    owner.links["a"] = Link(HistoryTrimmed("ids below 5 were trimmed from the storage node", 5))
+    with pytest.raises(PartitionNotReady, match=r"5 just now: .*trimmed"):
+        asyncio.run(reading(owner).read_history(0, 10, 100, after_time_us=99))
 
 
 def test_what_is_archived_while_a_time_is_sought_is_sought_in_the_replicas_too() -> None:
@@ -246,5 +265,5 @@ def test_what_is_archived_while_a_time_is_sought_is_sought_in_the_replicas_too()
         async def up_to(self, partition: int) -> int:
             return self.reached
 
-    found = asyncio.run(reading(trimmed_owner(Growing())).read_history(0, 10, 100, after_time_us=99))
+    found = asyncio.run(reading(trimmed_owner(Growing(), tells_first=False)).read_history(0, 10, 100, after_time_us=99))
     assert bytes(found) == b"from 7"

@@ -226,6 +226,22 @@ FOUND_BY_TESTS = {
     "other-life-of-the-log-read": (
         "tests/fragments/test_contradicting_fragments.py::test_a_reader_follows_the_life_that_the_log_goes_on_from"
     ),
+    "walk-over-fragments-not-begun-anew": (
+        "tests/fragments/test_contradicting_fragments.py"
+        "::test_a_reader_follows_on_when_the_log_holds_less_than_before"
+    ),
+    "doubt-about-damaged-fragments-ignored": (
+        "tests/fragments/test_contradicting_fragments.py"
+        "::test_a_fragment_is_not_believed_where_the_one_that_would_contradict_it_is_damaged"
+    ),
+    "search-by-time-believes-what-is-not-of-the-log": (
+        "tests/fragments/test_contradicting_fragments.py"
+        "::test_a_search_by_time_passes_over_nothing_that_only_another_life_s_fragment_holds"
+    ),
+    "read-by-time-goes-on-behind-the-archive": (
+        "tests/server/test_reading_history.py"
+        "::test_a_time_that_the_fragments_do_not_reach_is_sought_in_all_that_replicas_hold"
+    ),
     "lives-not-compared-by-queries": (
         "tests/spark/test_two_lives_in_a_store.py::test_a_store_with_a_life_that_was_given_up_is_refused"
     ),

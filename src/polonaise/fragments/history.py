@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from polonaise.errors import (
     FragmentDamaged,
@@ -85,14 +85,25 @@ class _Listing:
     """The others that each fragment has to agree with; None before one was compared."""
     agreed_up_to: dict[FragmentName, TransactionId] = field(default_factory=dict)
     """The last id up to which fragments are of the log, of those that were compared with the others."""
-    follows: BatchEnd | None = None
-    """The lowest batch end that was proved to be of the log, fragment by fragment from what the log itself holds.
+    walked: _Walked | None = None
+    """None while no fragment was found that may not be of the log."""
 
-    None while no fragment contradicts another one."""
+
+class _Walked(NamedTuple):
+    """A range of ids over which fragments were proved to be of the log, one by one, from what the log itself holds."""
+
+    top: TransactionId
+    """The last id of the range. What is above it, the log held when it was walked."""
+    follows: BatchEnd
+    """The end of the batch in front of the range."""
 
 
 class _Refused(Exception):
     """A fragment can't be used, and is among the refused ones from now on."""
+
+
+class _SearchAgain(Exception):
+    """What a search by time goes by has changed meanwhile."""
 
 
 class FragmentHistory:
@@ -251,7 +262,7 @@ class FragmentHistory:
                     up_to = await self._agreed_up_to(opened, first, refused, follows)
                     number = max(bisect_right(opened.firsts, first) - 1, 0)
                     batches = await self._group(opened, number)
-            except _Refused:
+            except (_Refused, _SearchAgain):
                 # Another fragment may hold the same ids. If none does, `_holding` raises the error in the next round.
                 continue
             return span_of(batches, first, min(last, up_to), bytes_max, after_time_us)
@@ -296,11 +307,19 @@ class FragmentHistory:
         """Return the first id of the first row group from `first` on that has a batch of this commit time or later.
 
         None if there is none. Goes by metadata alone, so that few fragments are read: the row group that is found is
-        checked like every other when its batches are read. Raises `_Refused` if one of them can't be opened.
+        checked like every other when its batches are read. Raises `_Refused` if one of them can't be used, and
+        `_SearchAgain`.
+
+        Where a fragment may not be of the log, looks at no ids that the log itself holds, and at those only that the
+        fragments were proved to have of the log: times of another life are before and after these.
         """
         listing = self._listings[partition]
         good = [name for name in listing.fragments if name not in refused]
-        covered = cover(good, Span(first, max(name.last for name in good)))
+        last = max(name.last for name in good)
+        bounded = listing.walked is not None
+        if bounded and follows is not None:
+            last = min(last, (await follows()).last)
+        covered = cover(good, Span(first, last))
         hole = covered.holes[0].first if covered.holes else None
         pieces = [piece for piece in covered.pieces if hole is None or piece.span.first < hole]
         low, high = 0, len(pieces)
@@ -309,7 +328,9 @@ class FragmentHistory:
             name = pieces[middle].fragment
             with self._refusing(name, refused):
                 opened = await self._open(name, listing.fragments[name])
-                await self._agreed_up_to(opened, pieces[middle].span.first, refused, follows)
+                await self._agreed_up_to(opened, pieces[middle].span.last, refused, follows)
+            if self._listings.get(partition) is not listing or bounded != (listing.walked is not None):
+                raise _SearchAgain
             if last_time_us_of_group(opened.metadata, len(opened.firsts) - 1) < time_us:
                 low = middle + 1
             else:
@@ -337,57 +358,66 @@ class FragmentHistory:
     ) -> TransactionId:
         """Return the last id up to which a fragment is of the log, which is its own last one unless another says not.
 
-        If another one contradicts it, and the log does not go on from its batches from `first` on, adds it to `refused`
-        and raises `_Refused`. Names and footers of one life of a log are not told from those of another one: after a
+        If another one says not, and the log does not go on from its batches from `first` on, adds it to `refused` and
+        raises `_Refused`. Names and footers of one life of a log are not told from those of another one: after a
         restored backup or a reset, both may have fragments of the same ids, and a mirror may bring the others back.
         """
         name = opened.name
         listing = self._listings.get(name.partition) or await self._listed(name.partition)
-        if name not in listing.agreed_up_to:
-            other = await self._contradicting(opened, listing)
-            if other is None:
+        if listing.agreed_up_to.get(name, NO_TRANSACTION) < first:
+            doubt = await self._doubt(opened, listing)
+            if not doubt:
                 listing.agreed_up_to[name] = name.last
             else:
                 if follows is not None:
                     await self._follow_down(listing, first, follows)
                 if listing.agreed_up_to.get(name, NO_TRANSACTION) < first:
                     refused[name] = FragmentDamaged(
-                        f"{name.path} and {other.path} contradict each other, and the log does not go on from the "
-                        f"first: {MOVE_OUT}, and put back those that are missing"
+                        f"{doubt}, and the log does not go on from the first: {MOVE_OUT}, and put back those that are "
+                        "missing"
                     )
                     raise _Refused
         return listing.agreed_up_to[name]
 
-    async def _contradicting(self, opened: OpenFragment, listing: _Listing) -> FragmentName | None:
-        """Return a fragment that overlaps this one, or meets it, and has another batch there; None if none does."""
+    async def _doubt(self, opened: OpenFragment, listing: _Listing) -> str:
+        """Return why a fragment may not be of the log, by those that overlap it or meet it; empty if it surely is.
+
+        One that can't be used tells nothing. But where both hold the same ids, no other may tell of these.
+        """
+        name, doubt = opened.name, ""
         if listing.beside is None:
             listing.beside = await asyncio.to_thread(beside_each, listing.fragments)
-        if opened.name not in listing.beside:
-            raise NotFound(f"{opened.name.path} is gone: there is a listing without it by now")
-        for other in listing.beside[opened.name]:
-            last = min(opened.name.last, other.last)
+        if name not in listing.beside:
+            raise NotFound(f"{name.path} is gone: there is a listing without it by now")
+        for other in listing.beside[name]:
+            last = min(name.last, other.last)
+            await self._look_up(opened, last)
             try:
                 beside = await self._open(other, listing.fragments[other])
-                for each in (opened, beside):
-                    await self._look_up(each, last)
-                if not agree(opened.facts, beside.facts):
-                    return other
-            except (FragmentDamaged, UnsupportedFormat, NotFound, WrongClusterKey):
-                continue  # what can't be used proves nothing about others
-        return None
+                await self._look_up(beside, last)
+            except (NotFound, WrongClusterKey):
+                continue
+            except (FragmentDamaged, UnsupportedFormat) as error:
+                if other.first <= name.last and name.first <= other.last:
+                    doubt = f"{name.path} overlaps {other.path}, which can't be used ({error.text})"
+                continue
+            if not agree(opened.facts, beside.facts):
+                return f"{name.path} and {other.path} contradict each other"
+        return doubt
 
     async def _follow_down(self, listing: _Listing, first: TransactionId, follows: Follows) -> None:
         """Go down to `first`, from what the log itself holds, over fragments each of which the one above goes on from.
 
-        Notes up to which id each is of the log; ends at ids that no such fragment holds. Goes on where it ended before.
+        Notes up to which id each is of the log; ends at ids that no such fragment holds. Goes on where it ended before,
+        unless that began below `first`.
         """
-        if listing.follows is None:
-            listing.follows = await follows()
-        while (at := listing.follows).last >= first:
+        walked = listing.walked
+        if walked is None or walked.top < first:
+            end = await follows()
+            walked = _Walked(end.last, end)
+        while (at := walked.follows).last >= first:
             for name in sorted(listing.fragments):  # the one that reaches down farthest
-                if name.first > at.last:
-                    return
-                if name.last < at.last:
+                if not name.first <= at.last <= name.last:
                     continue
                 try:
                     opened = await self._open(name, listing.fragments[name])
@@ -396,11 +426,12 @@ class FragmentHistory:
                         continue
                 except (FragmentDamaged, UnsupportedFormat, NotFound, WrongClusterKey):
                     continue
-                listing.agreed_up_to[name] = at.last
-                listing.follows = BatchEnd(name.first - 1, opened.footer.previous_crc)
+                listing.agreed_up_to[name] = max(listing.agreed_up_to.get(name, NO_TRANSACTION), at.last)
+                walked = walked._replace(follows=BatchEnd(name.first - 1, opened.footer.previous_crc))
                 break
             else:
-                return
+                break
+        listing.walked = walked
 
     async def _look_up(self, opened: OpenFragment, last: TransactionId) -> None:
         """Fetch what tells whether a batch ends at an id of a fragment, unless the footer does, or it is known."""

@@ -213,13 +213,20 @@ class PartitionReader:
             return await self._from_replicas(request)
         except HistoryTrimmed as trimmed:
             history = required(self.history, trimmed, owner.partition)
-            follows = partial(self._end_before, trimmed.first)
+            held_from, follows = trimmed.first, partial(self._end_before, trimmed.first)
         # Asked before the fragments are read: what is archived meanwhile is not in what was read.
         reached = await history.up_to(owner.partition) if after_time_us else NO_TRANSACTION
         batches = await history.read(owner.partition, first, last, bytes_max, after_time_us, follows)
         if not batches and after_time_us:  # all fragments are of an earlier time: go on behind them
-            request.first = max(first, reached + 1)
-            return await self._from_replicas(request)
+            # What the replicas hold may be passed over in fragments, which may be of another life of the log there. A
+            # node of an older version does not say from where on it holds the log.
+            request.first = max(first, min(reached + 1, held_from or reached + 1))
+            try:
+                return await self._from_replicas(request)
+            except HistoryTrimmed as error:
+                raise PartitionNotReady(
+                    f"no engaged replica could send transaction {request.first} just now: {error}"
+                ) from error
         if part_last >= 0:
             batches = [batch for batch in batches if first <= batch.first <= part_last]
         return memoryview(b"".join(batch.view if with_data else batch.without_data() for batch in batches))

@@ -115,9 +115,33 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "other-life-of-the-log-read": Mutation(
         "polonaise.fragments.history",
-        "            if other is None:\n",
-        "            if other is not None or other is None:\n",
+        "            if not doubt:\n",
+        "            if doubt or not doubt:\n",
         "P2: what was trimmed is read from a fragment of a life of the log that was given up",
+    ),
+    "walk-over-fragments-not-begun-anew": Mutation(
+        "polonaise.fragments.history",
+        "        if walked is None or walked.top < first:\n",
+        "        if walked is None:\n",
+        "P11: what a replica has dropped since is not read again from a store that holds another life's fragments, too",
+    ),
+    "doubt-about-damaged-fragments-ignored": Mutation(
+        "polonaise.fragments.history",
+        "                if other.first <= name.last and name.first <= other.last:\n",
+        "                if False:\n",
+        "P2: a fragment of a life that was given up is read while the one that would contradict it is damaged",
+    ),
+    "search-by-time-believes-what-is-not-of-the-log": Mutation(
+        "polonaise.fragments.history",
+        "self._agreed_up_to(opened, pieces[middle].span.last, refused, follows)",
+        "self._agreed_up_to(opened, pieces[middle].span.first, refused, follows)",
+        "P2: a read by time passes over what another life's fragment hides",
+    ),
+    "read-by-time-goes-on-behind-the-archive": Mutation(
+        "polonaise.server.partitionreader",
+        "            request.first = max(first, min(reached + 1, held_from or reached + 1))\n",
+        "            request.first = max(first, reached + 1)\n",
+        "P2: a read by time passes over what replicas hold and fragments have of another life",
     ),
     "lives-not-compared-by-queries": Mutation(
         "polonaise.spark.onelog",
