@@ -227,8 +227,7 @@ FOUND_BY_TESTS = {
         "tests/fragments/test_contradicting_fragments.py::test_a_reader_follows_the_life_that_the_log_goes_on_from"
     ),
     "walk-over-fragments-not-begun-anew": (
-        "tests/fragments/test_contradicting_fragments.py"
-        "::test_a_reader_follows_on_when_the_log_holds_less_than_before"
+        "tests/fragments/test_contradicting_fragments.py::test_a_reader_follows_on_when_the_log_holds_less_than_before"
     ),
     "doubt-about-damaged-fragments-ignored": (
         "tests/fragments/test_contradicting_fragments.py"
