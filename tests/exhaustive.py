@@ -20,7 +20,7 @@ import pytest
 
 VARIABLE: Final = "POLONAISE_SAMPLE"
 MARK: Final = "exhaustive"
-COMMITS: Final = 10
+COMMITS: Final = 3
 """What these last ones have changed is not left to chance."""
 ROOT: Final = Path(__file__).parents[1]
 

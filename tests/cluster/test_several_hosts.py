@@ -114,6 +114,7 @@ def machines(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine
     assert not names_of("link", notes.prefix)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("loss", ["killed", "cut"])
 @pytest.mark.parametrize("machines", [2, 3], indirect=True, ids=["two_hosts", "three_hosts"])
 def test_a_client_goes_on_when_the_machine_of_an_owner_is_lost(machines: Machines, loss: str) -> None:

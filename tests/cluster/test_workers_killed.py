@@ -213,6 +213,7 @@ async def test_what_a_worker_had_is_taken_over_when_it_is_killed_and_when_it_lea
         await settles_well(workers)
 
 
+@pytest.mark.exhaustive  # of databases: what each of them does is tried with views
 async def test_workers_that_are_killed_stopped_and_told_to_go_apply_each_transaction_once_and_in_order(
     tmp_path: Path, url: str
 ) -> None:

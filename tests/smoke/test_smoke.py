@@ -20,6 +20,7 @@ from rigs.localcluster import processes_in
 from rigs.programs import POLONAISE
 from rigs.waiting import block_until
 
+# Alone, because it looks for what any smoke test has left on this machine.
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 RUN_S = 600

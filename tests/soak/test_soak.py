@@ -23,7 +23,6 @@ from .sampling import FIGURES, Sample, look
 FLAT = Sample(0.0, files=20, sockets=8, other=9, threads=6, memory_mb=50.0, tasks=20)
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 async def test_two_minutes_of_work_with_kills_and_give_ups_leave_every_process_as_small_as_it_was(
     tmp_path: Path,

@@ -13,7 +13,6 @@ from .verdict import mistakes, routed
 LOG = {0: list(enumerate([b"ab:0", b"a:1", b":2", b"b:3", b"a:4"])), 1: [(0, b"b:0")]}
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 async def test_a_minute_of_faults_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
     with Campaign(tmp_path, 1, ("link", "grpc")) as campaign:
@@ -28,7 +27,7 @@ async def test_a_minute_of_faults_loses_nothing_and_doubles_nothing(tmp_path: Pa
     assert any("server" in each or "storage" in each for each in report.faults)
 
 
-@pytest.mark.alone
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("database", ["mariadb", "pooled"])
 async def test_databases_that_others_configure_and_that_are_killed_lose_and_double_nothing(
@@ -44,7 +43,6 @@ async def test_databases_that_others_configure_and_that_are_killed_lose_and_doub
     assert report.faults["kill a database"], report.faults
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 async def test_a_target_that_keeps_its_id_wrongly_is_found(tmp_path: Path) -> None:
     with Campaign(tmp_path, 2, ("link",), planted="forgetful") as campaign:
