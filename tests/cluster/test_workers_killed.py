@@ -187,6 +187,7 @@ def handed_over_s(workers: Workers, worker: int, at_s: float) -> float:
     return max(seconds)
 
 
+@pytest.mark.alone
 async def test_what_a_worker_had_is_taken_over_when_it_is_killed_and_when_it_leaves(
     tmp_path: Path, sqlite_url: str
 ) -> None:

@@ -15,6 +15,7 @@ DURATION_S = 2.0
 """As `attached.py` has it."""
 
 
+@pytest.mark.alone
 async def test_a_lease_goes_from_a_process_that_releases_it_to_another_and_from_one_that_is_killed(
     tmp_path: Path,
 ) -> None:
@@ -27,7 +28,7 @@ async def test_a_lease_goes_from_a_process_that_releases_it_to_another_and_from_
         released_s = time.monotonic()
         await first.ask("release", "n")
         await second.answer()
-        assert time.monotonic() - released_s < DURATION_S / 2, "long before it would have run out"
+        assert time.monotonic() - released_s < DURATION_S / 2, "not when it would have run out"
         await first.tell("hold", "n")
         killed_s = time.monotonic()
         await second.kill()

@@ -22,7 +22,7 @@ from rigs.httpget import http_get
 from rigs.playerprocesses import PlayerProcess, ShopWithShards, shop_with_shards
 from rigs.waiting import nothing_happens_for, time_passes, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 LEASE_S = 2.0
 TURNS_MAX = 3
@@ -121,14 +121,17 @@ async def check_takes_over(directory: Path, number: signal.Signals, within_s: fl
         assert min(taken_s) < within_s
 
 
+@pytest.mark.alone
 async def test_a_standby_takes_over_from_one_that_is_killed_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
     await check_takes_over(tmp_path, signal.SIGKILL, LEASE_S + 1.0)
 
 
+@pytest.mark.alone
 async def test_a_process_that_is_stopped_hands_over_within_half_a_second(tmp_path: Path) -> None:
     await check_takes_over(tmp_path, signal.SIGTERM, 0.5)
 
 
+@pytest.mark.alone
 async def test_one_that_hangs_is_replaced_and_stands_by_when_it_goes_on(tmp_path: Path) -> None:
     target = JsonLinesTarget(tmp_path / "a.jsonl", decode=bytes.decode)
 
