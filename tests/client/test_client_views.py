@@ -226,7 +226,7 @@ async def test_a_view_that_comes_to_be_ahead_of_the_log_while_it_runs_stops_its_
     await client.wait_applied(0)
     view.mark = 100
     receipt = await client.append(b"1")
-    with pytest.raises(ClientAhead, match="ids up to 100, and the log ends at 1"):
+    with pytest.raises(ClientAhead, match=r"ids up to 100 are .* and the log ended at 1"):
         await client.wait_applied(receipt.id)
     assert isinstance(client.trouble(0), ClientAhead)
     with pytest.raises(ClientAhead):
@@ -244,7 +244,7 @@ async def test_a_view_that_is_ahead_of_the_log_when_it_is_asked_after_a_failure_
     await client.wait_applied(0)
     view.failed = lambda *_: setattr(view, "mark", 7)  # type: ignore[method-assign]
     receipt = await client.append(b"1")
-    with pytest.raises(ClientAhead, match="ids up to 7, and the log ends at 1"):
+    with pytest.raises(ClientAhead, match=r"ids up to 7 are .* and the log ended at 1"):
         await client.wait_applied(receipt.id)
 
 

@@ -321,7 +321,7 @@ async def test_a_database_that_is_ahead_of_the_log_is_refused(world: World, url:
     await view.high_water_mark(0)
     await view.apply_run(transactions(15))
     client = await world.client(view=view)
-    with pytest.raises(ClientAhead, match="its database is of another log"):
+    with pytest.raises(ClientAhead, match="the database is of another log"):
         await client.ready(0, timeout=WAIT_S)
     await client.ready(1, timeout=WAIT_S)
 
@@ -334,7 +334,7 @@ async def test_a_database_that_comes_to_be_ahead_of_the_log_is_refused_with_the_
     await client.wait_applied(9, 0, timeout=WAIT_S)
     execute(url, "UPDATE polonaise_marks SET high_water_mark = 100000")
     fill(world, 0, 1)
-    with pytest.raises(ClientAhead, match="ids up to 100000, and the log ends at 10: its database is of another log"):
+    with pytest.raises(ClientAhead, match=r"ids up to 100000 are .* the log ended at 10: the database is of"):
         await client.wait_applied(10, 0, timeout=WAIT_S)
     assert isinstance(client.trouble(0), ClientAhead)
     assert client.applied(0) == 9

@@ -374,7 +374,7 @@ async def test_a_database_ahead_of_the_log_is_refused_when_a_worker_begins_and_g
             await wait_until(lambda: group.health()["partitions"].get("0", {}).get("position") == 4)
         execute(sqlite_url, MARK.format(7))
         async with log.group("g", view=Bank(sqlite_url)) as group:
-            await refused(group, "applied up to 7, and the log ended at 4")
+            await refused(group, "ids up to 7 are applied, or were fed, and the log ended at 4")
             for number in range(5, 12):
                 await log.append(body(number), 0)
             epoch = group.health()["partitions"]["0"]["epoch"]
@@ -408,7 +408,7 @@ async def test_a_worker_that_begins_ahead_of_a_log_that_grows_handles_nothing(sq
             await wait_until(lambda: work().get("trouble") or work().get("state") == "works")
             for number in range(5, 12):
                 await log.append(body(number), 0)
-            assert "applied up to 7, and the log ended at 4" in work()["trouble"]
+            assert "ids up to 7 are applied, or were fed, and the log ended at 4" in work()["trouble"]
             assert counted(sqlite_url, journal) == 5
 
 
@@ -421,7 +421,7 @@ async def test_a_database_that_comes_to_be_ahead_of_the_log_under_a_worker_is_re
         execute(sqlite_url, MARK.format(100_000))
         for number in range(5, 8):
             await log.append(body(number), 0)
-        await refused(group, "applied up to 100000, and the log ended at")
+        await refused(group, "ids up to 100000 are applied, or were fed, and the log ended at")
         assert counted(sqlite_url, journal) == 5
         execute(sqlite_url, MARK.format(4))
         await wait_until(lambda: group.health()["well"] and group.health()["lag"] == 0)

@@ -10,11 +10,11 @@ from typing import Any, Final
 from polonaise.applicationcode import OrdinaryErrors
 from polonaise.client.batchreader import BatchReader
 from polonaise.client.protocol.backoff import Backoff
+from polonaise.client.protocol.subscription import ahead_of_log
 from polonaise.client.readable import ReadableLog
 from polonaise.client.waiting import end
 from polonaise.client.workerprogress import Progress
 from polonaise.errors import (
-    ClientAhead,
     DeadlineExceeded,
     InvariantViolated,
     PolonaiseError,
@@ -143,7 +143,7 @@ class PartitionWork:
         await self._ask_mark(within_s)
         if self.committed is not None and self.committed < position and self.state == "works":
             self._log_end, self.state = self.committed, "takes over"
-            self._tell(_ahead(position, self.committed))
+            self._tell(ahead_of_log(self.partition, position, self.committed))
             self._wake()
         try:
             async with asyncio.timeout(within_s):
@@ -244,7 +244,7 @@ class PartitionWork:
         end = self.committed if known is None else min(known, self.committed)
         self._log_end = end if position > end else None
         if self._log_end is not None:
-            raise _ahead(position, end)
+            raise ahead_of_log(self.partition, position, end)
 
     async def _save(self) -> None:
         self._begin("saving the position")
@@ -338,8 +338,3 @@ class PartitionWork:
 
     def _now_s(self) -> float:
         return self._log._host.clock.monotonic_s()
-
-
-def _ahead(position: TransactionId, end: TransactionId) -> ClientAhead:
-    where = f"applied up to {position}, and the log ended at {end}"
-    return ClientAhead(f"{where}: the database is of another log, or the log lost transactions; compare first")

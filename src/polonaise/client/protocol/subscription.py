@@ -26,9 +26,9 @@ class MountVerdict(enum.Enum):
 
 
 def ahead_of_log(partition: PartitionId, mark: TransactionId, end: TransactionId) -> ClientAhead:
-    """Return the error of a client that was fed, or whose view has applied, more than the log has."""
-    where = f"this client has applied, or was fed, ids up to {mark}, and the log ends at {end}"
-    why = "its database is of another log, or the log lost transactions; compare before anything else"
+    """Return the error of a client or a worker that was fed, or has applied, more than the log had."""
+    where = f"ids up to {mark} are applied, or were fed, and the log ended at {end}"
+    why = "the database is of another log, or the log lost transactions; compare before anything else"
     return ClientAhead(f"partition {partition}: {where}: {why}")
 
 
