@@ -248,6 +248,10 @@ FOUND_BY_TESTS = {
         "tests/spark/test_two_lives_in_a_store.py"
         "::test_a_fragment_of_the_other_life_in_place_of_a_missing_one_is_refused"
     ),
+    "damaged-fragments-not-compared-by-queries": (
+        "tests/spark/test_two_lives_in_a_store.py"
+        "::test_a_damaged_fragment_leaves_open_which_life_one_that_overlaps_it_is_of"
+    ),
     "offset-told-before-lives-are-compared": (
         "tests/spark/test_two_lives_in_a_store.py"
         "::test_a_fragment_of_the_other_life_in_place_of_a_missing_one_is_refused"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from polonaise.errors import HistoryIncomplete
+from polonaise.errors import FragmentDamaged, HistoryIncomplete
 from polonaise.fragments.objects import looked_at
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import ObstoreStore, open_store
@@ -179,8 +180,14 @@ def test_each_pair_is_compared_once_however_many_micro_batches_there_are(
     assert lives.own[0] not in looked[before:], "what is not beside the new one is not looked at again"
 
 
-def test_a_damaged_fragment_says_nothing_of_others(lives: Lives) -> None:
-    stray = lives.put(FIRST, 3, 4)
-    asyncio.run(flip(lives.store, stray, -20))
-    reader = batch_reader(lives.address, DATA)
-    assert set(table(reader, list(reader.partitions())).column("data").to_pylist()) == {b"both", b"second"}
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_a_damaged_fragment_leaves_open_which_life_one_that_overlaps_it_is_of(lives: Lives, overlaps: bool) -> None:
+    damaged = lives.put(FIRST, 3, 4) if overlaps else lives.own[2]
+    asyncio.run(flip(lives.store, damaged, -20))
+    reader = batch_reader(lives.address, DATA, endingTransactions=json.dumps({PARTITION: 5 * EACH}))
+    if overlaps:
+        with pytest.raises(FragmentDamaged, match=rf"{damaged.digest}.*CRC.* overlaps .*{lives.own[1].digest}"):
+            reader.partitions()
+    else:  # one that begins right behind another one tells nothing of that, and is refused where it is read
+        read = table(reader, list(reader.partitions()))
+        assert set(read.column("data").to_pylist()) == {b"both", b"second"}

@@ -155,6 +155,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "self._overlapping",
         "P2: a query reads a fragment of a life of the log that was given up in place of one that is missing",
     ),
+    "damaged-fragments-not-compared-by-queries": Mutation(
+        "polonaise.spark.onelog",
+        "                    found.bad[name] = error\n",
+        "                    del error\n",
+        "P2: a query reads a life that was given up while the fragment that would contradict it is damaged",
+    ),
     "offset-told-before-lives-are-compared": Mutation(
         "polonaise.spark.streamreader",
         "                history.check_read(partition, Span(starts[partition], end - 1))\n",

@@ -7,10 +7,10 @@ two fragments share ids, or one begins where the other ends, the batches in them
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple, TypeAlias
 
-from polonaise.errors import FragmentDamaged, HistoryIncomplete, NotFound, UnsupportedFormat
+from polonaise.errors import FragmentDamaged, HistoryIncomplete, NotFound, PolonaiseError, UnsupportedFormat
 from polonaise.fragments.agreement import MOVE_OUT, FragmentFacts, beside_each, contradictions, ids_to_compare
 from polonaise.fragments.objects import looked_at
 from polonaise.fragments.protocol.names import FragmentName
@@ -56,26 +56,28 @@ class OneLog:
         self.agreeing = {pair for pair in agreeing if pair[0] in sizes and pair[1] in sizes}
         """The pairs of these fragments that were found to be of one log."""
         self._beside = beside_each(sizes)
-        self._overlapping = [
+        self._overlapping = {
             (name, other)
             for name, others in self._beside.items()
             for other in others
             if name < other and other.first <= name.last
-        ]
+        }
 
     def check(self, cluster_key: bytes | None, read: Iterable[FragmentName] = ()) -> None:
         """Raise `HistoryIncomplete`, with their names, if fragments are not of one log.
 
         Compares all that overlap, and those of `read` with what begins or ends right beside them, unless they were
-        compared before; a little of each fragment is read for that. One that can't be read, or that has another cluster
-        key, proves nothing about others; a task that is to read it refuses it.
+        compared before; a little of each fragment is read for that. Raises `FragmentDamaged` or `UnsupportedFormat` for
+        one that can't be read and overlaps another: no other may tell which of both is of the log. One that has another
+        cluster key proves nothing about others; a task that is to read it refuses it.
         """
         meeting = ((min(name, other), max(name, other)) for name in read for other in self._beside[name])
         due = {each for each in (*self._overlapping, *meeting) if each not in self.agreeing}
         if not due:
             return
         names = {name for each in due for name in each}
-        facts = [each for each in clusters.wait(lambda: self._looked_at(names)) if _is_of(each, cluster_key)]
+        found = clusters.wait(lambda: self._looked_at(names))
+        facts = [each for each in found.facts if _is_of(each, cluster_key)]
         if wrong := contradictions(facts):
             told = "; ".join(each.what for each in wrong[:_TOLD_MAX])
             more = f" (and {len(wrong) - _TOLD_MAX} more)" if len(wrong) > _TOLD_MAX else ""
@@ -83,23 +85,40 @@ class OneLog:
                 f"the fragments in {self.store} are not of one log: {told}{more}: {MOVE_OUT}; polonaise archive "
                 "verify STORE names all"
             )
+        for each in due & self._overlapping:
+            for bad, other in (each, each[::-1]):
+                if error := found.bad.get(bad):
+                    raise type(error)(
+                        f"{error.text}. It overlaps {other.path}, and may be of the log in place of that one"
+                    )
         good = {each.name for each in facts}
         # Another set: a thread may be reading this one.
         self.agreeing = self.agreeing | {each for each in due if good.issuperset(each)}
 
-    async def _looked_at(self, names: Iterable[FragmentName]) -> Sequence[FragmentFacts]:
-        """Return what is to be compared of these fragments, but for those that can't be read."""
+    async def _looked_at(self, names: Iterable[FragmentName]) -> _LookedAt:
+        """Return what is to be compared of these fragments, but for those that are gone."""
         ids = ids_to_compare(names)
         limit = asyncio.Semaphore(_READING_MAX)
+        found = _LookedAt([], {})
 
-        async def look(name: FragmentName) -> FragmentFacts | None:
+        async def look(name: FragmentName) -> None:
             async with limit:
                 try:
-                    return await looked_at(self.store, name, self.sizes[name], ids[name])
-                except (FragmentDamaged, UnsupportedFormat, NotFound):
-                    return None
+                    found.facts.append(await looked_at(self.store, name, self.sizes[name], ids[name]))
+                except NotFound:
+                    pass
+                except (FragmentDamaged, UnsupportedFormat) as error:
+                    found.bad[name] = error
 
-        return [facts for facts in await asyncio.gather(*map(look, ids)) if facts is not None]
+        await asyncio.gather(*map(look, ids))
+        return found
+
+
+class _LookedAt(NamedTuple):
+    """What is to be compared of fragments, and what is wrong with those that can't be read."""
+
+    facts: list[FragmentFacts]
+    bad: dict[FragmentName, PolonaiseError]
 
 
 def _is_of(facts: FragmentFacts, cluster_key: bytes | None) -> bool:
