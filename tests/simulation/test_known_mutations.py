@@ -102,6 +102,7 @@ FOUND_BY = {
     "reset-carried-out-twice": 20,
     "second-reset-forgets-the-first": 160,
     "reset-recorded-by-its-own-session-only": 154,
+    "reset-below-fragments-carried-out": 87,
     "new-owner-grants-leases-at-once": 207,
     "holder-that-does-not-stop": 1617,
     "fence-not-checked-by-the-target": 38,
@@ -376,9 +377,6 @@ FOUND_BY_TESTS = {
     "reset-within-a-batch-written-down": (
         "tests/server/test_reset_head.py"
         "::test_an_id_within_a_batch_is_refused_with_its_neighbours_and_nothing_is_changed"
-    ),
-    "reset-below-fragments-carried-out": (
-        "tests/server/test_reset_head.py::test_fragments_above_a_reset_are_to_be_moved_first_and_the_wait_says_so"
     ),
     "reset-cuts-at-own-marks": (
         "tests/server/protocol/test_head_reset.py"

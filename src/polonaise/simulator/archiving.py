@@ -17,7 +17,7 @@ from polonaise.log.batch import Batch, Columns, seal
 from polonaise.server.settings import ServerSettings
 from polonaise.simulator.archivist import Archivist
 from polonaise.simulator.cluster import CLUSTER_KEY, Cluster, Node
-from polonaise.simulator.diskaudit import FinalLog
+from polonaise.simulator.diskaudit import DiskReplica, FinalLog
 from polonaise.simulator.nemesis import Nemesis
 from polonaise.simulator.object_store import SimulatedStore
 from polonaise.simulator.observations import History, Violation
@@ -47,7 +47,8 @@ class Archiving:
         self.archivist = Archivist(cluster, self.store, history)
         cluster.open_history = self.archivist.open_history
         cluster.knobs = replace(cluster.knobs, server=_scrubbing(cluster))
-        cluster.others.append(Node(cluster, "archivist-0", self.archivist.run))
+        self.node = Node(cluster, "archivist-0", self.archivist.run)
+        cluster.others.append(self.node)
         nemesis.trouble_store(self.store)
         self._marks: dict[tuple[str, PartitionId], TransactionId] = {}
         """The confirmed marks that `check_marks` has looked at, by node and partition."""
@@ -133,6 +134,28 @@ class Archiving:
                 if batches.get(first) != raw:
                     yield Violation("P2 agreement", f"the log's own bytes in {name.path}", f"others from {first} on")
                     break
+
+    # ------------------------------------------------------------------ resets of the head
+
+    def whole(self, partition: PartitionId, replica: DiskReplica) -> FinalLog:
+        """Return the log as this replica holds it; what is trimmed there, from fragments. Raises `Violation`."""
+        trimmed = self.batches_below(partition, replica.first) if replica.first else []
+        return FinalLog(partition, trimmed + replica.batches)
+
+    def may_end_at(self, partition: PartitionId, last: TransactionId) -> bool:
+        """Whether the fragments that reach above `last` can be moved out of the store, and each replica has its log.
+
+        With -1 nothing of it is needed. Else what replicas have trimmed must be in fragments that stay.
+        """
+        below = [node.replica(partition).first for node in self._cluster.storage]
+        above = [name.first for name in self.store.fragments() if name.partition == partition and name.last > last]
+        return last == NO_TRANSACTION or (max(below) <= min(above, default=last + 1) and max(below) <= last)
+
+    async def move_out(self, partition: PartitionId, last: TransactionId) -> None:
+        """Move the fragments that reach above `last` out of the store, as `FragmentsAhead` says."""
+        for name in self.store.fragments():
+            if name.partition == partition and name.last > last:
+                await self.store.delete(name.path)
 
     # ------------------------------------------------------------------ a disaster
 

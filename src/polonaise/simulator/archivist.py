@@ -108,6 +108,10 @@ class Archivist:
         """From now on, archive and trim each partition as far as possible, once."""
         self._task, self._done = self._trim_all, set()
 
+    def begin_to_archive(self) -> None:
+        """From now on, archive each partition, once: first in small fragments, and not to its end."""
+        self._task, self._done = self._archive_some, set()
+
     def begin_to_read(self) -> None:
         """From now on, read each partition from its beginning to its end, once."""
         self._task, self._done = self._read_all, set()
@@ -115,6 +119,11 @@ class Archivist:
     @property
     def done(self) -> bool:
         return len(self._done) == self._cluster.knobs.partitions
+
+    async def _archive_some(self, log: Log, partition: PartitionId) -> None:
+        size = self._random.choice((200, 1_000, 5_000))
+        async for _ in archive(log, self._store, partition, fragment_bytes=size, rest=self._random.random() < 0.7):
+            pass
 
     async def _trim_all(self, log: Log, partition: PartitionId) -> None:
         async for _ in archive(log, self._store, partition, rest=True):

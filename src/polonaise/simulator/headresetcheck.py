@@ -119,7 +119,9 @@ class HeadResetCheck:
         faults, before = self._cluster.world.faults, self.before[partition]
         kept = reset.to if decided.proved else max(reset.certain, NO_TRANSACTION)
         (source,) = [node for node in self._cluster.storage if self._cluster.storage_id(node) == reset.source]
-        copy = FinalLog(partition, source.replica(partition).batches)
+        held = source.replica(partition)
+        # What is trimmed there was in the log before, and is in fragments.
+        copy = FinalLog(partition, [*(each for each in before.batches if each.last < held.first), *held.batches])
         taken = range(kept + 1, min(reset.to + 1, len(copy)))
         there = {id: copy.transactions[id] for id in taken}
         gone = [each for each in before.transactions[kept + 1 :] if there.get(each.id) != each]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from polonaise.coordination.values import HeadReset
 from polonaise.simulator.application import Application
 from polonaise.simulator.checkers import check, check_replicas
 from polonaise.simulator.cluster import Node, NodeMain
-from polonaise.simulator.diskaudit import FinalLog
+from polonaise.simulator.diskaudit import DiskReplica, FinalLog
 from polonaise.simulator.diskimages import DirectoryImage
 from polonaise.simulator.headresetcheck import HeadResetCheck
 from polonaise.simulator.nemesis import Nemesis
@@ -22,6 +22,9 @@ from polonaise.simulator.observations import Fate, Violation
 from polonaise.simulator.observer import REPAIR_S, SETTLE_S, Observer
 from polonaise.simulator.resetoperators import ResetOperators
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, SessionId, TransactionId
+
+if TYPE_CHECKING:
+    from polonaise.simulator.archiving import Archiving
 
 _PROMISE: Final = "P13 fail-safe"
 _STEPS: Final = 400_000
@@ -35,8 +38,11 @@ _TOLD_S: Final = 30.0
 class HeadResets:
     """The scene of one schedule."""
 
-    def __init__(self, observer: Observer, nemesis: Nemesis, client: NodeMain) -> None:
+    def __init__(
+        self, observer: Observer, nemesis: Nemesis, client: NodeMain, archiving: Archiving | None = None
+    ) -> None:
         """`client` is what a client's process runs, whose application is among those of the observer."""
+        self._archiving = archiving
         self._observer = observer
         self._cluster = observer.cluster
         self._history = observer.history
@@ -90,6 +96,10 @@ class HeadResets:
             await self._observer.until(SETTLE_S, self._observer.finished)
         else:
             await asyncio.sleep(self._random.uniform(0.1, 1.5))
+        if self._archiving is not None:
+            archivist = self._archiving.archivist
+            archivist.begin_to_archive()
+            await self._observer.until(SETTLE_S, lambda: archivist.done)
         return late
 
     async def _lose(self, late: Node | None) -> list[PartitionId]:
@@ -108,6 +118,8 @@ class HeadResets:
         self._live = random.choice(working) if working and random.random() < 0.8 else None
         self._ahead.clear()
         self._down([node for node in self._cluster.clients if node is not self._live])
+        if self._archiving is not None:
+            self._down([self._archiving.node])
         for node in self._lost:
             node.hold_down()
             self._nemesis_strikes(node)
@@ -157,7 +169,13 @@ class HeadResets:
         last = lasts[needed - 1]
         replicas = [each for each in self._observer.replicas(partition) if each.name not in self._nemesis.spoilt]
         longest = next(each for each in replicas if each.last >= last)
-        return FinalLog(partition, [batch for batch in longest.batches if batch.last <= last])
+        return FinalLog(partition, [batch for batch in self._whole(partition, longest).batches if batch.last <= last])
+
+    def _whole(self, partition: PartitionId, replica: DiskReplica) -> FinalLog:
+        """Return the log as this replica holds it, or as far as it was trimmed, as fragments do."""
+        if self._archiving is None:
+            return FinalLog(partition, replica.batches)
+        return self._archiving.whole(partition, replica)
 
     # ------------------------------------------------------------------ closed, until operators have decided
 
@@ -211,10 +229,11 @@ class HeadResets:
 
     async def _decide(self, struck: list[PartitionId], gone: list[Node]) -> None:
         """Have operators reset the heads, perhaps amid a fault, until these partitions are open. Raises `Violation`."""
-        operators = ResetOperators(self._cluster, self._check, struck, self._random)
+        operators = ResetOperators(self._cluster, self._check, struck, self._random, self._archiving)
         loop = asyncio.get_running_loop()
         race = loop.create_task(self._race(operators, gone), name="race with the reset")
         nodes = operators.start()
+        self._history.reset_may_wait = self._archiving is not None
         try:
             await self._observer.until(3 * SETTLE_S, lambda: operators.done and all(map(self._cluster.is_open, struck)))
             if self._live is not None:
@@ -228,6 +247,7 @@ class HeadResets:
             await asyncio.sleep(0)
             self._live = None
         self._history.lingering.clear()
+        self._history.reset_may_wait = False
 
     async def _race(self, operators: ResetOperators, gone: list[Node]) -> None:
         """Do what this round has drawn to happen while the operators decide."""
@@ -301,6 +321,9 @@ class HeadResets:
         if not any(node.held_down for node in gone):
             await self._observer.until(REPAIR_S, self._observer.all_engaged)
         await self._new_clients()
+        if self._archiving is not None:
+            self._archiving.archivist.begin_to_archive()
+            self._archiving.node.let_up()
         await self._observer.until(SETTLE_S, self._observer.finished)
         for node in later:
             self._comes_back(node)
@@ -376,12 +399,13 @@ class HeadResets:
         for partition in range(self._cluster.knobs.partitions):
             replicas = self._observer.replicas(partition)
             sound = [each for each in replicas if each.name not in self._nemesis.spoilt]
-            logs.append(FinalLog(partition, max(sound, key=lambda each: each.last).batches))
+            logs.append(self._whole(partition, max(sound, key=lambda each: each.last)))
             for violation in check_replicas(logs[-1], replicas, self._nemesis.spoilt):
                 raise violation
         self._judge(logs)
 
     def _judge(self, logs: list[FinalLog]) -> None:
         """Run all checkers on these logs. Raises the first `Violation`."""
-        for violation in [*check(logs, self._history), *self._check.check(logs)]:
+        archived = [] if self._archiving is None else [each for log in logs for each in self._archiving.check(log)]
+        for violation in [*archived, *check(logs, self._history), *self._check.check(logs)]:
             raise violation

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from polonaise.client.protocol.outstanding import Unordered
 from polonaise.coordination.values import Assignment
-from polonaise.errors import ClientAhead, PolonaiseError, ProducerSequence
+from polonaise.errors import ClientAhead, FragmentsAhead, PolonaiseError, ProducerSequence
 from polonaise.simulator.loop import ScheduleFailed
 from polonaise.terms import PartitionId, Transaction, TransactionId
 
@@ -209,6 +209,8 @@ class History:
         """The partitions of which clients may still have messages that were sent before the last reset of the head."""
         self.ahead_told = 0
         """How often a client was told that it is ahead of a log whose head was reset."""
+        self.reset_may_wait = False
+        """Whether a reset of the head may wait until fragments are moved, which clients are told as well."""
         self.refusal_is_right = False
         """Whether more was lost than can be made up for: then clients are rightly told of contradictions."""
         self.window_is_kept = False
@@ -287,6 +289,8 @@ class History:
         """Note a violation if an error tells a client that the log contradicts itself, or what the client knows."""
         if error.code in _AHEAD and any(self.given_up[partition] for partition in self.lingering):
             self.ahead_told += 1
+        elif self.reset_may_wait and error.code == FragmentsAhead.code:
+            return
         elif error.code in _CONTRADICTIONS and not self.refusal_is_right:
             self.violated("P6 fate", "no contradiction in what clients are told", f"{where}: {error}")
 

@@ -6,16 +6,19 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from polonaise.admin.headresets import HeadState, ask_reset, await_reset, decision, head_state
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import PartitionValue
-from polonaise.errors import PolonaiseError
+from polonaise.errors import DeadlineExceeded, PolonaiseError
 from polonaise.host import Host
 from polonaise.simulator.cluster import Cluster, Node
 from polonaise.simulator.headresetcheck import Decision, HeadResetCheck
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, StorageId, TransactionId
+
+if TYPE_CHECKING:
+    from polonaise.simulator.archiving import Archiving
 
 _LOOK_S: Final = 1.0
 """Virtual seconds within which an operator wants to be shown what replicas hold."""
@@ -25,12 +28,18 @@ class ResetOperators:
     """One or two operators who reset the heads of some partitions, and the faults that may befall them."""
 
     def __init__(
-        self, cluster: Cluster, check: HeadResetCheck, partitions: Sequence[PartitionId], source: random.Random
+        self,
+        cluster: Cluster,
+        check: HeadResetCheck,
+        partitions: Sequence[PartitionId],
+        source: random.Random,
+        archiving: Archiving | None,
     ) -> None:
         self._cluster = cluster
         self._check = check
         self._partitions = partitions
         self._random = source
+        self._archiving = archiving
         self._calm = cluster.knobs.coordinator
         self._strike: Callable[[], None] | None = None
         """Called at or soon after the next write that asks for a reset, or that carries one out (see `_at_engagement`);
@@ -74,16 +83,31 @@ class ResetOperators:
     async def _reset(self, host: Host, coordinator: Coordinator, partition: PartitionId) -> None:
         state = await head_state(host, coordinator, partition, _LOOK_S)
         done = len([each for each in state.value.resets if not each.is_pending])
-        to, source = self._choose(state)
+        to, source = self._possible(state, *self._choose(state))
         reset = decision(state, to, source, host.clock.wall_us())
         (copy,) = [copy for copy in state.copies if copy.name == reset.source]
         self._check.decisions[partition].append(Decision(reset, copy.proved >= reset.to))
         if self._random.random() < 0.3:
             await asyncio.sleep(self._random.uniform(0.0, 1.0))  # shows it to a colleague first
         await ask_reset(coordinator, state, reset, _WRITE_S)
-        outcome = await await_reset(host, coordinator, state, reset, self._random.choice((1.0, 5.0, 20.0)))
+        try:
+            outcome = await await_reset(host, coordinator, state, reset, self._random.choice((1.0, 5.0, 20.0)))
+        except DeadlineExceeded as error:
+            if self._archiving is not None and "fragments_ahead" in error.text:
+                await self._archiving.move_out(partition, to)
+            raise
         self._check.told(partition, reset, done, outcome)
         self.settled.add(partition)
+
+    def _possible(
+        self, state: HeadState, to: TransactionId, source: StorageId | None
+    ) -> tuple[TransactionId, StorageId | None]:
+        """Return this choice, or one by which nothing that replicas have trimmed goes with the fragments above it."""
+        if self._archiving is None or self._archiving.may_end_at(state.partition, to):
+            return to, source
+        longest = max(state.copies, key=lambda copy: copy.last)
+        kept = self._archiving.may_end_at(state.partition, longest.last)
+        return longest.last if kept else NO_TRANSACTION, longest.name
 
     def _choose(self, state: HeadState) -> tuple[TransactionId, StorageId | None]:
         """Choose where the log is to end: as far as it can be proved, earlier, or by a copy in doubt.

@@ -76,6 +76,10 @@ _LEASES_SHARE: Final = 0.08
 _RESETS_SHARE: Final = 0.15
 """Among the seeds with three or more replicas and no archive that end with neither a disaster nor replicas set back,
 the share of those that end with disks lost for good and operators who reset the heads of logs."""
+_ARCHIVED_RESETS_SHARE: Final = 0.3
+"""The share of these among the seeds with an archive."""
+_ARCHIVED_RESETS_DRAW: Final = "head resets beside an archive 2420"
+"""The name under which these are drawn. With this number, none of the seeds that the tests kept before is one."""
 _DISASTER_SHARE: Final = 0.08
 """The share of seeds that end with a disaster, besides all those that end with fragments ahead of the replicas."""
 _GONE_BACK_SHARE: Final = 0.06
@@ -310,13 +314,16 @@ class Schedule:
         elif self.world.random("gone back").random() < _GONE_BACK_SHARE:
             await Disaster(self._observer).go_back()
         elif self.resets_drawn:
-            await HeadResets(self._observer, self.nemesis, self._client).run()
+            await HeadResets(self._observer, self.nemesis, self._client, self._archiving).run()
 
     @property
     def resets_drawn(self) -> bool:
         """Whether this seed ends with resets of the head, unless it ends with a disaster or with replicas set back."""
-        drawn = self.world.random("head resets drawn").random() < _RESETS_SHARE
-        return drawn and self.knobs.storage >= 3 and self._archiving is None
+        if self._archiving is None:
+            drawn = self.world.random("head resets drawn").random() < _RESETS_SHARE
+        else:
+            drawn = self.world.random(_ARCHIVED_RESETS_DRAW).random() < _ARCHIVED_RESETS_SHARE
+        return drawn and self.knobs.storage >= 3
 
     async def _trimmed_as_far_as_can_be(self, archiving: Archiving) -> None:
         """Check that everything can be read after the replicas dropped all they may and one got an empty disk.
