@@ -24,7 +24,7 @@ from polonaise.views.database import Database
 from polonaise.views.databaseerrors import Trouble, first_line, trouble_in
 from polonaise.views.dialects import check_names
 from polonaise.views.fitness import check_tables, create_tables, has_table, unfit_for_now
-from polonaise.views.lostmarks import check_rows_kept, holds_rows
+from polonaise.views.lostmarks import check_kept, check_rows_kept, holds_rows
 from polonaise.views.marks import Marks, row_lost
 from polonaise.views.portions import Portion
 from polonaise.views.worker import Worker, end_all
@@ -314,13 +314,8 @@ class SqlDeliveryTarget:
         if create:
             create_tables(writer, [*tables, *own])
         with unfit_for_now("the target", began=self._answered), writer.transaction() as db:
-            gone = [each.fullname for each in [*tables, *own] if self._answered and not has_table(db, each)]
-            if gone:
-                raise ViewUnavailable(
-                    f"gone since the target began: {' and '.join(gone)}. Put back what was there, or restore the "
-                    "target's tables from a backup of one moment; or, to have everything delivered again, drop "
-                    f"{self._names()} together, and start this process again"
-                )
+            if self._answered:
+                check_kept(db, [*tables, *own], "the target")
             check_tables(db, tables, own)
         if begins:
             self._claimed.prepare(writer, create=create)
