@@ -15,12 +15,11 @@ from collections import OrderedDict
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias
 
 from polonaise.errors import (
     FragmentDamaged,
     FragmentMissing,
-    InvariantViolated,
     NotArchived,
     NotFound,
     PolonaiseError,
@@ -30,18 +29,16 @@ from polonaise.errors import (
 )
 from polonaise.fragments.agreement import MOVE_OUT, agree, beside_each
 from polonaise.fragments.groups import last_time_us_of_group, parts_for_ends, parts_for_group
-from polonaise.fragments.mark import MARK, is_marked
+from polonaise.fragments.markedstore import MarkedStore, told
 from polonaise.fragments.objects import MEND, fragments_of, made_again, of_fragment
 from polonaise.fragments.openfragment import OpenFragment, decoded_end, decoded_group, opened_by_end, span_of
 from polonaise.fragments.protocol.coverage import BatchEnd, Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName
-from polonaise.fragments.store import INIT, LateStore, MendableStore
+from polonaise.fragments.store import LateStore, MendableStore
 from polonaise.log.batch import Batch
-from polonaise.redaction import redacted_line
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
 Follows: TypeAlias = Callable[[], Awaitable[BatchEnd]]
 """Tells the end of a batch that lies above the ids that are read, as the log itself has it."""
 
@@ -115,9 +112,9 @@ class FragmentHistory:
     """
 
     def __init__(self, store: MendableStore, cluster_key: bytes, settings: HistorySettings | None = None) -> None:
-        self._store = store
-        self._cluster_key = cluster_key
         self._settings = settings or HistorySettings()
+        self._store = MarkedStore(store, cluster_key, self._settings.store_s_max)
+        self._cluster_key = cluster_key
         self._listings: dict[PartitionId, _Listing] = {}
         self._opened: OrderedDict[FragmentName, OpenFragment] = OrderedDict()
         self._groups: OrderedDict[tuple[FragmentName, int], list[Batch]] = OrderedDict()
@@ -138,7 +135,7 @@ class FragmentHistory:
 
     async def look(self) -> None:
         """Read the store's mark. Raises `StoreUnavailable` if it is missing or can't be read."""
-        await self._check_mark()
+        await self._store.check_mark()
 
     async def highest(self, partition: PartitionId, closing: TransactionId) -> TransactionId:
         """Return the highest id of the partition in the store, by a new listing; -1 if it has no fragments.
@@ -227,7 +224,7 @@ class FragmentHistory:
         except PolonaiseError:
             raise
         except Exception as error:
-            why = f"reading ids from {first} on out of {self} failed by a mistake of Polonaise: {_told(error)}"
+            why = f"reading ids from {first} on out of {self} failed by a mistake of Polonaise: {told(error)}"
             if self.failed.get(partition) != (first, why):
                 _log.exception("partition %d: %s", partition, why)
             self.failed[partition] = first, why
@@ -439,7 +436,7 @@ class FragmentHistory:
             return
         number = bisect_right(opened.firsts, last) - 1
         parts = {
-            part.start: await self._get(opened.name, part.start, part.stop - part.start)
+            part.start: await self._store.get(opened.name, part.start, part.stop - part.start)
             for part in parts_for_ends(opened.metadata, number)
         }
         with of_fragment(opened.name):
@@ -450,9 +447,9 @@ class FragmentHistory:
     async def held(self, partition: PartitionId | None = None) -> Mapping[FragmentName, int]:
         """Return the fragments of a partition, or of all, by a new listing, and how many bytes each has."""
         # Before and after: a store that is mounted or unmounted in between would give a listing of another directory.
-        await self._check_mark()
-        fragments = await self._asked(fragments_of(self._store, partition))
-        await self._check_mark()
+        await self._store.check_mark()
+        fragments = await self._store.asked(fragments_of(self._store.store, partition))
+        await self._store.check_mark()
         return fragments
 
     async def check(self, name: FragmentName, size: int, pause: Callable[[int], Awaitable[None]]) -> None:
@@ -475,12 +472,12 @@ class FragmentHistory:
         Raises what the store raises, and `StoreUnavailable` after `rewrite_s_max` seconds of writing.
         """
         # A store that is not mounted would get the fragment into the directory that is left in its place.
-        await self._check_mark()
+        await self._store.check_mark()
         # Without a deadline: the caller decides how slowly it gives the batches.
         raw = await made_again(self._cluster_key, name, batches)
         try:
             async with asyncio.timeout(self._settings.rewrite_s_max):
-                await self._store.replace(name.path, raw)
+                await self._store.store.replace(name.path, raw)
         except TimeoutError:
             limit_s = self._settings.rewrite_s_max
             raise StoreUnavailable(
@@ -541,9 +538,9 @@ class FragmentHistory:
     async def _end_of(self, name: FragmentName, size: int) -> bytes:
         """Return the end of a fragment, with all of its footer."""
         length = min(size, self._settings.footer_bytes)
-        end = await self._get(name, size - length, length)
+        end = await self._store.get(name, size - length, length)
         needed = int.from_bytes(end[-_TRAILER_BYTES:][:4], "little") + _TRAILER_BYTES
-        return end if needed <= length or needed > size else await self._get(name, size - needed, needed)
+        return end if needed <= length or needed > size else await self._store.get(name, size - needed, needed)
 
     async def _verified(self, name: FragmentName, size: int) -> OpenFragment:
         """Return an open fragment whose bytes have the digest in its name. Reads them through the first time."""
@@ -563,7 +560,7 @@ class FragmentHistory:
         """Read a fragment through, piece by piece. Raises `FragmentDamaged` unless it has the digest in its name."""
         digest = hashlib.sha256()
         for offset in range(0, size, piece_bytes):
-            piece = await self._get(name, offset, min(piece_bytes, size - offset))
+            piece = await self._store.get(name, offset, min(piece_bytes, size - offset))
             await asyncio.to_thread(digest.update, piece)
             if pause is not None:
                 await pause(len(piece))
@@ -584,7 +581,7 @@ class FragmentHistory:
     async def _decoded(self, opened: OpenFragment, number: int) -> list[Batch]:
         """Fetch a row group, and make its batches again."""
         parts = {
-            part.start: await self._get(opened.name, part.start, part.stop - part.start)
+            part.start: await self._store.get(opened.name, part.start, part.stop - part.start)
             for part in parts_for_group(opened.metadata, number)
         }
         with of_fragment(opened.name):
@@ -598,65 +595,10 @@ class FragmentHistory:
         while self._groups_bytes > self._settings.cache_bytes_max and len(self._groups) > 1:
             self._groups_bytes -= _bytes(self._groups.popitem(last=False)[1])
 
-    # ------------------------------------------------------------------ the store
-
-    async def _get(self, name: FragmentName, offset: int, length: int) -> bytes:
-        """Fetch a part of a fragment.
-
-        Raises `NotFound` if a store with its mark lacks the fragment, `StoreUnavailable` if the mark is missing as
-        well, and `FragmentDamaged` for a fragment that is shorter than listed.
-        """
-        try:
-            raw = await self._asked(self._store.get_range(name.path, offset, length))
-        except NotFound:
-            # In a store that is not mounted nothing is found, and nothing is missing either. The second look has the
-            # mark before and after it: between the first one and a mark the store may have been mounted again.
-            await self._check_mark()
-            try:
-                raw = await self._asked(self._store.get_range(name.path, offset, length))
-            except NotFound:
-                await self._check_mark()
-                raise
-        if len(raw) != length:
-            raise FragmentDamaged(f"{name.path} is shorter than its store says: {MEND}")
-        return raw
-
-    async def _check_mark(self) -> None:
-        """Raise `StoreUnavailable` for a store without the mark: one that is not mounted may miss everything."""
-        try:
-            marked = await self._asked(is_marked(self._store, self._cluster_key))
-        except FragmentDamaged as error:
-            # It would be taken for damage of the fragment that is being read.
-            raise StoreUnavailable(error.text) from error
-        if not marked:
-            raise StoreUnavailable(
-                f"{self} has no {MARK} of this cluster: mount what belongs there, or correct the address; if it "
-                f"is new, declare it once: {INIT}"
-            )
-
-    async def _asked(self, call: Awaitable[T]) -> T:
-        """Await a call to the store, with the deadline."""
-        try:
-            async with asyncio.timeout(self._settings.store_s_max):
-                return await call
-        except TimeoutError:
-            raise StoreUnavailable(
-                f"{self} did not answer within {self._settings.store_s_max:g} s: see that it can be reached"
-            ) from None
-        except (PolonaiseError, InvariantViolated):
-            raise
-        except Exception as error:  # of the way to the store: no look at it may end the server
-            raise StoreUnavailable(f"{self}: {_told(error)}") from error
-
 
 def open_history(url: str, cluster_key: bytes) -> FragmentHistory:
     """Return the history in the store at this URL, which need not exist yet: see `LateStore`. Raises `BadOption`."""
     return FragmentHistory(LateStore(url), cluster_key)
-
-
-def _told(error: Exception) -> str:
-    """Return an error that nobody foresaw in words, on one line and without secrets."""
-    return f"{type(error).__name__}: {redacted_line(error)}"
 
 
 def _bytes(batches: list[Batch]) -> int:

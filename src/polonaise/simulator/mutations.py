@@ -314,7 +314,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "P13: replicas that were all set back to an earlier day go on, and ids are given out again",
     ),
     "store-without-its-mark-believed": Mutation(
-        "polonaise.fragments.history",
+        "polonaise.fragments.markedstore",
         "        if not marked:\n",
         "        if False:\n",
         "P13: replicas that were all set back to an earlier day go on while the fragment store is not mounted",
