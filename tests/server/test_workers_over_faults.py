@@ -157,6 +157,32 @@ async def test_workers_keep_what_they_have_when_an_owner_is_killed(town: Town) -
         assert {p: each["epoch"] for p, each in now.items()} == {p: each["epoch"] for p, each in before.items()}
 
 
+@in_a_town(servers=2)
+async def test_a_group_is_known_to_be_there_when_an_owner_was_killed_whose_successor_it_has_not_asked_yet(
+    town: Town,
+) -> None:
+    crew = Crew(town)
+    crew.start("one")
+    await crew.share(one=1)
+
+    async def look(log: Log) -> None:
+        async with log.group("another", handler=handle, lease_s=LEASE_S) as another:
+            await wait_until(lambda: another.health()["well"])
+            process = crew.nodes["one"].process
+            assert process is not None
+            process.pause()
+            held_down(next(node for node in town.cluster.servers if town.cluster.owns(node)))
+            await town.append(b"x")  # by the next owner
+            looking = asyncio.ensure_future(another._groups_present())
+            await time_passes(LEASE_S / 4)
+            process.resume()
+            assert set(await looking) == {"another", "g"}
+
+    async def handle(tx: Transaction) -> None: ...
+
+    await town.application("another", look)
+
+
 @in_a_town(partitions=PARTITIONS)
 async def test_workers_that_come_and_go_all_the_time_pass_over_nothing(town: Town) -> None:
     crew = Crew(town)

@@ -645,6 +645,10 @@ FOUND_BY_TESTS = {
     "second-group-on-one-view-taken": (
         "tests/views/test_worker_view.py::test_of_two_groups_that_begin_at_once_on_one_view_one_is_refused[sqlite]"
     ),
+    "groups-of-an-owner-that-knows-none-yet-believed": (
+        "tests/server/test_workers_over_faults.py"
+        "::test_a_group_is_known_to_be_there_when_an_owner_was_killed_whose_successor_it_has_not_asked_yet"
+    ),
     "mark-ahead-of-the-log-believed": (
         "tests/views/test_sql_faults.py"
         "::test_a_database_that_comes_to_be_ahead_of_the_log_is_refused_with_the_next_transaction[sqlite]"

@@ -371,10 +371,15 @@ class WorkerGroup:
     async def _groups_present(self) -> Collection[str]:
         """Return the names of the log's groups that have members, as they were within the last seconds."""
         async with self._one_lists:  # all partitions may ask for it at once
-            if self._now_s() >= self._listed_until_s:
-                _, listed = await self._client._requests.hold_leases(
-                    COORDINATING, self.member, self._lease_s, [], GROUP_LEASES, self._lease_s / 2
+            while self._now_s() >= self._listed_until_s:
+                # The own lease is asked for as if anew: an owner that may not know yet who else is there says so.
+                asked = AskedLease(member_lease(self.name, self.member), self._terms)
+                (own,), listed = await self._client._requests.hold_leases(
+                    COORDINATING, self.member, self._lease_s, [asked], GROUP_LEASES, self._lease_s / 2
                 )
+                if own.answer is LeaseAnswer.TOO_EARLY:
+                    await asyncio.sleep(own.remaining_ms / 1000)
+                    continue
                 self._present = [name for name, group in told_groups(listed).items() if group.members]
                 self._listed_until_s = self._now_s() + _WATCH_S
             return self._present

@@ -541,6 +541,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "            if not names:\n",
         "P13: two worker groups take the partitions of one database from each other for ever, and both say well",
     ),
+    "groups-of-an-owner-that-knows-none-yet-believed": Mutation(
+        "polonaise.client.workergroup",
+        "                if own.answer is LeaseAnswer.TOO_EARLY:\n",
+        "                if False:\n",
+        "P13: a second group on one view takes it from the first one as soon as an owner is killed",
+    ),
     "marks-made-beside-their-rows": Mutation(
         "polonaise.views.sql",
         "                self._lost.check_marks_kept(db)\n",
