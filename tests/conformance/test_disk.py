@@ -90,6 +90,23 @@ async def test_a_file_is_cut_and_extended_with_zeros(disk: Disk, root: str) -> N
 
 
 @on_every_disk
+async def test_a_file_that_is_opened_to_append_has_no_holes_whoever_cuts_it(disk: Disk, root: str) -> None:
+    file = await disk.open(f"{root}/a", create=True, append=True)
+    other = await disk.open(f"{root}/a")
+    await file.write(0, [b"abc", b"def"], sync=True)
+    await other.truncate(2)
+    await file.write(6, [b"ghi", b"", b"jkl"], sync=True)
+    assert await file.read(0, 10) == b"abghijkl"
+    await other.write(8, [b"X"])
+    await file.write(8, [b"%04d" % number for number in range(3000)])
+    assert await file.read(0, 20_000) == b"abghijklX" + b"".join(b"%04d" % number for number in range(3000))
+    await file.truncate(3)
+    assert await file.size() == 3
+    for each in (file, other):
+        await each.close()
+
+
+@on_every_disk
 async def test_a_missing_file_or_directory_is_not_found(disk: Disk, root: str) -> None:
     for call in (
         disk.open(f"{root}/none"),

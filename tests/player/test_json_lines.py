@@ -355,6 +355,8 @@ def changed(path: Path, memory: Path, how: str) -> None:
             memory.unlink()
         case "empty memory":
             memory.write_bytes(b"")
+        case "other memory":
+            memory.write_bytes(b"x" * memory.stat().st_size)
 
 
 @pytest.mark.parametrize(
@@ -391,8 +393,11 @@ async def test_files_that_do_not_go_together_are_refused_until_they_are_put_back
     assert kept(path) == [(0, "0"), (0, "1")]
 
 
-@pytest.mark.parametrize("how", ["gone", "shorter", "emptied", "longer"])
-async def test_a_file_that_is_changed_while_it_is_in_use_takes_nothing_more(path: Path, memory: Path, how: str) -> None:
+@pytest.mark.parametrize("how", ["gone", "shorter", "emptied", "longer", "other"])
+@pytest.mark.parametrize("offered", [False, True], ids=["batch", "stream"])
+async def test_a_file_that_is_changed_while_it_is_in_use_takes_nothing_more(
+    path: Path, memory: Path, how: str, offered: bool
+) -> None:
     """As a rotation of logs does, of either kind: what is written then would be lost with the file."""
     async with opened(path) as target:
         session = await stream(target)
@@ -400,9 +405,9 @@ async def test_a_file_that_is_changed_while_it_is_in_use_takes_nothing_more(path
         lines = path.read_bytes()
         changed(path, memory, how)
         with pytest.raises(ViewUnfit, match="another program has changed it"):
-            await session.take(batch(0, "b"))
+            await (target.accept(Fence(1, 2), SOURCE) if offered else session.take(batch(0, "b")))
         left = path.read_bytes() if path.exists() else b""
-        for term in (2, 3):
+        for term in (3, 4):
             with pytest.raises(ViewUnfit, match="another program has changed it"):
                 await target.accept(Fence(1, term), SOURCE)
         assert (path.read_bytes() if path.exists() else b"") == left, "nothing is cut, and nothing made"
@@ -411,7 +416,88 @@ async def test_a_file_that_is_changed_while_it_is_in_use_takes_nothing_more(path
     assert kept(path) == [(0, "a"), (0, "b")]
 
 
-@pytest.mark.parametrize("how", ["no memory", "empty memory"])
+@pytest.mark.parametrize("how", ["shorter", "emptied", "longer"])
+@pytest.mark.parametrize("moment", ["with_step", "step", "step_ended"])
+async def test_a_file_that_is_changed_within_a_step_gets_no_hole_and_the_step_does_not_count(
+    path: Path, memory: Path, how: str, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any moment between looking at the file and telling the player: before its lines are noted, or behind them."""
+    async with opened(path) as target:
+        session = await stream(target)
+        await session.take(batch(-1, "a"))
+        with monkeypatch.context() as patch:
+            make = getattr(LinesMemory, moment)
+
+            def meanwhile(self: LinesMemory, *given: Any) -> Any:
+                changed(path, memory, how)
+                return make(self, *given)
+
+            patch.setattr(LinesMemory, moment, meanwhile)
+            step = session.take(batch(0, "b"))
+            if moment == "step_ended":  # acknowledged, as if it was changed behind that: the next step is refused
+                await step
+            else:
+                with pytest.raises(ViewUnfit, match="another program has changed it"):
+                    await step
+        assert b"\0" not in path.read_bytes()
+        left = path.read_bytes()
+        with pytest.raises(ViewUnfit, match="another program has changed it"):
+            await target.accept(Fence(1, 2), SOURCE)
+        assert path.read_bytes() == left
+    async with opened(path) as target:
+        with pytest.raises(ViewUnfit, match="another program has changed it"):
+            await target.accept(Fence(2, 1), SOURCE)
+
+
+async def test_a_file_that_is_cut_while_the_lines_of_a_torn_step_are_written_again_is_refused(
+    path: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(path) as target:
+        session = await stream(target)
+        for each in (0, 1):
+            await session.take(batch(each - 1, f"{each}"))
+    # As a crash leaves it: nothing says that the lines of the last step are there.
+    raw = memory.read_bytes()
+    memory.write_bytes(raw[: raw.rindex(b"\n", 0, -1) + 1])
+    write = os.pwritev
+
+    def behind_a_cut(descriptor: int, buffers: Any, offset: int) -> int:
+        if b'"payload"' in bytes(buffers[0]):
+            os.truncate(path, 10)
+        return write(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "pwritev", behind_a_cut)
+    async with opened(path) as target:
+        for _ in range(2):
+            with pytest.raises(ViewUnfit, match="another program has changed it"):
+                await target.accept(Fence(2, 1), SOURCE)
+
+
+async def test_a_memory_that_is_cut_within_a_step_is_written_again(
+    path: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is noted then lies behind a hole, which no start could read."""
+    async with opened(path) as target:
+        session = await stream(target)
+        for each in (0, 1):
+            await session.take(batch(each - 1, f"{each}"))
+        with monkeypatch.context() as patch:
+            make = LinesMemory.with_step
+
+            def meanwhile(self: LinesMemory, *given: Any) -> LinesMemory:
+                os.truncate(memory, 300)
+                return make(self, *given)
+
+            patch.setattr(LinesMemory, "with_step", meanwhile)
+            await session.take(batch(1, "2"))
+        await session.take(batch(2, "3"))
+        assert read_memory(memory.read_bytes(), str(memory)).applied == {0: 3}
+    async with opened(path) as target:
+        assert (await target.accept(Fence(2, 1), SOURCE)).applied == {0: 3}
+    assert kept(path) == [(0, f"{each}") for each in range(4)]
+
+
+@pytest.mark.parametrize("how", ["no memory", "empty memory", "other memory"])
 async def test_a_memory_that_is_removed_or_emptied_while_in_use_is_written_again(
     path: Path, memory: Path, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -422,7 +508,7 @@ async def test_a_memory_that_is_removed_or_emptied_while_in_use_is_written_again
         await session.take(batch(-1, "other", partition=3))
         changed(path, memory, how)
         await session.take(batch(0, "b"))
-        assert f"{memory} was removed or cut" in caplog.text
+        assert f"{memory} was removed or changed" in caplog.text
         whole = read_memory(memory.read_bytes(), str(memory))
         assert (whole.fence, whole.applied) == (Fence(1, 1), {0: 1, 3: 0})
         await session.take(batch(1, "c"))

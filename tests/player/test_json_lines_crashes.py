@@ -84,8 +84,8 @@ class SyncedApart:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
-    async def open(self, path: str, *, create: bool = False) -> File:
-        file: Any = FileSyncedApart(await self._disk.open(path, create=create))
+    async def open(self, path: str, *, create: bool = False, append: bool = False) -> File:
+        file: Any = FileSyncedApart(await self._disk.open(path, create=create, append=append))
         return cast(File, file)
 
     def __getattr__(self, name: str) -> Any:
@@ -237,11 +237,11 @@ class UnsyncedFile:
     def __init__(self, file: File) -> None:
         self._file = file
 
-    async def size(self) -> int:
-        return await self._file.size()
-
     async def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool) -> None:
         await self._file.write(offset, buffers)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 class MemoryFirst(LinesFile):
@@ -285,7 +285,7 @@ class Uncut(LinesFile):
         made = await super().opened(disk, path, again=again)
         if made.memory is not None and len(before) > (counted := made.memory.counted.size):
             made.memory = made.memory._replace(counted=made.memory.counted.followed_by(before[counted:]))
-            await made._file.write(0, [before])
+            await made._file.write(counted, [before[counted:]])
         return made
 
 
@@ -310,12 +310,12 @@ class EndedUnsynced(LinesFile):
                 pass
 
         class Opening(SyncedApart):
-            async def open(self, path: str, *, create: bool = False) -> File:
-                file = await disk.open(path, create=create)
-                return cast(File, Unwritten(file)) if path == PATH else file
+            async def open(self, path: str, *, create: bool = False, append: bool = False) -> File:
+                file = await disk.open(path, create=create, append=append)
+                return cast(File, Unwritten(file)) if path == PATH and not append else file
 
         made = await super().opened(cast(Disk, Opening(disk)), path, again=again)
-        made._disk, made._file = disk, cast(Any, made._file)._file
+        made._disk = disk
         return made
 
 

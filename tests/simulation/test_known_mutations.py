@@ -136,6 +136,24 @@ FOUND_BY = {
 """The first seed that finds each, when this was written: tried first, because most of the time it still does."""
 
 FOUND_BY_TESTS = {
+    "lines-written-where-they-should-come": (
+        "tests/player/test_json_lines.py"
+        "::test_a_file_that_is_changed_within_a_step_gets_no_hole_and_the_step_does_not_count[with_step-shorter]"
+    ),
+    "end-of-lines-looked-at-before-a-step-alone": (
+        "tests/player/test_json_lines.py"
+        "::test_a_file_that_is_changed_within_a_step_gets_no_hole_and_the_step_does_not_count[with_step-longer]"
+    ),
+    "last-lines-not-compared": (
+        "tests/player/test_json_lines.py::test_a_file_that_is_changed_while_it_is_in_use_takes_nothing_more[batch-other]"
+    ),
+    "end-of-lines-not-looked-at-for-a-stream": (
+        "tests/player/test_json_lines.py::test_a_file_that_is_changed_while_it_is_in_use_takes_nothing_more[stream-longer]"
+    ),
+    "cut-under-a-torn-step-not-looked-for": (
+        "tests/player/test_json_lines.py"
+        "::test_a_file_that_is_cut_while_the_lines_of_a_torn_step_are_written_again_is_refused"
+    ),
     "lines-of-others-cut": (
         "tests/player/test_json_lines_crashes.py::test_what_is_no_part_of_the_step_that_was_noted_is_somebody_elses"
     ),

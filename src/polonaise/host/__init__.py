@@ -100,8 +100,11 @@ class DiskSpace(NamedTuple):
 class Disk(Protocol):
     """A file system. A created, renamed or removed name is durable only after its directory is synced."""
 
-    async def open(self, path: str, *, create: bool = False) -> File:
+    async def open(self, path: str, *, create: bool = False, append: bool = False) -> File:
         """Open the file for reading and writing; with `create`, make it if it is missing.
+
+        With `append`, a write goes to where the file ends at that moment, in place of its offset: if another program
+        cuts the file, no hole comes into being. Each part of a write that the system takes in parts goes to the end.
 
         Raises `NotFound` for a missing file without `create`, and for a missing directory.
         """

@@ -90,8 +90,8 @@ class RealDisk:
         """Run the call in a thread, with its `OSError`s translated."""
         return await self._threads.run(lambda: with_own_errors(path, call))
 
-    async def open(self, path: str, *, create: bool = False) -> File:
-        flags = os.O_RDWR | (os.O_CREAT if create else 0)
+    async def open(self, path: str, *, create: bool = False, append: bool = False) -> File:
+        flags = os.O_RDWR | (os.O_CREAT if create else 0) | (os.O_APPEND if append else 0)
         return await self._threads.obtain(
             lambda: with_own_errors(path, lambda: _RealFile(self._threads, path, flags, self._open, self._in_loop)),
             _RealFile.abandon,
@@ -268,6 +268,7 @@ class _RealFile:
         self._threads = threads
         self._in_loop = in_loop
         self._descriptor = os.open(path, flags, _FILE_MODE)
+        self._appends = bool(flags & os.O_APPEND)
         self._path = path
         self._registry = registry
         registry.add(self)
@@ -283,7 +284,7 @@ class _RealFile:
         """Write the buffers, in the loop itself where that is allowed and quicker; see `File.write`."""
 
         def write(descriptor: int) -> None:
-            _write(descriptor, offset, buffers)
+            _write(descriptor, None if self._appends else offset, buffers)
             if sync:
                 _sync_data(descriptor)
 
@@ -404,13 +405,17 @@ def _read(descriptor: int, offset: int, length: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _write(descriptor: int, offset: int, buffers: Sequence[Buffer]) -> None:
-    """Write all of the buffers, however little the system takes at a time."""
+def _write(descriptor: int, offset: int | None, buffers: Sequence[Buffer]) -> None:
+    """Write all of the buffers, however little the system takes at a time; without an offset, where O_APPEND says."""
     views = [view for view in (memoryview(buffer).cast("B") for buffer in buffers) if view.nbytes]
     first = 0
     while first < len(views):
-        written = os.pwritev(descriptor, views[first : first + _BUFFERS_MAX], offset)
-        offset += written
+        some = views[first : first + _BUFFERS_MAX]
+        if offset is None:
+            written = os.writev(descriptor, some)  # not `pwritev`, which heeds O_APPEND on Linux alone
+        else:
+            written = os.pwritev(descriptor, some, offset)
+            offset += written
         while first < len(views) and written >= views[first].nbytes:
             written -= views[first].nbytes
             first += 1

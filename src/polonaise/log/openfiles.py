@@ -85,10 +85,10 @@ class OpenFiles:
         """How many files are open."""
         return len(self._open)
 
-    async def open(self, path: str, *, create: bool = False) -> File:
+    async def open(self, path: str, *, create: bool = False, append: bool = False) -> File:
         """Open the file; close others, not in use, if too many are open. See `Disk.open`."""
-        file = await self._disk.open(path, create=create)
-        kept = _KeptFile(self, path, file, await self._disk.identity(path))
+        file = await self._disk.open(path, create=create, append=append)
+        kept = _KeptFile(self, path, file, await self._disk.identity(path), append=append)
         self._open[kept] = None
         try:
             await self._make_room(kept)
@@ -117,7 +117,7 @@ class OpenFiles:
             await self._wait_for_free_file()
         self._opening += 1
         try:
-            file = await self._disk.open(kept.path)
+            file = await self._disk.open(kept.path, append=kept.append)
             if await self._disk.identity(kept.path) != kept.identity:
                 await file.close()
                 raise NotFound(f"{kept.path!r} was replaced while it was not open")
@@ -173,11 +173,12 @@ class OpenFiles:
 class _KeptFile:
     """A file that is open as far as its users can tell, and closed when other files need its place."""
 
-    def __init__(self, files: OpenFiles, path: str, file: File, identity: Identity | None) -> None:
+    def __init__(self, files: OpenFiles, path: str, file: File, identity: Identity | None, *, append: bool) -> None:
         self._files = files
         self._closed = False
         self._opening = asyncio.Lock()
         self.path = path
+        self.append = append
         self.identity = identity
         """What the file's name led to when it was opened first."""
         self.file: File | None = file

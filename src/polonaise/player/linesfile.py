@@ -11,9 +11,9 @@ from typing import Final
 from polonaise.checksum import crc32
 from polonaise.errors import DirectoryInUse, NotFound, ViewUnavailable, ViewUnfit, invariant
 from polonaise.host import DirectoryLock, Disk, File, Identity
-from polonaise.host.wholefiles import write_whole
+from polonaise.host.wholefiles import opened_file, write_whole
 from polonaise.player.deliverytarget import DeliverySource
-from polonaise.player.linesmemory import NOTHING_COUNTED, LinesMemory, read_memory
+from polonaise.player.linesmemory import NOTHING_COUNTED, CountedLines, LinesMemory, read_memory
 from polonaise.player.protocol.entries import Fence
 from polonaise.terms import PartitionId, TransactionId
 
@@ -48,8 +48,8 @@ class LinesFile:
         """
         self._steps_end = self._steps_begin = 0
         """Where the next step is noted, and where the first one was."""
-        self._steps_size = 0
-        """The bytes of the memory's file."""
+        self._steps_tail = (0, b"")
+        """The last bytes of the memory's file, and where they begin: before the last step, where a hole would end."""
         self._steps_identity: Identity | None = None
 
     @classmethod
@@ -75,13 +75,14 @@ class LinesFile:
             raise ViewUnavailable(f"{path} can't be made, because its directory does not exist: make that") from error
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(lock.release)
-            file = await disk.open(path)
+            # To append: if somebody cuts the file at the wrong moment, lines come too early in it, and make no hole.
+            file = await disk.open(path, append=True)
             stack.push_async_callback(file.close)
             identity = await disk.identity(path)
             if identity is None:
                 raise _does_not_fit(path, "is gone")
             memory = await _load(disk, path)
-            kept = await _settled(file, path, memory)
+            kept = await _settled(disk, file, path, memory)
             made = cls(disk, path, lock, file, identity, kept)
             if kept is not None and kept != memory:
                 # At once: what somebody else writes from now on is not taken for what is left of this step.
@@ -93,6 +94,7 @@ class LinesFile:
         """Keep this fence durably. Raises `ViewUnfit` as `append` does."""
         await self._check_in_place()
         memory = self.memory or LinesMemory(source, fence, NOTHING_COUNTED, {})
+        await _check_end(self._file, self._path, memory.counted)
         memory = memory._replace(fence=fence)
         await self._write_whole(memory)
         self.memory = memory
@@ -101,35 +103,41 @@ class LinesFile:
         """Append whole lines, and keep durably that these partitions are applied up to these ids.
 
         Raises `ViewUnfit` if somebody else has changed the files: what is written now might be lost with them. A memory
-        that was removed or cut is written whole again, because this object knows what was in it.
+        that was removed or changed is written whole again, because this object knows what was in it.
+
+        Others may change a file between any two of these calls. What they cut, or write behind the lines, is noticed by
+        the size before the lines are noted and behind them; a change that leaves the size, if it is in the last lines.
         """
         memory = self.memory
         invariant(memory is not None, "lines are appended under a fence")
         assert memory is not None
         counted = memory.counted
         whole = await self._check_in_place()
-        if (size := await self._file.size()) != counted.size:
-            raise _other_size(self._path, size, counted.size)
+        await _check_end(self._file, self._path, counted)
         if not whole:
-            _log.warning("%s%s was removed or cut while in use, and is written again", self._path, _MEMORY)
+            _log.warning("%s%s was removed or changed while in use, and is written again", self._path, _MEMORY)
         memory = memory.with_step(lines, applied)
         step = memory.step()
         steps = self._steps
         if steps is None or not whole or self._steps_end + len(step) > max(_STEPS_BYTES_MAX, 2 * self._steps_begin):
             steps = await self._write_whole(memory)
         # Before the lines: what a crash leaves of them is known by this, and what somebody else writes is left alone.
-        await steps.write(self._steps_end, [step], sync=True)
+        begin = self._steps_end
+        await steps.write(begin, [step], sync=True)
         self._steps_end += len(step)
         if lines:
             await self._file.write(counted.size, [lines], sync=True)
-        self.memory = memory = memory.with_step_ended()
+        memory = memory.with_step_ended()
+        if (size := await self._file.size()) != memory.counted.size:
+            raise _other_size(self._path, size, memory.counted.size)
+        self.memory = memory
         # Not synced: if it is lost, the lines themselves say that they are there.
         ended = memory.step_ended()
         await steps.write(self._steps_end, [ended])
-        self._steps_size = self._steps_end + len(ended)
+        self._steps_tail = (begin - 1, b"\n" + step + ended)
 
     async def _check_in_place(self) -> bool:
-        """Return whether the memory's file is as it was written, as far as its name and its size tell.
+        """Return whether the memory's file is as it was written, as far as its name, its size and its end tell.
 
         Raises `ViewUnfit` if one of the paths leads to another file than the one that is open.
         """
@@ -140,7 +148,8 @@ class LinesFile:
         found = await self._disk.identity(self._path + _MEMORY)
         if found not in (None, self._steps_identity):
             raise _does_not_fit(self._path, "has another memory beside it than was written")
-        return found is not None and await self._steps.size() == self._steps_size
+        begin, tail = self._steps_tail
+        return found is not None and await self._steps.read(begin, len(tail) + 1) == tail
 
     async def _write_whole(self, memory: LinesMemory) -> File:
         """Write the memory's file anew, without a step that is noted; return it.
@@ -155,7 +164,8 @@ class LinesFile:
         await write_whole(self._disk, directory, name, [whole])
         self._steps = await self._disk.open(self._path + _MEMORY)
         self._steps_identity = await self._disk.identity(self._path + _MEMORY)
-        self._steps_begin = self._steps_end = self._steps_size = len(whole)
+        self._steps_begin = self._steps_end = len(whole)
+        self._steps_tail = (0, whole)
         return self._steps
 
     async def close(self) -> None:
@@ -174,7 +184,23 @@ async def _load(disk: Disk, path: str) -> LinesMemory | None:
     return read_memory(raw, path + _MEMORY)
 
 
-async def _settled(file: File, path: str, memory: LinesMemory | None) -> LinesMemory | None:
+async def _check_end(file: File, path: str, counted: CountedLines) -> None:
+    """Raise `ViewUnfit` unless the file ends where its lines end, with those of the last step."""
+    size, last_size, last_crc = counted
+    last = await file.read(size - last_size, last_size + 1)  # tells the size as well, unless that is another
+    if len(last) != last_size and (found := await file.size()) != size:
+        raise _other_size(path, found, size)
+    if crc32(last) != last_crc:
+        raise _does_not_hold_last(path)
+
+
+async def _check_last(file: File, path: str, counted: CountedLines) -> None:
+    """Raise `ViewUnfit` unless the lines of the last step that counts are where it has written them."""
+    if crc32(await file.read(counted.size - counted.last_size, counted.last_size)) != counted.last_crc:
+        raise _does_not_hold_last(path)
+
+
+async def _settled(disk: Disk, file: File, path: str, memory: LinesMemory | None) -> LinesMemory | None:
     """Return the memory with its last step ended or undone, by what is there of its lines; what is left is cut.
 
     Raises `ViewUnfit` unless the file has what the memory counts, and nothing that others have written.
@@ -187,11 +213,10 @@ async def _settled(file: File, path: str, memory: LinesMemory | None) -> LinesMe
                 "its own, or put the memory back"
             )
         return None
-    counted, last_size, last_crc = memory.counted
+    counted = memory.counted.size
     if size < counted:
         raise _other_size(path, size, counted)
-    if crc32(await file.read(counted - last_size, last_size)) != last_crc:
-        raise _does_not_fit(path, "does not hold what was written last")
+    await _check_last(file, path, memory.counted)
     through = counted
     if (noted := memory.noted) is not None:
         through = noted.counted.size
@@ -201,7 +226,10 @@ async def _settled(file: File, path: str, memory: LinesMemory | None) -> LinesMe
                 raise _other_size(path, size, through)
             # Written again: whoever has written them may have ended before they were synced, or since that failed.
             if lines:
-                await file.write(counted, [lines], sync=True)
+                async with opened_file(disk, path) as in_place:
+                    await in_place.write(counted, [lines], sync=True)
+                # A cut just now would have left a hole before them.
+                await _check_last(file, path, memory.counted)
             return memory.with_step_ended()
         if not noted.may_have_left(lines):
             raise _other_size(path, size, counted)
@@ -222,6 +250,10 @@ def _other_size(path: str, size: int, written: int) -> ViewUnfit:
     return _does_not_fit(
         path, what, f"Take out what lies behind them, such as by `truncate -s {written} {path}`; or put"
     )
+
+
+def _does_not_hold_last(path: str) -> ViewUnfit:
+    return _does_not_fit(path, "does not hold what was written last")
 
 
 def _does_not_fit(path: str, what: str, advice: str = "Put") -> ViewUnfit:

@@ -138,11 +138,11 @@ class DiskPort:
 
     # -------------------------------------------------------------- polonaise.host.Disk
 
-    async def open(self, path: str, *, create: bool = False) -> File:
-        return await self.obtain(lambda: self._open(path, create), OpenFile.let_go)
+    async def open(self, path: str, *, create: bool = False, append: bool = False) -> File:
+        return await self.obtain(lambda: self._open(path, create, append), OpenFile.let_go)
 
-    def _open(self, path: str, create: bool) -> OpenFile:
-        return OpenFile(self, self.disk.create(path) if create else self.disk.file(path), path)
+    def _open(self, path: str, create: bool, append: bool) -> OpenFile:
+        return OpenFile(self, self.disk.create(path) if create else self.disk.file(path), path, append=append)
 
     async def load(self, path: str) -> bytes:
         file = await self.open(path)
@@ -249,10 +249,11 @@ class _Lock:
 class OpenFile:
     """A file that a process has open: `host.File`."""
 
-    def __init__(self, port: DiskPort, file: FileImage, path: str) -> None:
+    def __init__(self, port: DiskPort, file: FileImage, path: str, *, append: bool = False) -> None:
         self._port = port
         self._disk = port.disk
         self._file = file
+        self._append = append
         self._path = path
         self._closed = False
         port.process.open_files[self] = path
@@ -274,10 +275,15 @@ class OpenFile:
         data = b"".join(buffers)
         await self._port.submit(
             lambda future: self._write(offset, data, future if sync else None),
-            lambda: self._disk.write_part(self._file, offset, data),
+            lambda: self._disk.write_part(self._file, self._place(offset), data),
         )
 
+    def _place(self, offset: int) -> int:
+        """Return where a write with this offset goes, if it acts now."""
+        return len(self._file.cache) if self._append else offset
+
     def _write(self, offset: int, data: bytes, synced: Future | None) -> object:
+        offset = self._place(offset)
         fresh = bool(data) and not self._file.cache[offset : offset + len(data)].strip(b"\0")
         if data:
             self._disk.write(self._file, offset, data)

@@ -13,9 +13,39 @@ _SOCKETS: Final = "polonaise.host.sockets"
 OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     "memory-of-lines-not-looked-for": Mutation(
         "polonaise.player.linesfile",
-        "        return found is not None and await self._steps.size() == self._steps_size\n",
+        "        return found is not None and await self._steps.read(begin, len(tail) + 1) == tail\n",
         "        return True\n",
         "P7: a target in a file goes on into a memory that was removed, and knows nothing of it after its next start",
+    ),
+    "lines-written-where-they-should-come": Mutation(
+        "polonaise.player.linesfile",
+        "            file = await disk.open(path, append=True)\n",
+        "            file = await disk.open(path)\n",
+        "P7: a target in a file leaves a hole where lines were that another program cut within a step",
+    ),
+    "end-of-lines-looked-at-before-a-step-alone": Mutation(
+        "polonaise.player.linesfile",
+        "        if (size := await self._file.size()) != memory.counted.size:\n",
+        "        if (size := 0):\n",
+        "P7: a target in a file acknowledges lines behind a cut that another program made within their step",
+    ),
+    "last-lines-not-compared": Mutation(
+        "polonaise.player.linesfile",
+        "    if crc32(last) != last_crc:\n",
+        "    if False:\n",
+        "P7: a target in a file goes on behind lines that another program has written over",
+    ),
+    "end-of-lines-not-looked-at-for-a-stream": Mutation(
+        "polonaise.player.linesfile",
+        "        await _check_end(self._file, self._path, memory.counted)\n",
+        "",
+        "P7: a target in a file accepts a stream, and is told to be well, where its lines have been cut",
+    ),
+    "cut-under-a-torn-step-not-looked-for": Mutation(
+        "polonaise.player.linesfile",
+        "                await _check_last(file, path, memory.counted)\n",
+        "",
+        "P7: a target in a file goes on behind a hole that it made as it wrote the lines of a torn step again",
     ),
     "lines-of-others-cut": Mutation(
         "polonaise.player.linesfile",
@@ -31,8 +61,8 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "lines-counted-as-they-read": Mutation(
         "polonaise.player.linesfile",
-        "                await file.write(counted, [lines], sync=True)\n",
-        "                pass\n",
+        "                    await in_place.write(counted, [lines], sync=True)\n",
+        "                    pass\n",
         "P7: a target in a file has applied lines that were never synced, and a loss of power takes them",
     ),
     "what-a-standby-is-told-outlives-it": Mutation(
