@@ -8,14 +8,15 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Integer, MetaData, Table
+from sqlalchemy import Column, Integer, MetaData, Table, event
 
 import polonaise
 from polonaise import testing
 from polonaise.errors import ViewUnavailable, ViewUnfit
+from polonaise.terms import OwnKind
 from polonaise.views.sql import SqlView
 from rigs.bankview import Bank, accounts, body, check_fold, counted, journal, transactions
-from rigs.databases import execute
+from rigs.databases import engine_at, execute
 from rigs.waiting import wait_until
 
 
@@ -276,3 +277,19 @@ async def test_a_process_that_began_before_there_were_keys_applies_none(url: str
             assert log.trouble(0) is None
             assert await new.once("order 1", pay, 1, timeout=10) == first._replace(repeated=True)
     assert counted(url, journal) == 2
+
+
+async def test_a_key_costs_a_view_without_keys_one_statement(url: str, views: Callable[..., Any]) -> None:
+    said: list[str] = []
+    with engine_at(url) as engine:
+        event.listen(engine, "before_cursor_execute", lambda *about: said.append(about[2]))
+        view = views(engine)
+        await view.high_water_mark(0)
+        await view.apply_run(transactions(2))
+        said.clear()
+        await view.apply_run(transactions(1, first=2))
+        without = len(said)
+        key = transactions(1, first=4)[0]._replace(header=int(OwnKind.ONCE), client_id=-1, generation=-1)
+        await view.apply_run([*transactions(1, first=3), key])
+        assert len(said) - without == without + 1, said[without:]
+        await view.close()

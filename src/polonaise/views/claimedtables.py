@@ -127,12 +127,14 @@ class ClaimedTables:
     def _beginning_in(numbers: Iterable[int]) -> int | None:
         return min((each for each in numbers if each <= _BEGUN_FROM), default=None)
 
-    def check_keys(self, db: Connection) -> None:
+    def check_keys(self, db: Connection, *, prepared: bool = False) -> None:
         """Raise `ViewUnfit` if the keys of `log.once` are kept in a table that is not this view's.
 
-        A key in what this view applies would be in no table, and what was done under it would be done again.
+        A key in what this view applies would be in no table, and what was done under it would be done again. With
+        `prepared`, the table that tells it was looked at before: one statement is enough for each run with keys.
         """
-        kept = {each for each in self._claimed(db) if _BEGUN_FROM < each <= _KEYS_FROM} - self._keys.keys()
+        claimed = self._read(db) if prepared and self.there else self._claimed(db)
+        kept = {each for each in claimed if _BEGUN_FROM < each <= _KEYS_FROM} - self._keys.keys()
         if not kept:
             return
         there = inspect(db).get_table_names(self.table.schema)

@@ -506,6 +506,6 @@ class SqlView:
                     self._once.keep_all(db, run)
                 elif any(tx.own and tx.header == OwnKind.ONCE for tx in run):
                     with self._unfit_for_now():
-                        self._claimed.check_keys(db)
+                        self._claimed.check_keys(db, prepared=True)
                 return True
         return False
