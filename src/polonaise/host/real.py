@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import time
+import traceback
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
 from typing import Any, Final, TypeAlias
@@ -28,6 +29,9 @@ FAILED_EXIT_CODE: Final = 70
 """The exit code of a process that `RealHost.fail` has ended: EX_SOFTWARE."""
 
 DISK_THREADS: Final = 4
+
+_LOOPS: Final = frozenset(("asyncio", "uvloop", "ssl"))
+"""The packages that event loops and their transports are made of."""
 
 Main: TypeAlias = Callable[[Host], Coroutine[Any, Any, None]]
 
@@ -153,17 +157,34 @@ def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
 def stop_at_mistakes(loop: asyncio.AbstractEventLoop, host: Host) -> None:
     """Make an exception in a callback of the loop stop the node if it is a mistake of ours; others are logged.
 
-    Without this, such an exception would only be logged.
+    Without this, such an exception would only be logged. Trouble of one connection ends that connection only.
     """
 
     def mistake(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if error is None or isinstance(error, PolonaiseError):
+        if error is not None and _is_of_a_connection(context, error):
+            # A loop may close a socket and go on writing to it, as uvloop does for a caller that gives up while its
+            # TLS handshake ends. Nothing is wrong then but that connection.
+            _log.info("a connection was ended: %s", context.get("message"), exc_info=error)
+            if (transport := context.get("transport")) is not None:
+                transport.abort()
+        elif error is None or isinstance(error, PolonaiseError):
             _log.warning("%s", context.get("message"), exc_info=error)
         else:
             host.fail(error)
 
     loop.set_exception_handler(mistake)
+
+
+def _is_of_a_connection(context: dict[str, Any], error: BaseException) -> bool:
+    """Whether the loop tells of one connection's transport, and no code but the loop's own took part in the error.
+
+    A method of ours that the transport called would be in the error's traceback.
+    """
+    if "transport" not in context and "protocol" not in context:
+        return False
+    modules = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__))
+    return all(module.partition(".")[0] in _LOOPS for module in modules)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
