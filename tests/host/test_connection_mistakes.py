@@ -193,8 +193,8 @@ async def test_trouble_that_the_loops_own_code_raises_ends_the_connection_that_i
     scene.watch()
     listener = await scene.host.network.listen("localhost:0", asyncio.Protocol)
     transport, protocol = await scene.host.network.connect(listener.address, asyncio.Protocol)
+    transport.write_eof()
     with pytest.raises(RuntimeError) as raised:
-        transport.write_eof()
         transport.write(b"x")
     trouble = raised.value.with_traceback(cast(Any, raised.value.__traceback__).tb_next)
     context = {"message": "Fatal error", "exception": trouble, "transport": transport, "protocol": protocol}
