@@ -21,7 +21,7 @@ from polonaise.host.tls import TlsIdentity
 from polonaise.host.tlssockets import TlsNetwork
 from rigs.scenarios import runs_tests_on_loops
 from rigs.tls import Authority
-from rigs.waiting import wait_until
+from rigs.waiting import nothing_happens_for, time_passes, wait_until
 from rigs.watchedhost import Watched
 
 WAIT_S = 20.0
@@ -124,7 +124,7 @@ async def test_a_caller_who_leaves_while_a_handshake_ends_costs_the_node_nothing
         dialling.cancel()
         with pytest.raises(asyncio.CancelledError):
             await dialling
-        await asyncio.sleep(0.05)
+        await nothing_happens_for(0.05)
         wire.close()
     if "uvloop" in type(loop).__module__:
         assert [str(context["exception"]).partition(" on ")[0] for context in scene.told] == [
@@ -180,7 +180,7 @@ async def test_a_mistake_of_ours_in_a_connection_still_ends_the_node(scene: Scen
     await wait_until(lambda: bool(scene.host.failures))
     await listener.close()
     made[0].transport.abort()  # it would have ended with the process
-    await asyncio.sleep(0.01)
+    await time_passes(0.01)
     scene.host.close()
     assert {str(failure) for failure in scene.host.failures} == {f"a mistake of ours in {where}"}
 
