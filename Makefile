@@ -40,9 +40,9 @@ check: $(STAMP) ## format, lint, types, import contracts, unit tests, a few simu
 
 # What needs a browser or a database that is not installed is skipped, with a reason; with POLONAISE_CI=1 that fails.
 # Of exhaustive tests, many of a kind, each commit draws another part: tests/exhaustive.py says how to have it again.
-# Four processes for two cores: most slow tests wait for processes that start, fall silent, or have some time to work.
+# Three processes for two cores: most slow tests wait for processes that start, fall silent, or have some time to work.
 test: check ## all that a newcomer should see pass: about an hour on 2 cores; SAMPLE=n, one of n exhaustive tests
-	$(BIN)/python -m pytest -m 'slow and not alone and not campaign' -n 4 --dist worksteal --sample $(SAMPLE)
+	$(BIN)/python -m pytest -m 'slow and not alone and not campaign' -n 3 --dist worksteal --sample $(SAMPLE)
 	$(BIN)/python -m pytest -m 'slow and alone and not campaign' --sample $(SAMPLE)
 
 nightly: SAMPLE := 1
