@@ -24,7 +24,7 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from polonaise.errors import BadOption, Closed, ViewUnavailable, ViewUnfit
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource
@@ -407,6 +407,25 @@ async def test_tables_that_are_dropped_under_way_refuse_no_entry_and_are_made_by
         session = await stream(again, 1, 2)
         assert (await session.take(batch(-1, "a", "b"))).last == 1
     assert kept(url) == [(0, "a"), (0, "b")]
+
+
+class Wording(Lines):
+    """Says in words of its own that it can't apply an entry."""
+
+    def apply_entry(self, partition: int, entry: RoutedEntry, db: Connection) -> None:
+        try:
+            super().apply_entry(partition, entry, db)
+        except DBAPIError as error:
+            raise LookupError("no such account") from error
+
+
+async def test_a_table_that_is_gone_is_told_whatever_the_application_makes_of_the_error(url: str) -> None:
+    async with opened(url, Wording(url)) as (target,):
+        session = await stream(target)
+        await session.take(batch(-1, "a"))
+        change(url, "DROP TABLE {}", "lines")
+        with pytest.raises(ViewUnavailable, match="lines was there and is gone"):
+            await session.take(batch(0, "b"))
 
 
 class Unnamed(Lines):

@@ -313,7 +313,7 @@ FOUND_BY_TESTS = {
     ),
     "entry-refused-for-a-table-that-is-gone": (
         "tests/player/test_sql_delivery.py"
-        "::test_tables_that_are_renamed_under_way_are_waited_for_and_not_made[sqlite-gone3]"
+        "::test_a_table_that_is_gone_is_told_whatever_the_application_makes_of_the_error[sqlite]"
     ),
     "target-begins-anew-beside-its-rows": (
         "tests/player/test_sql_delivery.py"

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, Table, select, update
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError
 
 from polonaise.applicationcode import OrdinaryErrors
 from polonaise.errors import BadOption, Closed, PolonaiseError, ViewUnavailable, ViewUnfit, invariant
@@ -364,7 +364,8 @@ class SqlDeliveryTarget:
             late = isinstance(error, BadOption) or (is_applied and isinstance(error, DBAPIError))
             if trouble_in(error) is not None:
                 raise
-            if isinstance(error, SQLAlchemyError | TypeError | _Unreadable) and writer.usable:
+            # Whatever the application has made of an error of the database's.
+            if writer.usable:
                 self._prepare(writer)
             if not (error is refusal or late):
                 raise
@@ -405,12 +406,8 @@ class SqlDeliveryTarget:
             if trouble_in(error) is not None:
                 raise
             # No entry is at fault.
-            raise _Unreadable(f"the target's own tables can't be read: {first_line(error)}") from error
+            raise ViewUnavailable(f"the target's own tables can't be read: {first_line(error)}") from error
         return fence, NO_TRANSACTION if kept_id is None else kept_id, kept_id is None
-
-
-class _Unreadable(ViewUnavailable):
-    """The target's own tables can't be read, as when one is gone: what is wrong with the tables says more."""
 
 
 class _FenceKept:

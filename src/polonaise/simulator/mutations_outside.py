@@ -483,8 +483,8 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "entry-refused-for-a-table-that-is-gone": Mutation(
         "polonaise.player.sqldelivery",
-        "            if isinstance(error, SQLAlchemyError | TypeError | _Unreadable) and writer.usable:\n",
-        "            if False:\n",
+        "            if writer.usable:\n",
+        "            if isinstance(error, DBAPIError) and writer.usable:\n",
         "P7: a target whose table is gone refuses entry after entry for it, and says nowhere what to do",
     ),
     "target-begins-anew-beside-its-rows": Mutation(
