@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
+from polonaise.coordination.backend import NotAsked
 from polonaise.coordination.zookeeperensemble import ensemble_troubles
+from polonaise.host.tls import TlsFiles
+from rigs.descriptors import no_descriptors_left
 
 SERVES = b"Zookeeper version: 3.9\nMode: follower\nNode count: 5\n"
 
@@ -58,3 +62,16 @@ async def test_a_server_that_is_gone_is_told_of() -> None:
     async with server_that_says(SERVES) as address:
         pass
     assert "can't be reached" in (await ensemble_troubles(address, None, 5.0))[address]
+    assert not isinstance((await ensemble_troubles(address, None, 5.0))[address], NotAsked)
+
+
+async def test_what_keeps_this_process_from_asking_says_nothing_of_a_server(tmp_path: Path) -> None:
+    async with server_that_says(SERVES) as address:
+        files = TlsFiles(*(str(tmp_path / name) for name in ("ca.pem", "certificate.pem", "key.pem")))
+        no_certificate = (await ensemble_troubles(address, files, 5.0))[address]
+        with no_descriptors_left():
+            no_descriptor = (await ensemble_troubles(address, None, 5.0))[address]
+    for why, word in ((no_certificate, "certificate_unusable"), (no_descriptor, "raise its limit of open files")):
+        assert isinstance(why, NotAsked)
+        assert "can't be asked" in why
+        assert word in why

@@ -349,6 +349,16 @@ async def test_a_probe_that_only_connects_is_not_worth_a_warning(
 
 
 @on_both_loops
+async def test_a_peer_that_gives_up_in_its_handshake_is_not_taken_for_one_that_does_not_trust_this_node(
+    ours: Authority, *, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with NodeWithTls(TlsIdentity(ours.node())) as node:
+        with socket.create_connection(("127.0.0.1", node.port)) as leaving:
+            leaving.sendall(b"\x16\x03\x01\x02\x00")
+        await wait_until(lambda: "left during the handshake: it gave up waiting or was ended, or" in caplog.text)
+
+
+@on_both_loops
 async def test_handshakes_under_way_are_bounded_and_the_rest_wait(
     ours: Authority, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:

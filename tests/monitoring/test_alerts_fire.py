@@ -16,6 +16,7 @@ import pytest
 import polonaise
 from polonaise.client.log import Log
 from polonaise.client.protocol.groupleases import partition_lease
+from polonaise.coordination.backend import NotAsked
 from polonaise.coordination.values import ExpectedServers, Versioned
 from polonaise.errors import InsufficientReplicas, LockConflict, PolonaiseError
 from polonaise.histogram import Histogram
@@ -26,7 +27,7 @@ from polonaise.node.monitoring.httplistener import HttpRequest
 from polonaise.node.monitoring.samples import Samples
 from polonaise.server.settings import ServerSettings
 from polonaise.simulator.cluster import DIRECTORY
-from polonaise.terms import Transaction
+from polonaise.terms import ServerId, Transaction
 from rigs.alerts import Prometheus, Told, fired_by, fires, scraped, scraped_town, told
 from rigs.archivedtown import ArchivedTown
 from rigs.log import remove_entry
@@ -255,6 +256,31 @@ async def test_servers_that_are_to_be_there_and_are_not(town: Town, log: Log) ->
     assert {"PolonaiseServerMissing", "PolonaiseCoordinatorServerDown", "PolonaiseZooKeeperDown"} <= firing
     expected.missing, expected.coordinator_servers = {}, {"zk1:2181": "", "zk2:2181": ""}
     assert Prometheus().lasts(await scraped_town(town)) == set()
+
+
+@in_an_application
+async def test_servers_of_the_coordinator_that_this_process_can_not_ask_are_not_down(
+    town: Town, log: Log, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await log.append(b"first", 0)
+    server = town.server
+    answers: dict[str, str] = {"zk1:2181": NotAsked("can't be asked: no certificate"), "zk2:2181": ""}
+
+    async def servers(timeout_s: float) -> dict[str, str]:
+        return dict(answers)
+
+    backend = server._expected._coordinator._backend
+    monkeypatch.setattr(backend, "servers", servers)
+    monkeypatch.setattr(type(backend), "has_servers", True)
+    looking = asyncio.ensure_future(server._expected.run(ServerId(4711), "here:1"))
+    await wait_until(lambda: server.measures().coordinator_servers == {"zk2:2181": True})
+    assert server.health()["coordinator_servers"] == []
+    assert Prometheus().lasts(await scraped_town(town)) == set()
+    answers["zk1:2181"] = "does not answer"
+    await wait_until(lambda: server.measures().coordinator_servers == {"zk1:2181": False, "zk2:2181": True})
+    assert server.health()["coordinator_servers"] == ["ZooKeeper server zk1:2181 does not answer"]
+    assert "PolonaiseCoordinatorServerDown" in Prometheus().lasts(await scraped_town(town))
+    looking.cancel()
 
 
 @fires("PolonaiseGroupHindered")

@@ -47,4 +47,5 @@ def test_packets_that_are_lost_are_told_with_the_nodes_that_they_were_sent_to() 
 def test_a_storage_node_tells_of_packets_to_servers() -> None:
     (line,) = storage_troubles({"directory": "/d", "resent": {"3": 0.5}})
     assert line.startswith("packets to server 3 are lost on the way: up to 50 %")
+    assert "check the network, and whether a process there, or its machine, was stopped" in line
     assert storage_troubles({"directory": "/d", "resent": {"3": 0.01}}) == []

@@ -18,7 +18,7 @@ ADDRESSES = {
     for place, group in enumerate((NodeGroup.ZOOKEEPER, NodeGroup.STORAGE, NodeGroup.SERVER), 1)
     for number, name in enumerate(nodes_of(group))
 }
-LOST = "packets to {} are lost on the way: up to 20 % had to be sent again lately: check the network"
+LOST = "packets to {} are lost on the way: up to 20 % had to be sent again lately: check the network, and …"
 
 
 def well() -> Status:

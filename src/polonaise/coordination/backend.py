@@ -19,6 +19,10 @@ class Entry(NamedTuple):
     contents: bytes
 
 
+class NotAsked(str):
+    """Why this process could not ask a server of a store, such as for its own certificate: nothing of the server."""
+
+
 class Backend(Protocol):
     """A store of entries by their keys, for several processes; each process has an object of its own.
 
@@ -43,7 +47,8 @@ class Backend(Protocol):
     async def servers(self, timeout_s: float) -> Mapping[str, str]:
         """Return why each server that the store consists of does not serve, by its address; empty for one that does.
 
-        Each has `timeout_s` seconds to answer. Never raises what is wrong with one.
+        Each has `timeout_s` seconds to answer. Never raises what is wrong with one. What keeps this process itself from
+        asking is a `NotAsked`.
         """
 
     async def create(self, entries: Mapping[str, Entry]) -> bool:

@@ -6,8 +6,10 @@ import asyncio
 import ssl
 from typing import Final
 
+from polonaise.coordination.backend import NotAsked
 from polonaise.errors import CertificateUnusable
 from polonaise.host.address import HostPort, parse_address
+from polonaise.host.filelimits import too_many_open
 from polonaise.host.tls import TlsFiles, TlsIdentity
 
 _WORD: Final = b"srvr"
@@ -20,7 +22,8 @@ _ANSWER_BYTES_MAX: Final = 65_536
 async def ensemble_troubles(hosts: str, tls: TlsFiles | None, timeout_s: float) -> dict[str, str]:
     """Return why each server of an ensemble does not serve, by its address; an empty text for one that does.
 
-    `hosts` are addresses, joined by commas. Each server has `timeout_s` seconds to answer, all at the same time.
+    `hosts` are addresses, joined by commas. Each server has `timeout_s` seconds to answer, all at the same time. What
+    keeps this process itself from asking is a `NotAsked`.
     """
     addresses = [address.strip() for address in hosts.split(",")]
     asked = [_trouble_of(address, tls, timeout_s) for address in addresses]
@@ -34,12 +37,14 @@ async def _trouble_of(address: str, tls: TlsFiles | None, timeout_s: float) -> s
         async with asyncio.timeout(timeout_s):
             answer = await _answer(parsed, None if tls is None else _dialling(tls))
     except CertificateUnusable as error:
-        return f"can't be asked: {error}"
+        return NotAsked(f"can't be asked: {error}")
     except TimeoutError:
         return f"did not answer within {timeout_s:g} s: it hangs, or is cut off"
     except ssl.SSLError as error:
         return f"TLS failed: {error.reason or error}"
     except OSError as error:
+        if (exhausted := too_many_open(error, "can't be asked")) is not None:
+            return NotAsked(exhausted.text)
         return f"can't be reached: {error.strerror or error}"
     if _SERVES in answer:
         return ""

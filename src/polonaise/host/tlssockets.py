@@ -238,7 +238,11 @@ def _why(error: OSError) -> str:
         }.get(error.reason or "", f"TLS failed: {error.reason}")
     if isinstance(error, TimeoutError | ConnectionAbortedError):
         return f"no handshake in time ({HANDSHAKE_S:g} s to begin it, and {HANDSHAKE_S:g} s to finish it)"
-    return "it left during the handshake, as peers do that don't trust this node's certificate: its own log says why"
+    # Both look the same from here: a loop ends a handshake that it refuses without a word of why.
+    return (
+        "it left during the handshake: it gave up waiting or was ended, or it does not trust this node's certificate, "
+        "and then its own log says why"
+    )
 
 
 class _Refusing(asyncio.Protocol):

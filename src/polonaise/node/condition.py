@@ -210,7 +210,10 @@ def _losses(whom: str, resent: Mapping[str, float]) -> list[Trouble]:
         return []
     to = f"{whom}{'s' * (len(lossy) > 1)} {', '.join(lossy)}"
     share = f"{100 * max(lossy.values()):.0f} %"
-    why = f"packets to {to} are lost on the way: up to {share} had to be sent again lately: check the network"
+    why = (
+        f"packets to {to} are lost on the way: up to {share} had to be sent again lately: check the network, and "
+        "whether a process there, or its machine, was stopped at times: that looks the same"
+    )
     return [(Reason.PACKETS_LOST, why)]
 
 

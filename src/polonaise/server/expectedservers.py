@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from polonaise.coordination import Coordinator
+from polonaise.coordination.backend import NotAsked
 from polonaise.coordination.values import ExpectedServer, ExpectedServers, Registration, Versioned
 from polonaise.errors import PolonaiseError
 from polonaise.server.coordinatortrouble import CoordinatorTrouble, answered_within
@@ -40,14 +41,18 @@ class ExpectedServersWatch:
         self.trouble = ""
         """What is wrong with the name of this server; empty if nothing is."""
         self.coordinator_servers: Mapping[str, str] = {}
-        """Why each server of the coordinator did not serve at the last look, by its address; empty for one that did."""
+        """Why each server of the coordinator did not serve at the last look, by its address; empty for one that did.
+
+        Without those that this process could not ask, which may serve.
+        """
 
     async def run(self, server: ServerId, address: str) -> None:
         """Look for ever. While the coordinator can't be read, what was seen last stands."""
         noted = False
         while True:
             if self._coordinator.has_servers:
-                self.coordinator_servers = await self._coordinator.servers(_SERVER_S)
+                asked = await self._coordinator.servers(_SERVER_S)
+                self.coordinator_servers = {each: why for each, why in asked.items() if not isinstance(why, NotAsked)}
             try:
                 async with answered_within(_ANSWER_S, self._coordinator):
                     self.seen = await self._coordinator.expected_servers()

@@ -196,7 +196,8 @@ MISSING_SERVERS: Final = _gauge(
 )
 COORDINATOR_SERVER_UP: Final = _gauge(
     "server_coordinator_server_up",
-    "1 if a server of the coordinator, which is a ZooKeeper ensemble, served at the last look, else 0.",
+    "1 if a server of the coordinator, which is a ZooKeeper ensemble, served at the last look, else 0; no sample while "
+    "this process itself can't ask it, such as without a certificate that can be used.",
     COORDINATOR_SERVER,
 )
 COORDINATOR_ERRORS: Final = _counter(
