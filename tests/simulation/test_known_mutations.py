@@ -188,6 +188,21 @@ FOUND_BY_TESTS = {
     "second-stop-counts": (
         "tests/server/protocol/test_giving_up.py::test_a_server_that_was_stopped_twice_was_stopped_both_times"
     ),
+    "others-not-looked-at-before-a-reset-cuts": (
+        "tests/server/test_resets_beside_an_archive.py"
+        "::test_a_copy_is_not_cut_for_a_reset_before_the_others_can_be_filled"
+    ),
+    "reset-below-fragments-written-down": (
+        "tests/server/test_resets_beside_an_archive.py"
+        "::test_a_reset_below_what_the_store_holds_is_refused_before_it_is_written_down"
+    ),
+    "end-of-a-deadline-hides-why-a-reset-waits": (
+        "tests/server/test_resets_beside_an_archive.py"
+        "::test_the_last_question_that_the_deadline_cuts_short_does_not_hide_what_keeps_a_reset"
+    ),
+    "only-copy-moved-aside-with-what-is-given-up": (
+        "tests/fragments/test_cutting.py::test_fragments_end_at_the_id_and_what_they_held_above_is_kept_aside[one]"
+    ),
     "cut-within-a-batch-refused": (
         "tests/server/test_trims_within_batches.py"
         "::test_a_copy_with_a_mark_within_a_batch_from_an_earlier_version_is_engaged_again[0]"

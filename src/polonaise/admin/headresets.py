@@ -14,7 +14,14 @@ from typing import Any, Final, TypeVar
 from polonaise.admin.asking import answered, ask_health, connected, server_said
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import HeadReset, Owner, PartitionValue, Versioned
-from polonaise.errors import CoordinatorUnavailable, DeadlineExceeded, HeadNotReset, HistoryTrimmed, PolonaiseError
+from polonaise.errors import (
+    CoordinatorUnavailable,
+    DeadlineExceeded,
+    HeadNotReset,
+    HistoryTrimmed,
+    PolonaiseError,
+    StoreUnavailable,
+)
 from polonaise.host import Host
 from polonaise.server.protocol.headreset import RESETS_MAX, carried_out, no_batch_ends, still_confirmed
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, SessionId, StorageId, TransactionId
@@ -29,6 +36,8 @@ from polonaise.wire.messages import (
 
 _TURNS_MAX: Final = 16
 """The most partitions that are asked about, or reset, at the same time."""
+_ANSWER_S: Final = 5.0
+"""The longest that one answer is waited for while a reset is, in seconds."""
 _LOOK_S: Final = 0.2
 """Seconds between two looks whether a decision was carried out."""
 
@@ -74,6 +83,8 @@ class HeadState:
     """The highest id of which the owner or any replica knows, or knew before it went."""
     value: PartitionValue
     version: int
+    store: str = ""
+    """The address of the fragment store that the owner uses, without secrets; empty without one."""
 
     def document(self) -> dict[str, Any]:
         """Return this as a JSON-ready document."""
@@ -131,7 +142,8 @@ async def head_state(host: Host, coordinator: Coordinator, partition: PartitionI
     before = max(int(health["committed"]), int(health.get("known", NO_TRANSACTION)))
     known = max(before, *(max(a["last"], a["confirmed"]) for a in held.values()))
     silent = [name for name in current.value.members if name not in held]
-    return HeadState(partition, health["waits_for"], copies, silent, known, current.value, current.version)
+    store = told.get("fragments", "") if isinstance(told, dict) else ""
+    return HeadState(partition, health["waits_for"], copies, silent, known, current.value, current.version, store)
 
 
 async def _kept(
@@ -219,6 +231,58 @@ async def check_end(host: Host, coordinator: Coordinator, state: HeadState, rese
         raise HeadNotReset(f"{no_batch_ends(reset, found.first, found.last)}. Nothing was changed")
 
 
+async def check_stores(
+    coordinator: Coordinator, decided: Sequence[tuple[HeadState, HeadReset]], timeout_s: float
+) -> Sequence[str]:
+    """Look how far the fragments of these partitions reach. Raises `HeadNotReset` if they do above a reset.
+
+    The owner looks as well before it cuts anything. So a store that can't be read from here, or not within `timeout_s`
+    seconds, keeps nobody from deciding: returns why. Raises `CoordinatorUnavailable`.
+    """
+    if not any(state.store for state, _ in decided):
+        return ()
+    key = (await answered(coordinator, coordinator.describe(), timeout_s)).key
+
+    async def reach(one: tuple[HeadState, HeadReset]) -> TransactionId:
+        state, _ = one
+        if not state.store:
+            return NO_TRANSACTION
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await _reach(state.store, key, state.partition)
+        except TimeoutError as error:
+            raise StoreUnavailable(f"{state.store} did not answer within {timeout_s:g} s") from error
+
+    found = await _each(decided, reach)
+    above = [
+        f"the fragments of partition {state.partition} in {state.store} reach up to {highest}, and its head is to be "
+        f"reset to {reset.to}: first give up in the store what they hold above that: polonaise archive cut "
+        f"{state.store} {state.partition}={reset.to}"
+        for (state, reset), highest in zip(decided, found, strict=True)
+        if not isinstance(highest, PolonaiseError) and highest > reset.to
+    ]
+    if above:
+        raise HeadNotReset(f"{'; '.join(above)}. Nothing was changed")
+    return sorted({each.text for each in found if isinstance(each, PolonaiseError)})
+
+
+async def _reach(address: str, key: bytes, partition: PartitionId) -> TransactionId:
+    """Return the highest id of a partition in a store, by the names of its fragments; -1 without any.
+
+    Raises `StoreUnavailable` for a store that is not there, seen from here, and what reading it raises.
+    """
+    try:
+        from polonaise.fragments.mark import is_marked
+        from polonaise.fragments.objects import fragments_of
+        from polonaise.fragments.store import open_store
+    except ImportError as error:
+        raise StoreUnavailable(f"what reads {address} is not installed here ({error})") from error
+    store = open_store(address, make=False)
+    if not await is_marked(store, key):
+        raise StoreUnavailable(f"{address} has no mark of this cluster, seen from here")
+    return max((name.last for name in await fragments_of(store, partition)), default=NO_TRANSACTION)
+
+
 async def ask_reset(coordinator: Coordinator, state: HeadState, reset: HeadReset, timeout_s: float) -> None:
     """Write the decision for the partition's owner. The same one again changes nothing.
 
@@ -247,17 +311,23 @@ async def await_reset(
     Raises `DeadlineExceeded` after `timeout_s` seconds: the decision stays, and is carried out as soon as it can be.
     Raises `HeadNotReset` when another one was carried out, with which somebody has replaced it.
     """
-    why = "its owner has not looked yet"
+    why = ""
     until_s = host.clock.monotonic_s() + timeout_s
     done = len(carried_out(state.value))
     while (left_s := until_s - host.clock.monotonic_s()) > 0:
+        # Who was given less than that may well answer: then what was told before is what keeps the reset.
+        asked_s = min(left_s, _ANSWER_S)
         try:
-            current, owner, key = await answered(coordinator, _kept(coordinator, state.partition), left_s)
+            current, owner, key = await answered(coordinator, _kept(coordinator, state.partition), asked_s)
         except CoordinatorUnavailable:
-            why = "the coordinator does not answer"
+            if asked_s == _ANSWER_S:
+                why = "the coordinator does not answer"
             await asyncio.sleep(_LOOK_S)
             continue
-        told = await ask_health(host, owner.address, ROLE_SERVER, key, left_s) if owner is not None else None
+        told = await ask_health(host, owner.address, ROLE_SERVER, key, asked_s) if owner is not None else None
+        if owner is not None and isinstance(told, PolonaiseError) and until_s - host.clock.monotonic_s() < _LOOK_S:
+            why = why or f"its owner, server {owner.server}, does not answer"
+            break
         health = told.get("partitions", {}).get(str(state.partition)) if isinstance(told, dict) else None
         resets = current.value.resets
         if owner is None:
@@ -277,7 +347,7 @@ async def await_reset(
     raise DeadlineExceeded(
         f"the reset of partition {state.partition} to {reset.to} was written down, and not carried out within "
         f"{timeout_s:g} s. The partition's owner goes on trying until it is, or until another reset-head replaces it. "
-        f"What keeps it: {why}"
+        f"What keeps it: {why or 'its owner has not looked yet'}"
     )
 
 

@@ -400,6 +400,44 @@ async def _repair(
 
 
 @archive.command(epilog=EXIT_STATUS)
+def cut(
+    store: Store,
+    at: Annotated[list[str], Argument(metavar="PARTITION=ID,…", help="Id that each partition ends with: 0=100,1=57.")],
+    as_json: Json = False,
+) -> None:
+    """Take out of a store what an operator gives up: end a partition's fragments at an id.
+
+    For a partition that is closed because its fragments reach above the end of its log (fragments_ahead), as before a
+    reset of its head. Those that reach above the id are moved under given-up/ in the store; what they hold up to the
+    id, of which they may be the only copy, is written as fragments of its own before that. Nothing is deleted.
+
+    May be killed and run again. Batches are kept whole: an id within one is refused, with the ids next to it.
+    """
+    from polonaise.fragments.cutting import GIVEN_UP, cut_fragments
+    from polonaise.fragments.store import open_store
+
+    opened, ends = open_store(store, make=False), inputs.ids_of(at)
+
+    async def work() -> None:
+        for number, last in ends.items():
+            done = await cut_fragments(opened, number, last)
+            if as_json:
+                written = [{"fragment": each.fragment.path, "bytes": each.bytes} for each in done.written]
+                moved = [{"from": name.path, "to": GIVEN_UP + name.path} for name in done.moved]
+                say_json({"partition": number, "last": last, "written": written, "moved": moved}, now=True)
+                continue
+            for each in done.written:
+                say(f"{each.fragment.path} {each.bytes:,} bytes", now=True)
+            for name in done.moved:
+                say(f"{name.path} was moved to {GIVEN_UP}{name.path}", now=True)
+            if not done.moved:
+                say(f"partition {number} has no fragment that reaches above {last}: nothing was changed", now=True)
+
+    with tidy():
+        asyncio.run(work())
+
+
+@archive.command(epilog=EXIT_STATUS)
 def restore(
     store: Store,
     directory: NewDirectory,

@@ -90,7 +90,7 @@ async def _reset_one(
     *,
     as_json: bool,
 ) -> None:
-    from polonaise.admin.headresets import ask_reset, await_reset, check_end, decision, head_state
+    from polonaise.admin.headresets import ask_reset, await_reset, check_end, check_stores, decision, head_state
 
     state = await head_state(host, opened, number, min(timeout, looking.TIMEOUT_S))
     if not as_json:
@@ -101,6 +101,7 @@ async def _reset_one(
         return
     reset = decision(state, to, source, host.clock.wall_us())
     await check_end(host, opened, state, reset, min(timeout, looking.TIMEOUT_S))
+    _warn_of_stores(await check_stores(opened, [(state, reset)], min(timeout, looking.TIMEOUT_S)))
     _confirm(_told(state, reset), to, confirm, as_json=as_json)
     await ask_reset(opened, state, reset, timeout)
     outcome = await await_reset(host, opened, state, reset, timeout)
@@ -122,7 +123,7 @@ async def _reset_several(
     *,
     as_json: bool,
 ) -> None:
-    from polonaise.admin.headresets import decisions_from, head_states, reset_heads
+    from polonaise.admin.headresets import check_stores, decisions_from, head_states, reset_heads
 
     states = await head_states(host, opened, partitions, source, min(timeout, looking.TIMEOUT_S))
     for state in states:
@@ -133,6 +134,7 @@ async def _reset_several(
     if source is None:
         return
     decided = decisions_from(states, source, host.clock.wall_us())
+    _warn_of_stores(await check_stores(opened, decided, min(timeout, looking.TIMEOUT_S)))
     if not as_json:
         for state, reset in decided:
             say(f"partition {state.partition}: {_told(state, reset)}")
@@ -159,6 +161,15 @@ def _told(state: HeadState, reset: HeadReset) -> str:
     lost = f"ids {to + 1} to {reset.known} are given up" if reset.known > to else "no id that is known is lost"
     silent = f", and whatever only {', '.join(state.silent)} may hold" if state.silent else ""
     return f"the log would end at {to}, as {reset.source} holds it: {lost}{silent}"
+
+
+def _warn_of_stores(troubles: Sequence[str]) -> None:
+    for trouble in troubles:
+        typer.echo(
+            f"how far the fragments reach was not seen from here ({trouble}): the owner looks before it cuts anything, "
+            "and waits if they reach above the id",
+            err=True,
+        )
 
 
 def _confirm(told: str, wanted: int, confirm: int | None, *, as_json: bool) -> None:

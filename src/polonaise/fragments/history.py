@@ -176,6 +176,11 @@ class FragmentHistory:
             )
         return tuple(piece.fragment for piece in covered.pieces)
 
+    async def lacks(self, partition: PartitionId, wanted: Span) -> Span | None:
+        """Return the first ids of these that no fragment holds, by a new listing; None if all are there."""
+        holes = cover((await self._listed(partition)).fragments, wanted).holes
+        return holes[0] if holes else None
+
     async def check_opens(self, partition: PartitionId, names: Sequence[FragmentName]) -> None:
         """Raise `NotArchived`, which names it, for a fragment of the partition that can't be used, by its footer.
 

@@ -16,7 +16,7 @@ from polonaise.errors import (
     StoreUnavailable,
     UnsupportedFormat,
 )
-from polonaise.fragments.protocol.coverage import BatchEnd
+from polonaise.fragments.protocol.coverage import BatchEnd, Span
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.log.batch import Batch
 from polonaise.server.storagelinks import expect
@@ -50,6 +50,9 @@ class ArchivedHistory(Protocol):
 
     async def covering(self, partition: PartitionId, last: TransactionId) -> tuple[FragmentName, ...]:
         """Return the fragments that hold all ids from 0 to `last` at this moment. Raises `NotArchived` for a gap."""
+
+    async def lacks(self, partition: PartitionId, wanted: Span) -> Span | None:
+        """Return the first of these ids that no fragment holds at this moment, by the names; None if there are none."""
 
     async def check_opens(self, partition: PartitionId, names: Sequence[FragmentName]) -> None:
         """Raise `NotArchived` for a fragment of the partition that its own footer, or its size, shows to be damaged."""
@@ -196,15 +199,18 @@ def required(history: ArchivedHistory | None, trimmed: HistoryTrimmed, partition
 
 
 async def check_not_ahead(
-    history: ArchivedHistory, partition: PartitionId, closing: TransactionId, *, resetting: bool = False
+    history: ArchivedHistory, partition: PartitionId, closing: TransactionId, held: TransactionId | None = None
 ) -> None:
     """Raise `FragmentsAhead` if the partition's fragments reach above `closing`, where the log ends.
 
     Only what is committed is ever archived. So fragments that reach further prove that committed transactions are gone
-    from the replicas; or an operator gives them up, who is `resetting` the head to `closing`, and other transactions
-    would get the ids that fragments have. While the store can't be read, raises `StoreUnavailable` or `AccessDenied`,
-    and otherwise what `ArchivedHistory.highest` raises; the caller tries again.
+    from the replicas; or an operator gives them up, who resets the head to `closing`, and other transactions would get
+    the ids that fragments have: `held` is up to where the source of that reset holds the log, None for no reset. While
+    the store can't be read, raises `StoreUnavailable` or `AccessDenied`, and otherwise what `ArchivedHistory.highest`
+    raises; the caller tries again.
     """
+    # What a fragment holds below is often the only copy of that: it may not be moved out of the store as a whole.
+    give_up = f"polonaise archive cut {history} {partition}={closing}"
     try:
         highest = await history.highest(partition, closing)
     except (StoreUnavailable, AccessDenied) as error:
@@ -215,18 +221,19 @@ async def check_not_ahead(
         raise type(error)(
             f"partition {partition}: by its name a fragment in {history} reaches above {closing}, where the log "
             f"ends, but it can't be opened: {error.text}. Nothing is appended. Restore the fragment from a copy; "
-            f"or, to go on without the ids above {closing}, move the fragments that reach above it out of the store"
+            f"or, to go on without the ids above {closing}, give them up in the store: {give_up}"
         ) from error
-    if highest > closing and resetting:
+    if highest > closing and held is not None:
+        instead = f"; or reset the head to no less than {highest}" if highest <= held else ""
         raise FragmentsAhead(
             f"partition {partition}: its head is to be reset to {closing}, and the fragments in {history} reach up to "
-            f"{highest}: move those that reach above {closing} out of the store, or reset the head to no less than "
-            f"{highest}"
+            f"{highest}: give up in the store what they hold above {closing}: {give_up}{instead}"
         )
     if highest > closing:
         raise FragmentsAhead(
             f"partition {partition}: the fragments in {history} reach up to {highest}, the replicas hold no more than "
             f"{closing}: acknowledged transactions are gone from these, or the fragments are of another life of the "
             "log. Nothing is appended. Restore newer copies of the storage directories; or, to go on without the ids "
-            f"above {closing}, move the fragments that reach above it out of the store"
+            f"above {closing}, give them up in the store: {give_up}; fragments of another life are to be moved out of "
+            "it whole"
         )

@@ -20,6 +20,8 @@ from polonaise.errors import (
     ConsistencyLost,
     CoordinatorUnavailable,
     Fenced,
+    FragmentMissing,
+    HistoryTrimmed,
     InsufficientReplicas,
     LogForked,
     NotOwner,
@@ -29,10 +31,11 @@ from polonaise.errors import (
     SegmentDamaged,
     fresh,
 )
+from polonaise.fragments.protocol.coverage import Span
 from polonaise.link.connection import Connection
 from polonaise.log import registers
 from polonaise.log.batch import Batch
-from polonaise.server.archivedhistory import ToCopy, check_not_ahead, copy_on, read_to_copy
+from polonaise.server.archivedhistory import ToCopy, check_not_ahead, copy_on, read_to_copy, required
 from polonaise.server.coordinatortrouble import answered_within
 from polonaise.server.protocol import headreset, recovery
 from polonaise.server.protocol.headreset import CarryOut, Withheld
@@ -164,8 +167,10 @@ class SessionStart:
         history = self._shared.history
         if history is not None and (self._first or self._carrying is not None):
             self._report(f"waiting for the fragment store {history} to tell how far it reaches", True)
-            await check_not_ahead(history, self._partition, decided.closing, resetting=self._carrying is not None)
+            held = None if self._carrying is None else self._answers[self._carrying.source].max_synced
+            await check_not_ahead(history, self._partition, decided.closing, held)
         if self._carrying is not None:
+            await self._check_fillable(claimed.value, decided)
             claimed = await self._begin_reset(claimed)
         # Told anew, as this takes long where disks are slow: what was out of reach a while ago may not be any more.
         waits_for = "its next session waits for replicas to have the whole log and join"
@@ -447,6 +452,40 @@ class SessionStart:
             await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))
             pause_s = min(2 * pause_s, self._settings.retry_s_max)
 
+    async def _check_fillable(self, value: PartitionValue, decided: Decided) -> None:
+        """Raise `FragmentMissing` if too few copies can be filled for a session, before any copy is cut for a reset.
+
+        What the source has dropped, when it was trimmed, has to be in the fragments. A copy that was cut in vain keeps
+        the operator from deciding otherwise. Raises `HistoryTrimmed` in a server without fragments, and what
+        `ArchivedHistory.lacks` raises.
+        """
+        (source,) = decided.sources
+        marks = self._marks(value, decided.closing)
+        if recovery.may_engage(value, [name for name, mark in marks.items() if mark == decided.closing]):
+            return
+        lowest = min(marks.values())
+        request = ReadBatches(self._session, lowest + 1, decided.closing, 1, 1, 0)
+        try:
+            await self._ask(source, request)
+            return
+        except HistoryTrimmed as refused:
+            trimmed = refused
+        history = required(self._shared.history, trimmed, self._partition)
+        lacked = {
+            mark: await history.lacks(self._partition, Span(mark + 1, trimmed.first - 1))
+            for mark in set(marks.values())
+        }
+        if not recovery.may_engage(value, [name for name, mark in marks.items() if lacked[mark] is None]):
+            lacking = ", ".join(name for name, mark in marks.items() if lacked[mark] is not None)
+            hole = next(hole for _, hole in sorted(lacked.items()) if hole is not None)
+            raise FragmentMissing(
+                f"the head can't be reset to {decided.closing} yet: {history} has no fragment with the ids "
+                f"{hole.first} to {hole.last}, which {lacking} would have to get, and which were trimmed from "
+                f"{source}. Nothing was cut. Put the fragments back that hold these ids; one that reaches above "
+                f"{decided.closing} is not moved out, but cut: polonaise archive cut {history} "
+                f"{self._partition}={decided.closing}"
+            )
+
     async def _begin_reset(self, claimed: Versioned[PartitionValue]) -> Versioned[PartitionValue]:
         """Write that copies are being cut for the pending reset; return the claimed value with that.
 
@@ -469,12 +508,7 @@ class SessionStart:
         `ConsistencyLost` for a fork.
         """
         closing = decided.closing
-        # A connection that has closed since the answer has ended that replica's part, whatever it answered.
-        marks = {
-            name: headreset.clean_to(value, name, answer, closing, self._carrying, self._certain)
-            for name, answer in self._answers.items()
-            if self._connections[name].closed is None
-        }
+        marks = self._marks(value, closing)
         # The partition stands still while copies are made. So those that lack much are left to be caught up with in
         # the background, unless there is no quorum without them.
         near = [name for name, mark in marks.items() if closing - mark <= self._settings.readmit_transactions]
@@ -498,6 +532,15 @@ class SessionStart:
                     why = "it was found empty, and is being filled" if empty else "it was too slow"
                     self._connections[name].abort(ConnectionLost(f"left out of the session: {why}"))
         return clean
+
+    def _marks(self, value: PartitionValue, closing: TransactionId) -> dict[StorageId, TransactionId]:
+        """Return for each replica that takes part the id up to which its copy is certainly the log."""
+        # A connection that has closed since the answer has ended that replica's part, whatever it answered.
+        return {
+            name: headreset.clean_to(value, name, answer, closing, self._carrying, self._certain)
+            for name, answer in self._answers.items()
+            if self._connections[name].closed is None
+        }
 
     async def _until_clean(
         self,

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from polonaise.fragments.cutting import cut_fragments
 from polonaise.fragments.format import FragmentWriter, batches_in
 from polonaise.fragments.mark import MARK, mark_of
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
@@ -143,19 +144,12 @@ class Archiving:
         return FinalLog(partition, trimmed + replica.batches)
 
     def may_end_at(self, partition: PartitionId, last: TransactionId) -> bool:
-        """Whether the fragments that reach above `last` can be moved out of the store, and each replica has its log.
+        """Whether no replica has trimmed the transaction `last`: the log can end there. It always can be emptied."""
+        return last == NO_TRANSACTION or all(node.replica(partition).first <= last for node in self._cluster.storage)
 
-        With -1 nothing of it is needed. Else what replicas have trimmed must be in fragments that stay.
-        """
-        below = [node.replica(partition).first for node in self._cluster.storage]
-        above = [name.first for name in self.store.fragments() if name.partition == partition and name.last > last]
-        return last == NO_TRANSACTION or (max(below) <= min(above, default=last + 1) and max(below) <= last)
-
-    async def move_out(self, partition: PartitionId, last: TransactionId) -> None:
-        """Move the fragments that reach above `last` out of the store, as `FragmentsAhead` says."""
-        for name in self.store.fragments():
-            if name.partition == partition and name.last > last:
-                await self.store.delete(name.path)
+    async def cut(self, partition: PartitionId, last: TransactionId) -> None:
+        """End the fragments at `last`, as `FragmentsAhead` says."""
+        await cut_fragments(self.store, partition, last)
 
     # ------------------------------------------------------------------ a disaster
 

@@ -58,6 +58,30 @@ RESET_MUTATIONS: Final[dict[str, Mutation]] = {
         "        if history is not None and self._first:\n",
         "P1: transactions get ids that fragments have, and those of the log are never archived",
     ),
+    "others-not-looked-at-before-a-reset-cuts": Mutation(
+        "polonaise.server.sessionstart",
+        "            await self._check_fillable(claimed.value, decided)\n",
+        "",
+        "P11: a copy is cut for a reset that can't be carried out, and its operator can decide nothing else any more",
+    ),
+    "reset-below-fragments-written-down": Mutation(
+        "polonaise.admin.headresets",
+        "    if above:\n",
+        "    if not decided:\n",
+        "P11: an operator is asked for a reset that waits until fragments are cut, and is not told so before",
+    ),
+    "end-of-a-deadline-hides-why-a-reset-waits": Mutation(
+        "polonaise.admin.headresets",
+        "until_s - host.clock.monotonic_s() < _LOOK_S:\n",
+        "until_s - host.clock.monotonic_s() < 0.0:\n",
+        "P11: what keeps a reset is told to be an owner that had no time to answer",
+    ),
+    "only-copy-moved-aside-with-what-is-given-up": Mutation(
+        "polonaise.fragments.cutting",
+        "        if name.first > last:\n",
+        "        if name.last > last:\n",
+        "P1, P11: ids below a reset are in no fragment any more, and storage nodes have trimmed them",
+    ),
     "reset-carried-out-twice": Mutation(
         _DECISIONS,
         "    return replace(value, engagements=engagements, resets=(*done, reset))\n",

@@ -94,7 +94,7 @@ class ResetOperators:
             outcome = await await_reset(host, coordinator, state, reset, self._random.choice((1.0, 5.0, 20.0)))
         except DeadlineExceeded as error:
             if self._archiving is not None and "fragments_ahead" in error.text:
-                await self._archiving.move_out(partition, to)
+                await self._archiving.cut(partition, to)
             raise
         self._check.told(partition, reset, done, outcome)
         self.settled.add(partition)
@@ -102,7 +102,7 @@ class ResetOperators:
     def _possible(
         self, state: HeadState, to: TransactionId, source: StorageId | None
     ) -> tuple[TransactionId, StorageId | None]:
-        """Return this choice, or one by which nothing that replicas have trimmed goes with the fragments above it."""
+        """Return this choice, or another one if replicas have trimmed the transaction there."""
         if self._archiving is None or self._archiving.may_end_at(state.partition, to):
             return to, source
         longest = max(state.copies, key=lambda copy: copy.last)
