@@ -24,7 +24,7 @@ GIVEN_UP: Final = "given-up/"
 """The prefix under which fragments are kept, with their own names behind it, that are of the log no more."""
 
 
-class Cut(NamedTuple):
+class FragmentsCut(NamedTuple):
     """The result of a cut."""
 
     written: tuple[ArchivedFragment, ...]
@@ -33,7 +33,7 @@ class Cut(NamedTuple):
     """The fragments that reached above the id, and are kept under `GIVEN_UP`."""
 
 
-async def cut_fragments(store: ObjectStore, partition: PartitionId, last: TransactionId) -> Cut:
+async def cut_fragments(store: ObjectStore, partition: PartitionId, last: TransactionId) -> FragmentsCut:
     """End a partition's fragments at `last`: those that reach above it are moved under `GIVEN_UP`.
 
     What they hold up to `last` is written as fragments of its own first, verified like all that are written. Nothing is
@@ -66,7 +66,7 @@ async def cut_fragments(store: ObjectStore, partition: PartitionId, last: Transa
             raise damage
     for name in above:
         await _move(store, name)
-    return Cut(tuple(written), tuple(above))
+    return FragmentsCut(tuple(written), tuple(above))
 
 
 async def _written(store: ObjectStore, name: FragmentName, last: TransactionId) -> ArchivedFragment:
