@@ -278,6 +278,21 @@ FOUND_BY_TESTS = {
     "lives-not-compared-by-queries": (
         "tests/spark/test_two_lives_in_a_store.py::test_a_store_with_a_life_that_was_given_up_is_refused"
     ),
+    "fragments-of-another-life-read-beside-a-log": (
+        "tests/spark/test_fragments_of_another_life.py"
+        "::test_a_log_and_fragments_of_another_life_of_it_are_not_read_together"
+    ),
+    "log-read-on-from-another-life-of-it": (
+        "tests/spark/test_fragments_of_another_life.py"
+        "::test_a_stream_that_has_read_of_the_other_life_does_not_go_on_in_the_log"
+    ),
+    "log-that-was-trimmed-not-compared-with-fragments": (
+        "tests/spark/test_fragments_of_another_life.py::test_a_trimmed_log_is_compared_with_what_lies_above"
+    ),
+    "replica-read-on-from-fragments-of-another-life": (
+        "tests/spark/test_fragments_of_another_life.py"
+        "::test_one_replica_and_fragments_of_another_life_of_it_are_not_read_together"
+    ),
     "what-is-read-not-compared-with-its-neighbours": (
         "tests/spark/test_two_lives_in_a_store.py"
         "::test_a_fragment_of_the_other_life_in_place_of_a_missing_one_is_refused"

@@ -26,7 +26,7 @@ from polonaise.errors import (
     UnsupportedFormat,
     WrongClusterKey,
 )
-from polonaise.fragments.agreement import MOVE_OUT, FragmentFacts, contradictions, ids_to_compare
+from polonaise.fragments.agreement import MOVE_OUT, FragmentFacts, contradictions, ends_told, ids_to_compare
 from polonaise.fragments.format import Footer
 from polonaise.fragments.mark import MARK, claim, is_marked, put_mark, unmarked
 from polonaise.fragments.objects import (
@@ -39,7 +39,7 @@ from polonaise.fragments.objects import (
     verified,
     write_fragments,
 )
-from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
+from polonaise.fragments.protocol.coverage import BatchEnd, Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.protocol.plan import FRAGMENT_BYTES, belongs, spans_to_write
 from polonaise.fragments.store import INIT, MendableStore, ObjectStore, ReadableStore
@@ -318,8 +318,7 @@ async def _check_goes_on(
     next_id = min(last + 1, committed)
     async with aclosing(log.read_batches(partition, after=next_id - 1, until=next_id, timeout=timeout)) as reader:
         batch = await anext(reader)
-    goes_on = batch.previous_crc if batch.first == last + 1 else batch.crc if batch.last == last else None
-    if goes_on != latest.last_crc:
+    if BatchEnd(last, latest.last_crc) not in ends_told(batch):
         raise LogForked(
             f"partition {partition}: the fragments in {store} reach up to {last}, and the log has other transactions "
             f"there: {_OTHER_LIFE}"

@@ -10,7 +10,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from polonaise.fragments.format import Footer
+from polonaise.fragments.protocol.coverage import BatchEnd
 from polonaise.fragments.protocol.names import FragmentName
+from polonaise.log.batch import Batch
 from polonaise.terms import TransactionId
 
 MOVE_OUT: Final = "move those that are not of the log out of the store"
@@ -76,6 +78,14 @@ def agree(one: FragmentFacts, other: FragmentFacts) -> bool:
     """Whether two fragments that overlap or meet hold the same batch at the lower one of their last ids."""
     at = min(one.name.last, other.name.last)
     return one.crc_at(at) == other.crc_at(at)
+
+
+def ends_told(batch: Batch) -> tuple[BatchEnd, BatchEnd]:
+    """Return the two ends that a log's batch tells: that of the batch before it, and its own.
+
+    A log goes on from a fragment if the batch with the next id, or with the last one of both, tells the fragment's end.
+    """
+    return BatchEnd(batch.first - 1, batch.previous_crc), BatchEnd(batch.last, batch.crc)
 
 
 def contradictions(good: Sequence[FragmentFacts]) -> list[Disagreement]:

@@ -179,6 +179,30 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        if wrong := contradictions(facts)[:0]:\n",
         "P2: a query reads rows of a life of the log that was given up, by the names of its fragments",
     ),
+    "fragments-of-another-life-read-beside-a-log": Mutation(
+        "polonaise.spark.queryhistory",
+        "                self._continuation(self.log, partition).check_read(pieces)\n",
+        "                pass\n",
+        "P2: a query reads archived transactions of another life of the log, which was put back",
+    ),
+    "log-read-on-from-another-life-of-it": Mutation(
+        "polonaise.spark.queryhistory",
+        "            self._continuation(log, partition).check_below(span.first)\n",
+        "            pass\n",
+        "P2: a stream that has read archived transactions goes on in another life of the log, which was put back",
+    ),
+    "log-that-was-trimmed-not-compared-with-fragments": Mutation(
+        "polonaise.spark.continuation",
+        "            self._check(above[held])\n",
+        "            pass\n",
+        "P2: a query reads archived transactions of another life of a log that was trimmed",
+    ),
+    "replica-read-on-from-fragments-of-another-life": Mutation(
+        "polonaise.spark.continuation",
+        "            if ends is not None and BatchEnd(name.last, footer.last_crc) not in ends:\n",
+        "            if False:\n",
+        "P2: fragments are read together with a replica of another life of the log",
+    ),
     "what-is-read-not-compared-with-its-neighbours": Mutation(
         "polonaise.spark.onelog",
         "(*self._overlapping, *meeting)",

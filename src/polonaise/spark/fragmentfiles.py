@@ -60,10 +60,10 @@ def footer_from(store: ObstoreStore, name: FragmentName, size: int, cluster_key:
         return open_fragment(source, cluster_key)[0]
 
 
-@lru_cache(maxsize=64)
-def key_in(store: ObstoreStore, name: FragmentName, size: int) -> bytes:
-    """Return the cluster key in the fragment's footer, which is read once: a name holds the digest of what it names."""
-    return footer_from(store, name, size).cluster_key
+@lru_cache(maxsize=1024)
+def footer_kept(store: ObstoreStore, name: FragmentName, size: int) -> Footer:
+    """Return the fragment's footer, of whatever log. It is read once: a name holds the digest of what it names."""
+    return footer_from(store, name, size)
 
 
 def first_at(

@@ -27,13 +27,15 @@ from polonaise.errors import (
     UnknownPartition,
     WrongClusterKey,
 )
+from polonaise.fragments.agreement import ends_told
 from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.store import ObstoreStore
 from polonaise.fragments.topicrecord import recorded_topics
 from polonaise.redaction import redacted
 from polonaise.spark import clusters, fragmentfiles
-from polonaise.spark.fragmentfiles import footer_from, key_in
+from polonaise.spark.continuation import Continuation, LogBatch, check_replica
+from polonaise.spark.fragmentfiles import footer_from, footer_kept
 from polonaise.spark.onelog import OneLog, one_log
 from polonaise.spark.options import EARLIEST, FRAGMENTS, LATEST, STORAGE, Positions, ReadOptions, partitions_among
 from polonaise.spark.protocol.splits import Extent, Split, cold_extents, divide, rest_of
@@ -59,6 +61,8 @@ class QueryHistory:
         self._listings: dict[str, dict[FragmentName, int]] = {}
         self._of_one_log: dict[PartitionId, OneLog] = {}
         """The partitions whose fragments were compared, as they are in `_listings`."""
+        self._continuations: dict[PartitionId, Continuation] = {}
+        self._batches: dict[tuple[PartitionId, TransactionId], LogBatch | None] = {}
 
     @cached_property
     def log(self) -> Log | None:
@@ -123,7 +127,7 @@ class QueryHistory:
         assert self.store is not None
         first = min(self._listing, default=None)
         if first is not None:
-            return key_in(self.store, first, self._listing[first])
+            return footer_kept(self.store, first, self._listing[first]).cluster_key
         if self._options.log_key is not None:
             raise self._empty()
         return None
@@ -211,10 +215,38 @@ class QueryHistory:
         return found
 
     def check_read(self, partition: PartitionId, span: Span) -> None:
-        """Raise `HistoryIncomplete` if fragments that hold these ids are not of one log with those around them."""
+        """Raise `HistoryIncomplete` if fragments that hold these ids are not of one log with those around them.
+
+        Raises `LogForked` or `FragmentsAhead` if they are not of the log beside which they are read.
+        """
         if self.store is not None:
             pieces = cover(self.fragments(partition), span).pieces
             self._of_one_log[partition].check(self.cluster_key, [piece.fragment for piece in pieces])
+            if self.log is not None:
+                self._continuation(self.log, partition).check_read(pieces)
+
+    def _continuation(self, log: Log, partition: PartitionId) -> Continuation:
+        if partition not in self._continuations:
+            assert self.store is not None
+            _ = self.fragments(partition)
+            age_s = _LIST_S if self._in_a_hurry else 0.0
+            one = self._of_one_log[partition]
+            self._continuations[partition] = Continuation(log, self.store, partition, one, age_s, self._batch_at)
+        return self._continuations[partition]
+
+    def _batch_at(self, partition: PartitionId, id: TransactionId) -> LogBatch | None:
+        """Return what is wanted of the log's batch with this id, read once; None if the log ends before it.
+
+        Raises `HistoryTrimmed`.
+        """
+        if (partition, id) not in self._batches:
+            assert self.log is not None
+            timeout = self._options.timeout_s
+            with self.log.read_batches(partition, after=id - 1, until=id, timeout=timeout) as first:
+                batch = next(first, None)
+            told = None if batch is None else LogBatch(ends_told(batch), batch.count, batch.length)
+            self._batches[partition, id] = told
+        return self._batches[partition, id]
 
     def ends(self) -> dict[PartitionId, TransactionId]:
         """Return the next id of each partition that the query reads: the id after all that is committed.
@@ -370,7 +402,7 @@ class QueryHistory:
         Raises `FragmentMissing` if a store is read alone and lacks part of a range, `SegmentDamaged` if a replica does;
         with `failOnDataLoss` false that part is left out with a warning. Raises `HistoryTrimmed` for a range that is
         archived in a place not known here: nothing of it is lost, so it is never left out. Raises `BeyondLog` if the
-        log ends before a range, and `WrongClusterKey` for fragments of another log.
+        log ends before a range, `WrongClusterKey` for fragments of another log, and what `check_read` raises.
         """
         extents = [each for partition, span in sorted(spans.items()) for each in self._extents(partition, span)]
         splits = divide(extents, self._options.split_bytes_max, self._options.partitions_min)
@@ -398,15 +430,18 @@ class QueryHistory:
     ) -> list[Extent]:
         """Return the archived extents, and the rest from one storage node's files.
 
-        Raises `HistoryTrimmed` for ids that the node has trimmed and the archive lacks, and `SegmentDamaged` for others
-        that neither holds, unless `failOnDataLoss` is false.
+        Raises `HistoryTrimmed` for ids that the node has trimmed and the archive lacks, `SegmentDamaged` for others
+        that neither holds, unless `failOnDataLoss` is false, and `LogForked` if the two do not continue each other.
         """
         extents += [each for rest in rest_of(extents, span) for each in replica.extents(partition, rest, self.store)]
         for lacking in rest_of(extents, span):
             if self._options.fail_on_data_loss:
                 raise SegmentDamaged(replica.missing(partition, lacking))
             _log.warning("%s", replica.left_out(partition, lacking))
-        return sorted(extents, key=lambda each: each.span)
+        extents = sorted(extents, key=lambda each: each.span)
+        if self.store is not None:
+            check_replica(replica, self.store, partition, extents)
+        return extents
 
     def _check_fragment(self, extents: Sequence[Extent]) -> None:
         """Raise `WrongClusterKey` if the first fragment is of another log. Tasks check each fragment that they open."""
@@ -421,10 +456,8 @@ class QueryHistory:
         millisecond or two; starting the range's task takes ten times as long.
         """
         count = span.last - span.first + 1
-        reading = log.read_batches(partition, after=span.first - 1, until=span.first, timeout=self._options.timeout_s)
         try:
-            with reading as first:
-                batch = next(first, None)
+            batch = self._batch_at(partition, span.first)
         except HistoryTrimmed as error:
             raise self._trimmed(error) from error
         if batch is None:
@@ -432,7 +465,9 @@ class QueryHistory:
                 f"partition {partition} ends before {span.first}, and the query reads from there up to {span.last}: "
                 "the log is another one now, or an older copy of it: correct the address, and make the query again"
             )
-        return Extent(partition, span, None, count * batch.length // batch.count)
+        if self.store is not None:
+            self._continuation(log, partition).check_below(span.first)
+        return Extent(partition, span, None, count * batch.bytes // batch.transactions)
 
     def _trimmed(self, refused: HistoryTrimmed) -> HistoryTrimmed:
         """Return the error for a range that the servers have dropped, with what the query can do about it."""

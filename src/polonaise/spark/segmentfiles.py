@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from polonaise.errors import BadOption, BeyondLog, HistoryTrimmed, NotFound, SegmentDamaged, WrongClusterKey
-from polonaise.fragments.protocol.coverage import Span
+from polonaise.fragments.agreement import ends_told
+from polonaise.fragments.protocol.coverage import BatchEnd, Span
 from polonaise.host.files import ReadOnlyFile
 from polonaise.log.batch import Batch
 from polonaise.log.segment import SegmentRemoved, walk
@@ -167,6 +168,22 @@ class SegmentFiles:
                 size = segment.bytes * _count(part) // _count(segment.span)
                 extents.append(Extent(partition, part, None, size, bounds=examined.bounds))
         return extents
+
+    def ends_at(self, partition: PartitionId, id: TransactionId) -> tuple[BatchEnd, BatchEnd] | None:
+        """Return the ends that the batch with this id tells, see `ends_told`; None if it can't be read."""
+        examined = self._examined(partition)
+        for segment in examined.segments:
+            if segment.span.first <= id <= segment.span.last:
+                try:
+                    for batch in _walked(segment.path, examined.files, Span(id, id)):
+                        return ends_told(batch)
+                except (SegmentDamaged, NotFound):
+                    pass
+        return None
+
+    def proves(self, partition: PartitionId, id: TransactionId) -> bool:
+        """Whether the replica by itself proves that a transaction with this id, if it holds one, is committed."""
+        return self._examined(partition).bounds.standing_of(id) is Standing.COMMITTED
 
     def missing(self, partition: PartitionId, span: Span) -> str:
         """Return the error message for a range that should be in the files, and is not."""
