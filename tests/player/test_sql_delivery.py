@@ -364,6 +364,46 @@ async def test_the_database_of_another_log_player_or_target_is_refused(url: str,
         assert (await beside.accept(Fence(1, 1), other)).accepted
 
 
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        (
+            f"UPDATE {{}} SET cluster = '{'ab' * 16}'",
+            f"fence is of target 'a' of player 'p', for log {'ab' * 16}; to be",
+        ),
+        ("UPDATE {} SET target = 'b'", "fence is of target 'b' of player 'p'.*see whether this is the right database"),
+        ("UPDATE {} SET cluster = 'zz'", "fence says what no target writes.*'zz'.*Restore the target's tables from a"),
+    ],
+    ids=["log", "target", "junk"],
+)
+async def test_a_database_of_another_source_is_refused_under_way(url: str, statement: str, told: str) -> None:
+    """As when a backup of another one is put in its place."""
+    async with opened(url) as target:
+        session = await stream(target)
+        await session.take(batch(-1, "a"))
+        change(url, statement, "polonaise_delivery_fence")
+        for _ in range(2):
+            with pytest.raises(ViewUnfit, match=told):
+                await session.take(batch(0, "b"))
+            with pytest.raises(ViewUnfit, match=told):
+                await target.accept(Fence(1, 2), SOURCE)
+        own = f"cluster = '{SOURCE.log_key.hex()}', target = '{SOURCE.target}'"
+        change(url, f"UPDATE {{}} SET {own}", "polonaise_delivery_fence")
+        assert (await session.take(batch(0, "b"))).last == 1
+    assert kept(url) == [(0, "a"), (0, "b")]
+
+
+@pytest.mark.parametrize("column", ["epoch", "term", "cluster"])
+async def test_a_fence_that_no_target_wrote_is_refused_by_its_table(sqlite_url: str, column: str) -> None:
+    """SQLite keeps a text in a column of numbers."""
+    async with opened(sqlite_url) as target:
+        await stream(target)
+    change(sqlite_url, f"UPDATE {{}} SET {column} = 'zz'", "polonaise_delivery_fence")
+    async with opened(sqlite_url) as again:
+        with pytest.raises(ViewUnfit, match=r"table polonaise_delivery_fence says what no target writes.*'zz'"):
+            await again.accept(Fence(1, 2), SOURCE)
+
+
 OWN = ("polonaise_delivery_ids", "polonaise_delivery_fence")
 
 

@@ -136,6 +136,15 @@ FOUND_BY = {
 """The first seed that finds each, when this was written: tried first, because most of the time it still does."""
 
 FOUND_BY_TESTS = {
+    "mark-of-another-log-moved": (
+        "tests/views/test_sql_view.py::test_marks_that_become_those_of_another_log_take_nothing_more[sqlite-another]"
+    ),
+    "marks-of-a-pipeline-moved-whatever-log-they-are-of": (
+        "tests/views/test_marked_tables.py::test_a_table_that_becomes_that_of_another_log_takes_nothing_more[sqlite]"
+    ),
+    "source-of-a-target-looked-at-as-it-begins-alone": (
+        "tests/player/test_sql_delivery.py::test_a_database_of_another_source_is_refused_under_way[sqlite-target]"
+    ),
     "lines-written-where-they-should-come": (
         "tests/player/test_json_lines.py"
         "::test_a_file_that_is_changed_within_a_step_gets_no_hole_and_the_step_does_not_count[with_step-shorter]"

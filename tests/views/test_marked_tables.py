@@ -233,6 +233,19 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path, opened: Callable[
         found(url)
 
 
+def test_a_table_that_becomes_that_of_another_log_takes_nothing_more(
+    url: str, opened: Callable[..., MarkedTable]
+) -> None:
+    """As when the database of another log is put in its place under way."""
+    table = opened(url)
+    assert table.merge(rows(change(1, 1)), {}, {0: 0})
+    execute(url, f"UPDATE balances_marks SET cluster = '{'bb' * 16}'")
+    for put in (table.merge, table.replace):
+        assert not put(rows(change(1, 1)), {0: 0}, {0: 1})
+    with pytest.raises(ViewUnfit, match="marks of another log"):
+        table.marks()
+
+
 def test_tables_that_do_not_fit_are_refused(sqlite_url: str, opened: Callable[..., MarkedTable]) -> None:
     opened(sqlite_url).merge(rows(change(1, 1)), {}, {0: 0})
     with pytest.raises(ViewUnfit, match="marks of another log"):

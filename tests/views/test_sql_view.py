@@ -201,6 +201,41 @@ async def test_a_database_of_another_log_is_refused(url: str, views: Callable[..
     assert await again.high_water_mark(0) == 2
 
 
+@pytest.mark.parametrize("kept", ["62" * 16, "", "NULL"], ids=["another", "none", "null"])
+async def test_marks_that_become_those_of_another_log_take_nothing_more(
+    url: str, views: Callable[..., Bank], kept: str
+) -> None:
+    """As when the database of another log is put in place of the view's. Without a log's key nothing is compared."""
+    if kept == "NULL":  # a table that somebody has made may take it
+        execute(
+            url,
+            "CREATE TABLE polonaise_marks (partition INTEGER PRIMARY KEY, high_water_mark BIGINT, cluster VARCHAR(32))"
+            if "sqlite" in url or "postgres" in url
+            else "CREATE TABLE polonaise_marks (`partition` INTEGER PRIMARY KEY, high_water_mark BIGINT, "
+            "cluster VARCHAR(32))",
+        )
+    view = views(url)
+    view.belongs_to(b"a" * 16)
+    await view.high_water_mark(0)
+    await view.apply_run(transactions(3))
+    value = kept if kept == "NULL" else f"'{kept}'"
+    execute(url, f"UPDATE polonaise_marks SET cluster = {value}")
+    if kept == "62" * 16:
+        for _ in range(2):
+            with pytest.raises(ViewUnfit, match=f"marks of another log, {kept}; this log is {'61' * 16}"):
+                await view.apply_run(transactions(2, first=3))
+        execute(url, f"UPDATE polonaise_marks SET cluster = '{'61' * 16}'")
+    assert await view.apply_run(transactions(2, first=3)) == 4
+
+
+async def test_a_mark_that_is_no_id_is_refused_by_its_table(sqlite_url: str, views: Callable[..., Bank]) -> None:
+    """SQLite keeps a text in a column of numbers."""
+    await views(sqlite_url).high_water_mark(0)
+    execute(sqlite_url, "UPDATE polonaise_marks SET high_water_mark = 'zz'")
+    with pytest.raises(ViewUnfit, match="table polonaise_marks says 'zz' of partition 0, which is no id: another"):
+        await views(sqlite_url).high_water_mark(0)
+
+
 async def test_apply_may_use_savepoints(url: str, views: Callable[..., Any]) -> None:
     class Tentative(Bank):
         def apply(self, tx: Transaction, db: Connection) -> None:

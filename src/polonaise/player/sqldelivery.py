@@ -110,6 +110,8 @@ class SqlDeliveryTarget:
         self._prepared = False
         self._answered = False
         """Whether a stream was accepted. All tables were there then: one that is gone since was lost with its rows."""
+        self._source: DeliverySource | None = None
+        """Where the accepted stream comes from: the memory has to be of that, also under way."""
         self._refused: dict[PartitionId, tuple[TransactionId, str]] = {}
         """By partition, the entry that was refused last, and why."""
 
@@ -239,7 +241,7 @@ class SqlDeliveryTarget:
         # before it waited for what an older stream applied. Nothing of an older stream can be applied any more.
         with writer.transaction() as db:
             ids = self._ids_kept(db)
-        self._answered = True
+        self._answered, self._source = True, source
         if is_first and held:
             what = (
                 "%s and %s are new, and table %s holds rows: the target gets everything from the beginning. If these "
@@ -400,7 +402,7 @@ class SqlDeliveryTarget:
         """Return the fence, the last id of the partition, and whether that has no row yet."""
         try:
             # Locked as a reader does: a later stream is accepted only when this transaction has ended.
-            fence = self._fence.read(db, alone=False)
+            fence = self._fence.read(db, alone=False, source=self._source)
             kept_id = self._ids.read(db, partition, "")
         except DBAPIError as error:
             if trouble_in(error) is not None:
@@ -426,22 +428,32 @@ class _FenceKept:
         )
         self._select = select(self.table)
 
-    def read(self, db: Connection, *, alone: bool, source: DeliverySource | None = None) -> Fence:
+    def read(self, db: Connection, *, alone: bool, source: DeliverySource | None) -> Fence:
         """Return the fence, and keep others from changing it until the transaction ends; with `alone`, from reading it.
 
-        `NO_FENCE` if none is kept. Raises `ViewUnfit` if it came from another source than `source`, if that is given.
+        `NO_FENCE` if none is kept. Raises `ViewUnfit` if it came from another source than `source`, if that is given,
+        and for a row that no target has written.
         """
         row = db.execute(self._select.with_for_update(read=not alone)).one_or_none()
         if row is None:
             return NO_FENCE
-        kept = DeliverySource(bytes.fromhex(row.cluster), row.player, row.target)
+        try:
+            kept = DeliverySource(bytes.fromhex(row.cluster), row.player, row.target)
+            fence = Fence(int(row.epoch), int(row.term))
+        except ValueError as error:
+            raise ViewUnfit(
+                f"table {self.table.fullname} says what no target writes (cluster {row.cluster!r}, epoch "
+                f"{row.epoch!r}, term {row.term!r}): another program has changed it. Restore the target's tables from "
+                "a backup of one moment; or drop all of them, this one and the one of ids included, and everything is "
+                "delivered again"
+            ) from error
         if source is not None and source != kept:
             raise ViewUnfit(
                 f"table {self.table.fullname} is of {kept.in_words}; to be served is {source.in_words}: see "
                 "whether this is the right database. Give each target a database of its own, or a `name` of its own; a "
                 "target that is to begin anew needs its tables dropped, these included"
             )
-        return Fence(row.epoch, row.term)
+        return fence
 
     def keep(self, db: Connection, fence: Fence, source: DeliverySource, *, first: bool) -> None:
         """Keep this fence; `first` says that none is kept so far.

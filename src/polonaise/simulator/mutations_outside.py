@@ -17,6 +17,24 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        return True\n",
         "P7: a target in a file goes on into a memory that was removed, and knows nothing of it after its next start",
     ),
+    "mark-of-another-log-moved": Mutation(
+        "polonaise.views.marks",
+        '        statement, of = (self._update_of, {"of": cluster}) if cluster else (self._update, {})\n',
+        "        statement, of = self._update, dict[str, str]()\n",
+        "P7: a view goes on in the database of another log that was put in place of its own, and mixes the two",
+    ),
+    "marks-of-a-pipeline-moved-whatever-log-they-are-of": Mutation(
+        "polonaise.views.tables",
+        "after[partition], self._cluster):\n",
+        "after[partition]):\n",
+        "P7: a pipeline goes on in the database of another log that was put in place of its own, and mixes the two",
+    ),
+    "source-of-a-target-looked-at-as-it-begins-alone": Mutation(
+        "polonaise.player.sqldelivery",
+        "            fence = self._fence.read(db, alone=False, source=self._source)\n",
+        "            fence = self._fence.read(db, alone=False, source=None)\n",
+        "P7: a target goes on in the database of another one that was put in place of its own",
+    ),
     "lines-written-where-they-should-come": Mutation(
         "polonaise.player.linesfile",
         "            file = await disk.open(path, append=True)\n",
@@ -259,9 +277,9 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "commit-that-nobody-saw-not-marked": Mutation(
         "polonaise.views.sql",
-        "            if self._marks.begin(db, partition, before, after):\n"
+        "            if self._marks.begin(db, partition, before, after, self._cluster):\n"
         "                writer.last_step = lambda: self._marks.finish(db, partition, after)\n",
-        "            if self._marks.move(db, partition, before, after):\n",
+        "            if self._marks.move(db, partition, before, after, self._cluster):\n",
         "P7: what application code committed of a run counts as the whole run, and the rest is never applied",
     ),
     "torn-mark-believed": Mutation(

@@ -9,7 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar, cast
 
-from sqlalchemy import BigInteger, Column, Connection, CursorResult, Integer, Table, and_, bindparam, select, update
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    CursorResult,
+    Integer,
+    Table,
+    and_,
+    bindparam,
+    func,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.exc import DBAPIError
 
 from polonaise.errors import ViewUnfit, invariant
@@ -88,6 +101,8 @@ class Marks:
             .where(columns.partition == bindparam("at"), columns.high_water_mark == bindparam("before"))
             .values(high_water_mark=bindparam("after"))
         )
+        kept = func.coalesce(columns.cluster, "")
+        self._update_of = self._update.where(or_(kept == "", kept == bindparam("of")))
 
     def read(self, db: Connection, partition: PartitionId, cluster: str) -> TransactionId | None:
         """Return the partition's mark; None if the partition has no row.
@@ -98,24 +113,30 @@ class Marks:
         row = db.execute(self._select, {"at": partition}).one_or_none()
         if row is None:
             return None
-        self._check_whole(partition, row.high_water_mark)
+        mark = self._whole(partition, row.high_water_mark)
         if cluster and row.cluster and row.cluster != cluster:
             raise ViewUnfit(
                 f"table {self.table.fullname} holds the marks of another log, {row.cluster}; this log is {cluster}. "
                 f"Give the view a database of its own, or {OTHER_NAME}; or drop its tables and this one, and "
                 "everything is applied again"
             )
-        return int(row.high_water_mark)
+        return mark
 
     def all(self, db: Connection) -> dict[PartitionId, TransactionId]:
         """Return the marks of all partitions that have a row, whatever log they are of."""
         rows = db.execute(select(self.table.c.partition, self.table.c.high_water_mark))
-        marks = {row.partition: int(row.high_water_mark) for row in rows}
-        for partition, mark in marks.items():
-            self._check_whole(partition, mark)
-        return marks
+        return {row.partition: self._whole(row.partition, row.high_water_mark) for row in rows}
 
-    def _check_whole(self, partition: PartitionId, mark: int) -> None:
+    def _whole(self, partition: PartitionId, found: Any) -> TransactionId:
+        """Return the mark that was found. Raises `ViewUnfit` for one of a run under way, and for what is no mark."""
+        try:
+            mark = int(found)
+        except ValueError as error:  # SQLite keeps a text in a column of numbers
+            raise ViewUnfit(
+                f"table {self.table.fullname} says {found!r} of partition {partition}, which is no id: another program "
+                "has changed it. Put its tables and this one back from a backup of one moment; or drop all of them, "
+                "and everything is applied again"
+            ) from error
         if mark <= _TORN:
             raise ViewUnfit(
                 f"table {self.table.fullname}: application code has itself committed a part of what leads to id "
@@ -123,6 +144,7 @@ class Marks:
                 "not end its SQL transaction; then drop the tables and this one, and everything is applied again, or "
                 f"mend their rows and set high_water_mark to the id that they hold, at most {_TORN - mark}"
             )
+        return mark
 
     def add(self, db: Connection, partition: PartitionId, cluster: str) -> None:
         """Write the partition's row, with the mark -1. Raises SQLAlchemy's `IntegrityError` if there is one already.
@@ -134,24 +156,30 @@ class Marks:
         if self.read(db, partition, cluster) != NO_TRANSACTION:
             raise row_lost(self.table, f"partition {partition}")
 
-    def move(self, db: Connection, partition: PartitionId, before: TransactionId, after: TransactionId) -> bool:
+    def move(
+        self, db: Connection, partition: PartitionId, before: TransactionId, after: TransactionId, cluster: str = ""
+    ) -> bool:
         """Move the partition's mark to `after`. Return False, with nothing changed, unless it was at `before`.
 
-        Only other moves may come before it in its transaction.
+        Nor is the mark of another log than `cluster` moved; `read` then says so. Where either is empty, they are not
+        compared. Only other moves may come before it in its transaction.
 
         An earlier SELECT would freeze a snapshot (MariaDB's REPEATABLE READ) that lacks what the previous holder of the
         row's lock has applied.
         """
         values = {"at": partition, "before": before, "after": after}
-        return cast("CursorResult[Any]", db.execute(self._update, values)).rowcount == 1
+        statement, of = (self._update_of, {"of": cluster}) if cluster else (self._update, {})
+        return cast("CursorResult[Any]", db.execute(statement, {**values, **of})).rowcount == 1
 
-    def begin(self, db: Connection, partition: PartitionId, before: TransactionId, after: TransactionId) -> bool:
+    def begin(
+        self, db: Connection, partition: PartitionId, before: TransactionId, after: TransactionId, cluster: str = ""
+    ) -> bool:
         """Move the partition's mark as `move` does, to one that says that what leads to `after` is under way.
 
         `read` and `all` refuse such a mark: it is seen by others only if application code has itself committed it, with
         a part of what leads to `after`. `finish` ends it. On SQLite, which lets no code commit, this is `move`.
         """
-        return self.move(db, partition, before, after if db.dialect.name == SQLITE else _TORN - after)
+        return self.move(db, partition, before, after if db.dialect.name == SQLITE else _TORN - after, cluster)
 
     def finish(self, db: Connection, partition: PartitionId, after: TransactionId) -> None:
         """Move the mark that `begin` has left to `after`, as the last statement of its transaction."""

@@ -497,7 +497,7 @@ class SqlView:
             # The mark first: its row is locked from then on, so that of several processes only one applies the run.
             # Until the end it says that the run is under way: should application code commit a part of it, and this
             # process die, the next one sees that.
-            if self._marks.begin(db, partition, before, after):
+            if self._marks.begin(db, partition, before, after, self._cluster):
                 writer.last_step = lambda: self._marks.finish(db, partition, after)
                 transactions = [tx for tx in run if not tx.own]
                 if transactions:

@@ -262,7 +262,7 @@ class MarkedTable:
             statements.begin()
             # In one order everywhere, so that two processes do not wait for each other's rows.
             for partition in sorted(after):
-                if not self._marks.move(db, partition, before.get(partition, -1), after[partition]):
+                if not self._marks.move(db, partition, before.get(partition, -1), after[partition], self._cluster):
                     raise _Moved
             if replaces:
                 db.execute(self._table.delete())
