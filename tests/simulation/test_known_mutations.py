@@ -629,6 +629,18 @@ FOUND_BY_TESTS = {
     "notes-of-servers-unchecked": (
         "tests/storage/test_numbers_of_servers.py::test_values_of_another_form_are_not_noted_and_those_of_before_stay"
     ),
+    "unasked-server-of-the-coordinator-is-down": (
+        "tests/monitoring/test_alerts_fire.py"
+        "::test_servers_of_the_coordinator_that_this_process_can_not_ask_are_not_down"
+    ),
+    "trouble-of-a-connection-ends-the-node": (
+        "tests/host/test_connection_mistakes.py"
+        "::test_a_caller_who_leaves_while_a_handshake_ends_costs_the_node_nothing[on_uvloop]"
+    ),
+    "mistakes-in-connections-passed-over": (
+        "tests/host/test_connection_mistakes.py"
+        "::test_trouble_that_the_loops_own_code_raises_ends_the_connection_that_it_belongs_to[on_uvloop]"
+    ),
     "removed-socket-not-made-again": (
         "tests/host/test_removed_sockets.py::test_a_socket_that_was_removed_is_made_again_as_it_was"
     ),

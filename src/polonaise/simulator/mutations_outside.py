@@ -8,6 +8,7 @@ from polonaise.simulator.mutation import Mutation
 
 _EXPECTED: Final = "polonaise.server.expectedservers"
 _SAFE_STOP: Final = "polonaise.admin.safestop"
+_REAL: Final = "polonaise.host.real"
 _SOCKETS: Final = "polonaise.host.sockets"
 
 OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
@@ -443,6 +444,24 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        other = namesake is not None and namesake.server != server and self._name not in missing\n",
         "        other = False\n",
         "P13: two servers with one name are expected as one, and nobody is told",
+    ),
+    "unasked-server-of-the-coordinator-is-down": Mutation(
+        _EXPECTED,
+        " if not isinstance(why, NotAsked)}\n",
+        "}\n",
+        "P13: ZooKeeper is to be started again, it is said, while a server's own certificate can't be used",
+    ),
+    "trouble-of-a-connection-ends-the-node": Mutation(
+        _REAL,
+        '    if "transport" not in context and "protocol" not in context:\n',
+        "    if True:\n",
+        "P11: a question to ZooKeeper that is given up while its TLS handshake ends takes the whole server with it",
+    ),
+    "mistakes-in-connections-passed-over": Mutation(
+        _REAL,
+        '    return all(module.partition(".")[0] in _LOOPS for module in modules)\n',
+        "    return True\n",
+        "P11: a node goes on after a mistake of its own, in a state that nobody knows",
     ),
     "server-that-is-cut-off-untold": Mutation(
         "polonaise.node.condition",
