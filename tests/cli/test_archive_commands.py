@@ -229,3 +229,28 @@ def test_what_every_partition_would_meet_ends_the_command_at_once(shell: Shell, 
         assert said.status == 1
         assert said.errors.count("mount what belongs there") == 1, said.errors
         assert "went on" not in said.errors
+
+
+async def _archive_four(shell: Shell, store: Path) -> None:
+    async with shell.cluster().connect() as log:
+        for number in range(4):
+            await log.append(b"%d" % number, 0)
+        await archived(log, open_store(str(store)))
+
+
+def test_cut_says_what_it_wrote_and_where_it_keeps_what_reaches_above(shell: Shell, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    asyncio.run(_archive_four(shell, store))
+    (whole,) = (store / "0").iterdir()
+    cut = shell.run("archive", "cut", store, "0=1")
+    assert cut.status == 0, cut.errors
+    (left,) = (store / "0").iterdir()
+    assert left.name.startswith(f"{0:020d}-{1:020d}-")
+    assert f"0/{left.name}" in cut.output
+    assert f"0/{whole.name} was moved to _given-up/0/{whole.name}" in cut.output
+    assert (store / "_given-up" / "0" / whole.name).exists()
+    again = shell.run("archive", "cut", store, "0=1")
+    assert "partition 0 has no fragment that reaches above 1: nothing was changed" in again.output
+    (told,) = shell.run("archive", "cut", store, "0=0", "--json").objects
+    assert [each["to"] for each in told["moved"]] == [f"_given-up/0/{left.name}"]
+    assert shell.run("archive", "verify", store).status == 0

@@ -408,7 +408,7 @@ def cut(
     """Take out of a store what an operator gives up: end a partition's fragments at an id.
 
     For a partition that is closed because its fragments reach above the end of its log (fragments_ahead), as before a
-    reset of its head. Those that reach above the id are moved under given-up/ in the store; what they hold up to the
+    reset of its head. Those that reach above the id are moved under _given-up/ in the store; what they hold up to the
     id, of which they may be the only copy, is written as fragments of its own before that. Nothing is deleted.
 
     May be killed and run again. Batches are kept whole: an id within one is refused, with the ids next to it.

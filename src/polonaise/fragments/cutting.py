@@ -20,8 +20,11 @@ from polonaise.fragments.store import ObjectStore
 from polonaise.log.batch import Batch
 from polonaise.terms import PartitionId, TransactionId
 
-GIVEN_UP: Final = "given-up/"
-"""The prefix under which fragments are kept, with their own names behind it, that are of the log no more."""
+GIVEN_UP: Final = "_given-up/"
+"""The prefix under which fragments are kept, with their own names behind it, that are of the log no more.
+
+Readers of Parquet pass over what begins with an underscore.
+"""
 
 
 class FragmentsCut(NamedTuple):

@@ -73,7 +73,7 @@ RESET_MUTATIONS: Final[dict[str, Mutation]] = {
     "end-of-a-deadline-hides-why-a-reset-waits": Mutation(
         "polonaise.admin.headresets",
         "until_s - host.clock.monotonic_s() < _LOOK_S:\n",
-        "until_s - host.clock.monotonic_s() < 0.0:\n",
+        "until_s - host.clock.monotonic_s() < -_LOOK_S:\n",
         "P11: what keeps a reset is told to be an owner that had no time to answer",
     ),
     "only-copy-moved-aside-with-what-is-given-up": Mutation(
