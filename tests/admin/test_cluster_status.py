@@ -188,7 +188,7 @@ async def test_while_the_coordinator_is_away_what_it_said_last_is_shown(town: To
         async def silent() -> None:
             await asyncio.sleep(3_600)
 
-        observer._coordinator.describe = silent  # type: ignore[method-assign,assignment]
+        observer._coordinator.description = silent  # type: ignore[method-assign,assignment]
         return first, await observer.look()
 
     first, second = await observed(town, look)
@@ -266,7 +266,7 @@ async def test_servers_tell_what_can_not_be_read_from_the_coordinator(town: Town
         async def silent() -> None:
             await asyncio.sleep(3_600)
 
-        coordinator.describe = silent  # type: ignore[method-assign,assignment]
+        coordinator.description = silent  # type: ignore[method-assign,assignment]
         return await ClusterObserver(host, coordinator, "the coordinator", TIMEOUT_S, [server.address]).look()
 
     status = await town.operator(look)
@@ -481,7 +481,7 @@ async def test_a_place_without_a_cluster_is_an_error_and_no_status(town: Town) -
         async def nothing() -> None:
             raise NotInitialized("no cluster here")
 
-        observer._coordinator.describe = nothing  # type: ignore[method-assign,assignment]
+        observer._coordinator.description = nothing  # type: ignore[method-assign,assignment]
         return await observer.look()
 
     with pytest.raises(NotInitialized):
@@ -507,7 +507,7 @@ async def test_a_partition_is_described_with_what_the_coordinator_keeps_of_its_r
             raise CoordinatorUnavailable("it went away between two reads")
 
         await observer._coordinator.describe()  # so that the partition's value can be read without it
-        observer._coordinator.describe = silent  # type: ignore[method-assign,assignment]
+        observer._coordinator.description = silent  # type: ignore[method-assign,assignment]
         with pytest.raises(CoordinatorUnavailable, match="it went away"):
             await describe_partition(observer, 1)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from polonaise.admin.asking import opened_coordinator
+from polonaise.admin.opening import opened_coordinator
 from polonaise.admin.storagemoves import move_storage
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription, Versioned

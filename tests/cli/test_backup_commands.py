@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from polonaise.admin.asking import opened_coordinator
 from polonaise.admin.coordinatorbackup import read_backup
+from polonaise.admin.opening import opened_coordinator
 from polonaise.coordination.values import ClusterDescription, PartitionValue
 from rigs.cluster import unserved
 from rigs.shell import Shell

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from polonaise.admin.asking import opened_coordinator
+from polonaise.admin.opening import opened_coordinator
 from polonaise.coordination.values import ClusterDescription, Registration
 from rigs.cluster import unserved
 from rigs.shell import Shell

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from polonaise.admin.asking import opened_coordinator
 from polonaise.admin.headresets import HeadState, ask_reset
+from polonaise.admin.opening import opened_coordinator
 from polonaise.admin.requiring import require
 from polonaise.cli.inputs import partitions_of
 from polonaise.coordination.values import ClusterDescription, HeadReset, PartitionValue

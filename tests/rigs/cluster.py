@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import polonaise
-from polonaise.admin.asking import opened_coordinator
+from polonaise.admin.opening import opened_coordinator
 from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import AppendUnknown, PolonaiseError
 from polonaise.node.local import ChildNode, LocalCluster

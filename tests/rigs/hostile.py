@@ -14,7 +14,7 @@ from typing import Any
 from zlib import crc32
 
 import polonaise
-from polonaise.admin.asking import opened_coordinator
+from polonaise.admin.opening import opened_coordinator
 from polonaise.link.connection import hello
 from polonaise.node.local import ChildNode, LocalCluster
 from polonaise.wire import codec

@@ -402,6 +402,16 @@ FOUND_BY_TESTS = {
         "tests/server/test_older_coordinator.py"
         "::test_an_older_state_of_the_coordinator_alone_takes_no_append_however_often_servers_start"
     ),
+    "operators-change-what-is-not-believed": (
+        "tests/cli/test_changes_of_older_coordinators.py::test_nothing_is_changed_in_a_coordinator_of_an_older_state"
+    ),
+    "change-without-asking": (
+        "tests/cli/test_changes_of_older_coordinators.py::test_nothing_is_changed_in_a_coordinator_of_an_older_state"
+    ),
+    "later-notes-not-looked-at": (
+        "tests/cli/test_changes_of_older_coordinators.py"
+        "::test_notes_that_are_not_later_and_nodes_that_tell_nothing_raise_no_doubt"
+    ),
     "backup-of-another-cluster-taken": (
         "tests/coordination/test_rebuilding.py"
         "::test_the_backup_of_another_cluster_is_refused_whichever_description_is_newer"

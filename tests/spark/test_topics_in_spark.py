@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 import polonaise.blocking
 from polonaise.admin.archive import init
-from polonaise.admin.asking import opened_coordinator
+from polonaise.admin.opening import opened_coordinator
 from polonaise.admin.topics import add_partitions, create_topic
 from polonaise.client.protocol.draft import Limits
 from polonaise.errors import BadOption, UnknownTopic, WrongClusterKey

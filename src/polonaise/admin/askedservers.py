@@ -7,11 +7,18 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from polonaise.admin.asking import Told, ask_health, connected
 from polonaise.coordination.values import Assignment, ClusterDescription, ExpectedServers, Owner
-from polonaise.errors import CoordinatorDamaged, CoordinatorLost, CoordinatorOutdated, PolonaiseError, ProtocolError
+from polonaise.errors import (
+    RECOVER,
+    CoordinatorDamaged,
+    CoordinatorLost,
+    CoordinatorOutdated,
+    PolonaiseError,
+    ProtocolError,
+)
 from polonaise.host import Host
 from polonaise.link.connection import ANY_CLUSTER, Connection
 from polonaise.server.protocol.recovery import RESTORE_LATEST
-from polonaise.terms import ServerId, counted
+from polonaise.terms import ServerId, StorageId, counted
 from polonaise.wire.assignments import parse_assignment
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
@@ -86,6 +93,27 @@ def disbelief(answers: Mapping[ServerId, Told], expected: ExpectedServers) -> st
     first, words = min(said.items())
     rest = f", and {counted(len(said) - 1, 'other server')} likewise" if len(said) > 1 else ""
     return f"it answers, but what it holds is not believed by server {expected.said(first)}{rest}: {words}"
+
+
+def later_noted(storage: Mapping[StorageId, Told], version: int) -> str:
+    """Return which storage nodes have noted a later description than one of this version; empty if none has.
+
+    Only what servers believe is noted. To be asked after servers, which know more: a note may be of a copy that was
+    in the coordinator's place for a while.
+    """
+    noted = {
+        name: told
+        for name, each in sorted(storage.items())
+        if isinstance(each, dict) and isinstance(told := each.get("noted"), int) and told > version
+    }
+    if not noted:
+        return ""
+    return (
+        "it answers, but what it holds is older than what storage nodes have noted, and no server answers: the "
+        f"cluster's description is of version {version}, and {', '.join(noted)} noted version {max(noted.values())}. "
+        "If servers run, look again once they can be reached; else it was put back to an older state: restore its "
+        f"latest one, or move it away and make its values again ({RECOVER})"
+    )
 
 
 def _doubt(health: Mapping[str, Any]) -> str:

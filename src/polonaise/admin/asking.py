@@ -1,4 +1,4 @@
-"""Open a cluster's coordinator, read partitions' values, and ask nodes for their health, for operators' commands."""
+"""Ask a cluster's coordinator for values, and nodes for their health, for operators' commands."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ from polonaise.errors import (
     WrongStorageNode,
 )
 from polonaise.host import Host
-from polonaise.host.certificates import CLIENT
-from polonaise.host.real import RealHost
-from polonaise.host.tls import tls_identity
 from polonaise.link.connection import Connection, connect, hello
-from polonaise.node.addresses import coordinator_at
 from polonaise.server.coordinatortrouble import answered_within
 from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE, Health, HealthIs
@@ -34,8 +30,6 @@ Told: TypeAlias = dict[str, Any] | PolonaiseError
 
 _AS: Final = {ROLE_SERVER: ROLE_CLIENT, ROLE_STORAGE: ROLE_OPERATOR}
 """The role in which an operator asks a node, by the node's role."""
-_CLOSE_S: Final = 5.0
-"""Seconds that the coordinator gets to close."""
 _READS_MAX: Final = 16
 """How many partitions' values are read at the same time."""
 
@@ -43,34 +37,6 @@ _READS_MAX: Final = 16
 def stores_in(told: Iterable[Told]) -> list[str]:
     """Return the fragment stores that servers name in their health documents; an error in place of one names none."""
     return sorted({each["fragments"] for each in told if isinstance(each, dict) and each.get("fragments")})
-
-
-@asynccontextmanager
-async def opened_coordinator(address: str, role: str = CLIENT) -> AsyncGenerator[tuple[Host, Coordinator]]:
-    """Open the coordinator with this address and a host to reach it and nodes by; close both at the end.
-
-    With TLS, this process's certificate has to be for `role`.
-
-    Raises `BadOption` for an invalid address, `ExtraMissing` if its library is missing, and `CertificateUnusable`.
-    """
-    identity = tls_identity(role)
-    host = RealHost(tls=identity)
-    try:
-        coordinator = coordinator_at(host, address, identity)
-        try:
-            yield host, coordinator
-        finally:
-            await _close(coordinator)
-    finally:
-        host.close()
-
-
-async def _close(coordinator: Coordinator) -> None:
-    try:
-        async with asyncio.timeout(_CLOSE_S):
-            await coordinator.close()
-    except (TimeoutError, PolonaiseError):
-        pass  # every request has been answered or has failed by now, so nothing depends on a clean end
 
 
 async def answered(coordinator: Coordinator, asking: Awaitable[T], timeout_s: float, more: str = "") -> T:

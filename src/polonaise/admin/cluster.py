@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Final
 
-from polonaise.admin.askedservers import ask_servers, disbelief
-from polonaise.admin.asking import Told, ask_health, not_named, opened_coordinator, stores_in, trouble_in
+from polonaise.admin.askedservers import ask_servers, disbelief, later_noted
+from polonaise.admin.asking import Told, ask_health, not_named, stores_in, trouble_in
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import (
     Assignment,
@@ -290,7 +289,7 @@ class ClusterStatus:
     took_s: float
     """The seconds that it took to ask the coordinator and all nodes."""
     coordinator_disbelief: str = ""
-    """Why servers don't believe what the coordinator holds, such as an older state than theirs; empty if they do."""
+    """Why nodes don't believe what the coordinator holds, such as an older state than theirs; empty if they do."""
 
     @property
     def wellness(self) -> Wellness:
@@ -367,6 +366,8 @@ class _LastRead:
     assignment: Assignment | None = None
     members: list[Registration] | None = None
     expected: ExpectedServers = field(default_factory=ExpectedServers)
+    version: int | None = None
+    """The description's."""
 
     @property
     def owners(self) -> Mapping[PartitionId, Owner]:
@@ -457,8 +458,15 @@ class ClusterObserver:
             [self._partition_status(partition, answers) for partition in range(description.total)],
             ensemble,
             self._host.clock.monotonic_s() - began_s,
-            disbelief(answers, last.expected),
+            self._disbelief(answers, dict(zip(description.nodes, storage, strict=True))),
         )
+
+    def _disbelief(self, servers: Mapping[ServerId, Told], storage: Mapping[StorageId, Told]) -> str:
+        """Return why nodes don't believe what the coordinator holds: servers, or storage nodes if none answers."""
+        told = disbelief(servers, self._last.expected)
+        if told or self._last.version is None or any(isinstance(each, dict) for each in servers.values()):
+            return told
+        return later_noted(storage, self._last.version)
 
     async def partition_value(self, partition: PartitionId) -> PartitionValue:
         """Return what the coordinator keeps of a partition: its members and their last sessions.
@@ -478,7 +486,8 @@ class ClusterObserver:
         """
         try:
             async with asyncio.timeout(self._timeout_s):
-                self._description = await self._coordinator.describe()
+                described = await self._coordinator.description()
+                self._description, self._last.version = described.value, described.version
                 self._last.assignment = (await self._coordinator.assignment()).value
                 self._last.members = await self._coordinator.members()
                 self._last.expected = (await self._coordinator.expected_servers()).value
@@ -561,19 +570,6 @@ _SHOWN: Final = frozenset(
     {"generation", "committed", "ready", "waits_for", "engaged", "session", "late", "members", "next", "added"}
 )
 """The fields of a partition's health document that are in its `Condition` already."""
-
-
-@asynccontextmanager
-async def observer_of(address: str, timeout_s: float, servers: Sequence[str] = ()) -> AsyncGenerator[ClusterObserver]:
-    """Yield an observer of the cluster whose coordinator has this address, and close its connections at the end.
-
-    `servers` are addresses of servers, which are asked for what can't be read from the coordinator.
-
-    Nodes with TLS are asked with the identity that the environment names. Raises `BadOption` for an invalid address,
-    `ExtraMissing` if the coordinator's library is missing, and `CertificateUnusable`.
-    """
-    async with opened_coordinator(address) as (host, coordinator):
-        yield ClusterObserver(host, coordinator, address, timeout_s, servers)
 
 
 def _is_known(answer: Mapping[str, Any]) -> bool:

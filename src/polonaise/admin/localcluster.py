@@ -13,10 +13,11 @@ from types import TracebackType
 from typing import Any, Final
 
 from polonaise.admin import zookeeper
-from polonaise.admin.asking import answered, opened_coordinator
+from polonaise.admin.asking import answered
 from polonaise.admin.cluster import ClusterObserver, ClusterStatus, Wellness
 from polonaise.admin.configuration import configuration_of
 from polonaise.admin.localplan import LOCK, NODES_LOCK, ZOOKEEPER, LocalPlan, Wanted, forget_plan, plan_in, write_plan
+from polonaise.admin.opening import opened_coordinator
 from polonaise.errors import CoordinatorLost, DirectoryInUse, ExtraMissing, JavaMissing, PolonaiseError, WrongClusterKey
 from polonaise.host.files import RealLock, try_lock, with_own_errors
 from polonaise.host.stopsignals import StopFlag

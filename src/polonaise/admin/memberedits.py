@@ -77,6 +77,10 @@ class MemberEdits:
         """Return the description of the cluster, with its version."""
         return await self._bounded(self._coordinator.description)
 
+    async def may_change(self) -> None:
+        """Raise `CoordinatorOutdated` while the cluster's nodes don't believe what the coordinator holds."""
+        await self._coordinator.may_change()
+
     async def server_said(self, server: ServerId) -> str:
         """Return a server's number and name for a message."""
         return await server_said(self._coordinator, server, self._timeout_s)

@@ -81,7 +81,7 @@ def with_coordinator(
     address = required(coordinator)
 
     async def run() -> None:
-        from polonaise.admin.asking import opened_coordinator
+        from polonaise.admin.opening import opened_coordinator
         from polonaise.host.certificates import CLIENT, SERVER
 
         role = SERVER if as_server else CLIENT

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, NamedTuple, TypeVar, cast
 
 from polonaise.coordination.backend import Backend, Entry, damaged, deleted, missing, newer, outdated
@@ -143,6 +143,7 @@ class Coordinator:
         """The latest entry of each value that this process knows, decoded once, because values are read often."""
         self._memberships: dict[ServerId, Membership] = {}
         self._leases = Leases()
+        self._ask: Callable[[], Awaitable[None]] | None = None
 
     def __str__(self) -> str:
         """Return the coordinator's address, for messages: without secrets that it may have."""
@@ -159,6 +160,21 @@ class Coordinator:
         Each has `timeout_s` seconds to answer. None for a coordinator in a directory.
         """
         return await self._backend.servers(timeout_s)
+
+    def ask_before_changes(self, ask: Callable[[], Awaitable[None]]) -> None:
+        """Have `ask` called before each change of a cluster's values, which is not made if that raises.
+
+        For operators, who can't know by themselves that they see an older copy. It may read, and not change, values.
+        """
+        self._ask = ask
+
+    async def may_change(self) -> None:
+        """Raise why nothing may be changed by this process at present, if it is one that asks (`ask_before_changes`).
+
+        Every change calls it; callers need it only for what they change elsewhere, by the coordinator's values.
+        """
+        if self._ask is not None:
+            await self._ask()
 
     # -------------------------------------------------------------- the cluster
 
@@ -191,6 +207,7 @@ class Coordinator:
                 f"the cluster in {self._backend} has servers that are registered: {', '.join(map(str, servers))}. Stop "
                 "them first; one that was killed is registered for a few seconds more. Nothing was deleted"
             )
+        await self.may_change()
         if not await self._backend.delete(self._known[DESCRIPTION].entry):
             raise ClusterInUse(
                 f"the cluster in {self._backend} was changed meanwhile: nothing was deleted. Look who is at work on "
@@ -315,7 +332,7 @@ class Coordinator:
         """
         cluster = await self._cluster()
         wanted = {partition_key(each): PartitionValue.initial(names) for each, names in members.items()}
-        await self._backend.add({key: Entry(cluster.key, 0, value.encode()) for key, value in wanted.items()})
+        await self._add({key: Entry(cluster.key, 0, value.encode()) for key, value in wanted.items()})
         for key, value in wanted.items():
             there = await self._get(key, PartitionValue)
             found = there.value.members
@@ -477,7 +494,7 @@ class Coordinator:
                 return
             if present.version < 0:
                 key = (await self._cluster()).key
-                await self._backend.add({EXPECTED: Entry(key, 0, ExpectedServers().encode())})
+                await self._add({EXPECTED: Entry(key, 0, ExpectedServers().encode())})
             elif await self._set(EXPECTED, value, present.version) is not None:
                 return
 
@@ -546,8 +563,13 @@ class Coordinator:
         self._remember(key, entry, value)
         return Versioned(entry.version, value)
 
+    async def _add(self, entries: Mapping[str, Entry]) -> None:
+        await self.may_change()
+        await self._backend.add(entries)
+
     async def _replaced(self, key: str, contents: bytes, present: Entry | None) -> Entry | None:
         """Replace an entry as the backend does; of one that is missing, the error says whether its cluster is, too."""
+        await self.may_change()
         try:
             return await self._backend.compare_and_set(key, contents, present)
         except CoordinatorDamaged:

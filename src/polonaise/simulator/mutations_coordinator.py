@@ -56,6 +56,24 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
         "            if current.value.outdated > current.value.session:\n",
         "P13: that a session was given out twice is forgotten with the next attempt to start one",
     ),
+    "operators-change-what-is-not-believed": Mutation(
+        "polonaise.admin.opening",
+        "        if status.coordinator_disbelief:\n",
+        "        if False:\n",
+        "P13: an operator's change goes through on an older copy of the coordinator, and gives ids out a second time",
+    ),
+    "change-without-asking": Mutation(
+        "polonaise.coordination.coordinator",
+        "        await self.may_change()\n        await self._backend.add(entries)\n",
+        "        await self._backend.add(entries)\n",
+        "P13: partitions of a topic are made in an older copy of the coordinator before anybody is asked",
+    ),
+    "later-notes-not-looked-at": Mutation(
+        "polonaise.admin.askedservers",
+        'isinstance(told := each.get("noted"), int) and told > version\n',
+        'isinstance(told := each.get("noted"), int) and False\n',
+        "P13: with all servers stopped, an older copy of the coordinator is changed although storage nodes know later",
+    ),
     "backup-of-another-cluster-taken": Mutation(
         "polonaise.coordination.rebuilding",
         "    if keys.keys() - {backup.description.key}:\n",

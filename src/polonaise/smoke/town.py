@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from polonaise.admin.cluster import Wellness, observer_of
+from polonaise.admin.cluster import Wellness
 from polonaise.admin.localplan import LocalPlan, Wanted
+from polonaise.admin.opening import observer_of
 from polonaise.admin.zookeeper import ZooKeeperEnsemble, ZooKeeperPlace
 from polonaise.errors import PolonaiseError
 from polonaise.host.address import HostPort

@@ -79,6 +79,12 @@ def merged(present: Note, told: Note) -> Note:
     }
 
 
+def noted_version(note: Note) -> int:
+    """Return the version of the description in a note; -1 without one."""
+    pair = note.get("description")
+    return -1 if pair is None else int(pair[0])
+
+
 def held_elsewhere(note: Note, name: StorageId | None) -> set[PartitionId]:
     """Return the partitions of which the storage node of this name is to have no copy, by the values in a note.
 

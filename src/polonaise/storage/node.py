@@ -31,7 +31,16 @@ from polonaise.log.control import ControlFile
 from polonaise.log.openfiles import OpenFiles
 from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segmentreader import SegmentCache
-from polonaise.storage.clusternote import NOTE_FILE, Note, checked, held_elsewhere, merged, read_note, write_note
+from polonaise.storage.clusternote import (
+    NOTE_FILE,
+    Note,
+    checked,
+    held_elsewhere,
+    merged,
+    noted_version,
+    read_note,
+    write_note,
+)
 from polonaise.storage.measures import StorageMeasures
 from polonaise.storage.namefile import NAME_FILE, check_name, read_name, write_name
 from polonaise.storage.noroom import NoRoom
@@ -581,6 +590,7 @@ class StorageNode:
             "refused": str(self._strangers),
             "partitions": len(self._known),
             "given_up": len(self.given_up),
+            "noted": noted_version(self._note),
             "disk": None if self._presence.space is None else self._presence.space._asdict(),
             "no_room": str(self._no_room),
             "scrub": {

@@ -1,0 +1,115 @@
+"""Open a cluster's coordinator for operators: what is changed through it is refused while servers don't believe it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+from polonaise.admin.cluster import ClusterObserver
+from polonaise.coordination import Coordinator
+from polonaise.errors import CoordinatorOutdated, PolonaiseError
+from polonaise.host import Host
+from polonaise.host.certificates import CLIENT
+from polonaise.host.real import RealHost
+from polonaise.host.tls import tls_identity
+from polonaise.node.addresses import coordinator_at
+
+_CLOSE_S: Final = 5.0
+"""Seconds that the coordinator gets to close."""
+_ASK_S: Final = 2.0
+"""Seconds that each node gets to say whether it believes the coordinator: less than changes themselves get."""
+_HOLDS_S: Final = 5.0
+"""Seconds for which the nodes' answers count: servers need as long to notice that a coordinator was put back."""
+
+
+@asynccontextmanager
+async def opened_coordinator(address: str, role: str = CLIENT) -> AsyncGenerator[tuple[Host, Coordinator]]:
+    """Open the coordinator with this address and a host to reach it and nodes by; close both at the end.
+
+    With TLS, this process's certificate has to be for `role`. A change of its values raises `CoordinatorOutdated`, with
+    nothing changed, while nodes of the cluster don't believe what it holds.
+
+    Raises `BadOption` for an invalid address, `ExtraMissing` if its library is missing, and `CertificateUnusable`.
+    """
+    identity = tls_identity(role)
+    host = RealHost(tls=identity)
+    try:
+        coordinator = coordinator_at(host, address, identity)
+        belief = _Belief(host, coordinator, address)
+        coordinator.ask_before_changes(belief.check)
+        try:
+            yield host, coordinator
+        finally:
+            await belief.close()
+            await _close(coordinator)
+    finally:
+        host.close()
+
+
+@asynccontextmanager
+async def observer_of(address: str, timeout_s: float, servers: Sequence[str] = ()) -> AsyncGenerator[ClusterObserver]:
+    """Yield an observer of the cluster whose coordinator has this address, and close its connections at the end.
+
+    `servers` are addresses of servers, which are asked for what can't be read from the coordinator.
+
+    Nodes with TLS are asked with the identity that the environment names. Raises `BadOption` for an invalid address,
+    `ExtraMissing` if the coordinator's library is missing, and `CertificateUnusable`.
+    """
+    async with opened_coordinator(address) as (host, coordinator):
+        yield ClusterObserver(host, coordinator, address, timeout_s, servers)
+
+
+class _Belief:
+    """Asks the cluster's nodes whether they believe what the coordinator holds: whoever reads it only now can't tell.
+
+    What would be changed in an older copy is lost with it, and gives ids a second time: a topic could get those that
+    another one has in the right state.
+    """
+
+    def __init__(self, host: Host, coordinator: Coordinator, address: str) -> None:
+        self._host = host
+        self._coordinator = coordinator
+        self._address = address
+        self._asking: asyncio.Task[None] | None = None
+        self._asked_s = float("-inf")
+
+    async def check(self) -> None:
+        """Raise `CoordinatorOutdated` if a node does not believe the coordinator, or why the coordinator is not read.
+
+        A caller whose time is over while nodes are asked asks again, and finds the same answers under way.
+        """
+        now_s = self._host.clock.monotonic_s()
+        if self._asking is None or (self._asking.done() and now_s - self._asked_s >= _HOLDS_S):
+            self._asking = asyncio.create_task(self._ask(), name="ask whether the coordinator is believed")
+        try:
+            await asyncio.shield(self._asking)
+        except PolonaiseError:
+            self._asking = None
+            raise
+
+    async def _ask(self) -> None:
+        status = await ClusterObserver(self._host, self._coordinator, self._address, _ASK_S).look()
+        if status.coordinator_error is not None:
+            raise status.coordinator_error
+        if status.coordinator_disbelief:
+            raise CoordinatorOutdated(
+                f"{self._coordinator}: {status.coordinator_disbelief}. The change that was asked for was not made: it "
+                "would be lost with this state"
+            )
+        self._asked_s = self._host.clock.monotonic_s()
+
+    async def close(self) -> None:
+        """Ask nobody any more."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+
+
+async def _close(coordinator: Coordinator) -> None:
+    try:
+        async with asyncio.timeout(_CLOSE_S):
+            await coordinator.close()
+    except (TimeoutError, PolonaiseError):
+        pass  # every request has been answered or has failed by now, so nothing depends on a clean end

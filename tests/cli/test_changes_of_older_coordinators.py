@@ -1,0 +1,154 @@
+"""Every command that changes a coordinator's values changes nothing while nodes know that it is of an older state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from polonaise.admin.askedservers import later_noted
+from polonaise.admin.headresets import HeadState, ask_reset
+from polonaise.admin.opening import opened_coordinator
+from polonaise.admin.ownermoves import move_owner
+from polonaise.cli.application import application
+from polonaise.coordination import Coordinator
+from polonaise.coordination.values import ClusterDescription, Engagement, ExpectedServer, HeadReset, Registration
+from polonaise.errors import CoordinatorOutdated
+from polonaise.host import Host
+from rigs.cluster import unserved
+from rigs.shell import Shell
+
+KEY = bytes(range(16))
+NODES = {name: f"127.0.0.1:{port}" for port, name in enumerate("abcde", 1)}
+SHARED = replace(ClusterDescription.new(KEY, 3, NODES), copies=3, topics={"t": (3,)})
+
+CHANGING = {
+    "cluster delete": ("--confirm", KEY.hex()),
+    "cluster require": ("--copies", 0),
+    "topic create": ("u",),
+    "topic add-partitions": ("t", "--partitions", 1),
+    "topic require": ("t", "--copies", 0),
+    "storage zone": ("a", "north"),
+    "storage move": ("a", "127.0.0.1:9"),
+    "storage add": ("f", "127.0.0.1:9"),
+    "storage drain": ("a",),
+    "storage remove": ("e",),
+    "storage clean": ("d",),
+    "storage balance": (),
+    "partition add-copy": (0, "d"),
+    "partition remove-copy": (0, "a", "--force"),
+    "partition replace": (0, "--from", "a", "--to", "d", "--yes"),
+    "partition cancel-change": (1,),
+    "server remove": ("there",),
+}
+"""By command, arguments with which it would change something."""
+WITH_NODES = {"partition move", "partition reset-head"}
+"""Those that ask nodes before they change anything: what they change by is tried itself below."""
+READING = {
+    "cluster status", "cluster safe-to-stop", "server list", "storage list", "partition list", "partition describe",
+    "topic list", "topic describe",
+}  # fmt: skip
+OTHERS = {
+    "cluster create": "makes values only where there are none",
+    "cluster recover": "makes values only where there are none",
+    "cluster backup": "has its own refusal, which --force lifts",
+    "server run": "a server knows by itself what it has seen, and sessions are fenced",
+}
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Return the names of all commands that take the address of a coordinator."""
+    for name, each in getattr(command, "commands", {}).items():
+        yield from commands(each, (*path, name))
+    if any("--coordinator" in parameter.opts for parameter in command.params):
+        yield " ".join(path)
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A coordinator of a cluster whose servers say that it is of an older state."""
+    address = unserved(tmp_path / "coordinator", SHARED)
+    cancelled = "cancel-change" in request.node.name
+
+    async def fill() -> None:
+        async with opened_coordinator(address) as (_, coordinator):
+            for partition in range(SHARED.total):
+                current = await coordinator.partition(partition)
+                pending = ("a", "b", "d") if partition == 1 and cancelled else None
+                engaged = {name: Engagement(1) for name in "abc"}
+                changed = replace(current.value, members=("a", "b", "c"), next=pending, session=1, engagements=engaged)
+                await coordinator.set_partition(partition, changed, current.version)
+            await coordinator.expect_server("there", ExpectedServer(1, "127.0.0.1:8"))
+
+    asyncio.run(fill())
+    monkeypatch.setattr("polonaise.admin.cluster.disbelief", lambda *_: "it is not believed by server 3")
+    return address
+
+
+def kept(tmp_path: Path) -> dict[str, bytes]:
+    return {each.name: each.read_bytes() for each in (tmp_path / "coordinator").iterdir() if each.is_file()}
+
+
+def test_every_command_with_a_coordinator_is_known_here_as_one_that_changes_or_reads() -> None:
+    known = {*CHANGING, *WITH_NODES, *READING, *OTHERS}
+    assert {*commands(typer.main.get_command(application))} == known
+
+
+@pytest.mark.parametrize("command", CHANGING)
+def test_nothing_is_changed_in_a_coordinator_of_an_older_state(
+    shell: Shell, tmp_path: Path, place: str, command: str
+) -> None:
+    before = kept(tmp_path)
+    asked = (*command.split(" "), *CHANGING[command], "--coordinator", place)
+    shell.refuses(*asked, code="coordinator_outdated", naming="it is not believed by server 3. The change")
+    assert kept(tmp_path) == before
+
+
+def test_an_owner_is_moved_and_a_head_reset_only_in_a_coordinator_that_is_believed(tmp_path: Path, place: str) -> None:
+    async def move(host: Host, coordinator: Coordinator) -> None:
+        await move_owner(host, coordinator, 0, "7", 10)
+
+    async def reset(_: Host, coordinator: Coordinator) -> None:
+        current = await coordinator.partition(0)
+        state = HeadState(0, "", [], [], -1, current.value, current.version)
+        await ask_reset(coordinator, state, HeadReset(-1, "a", -1, 1), 10)
+
+    async def scenario() -> None:
+        async with opened_coordinator(place) as (_, server):
+            await server.register(Registration(7, "127.0.0.1:8"))
+            before = kept(tmp_path)
+            for change in (move, reset):
+                async with opened_coordinator(place) as opened:
+                    with pytest.raises(CoordinatorOutdated, match="it is not believed by server 3"):
+                        await change(*opened)
+            assert kept(tmp_path) == before
+
+    asyncio.run(scenario())
+
+
+def test_a_storage_node_that_noted_a_later_description_tells_while_no_server_answers(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = unserved(tmp_path / "coordinator", SHARED)
+    noted = 7
+
+    async def told(_: object, address: str, *__: object) -> dict[str, int]:
+        return {"noted": noted} if address == NODES["b"] else {}
+
+    monkeypatch.setattr("polonaise.admin.cluster.ask_health", told)
+    monkeypatch.setattr("polonaise.admin.cluster.storage_troubles", lambda _: ())
+    monkeypatch.setattr("polonaise.admin.cluster.why_not_writing", lambda _: ())
+    create = ("topic", "create", "u", "--coordinator", place)
+    shell.refuses(*create, code="coordinator_outdated", naming="description is of version 0, and b noted version 7")
+    noted = 0
+    assert shell.run(*create).status == 0
+
+
+def test_notes_that_are_not_later_and_nodes_that_tell_nothing_raise_no_doubt() -> None:
+    assert later_noted({"a": {"noted": 4}, "b": {}, "c": CoordinatorOutdated("no answer")}, 4) == ""
+    assert "b, c noted version 6" in later_noted({"a": {"noted": 4}, "b": {"noted": 5}, "c": {"noted": 6}}, 4)
