@@ -728,6 +728,10 @@ FOUND_BY_TESTS = {
         "tests/server/test_workers_over_faults.py"
         "::test_a_group_is_known_to_be_there_when_an_owner_was_killed_whose_successor_it_has_not_asked_yet"
     ),
+    "marks-met-by-workers-not-remembered": (
+        "tests/views/test_worker_view.py"
+        "::test_marks_of_an_earlier_version_are_remembered_when_a_worker_takes_over[sqlite]"
+    ),
     "mark-ahead-of-the-log-believed": (
         "tests/views/test_sql_faults.py"
         "::test_a_database_that_comes_to_be_ahead_of_the_log_is_refused_with_the_next_transaction[sqlite]"

@@ -323,6 +323,20 @@ async def test_of_two_groups_that_begin_at_once_on_one_view_one_is_refused(url: 
     assert "take each partition from each other" in str(refused[0])
 
 
+async def test_marks_of_an_earlier_version_are_remembered_when_a_worker_takes_over(
+    url: str, pair: tuple[Bank, Bank]
+) -> None:
+    first, second = pair
+    await first.take_over(0)
+    await first.apply_run_under(1, transactions(4))
+    await first.close()
+    execute(url, "DELETE FROM polonaise_marks_given")
+    assert await first.take_over(0) == (3, 2)
+    execute(url, "DELETE FROM polonaise_marks")
+    with pytest.raises(ViewUnfit, match="would apply it a second time"):
+        await second.take_over(0)
+
+
 @pytest.mark.parametrize(
     ("found", "told"), [(1, "takes nothing of the transactions from 2 on"), (0, "applied up to 1, and the view says 0")]
 )

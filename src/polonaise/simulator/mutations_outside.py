@@ -638,6 +638,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "                if False:\n",
         "P13: a second group on one view takes it from the first one as soon as an owner is killed",
     ),
+    "marks-met-by-workers-not-remembered": Mutation(
+        "polonaise.views.sql",
+        "                self._lost.met(writer, partition)\n",
+        "",
+        "P7: a partition of a worker group's view whose mark of an earlier version is lost is applied a second time",
+    ),
     "marks-made-beside-their-rows": Mutation(
         "polonaise.views.sql",
         "                self._lost.check_marks_kept(db)\n",

@@ -183,9 +183,13 @@ class LostMarks:
         self._begun.pop(partition, None)
         self._claimed.begin_anew(writer)
 
-    def met(self, partition: PartitionId) -> None:
-        """Note that the partition has a mark."""
+    def met(self, writer: WriterConnection, partition: PartitionId) -> None:
+        """Note that the partition has a mark, and remember it: it may be an earlier version's, or written by hand."""
         self._begun.setdefault(partition, self._claimed.beginning)
+        if self._claimed.there and partition not in self._remembered:
+            with contextlib.suppress(IntegrityError), writer.transaction() as db:
+                self.remember(db, partition)
+            self._remembered.add(partition)
 
     def forget(self) -> None:
         """Forget the partitions: another client, or another log, begins anew."""
@@ -195,13 +199,6 @@ class LostMarks:
         """Remember that the partition has a mark, in the transaction that gives it one."""
         if self._claimed.there and not self._has(db, partition):
             db.execute(self.table.insert(), {"partition": partition})
-
-    def remember_found(self, writer: WriterConnection, partition: PartitionId) -> None:
-        """Remember a mark that was found: one of an earlier version, or one that was written by hand."""
-        if self._claimed.there and partition not in self._remembered:
-            with contextlib.suppress(IntegrityError), writer.transaction() as db:
-                self.remember(db, partition)
-            self._remembered.add(partition)
 
     def _has(self, db: Connection, partition: PartitionId) -> bool:
         return db.execute(self._select, {"at": partition}).one_or_none() is not None

@@ -438,8 +438,7 @@ class SqlView:
                 with self._unfit_for_now():
                     is_empty = self._lost.check_new(db, partition, self._cluster, had=self._reached.had(partition))
         if mark is not None:
-            self._lost.met(partition)
-            self._lost.remember_found(writer, partition)
+            self._lost.met(writer, partition)
             return mark
         if is_empty:
             self._lost.begin_anew(writer, partition)
@@ -449,7 +448,7 @@ class SqlView:
             self._lost.remember(db, partition)
 
         mark = first_row(writer, marks.table, partition, add, read)
-        self._lost.met(partition)
+        self._lost.met(writer, partition)
         return mark
 
     def _claim(self, writer: WriterConnection, number: int, ended: int | None) -> int:
@@ -468,7 +467,7 @@ class SqlView:
                 epoch = self._fences.take_over(db, partition)
                 mark = self._marks.read(db, partition, self._cluster)
             if epoch is not None and mark is not None:
-                self._lost.met(partition)
+                self._lost.met(writer, partition)
                 self._reached.found(partition, mark)
                 self._reached.told_epoch = True
                 return mark, epoch
