@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from polonaise.errors import BadOption, ClientAhead, DataDamaged, LogForked
+from polonaise.client import view as client_view
+from polonaise.errors import BadOption, ClientAhead, DataDamaged, LogForked, ViewFailed
 from polonaise.terms import BodyForm, Transaction
 from polonaise.wire.fetches import FETCH_MAX
 from rigs.clients import Memo, World
@@ -400,3 +401,43 @@ async def test_a_damaged_body_is_never_applied(world: World, view: Memo) -> None
 async def test_options_that_do_not_go_together_are_refused(world: World, options: dict[str, object]) -> None:
     with pytest.raises(BadOption):
         await world.client(view=Memo(), **options)
+
+
+class Unlooked(Memo):
+    """A view that can't be looked at, and whose error has no text."""
+
+    def __init__(self, raised: BaseException) -> None:
+        super().__init__()
+        self.raised: BaseException | None = raised
+
+    async def stepped_back(self) -> list[int]:
+        if self.raised is not None:
+            raise self.raised
+        return []
+
+    def high_water_mark(self, partition: int) -> int:
+        if self.raised is not None and self.mark >= 0:
+            raise self.raised
+        return super().high_water_mark(partition)
+
+
+class Untold(Exception):
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize(
+    "raised", [RuntimeError("gone"), Untold(), asyncio.CancelledError(), StopIteration(), DataDamaged("torn")]
+)
+async def test_whatever_a_look_at_the_view_raises_is_its_trouble_and_not_the_clients_end(
+    world: World, raised: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_view, "_LOOK_S", 0.01)
+    view = Unlooked(raised)
+    client = await world.client(view=view)
+    await (await client.append(b"paid")).applied()
+    await wait_until(lambda: isinstance(client.trouble(0), ViewFailed))
+    assert client.failure is None
+    view.raised = None
+    await wait_until(lambda: client.trouble(0) is None)
+    await (await client.append(b"paid")).applied()

@@ -700,7 +700,9 @@ async def test_a_fence_is_synced_before_it_is_told(sqlite_url: str) -> None:
         session = await stream(target)
         fence.keep = keep
         await session.take(batch(-1, "a"))
-        seen.append(await target._do(0, lambda writer: writer.db.exec_driver_sql("PRAGMA synchronous").scalar()))
+        seen.append(
+            await target._worker_of(0).do(lambda writer: writer.db.exec_driver_sql("PRAGMA synchronous").scalar())
+        )
     assert seen == [2, 1], "FULL, then NORMAL"
 
 

@@ -543,6 +543,18 @@ FOUND_BY_TESTS = {
     "every-lost-connection-was-idle": (
         "tests/views/test_driven_away.py::test_a_run_that_loses_its_connection_is_made_smaller_at_once[sqlite-False]"
     ),
+    "driver-s-own-errors-passed-on": (
+        "tests/views/test_every_step_fails.py"
+        "::test_a_connection_that_is_lost_at_any_step_is_a_database_that_is_away[postgresql]"
+    ),
+    "refused-own-statement-blamed-on-the-application": (
+        "tests/views/test_every_step_fails.py"
+        "::test_what_the_database_refuses_the_view_is_no_failure_of_the_application[sqlite]"
+    ),
+    "look-at-a-view-ends-the-client": (
+        "tests/client/test_client_views.py"
+        "::test_whatever_a_look_at_the_view_raises_is_its_trouble_and_not_the_clients_end[raised0]"
+    ),
     "own-read-only-blamed-on-the-database": (
         "tests/views/test_read_only.py"
         "::test_what_makes_its_own_transaction_read_only_is_told_and_the_database_is_not_blamed[sqlite-True]"

@@ -27,6 +27,7 @@ from polonaise.client.waiting import AppliedMark, Applying
 from polonaise.errors import Forked, PolonaiseError, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.host import Host
 from polonaise.log.batch import Batch
+from polonaise.redaction import redacted_text
 from polonaise.terms import NO_TRANSACTION, BodyForm, PartitionId, Transaction, TransactionId
 
 T = TypeVar("T")
@@ -149,7 +150,7 @@ class Applier:
                 self.mounting.stop(error)
                 return
 
-    def look(self, error: ViewUnavailable | None) -> None:
+    def look(self, error: ViewUnavailable | ViewFailed | None) -> None:
         """Have the view asked for its mark before anything is applied: it has gone back, or is away, as `error` says.
 
         It is asked by the task that applies, because a mark that was asked for while a run was applied is no news.
@@ -162,10 +163,10 @@ class Applier:
 
     async def _ask_again(self) -> None:
         """Go on from the view's mark, once it can be had."""
-        was_away, before = self._was_away, self._view_mark
+        was_away, told, before = self._was_away, self._mark.trouble, self._view_mark
         self._to_be_asked = self._was_away = False
         await self._follow_view()
-        if was_away and self._view_mark == before:
+        if (was_away or self._mark.trouble is not told) and self._view_mark == before:
             self._mark.trouble = None
 
     def _give_back(self) -> None:
@@ -304,7 +305,9 @@ class Applier:
 
     async def _report(self, transaction: TransactionId, error: Exception) -> None:
         """Call the view's `failed` for a transaction, and show the failure in `Log.trouble`."""
-        text = f"the view failed on transaction {transaction} of partition {self._partition}: {error!r}"
+        text = (
+            f"the view failed on transaction {transaction} of partition {self._partition}: {redacted_text(error, repr)}"
+        )
         _log.warning("%s", text)
         self._mark.trouble = ViewFailed(text)
         try:
@@ -368,8 +371,8 @@ class Applier:
             except ViewUnavailable as error:
                 self._note(error)
             except BaseException as raised:  # noqa: BLE001 - the application's own code; asked until it answers
-                what = ordinary(raised, "the view")
-                text = f"the view did not return its high-water mark of partition {self._partition}: {what!r}"
+                what = redacted_text(ordinary(raised, "the view"), repr)
+                text = f"the view did not return its high-water mark of partition {self._partition}: {what}"
                 if text != logged:
                     _log.exception("%s", text)
                 logged, self._mark.trouble = text, ViewFailed(text)

@@ -7,7 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
+from polonaise.applicationcode import ordinary
 from polonaise.errors import PolonaiseError, ViewFailed, ViewUnavailable
+from polonaise.redaction import redacted_text
 from polonaise.terms import PartitionId, Transaction, TransactionId
 
 _log = logging.getLogger("polonaise.client")
@@ -143,8 +145,8 @@ async def close_view(view: View | RunView) -> None:
 class ViewFollower(Protocol):
     """Applies one partition to a view: a client's task, or a group's."""
 
-    def look(self, error: ViewUnavailable | None) -> None:
-        """Have the view asked for its mark before anything is applied: it has gone back, or `error` says it is away."""
+    def look(self, error: ViewUnavailable | ViewFailed | None) -> None:
+        """Have the view asked for its mark before anything is applied: it has gone back, or has this trouble."""
 
 
 async def watch_view(
@@ -156,12 +158,18 @@ async def watch_view(
     """
     while True:
         await asyncio.sleep(_LOOK_S)
-        away: ViewUnavailable | None = None
+        away: ViewUnavailable | ViewFailed | None = None
         partitions: Collection[PartitionId]
         try:
             partitions = await stepped_back()
-        except PolonaiseError as error:  # any other is met again by who asks for the mark, and tells what to do
-            partitions, away = list(followers), error if isinstance(error, ViewUnavailable) else None
+        except BaseException as raised:  # noqa: BLE001 - the view's own, whatever it is; its partitions' trouble
+            error = ordinary(raised, "the view")
+            partitions = list(followers)
+            if isinstance(error, ViewUnavailable):
+                away = error
+            elif not isinstance(error, PolonaiseError):  # which who asks for the mark meets again, and tells what to do
+                away = ViewFailed(f"the view can't say whether it has gone back: {redacted_text(error, repr)}")
+                _log.debug("%s", away, exc_info=error)
         for partition in partitions:
             if partition in followers:
                 followers[partition].look(away)

@@ -18,11 +18,12 @@ from polonaise.errors import (
     DeadlineExceeded,
     InvariantViolated,
     PolonaiseError,
+    ViewFailed,
     ViewUnavailable,
     WorkerFenced,
 )
 from polonaise.log.batch import Batch
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted, redacted_text
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 SAVE_S: Final = 1.0
@@ -159,7 +160,7 @@ class PartitionWork:
         except (TimeoutError, PolonaiseError) as error:
             _log.debug("worker of partition %d: %r", self.partition, error)  # and again with the next look
 
-    def look(self, error: ViewUnavailable | None) -> None:
+    def look(self, error: ViewUnavailable | ViewFailed | None) -> None:
         """Have the partition taken over anew: its view has gone back, or is away, as `error` says."""
         if self.state == "works":
             self.state = "takes over"
@@ -218,7 +219,8 @@ class PartitionWork:
         return False
 
     def _tell(self, error: Exception) -> None:
-        trouble = redacted(f"from transaction {self.progress.position + 1} on: {error!r}", _TROUBLE_CHARACTERS)
+        said = redacted_text(error, repr)
+        trouble = redacted(f"from transaction {self.progress.position + 1} on: {said}", _TROUBLE_CHARACTERS)
         if trouble != self._failed:
             self._failed = trouble
             _log.warning("worker of partition %d: %s", self.partition, trouble)

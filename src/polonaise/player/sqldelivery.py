@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, TypeVar
+from collections.abc import Sequence
+from typing import ClassVar, Final
 
 from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, Table, select, update
 from sqlalchemy.engine import URL
@@ -21,7 +21,7 @@ from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.claimedtables import ClaimedTables
 from polonaise.views.columns import short_text, transactional_table
 from polonaise.views.database import Database
-from polonaise.views.databaseerrors import Trouble, first_line, trouble_in
+from polonaise.views.databaseerrors import Refused, Trouble, database_errors, first_line, not_refused, trouble_in
 from polonaise.views.dialects import check_names
 from polonaise.views.fitness import check_tables, create_tables, has_table, unfit_for_now
 from polonaise.views.lostmarks import check_kept, check_rows_kept, holds_rows
@@ -29,8 +29,6 @@ from polonaise.views.marks import Marks, row_lost
 from polonaise.views.portions import Portion
 from polonaise.views.worker import Worker, end_all
 from polonaise.views.writerconnection import WriterConnection
-
-T = TypeVar("T")
 
 _log = logging.getLogger("polonaise.player")
 
@@ -143,7 +141,12 @@ class SqlDeliveryTarget:
         Raises `ViewUnfit` for tables that are not what they should be, and for those of another source;
         `ViewUnavailable`.
         """
-        return await self._do(0, self._accept, offered, source)
+
+        def accept(writer: WriterConnection) -> Acceptance:
+            with not_refused("the target"):
+                return self._accept(writer, offered, source)
+
+        return await self._worker_of(0).do(accept)
 
     async def apply(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
         """Apply a batch; see `DeliveryTarget`. Raises what `accept` does: the next stream prepares the tables anew."""
@@ -171,7 +174,7 @@ class SqlDeliveryTarget:
 
             try:
                 applied = await self._worker_of(partition).do_some(batch.entries, portion, work)
-            except DBAPIError as error:
+            except database_errors() as error:
                 if trouble_in(error) is not Trouble.DRIVEN:
                     raise
                 # Tried alone, and several times: it is the entry that the database can't take.
@@ -189,10 +192,6 @@ class SqlDeliveryTarget:
         workers, self._workers = list(self._workers.values()), {}
         await end_all(workers, self._close_s_max)
         self._database.close()
-
-    async def _do(self, partition: PartitionId, work: Callable[..., T], *args: Any) -> T:
-        """Run the work in the thread of the partition; threads may serve several partitions."""
-        return await self._worker_of(partition).do(work, *args)
 
     def _worker_of(self, partition: PartitionId) -> Worker:
         self._database.check_process()
@@ -334,7 +333,8 @@ class SqlDeliveryTarget:
         is refused for tables that are gone, or others by now: what is wrong with them is raised.
         """
         if not self._prepared:
-            self._prepare(writer)
+            with not_refused("the target"):
+                self._prepare(writer)
         partition = batch.partition
         refusal: Exception | None = None
         is_applied = False
@@ -368,7 +368,8 @@ class SqlDeliveryTarget:
                 raise
             # Whatever the application has made of an error of the database's.
             if writer.usable:
-                self._prepare(writer)
+                with not_refused("the target"):
+                    self._prepare(writer)
             if not (error is refusal or late):
                 raise
             return self._refusal(batch, error)
@@ -408,7 +409,7 @@ class SqlDeliveryTarget:
             if trouble_in(error) is not None:
                 raise
             # No entry is at fault.
-            raise ViewUnavailable(f"the target's own tables can't be read: {first_line(error)}") from error
+            raise Refused(f"the target's own tables can't be read: {first_line(error)}") from error
         return fence, NO_TRANSACTION if kept_id is None else kept_id, kept_id is None
 
 

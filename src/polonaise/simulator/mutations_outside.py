@@ -278,9 +278,11 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "commit-that-nobody-saw-not-marked": Mutation(
         "polonaise.views.sql",
-        "            if self._marks.begin(db, partition, before, after, self._cluster):\n"
-        "                writer.last_step = lambda: self._marks.finish(db, partition, after)\n",
-        "            if self._marks.move(db, partition, before, after, self._cluster):\n",
+        "                if not self._marks.begin(db, partition, before, after, self._cluster):\n"
+        "                    return False\n"
+        "                writer.last_step = lambda: self._finish(db, partition, after)\n",
+        "                if not self._marks.move(db, partition, before, after, self._cluster):\n"
+        "                    return False\n",
         "P7: what application code committed of a run counts as the whole run, and the rest is never applied",
     ),
     "torn-mark-believed": Mutation(
@@ -342,6 +344,24 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "is_stale = held is not None and connection is held and not held.usable",
         "is_stale = connection is not None and not connection.usable",
         "P13: a run that drives the database away is repeated whole, again and again, and nobody is told why",
+    ),
+    "driver-s-own-errors-passed-on": Mutation(
+        "polonaise.views.databaseerrors",
+        "    return (SQLAlchemyError, sqlite3.Error, *_driver_errors())\n",
+        "    return (SQLAlchemyError, sqlite3.Error)\n",
+        "P13: a connection that is lost while it is set up is blamed on the view's code, or ends the client",
+    ),
+    "refused-own-statement-blamed-on-the-application": Mutation(
+        "polonaise.views.sql",
+        "            with not_refused(_WHOSE):\n                return self._done(",
+        "            if True:\n                return self._done(",
+        "P13: rights that were taken away are told as a failure of the view's code, or end the client",
+    ),
+    "look-at-a-view-ends-the-client": Mutation(
+        "polonaise.client.view",
+        "        except BaseException as raised:  # noqa: BLE001 - the view's own, whatever",
+        "        except PolonaiseError as raised:  #",
+        "P13: an error in a look at the view ends the client for good, in place of being its partitions' trouble",
     ),
     "own-read-only-blamed-on-the-database": Mutation(
         "polonaise.views.databaseerrors",

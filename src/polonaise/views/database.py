@@ -11,13 +11,12 @@ from typing import Final, cast
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError, ProgrammingError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.exc import ArgumentError, ProgrammingError
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from polonaise.errors import BadOption, Forked, NotFound, ViewUnavailable, ViewUnfit
 from polonaise.redaction import redacted
-from polonaise.views.databaseerrors import translated, trouble_in
+from polonaise.views.databaseerrors import database_errors, first_line, not_refused, translated
 from polonaise.views.dialects import MARIADB, SQLITE, engine_of, read_whole_floats, set_up, unchain
 from polonaise.views.sqlitefile import SqliteFile
 from polonaise.views.writerconnection import WriterConnection, note_errors
@@ -112,19 +111,20 @@ class Database:
             else:
                 set_up(db.dialect, db.connection.dbapi_connection, utc=self._utc)
             db.rollback()
-        except sqlite3.Error as error:  # from the driver itself, past SQLAlchemy, which translates none of these
-            db.close()
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NO_DATABASE:
-                raise ViewUnfit(f"{_no_database(self.engine.url.database)} ({error})") from error
-            if trouble_in(error) is not None:
-                raise ViewUnavailable(f"can't connect to {redacted(self.engine.url)}: {error}") from error
-            raise
+            return WriterConnection(db)
         except BaseException as error:
-            db.close()
-            if isinstance(error, self.engine.dialect.loaded_dbapi.Error):
-                raise ViewUnavailable(f"can't set {redacted(self.engine.url)} up: {redacted(error)}") from error
+            with contextlib.suppress(*database_errors()):  # it may be lost
+                db.close()
+            if isinstance(error, database_errors()):
+                raise self._not_connected(error, "set up") from error
             raise
-        return WriterConnection(db)
+
+    def _not_connected(self, error: Exception, doing: str) -> ViewUnavailable | ViewUnfit:
+        """Return what is to be told of a connection that can't be had because of this error of the database's."""
+        original = getattr(error, "orig", None) or error
+        if getattr(original, "sqlite_errorcode", 0) & 0xFF in _NO_DATABASE:
+            return ViewUnfit(f"{_no_database(self.engine.url.database)} ({first_line(original)})")
+        return ViewUnavailable(f"can't {doing} {redacted(self.engine.url)}: {redacted(original)}")
 
     def _set_up_sqlite(self, db: Connection) -> None:
         """Set SQLite up: readers never wait for the writer, writers wait up to `busy_s` seconds for each other.
@@ -157,26 +157,33 @@ class Database:
         because of others, while the caller uses it; `Forked` in a child process.
         """
         with translated(), self._connected() as db:
-            if self.kind == SQLITE:
-                db.begin()
-                # By the driver's own, which is quicker, unless the application's handler of `begin` events has begun.
-                if not (driver := _driver(db)).in_transaction:
-                    driver.execute("BEGIN")
-            else:
-                if not self._owned and not db.info.get(_UNCHAINED):
-                    unchain(db.dialect, db.connection.dbapi_connection)
-                    db.info[_UNCHAINED] = True
-                # Set even to what the database's default is: an engine may be set to commit each statement by itself.
-                default = self.engine.dialect.default_isolation_level
-                level = default if default in _SNAPSHOT_LEVELS else _SNAPSHOT_LEVELS[0]
-                db.execution_options(isolation_level=level)
-            first(db)
+            with not_refused("who reads"):
+                self._begin_reading(db)
+                first(db)
             if self._file is not None:
                 self._file.note_journals(db)
             yield db
 
+    def _begin_reading(self, db: Connection) -> None:
+        if self.kind == SQLITE:
+            db.begin()
+            # By the driver's own, which is quicker, unless the application's handler of `begin` events has begun.
+            if not (driver := _driver(db)).in_transaction:
+                driver.execute("BEGIN")
+            return
+        if not self._owned and not db.info.get(_UNCHAINED):
+            unchain(db.dialect, db.connection.dbapi_connection)
+            db.info[_UNCHAINED] = True
+        # Set even to what the database's default is: an engine may be set to commit each statement by itself.
+        default = self.engine.dialect.default_isolation_level
+        level = default if default in _SNAPSHOT_LEVELS else _SNAPSHOT_LEVELS[0]
+        db.execution_options(isolation_level=level)
+
     def _connected(self) -> Connection:
-        """Return a connection of the engine. Raises `ViewUnavailable`, `Forked`, and `BadOption` for a wrong option."""
+        """Return a connection of the engine.
+
+        Raises `ViewUnavailable`, `ViewUnfit`, `Forked`, and `BadOption` for a wrong option.
+        """
         self.check_process()
         try:
             while True:
@@ -187,9 +194,6 @@ class Database:
                     return db
                 db.invalidate()  # the pool has had it open since before the file was replaced
                 db.close()
-        except (OperationalError, InterfaceError, PoolTimeout) as error:
-            reason = getattr(error, "orig", error)
-            raise ViewUnavailable(f"can't connect to {redacted(self.engine.url)}: {redacted(reason)}") from error
         except (ProgrammingError, TypeError, ValueError, OSError) as error:
             # The driver's own for an option that it does not know, or a file that it can't read; none of the network's.
             reason = getattr(error, "orig", error)
@@ -197,6 +201,8 @@ class Database:
                 f"can't connect to {redacted(self.engine.url)}: {redacted(reason)}; correct the options of the URL, "
                 "and the files that they name"
             ) from error
+        except database_errors() as error:
+            raise self._not_connected(error, "connect to") from error
 
     def is_elsewhere(self, writer: WriterConnection) -> bool:
         """Return whether the file that the writer has open was removed or replaced, which SQLite does not tell."""

@@ -1,6 +1,7 @@
 """Tell database errors that may pass by themselves from all others: by their codes, never by the words of a message.
 
 One table for each database, by the codes that its driver gives. `docs/databases.md` says what follows from them.
+Whoever speaks to a database goes by what is here: errors come from SQLAlchemy, and past it from the driver.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import contextlib
 import enum
 import re
 import sqlite3
+import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -31,6 +33,10 @@ class Trouble(enum.Enum):
     READ_ONLY = "read-only"
     """This transaction takes no changes: the database is away, such as a standby until it is promoted. If it took some
     before, what was done in it has made it so."""
+
+
+class Refused(ViewUnavailable):
+    """The database refuses what the library itself asks it: to blame is neither application code nor a transaction."""
 
 
 class MadeReadOnly(BadOption):
@@ -115,6 +121,7 @@ _MARIADB: Final[dict[int, Trouble]] = {
     ),
     **dict.fromkeys((2002, 2003, 2005), Trouble.AWAY),  # the driver's own: nobody answers at this address
     1792: Trouble.READ_ONLY,
+    0: Trouble.DRIVEN,  # the driver's own: its connection is closed
 }
 _OPTION_PREVENTS: Final = 1290
 """MariaDB's number for what an option of the server forbids. Its message has the option's name, in each language."""
@@ -137,6 +144,22 @@ _SQLITE: Final[dict[int, Trouble]] = {
 }  # fmt: skip
 
 
+_DRIVERS: Final = ("psycopg", "pymysql")
+
+
+def database_errors() -> tuple[type[Exception], ...]:
+    """Return the kinds of a database's errors, for an `except`: SQLAlchemy's, and those of the drivers in use.
+
+    SQLAlchemy passes a driver's error on as it is where that comes from anything but a statement of its own.
+    """
+    return (SQLAlchemyError, sqlite3.Error, *_driver_errors())
+
+
+def _driver_errors() -> tuple[type[Exception], ...]:
+    loaded = (getattr(sys.modules.get(name), "Error", None) for name in _DRIVERS)
+    return tuple(each for each in loaded if each is not None)
+
+
 def trouble_in(error: BaseException) -> Trouble | None:
     """Return the trouble behind an error, or behind one of the errors that caused it; None for any other error.
 
@@ -151,8 +174,8 @@ def trouble_in(error: BaseException) -> Trouble | None:
             return None
         if isinstance(link, DBAPIError):
             trouble = _trouble_of(link)
-        elif isinstance(link, sqlite3.Error):
-            trouble = _trouble_of_sqlite(link)
+        elif isinstance(link, (sqlite3.Error, *_driver_errors())):
+            trouble = _trouble_of_driver(link)
         if trouble is not None:
             return trouble
         link = link.__cause__ or link.__context__
@@ -164,10 +187,27 @@ def translated() -> Iterator[None]:
     """Raise `ViewUnavailable` in place of any database error that may pass. A context manager."""
     try:
         yield
-    except (SQLAlchemyError, sqlite3.Error) as error:
+    except database_errors() as error:
         if trouble_in(error) is None:
             raise
         raise ViewUnavailable(f"the database is not available, try again: {first_line(error)}") from error
+
+
+@contextlib.contextmanager
+def not_refused(whose: str) -> Iterator[None]:
+    """Raise `Refused` in place of any error of a database's that does not pass: `whose` own statements are within.
+
+    To be put around all that the library asks for itself, and nothing that application code does. A context manager.
+    """
+    try:
+        yield
+    except (*database_errors(), TypeError) as error:  # type: ignore[misc]
+        if trouble_in(error) is not None:
+            raise
+        raise Refused(
+            f"the database refuses what {whose} itself needs: {first_line(error)}. See whether rights on tables were "
+            "taken away, those of Polonaise's own tables included, or what is in these was changed"
+        ) from error
 
 
 def first_line(error: BaseException) -> str:
@@ -182,13 +222,16 @@ def has_failed_before(error: DBAPIError) -> bool:
 
 def _trouble_of(error: DBAPIError) -> Trouble | None:
     """Return the `Trouble` that a lost connection or the database's error code means; None for any other error."""
-    original = error.orig
+    trouble = _trouble_of_driver(error.orig)
+    return Trouble.DRIVEN if trouble is None and error.connection_invalidated else trouble
+
+
+def _trouble_of_driver(original: BaseException | None) -> Trouble | None:
     if isinstance(original, sqlite3.Error):
         return _trouble_of_sqlite(original)
     # MariaDB's numbers say more than its SQLSTATEs, of which newer drivers bring one, too.
     number = original.args[0] if original is not None and original.args else None
-    trouble = _trouble_of_mariadb(number, original) if isinstance(number, int) else _trouble_of_postgresql(original)
-    return Trouble.DRIVEN if trouble is None and error.connection_invalidated else trouble
+    return _trouble_of_mariadb(number, original) if isinstance(number, int) else _trouble_of_postgresql(original)
 
 
 def _trouble_of_mariadb(number: int, original: object) -> Trouble | None:
@@ -200,7 +243,9 @@ def _trouble_of_mariadb(number: int, original: object) -> Trouble | None:
 def _trouble_of_postgresql(original: Any) -> Trouble | None:
     state = getattr(original, "sqlstate", None)
     if not isinstance(state, str):
-        return None
+        # The server has not said it, but the driver: it can't reach the server any more.
+        operational = getattr(sys.modules.get("psycopg"), "OperationalError", None)
+        return Trouble.DRIVEN if operational is not None and isinstance(original, operational) else None
     function = getattr(getattr(original, "diag", None), "source_function", None)
     if function in _POSTGRESQL_FUNCTIONS:
         return _POSTGRESQL_FUNCTIONS[function]

@@ -29,7 +29,7 @@ from polonaise.errors import ViewUnfit, invariant
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.columns import LONG_TEXT, short_text, transactional_table
 from polonaise.views.columntypes import OTHER_NAME
-from polonaise.views.databaseerrors import first_line, trouble_in
+from polonaise.views.databaseerrors import Refused, first_line, trouble_in
 from polonaise.views.dialects import SQLITE
 from polonaise.views.writerconnection import WriterConnection
 
@@ -77,6 +77,17 @@ def row_lost(table: Table, what: str, why: str = "the database makes another row
         "whether an AUTO_INCREMENT, a trigger, a rule, a policy, a constraint or another program is in the way, and "
         f"remove it; or {OTHER_NAME}"
     )
+
+
+def checked_mark(table: Table, partition: PartitionId, mark: int | None) -> TransactionId:
+    """Return the mark that a row of the table of marks has. Raises `Refused` if it has none."""
+    if mark is None:
+        raise Refused(
+            f"table {table.fullname} has a row of partition {partition} without a high_water_mark (NULL), so what was "
+            "applied is not known: set it to the last id that the view's tables hold, or restore all of them from a "
+            "backup of one moment"
+        )
+    return mark
 
 
 class Marks:
@@ -130,7 +141,7 @@ class Marks:
     def _whole(self, partition: PartitionId, found: Any) -> TransactionId:
         """Return the mark that was found. Raises `ViewUnfit` for one of a run under way, and for what is no mark."""
         try:
-            mark = int(found)
+            mark = int(checked_mark(self.table, partition, found))
         except ValueError as error:  # SQLite keeps a text in a column of numbers
             raise ViewUnfit(
                 f"table {self.table.fullname} says {found!r} of partition {partition}, which is no id: another program "

@@ -7,24 +7,19 @@ from collections.abc import Collection, Mapping
 from typing import Final, cast
 
 from sqlalchemy import Connection, func, select
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import Select
 
 from polonaise.client.running import IN_CONTEXT
 from polonaise.errors import ViewUnavailable
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
-from polonaise.views.databaseerrors import first_line, trouble_in
+from polonaise.views.databaseerrors import Refused, database_errors, first_line, trouble_in
 from polonaise.views.dialects import DIGITS, POSTGRESQL, SQLITE
-from polonaise.views.marks import Marks
+from polonaise.views.marks import Marks, checked_mark
 
 _DONE_AGAIN: Final = (
     "it was restored or replaced, or is a server that was behind. It is brought up to date from the log, and can be "
     "read again then; what keeps it from that, if anything, is in Log.trouble, or in the health of its worker group"
 )
-
-
-class MarksUnreadable(ViewUnavailable):
-    """The table of marks can't be read, as when it is gone: what is wrong with the tables says more."""
 
 
 class Reached:
@@ -109,14 +104,16 @@ class Reached:
         try:
             if db.dialect.name == SQLITE:
                 driver = cast(sqlite3.Connection, db.connection.dbapi_connection)
-                return dict(driver.execute(statement).fetchall())
-            return {row[0]: row[1] for row in db.exec_driver_sql(statement)}
-        except (DBAPIError, sqlite3.Error) as error:
+                found = dict(driver.execute(statement).fetchall())
+            else:
+                found = {row[0]: row[1] for row in db.exec_driver_sql(statement)}
+        except database_errors() as error:
             if trouble_in(error) is not None:
                 raise
-            raise MarksUnreadable(
+            raise Refused(
                 f"table {self._table.fullname}, which says what was applied, can't be read: {first_line(error)}"
             ) from error
+        return {partition: checked_mark(self._table, partition, mark) for partition, mark in found.items()}
 
     def _statement(self, db: Connection) -> str:
         if not self._text:

@@ -8,11 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from polonaise.errors import ViewUnavailable
 from polonaise.views.database import Database
-from polonaise.views.databaseerrors import Trouble, first_line, trouble_in
+from polonaise.views.databaseerrors import Trouble, database_errors, first_line, trouble_in
 from polonaise.views.portions import Next, Portion
 from polonaise.views.writerconnection import WriterConnection
 
@@ -78,7 +76,7 @@ class RetryingWriter:
             except Exception as error:
                 trouble = trouble_in(error)
                 if trouble is None:
-                    if isinstance(error, SQLAlchemyError | TypeError):
+                    if isinstance(error, (*database_errors(), TypeError)):
                         self._lost()  # tables may have been dropped or made anew under a connection that goes on
                     raise
                 last = error

@@ -9,18 +9,17 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from sqlalchemy import Connection, Engine, MetaData, Table
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import SQLAlchemyError
 
 from polonaise.client.protocol.oncekeys import OnceRecord
 from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit, WorkerFenced
 from polonaise.terms import OwnKind, PartitionId, Transaction, TransactionId
 from polonaise.views.claimedtables import ClaimedTables
 from polonaise.views.database import Database
-from polonaise.views.databaseerrors import translated, trouble_in
+from polonaise.views.databaseerrors import Refused, database_errors, not_refused, translated, trouble_in
 from polonaise.views.dialects import check_names
 from polonaise.views.fences import CLAIM, Fences, group_number
 from polonaise.views.fitness import check_tables, create_tables, unfit_for_now
@@ -28,11 +27,13 @@ from polonaise.views.lostmarks import LostMarks, check_kept, check_rows_kept
 from polonaise.views.marks import Marks, first_row
 from polonaise.views.oncetable import OnceKept
 from polonaise.views.portions import Portion
-from polonaise.views.reached import MarksUnreadable, Reached
+from polonaise.views.reached import Reached
 from polonaise.views.worker import Worker, end_all
 from polonaise.views.writerconnection import WriterConnection
 
 T = TypeVar("T")
+
+_WHOSE: Final = "the view"
 
 
 class SqlView:
@@ -212,8 +213,14 @@ class SqlView:
 
         Only for a view that `keeps_once`. Raises what `read` does.
         """
-        assert self._once is not None
-        return await self.read(self._once.find, partition, key)
+        kept = self._once
+        assert kept is not None
+
+        def find(db: Connection) -> tuple[TransactionId, OnceRecord] | None:
+            with not_refused("log.once"):
+                return kept.find(db, partition, key)
+
+        return await self.read(find)
 
     # ------------------------------------------------------------------ preparing
 
@@ -224,7 +231,7 @@ class SqlView:
         `ViewUnfit`, which names tables and columns, `ViewUnavailable`, and `Forked` in a child of the process that has
         used the view.
         """
-        with translated():
+        with translated(), not_refused(_WHOSE):
             writer = self._database.writer()
             try:
                 self._prepare(writer)
@@ -371,8 +378,13 @@ class SqlView:
     async def _do(
         self, partition: PartitionId, prepare: Callable[[WriterConnection], None], work: Callable[..., T], *args: Any
     ) -> T:
-        """Run the work in the thread of the partition; threads may serve several partitions."""
-        return await self._worker_of(partition).do(self._done, prepare, work, *args)
+        """Run work of the library's own in the thread of the partition; threads may serve several partitions."""
+
+        def own(writer: WriterConnection) -> T:
+            with not_refused(_WHOSE):
+                return self._done(writer, prepare, work, *args)
+
+        return await self._worker_of(partition).do(own)
 
     def _done(
         self,
@@ -387,12 +399,14 @@ class SqlView:
         wrong with them is raised in its place, at once and with each try, so that the client tells that steadily.
         """
         try:
-            prepare(writer)
+            with not_refused(_WHOSE):
+                prepare(writer)
             return work(writer, *args)
-        except (SQLAlchemyError, TypeError, MarksUnreadable) as error:
+        except (*database_errors(), TypeError, Refused) as error:  # type: ignore[misc]
             if trouble_in(error) is None and writer.usable:
                 self._look_again()
-                prepare(writer)
+                with not_refused(_WHOSE):
+                    prepare(writer)
             raise
 
     async def _apply_some(self, run: Sequence[Transaction], epoch: int | None) -> TransactionId:
@@ -480,7 +494,8 @@ class SqlView:
         if self._apply_whole(writer, run, epoch):
             self._reached.note(run[0].partition, run[-1].id)
             return run[-1].id
-        mark = self._read_mark(writer, run[0].partition)
+        with not_refused(_WHOSE):
+            mark = self._read_mark(writer, run[0].partition)
         # A worker may refuse it; a client goes by it.
         (self._reached.note if epoch is None else self._reached.found)(run[0].partition, mark)
         return mark
@@ -489,22 +504,29 @@ class SqlView:
         """Apply the run and move the mark in one SQL transaction; return False if the mark is elsewhere."""
         partition, before, after = run[0].partition, run[0].id - 1, run[-1].id
         with writer.transaction(guarded=True) as db:
-            if epoch is not None and not self._fences.hold(db, partition, epoch):
-                raise WorkerFenced(
-                    f"partition {partition} was taken over from this worker, which had epoch {epoch}: it goes on there"
-                )
-            # The mark first: its row is locked from then on, so that of several processes only one applies the run.
-            # Until the end it says that the run is under way: should application code commit a part of it, and this
-            # process die, the next one sees that.
-            if self._marks.begin(db, partition, before, after, self._cluster):
-                writer.last_step = lambda: self._marks.finish(db, partition, after)
-                transactions = [tx for tx in run if not tx.own]
-                if transactions:
-                    self.apply_many(transactions, db)
+            with not_refused(_WHOSE):
+                if epoch is not None and not self._fences.hold(db, partition, epoch):
+                    raise WorkerFenced(
+                        f"partition {partition} was taken over from this worker, which had epoch {epoch}: it goes on "
+                        "there"
+                    )
+                # The mark first: its row is locked from then on, so that of several processes only one applies the
+                # run. Until the end it says that the run is under way: should application code commit a part of it,
+                # and this process die, the next one sees that.
+                if not self._marks.begin(db, partition, before, after, self._cluster):
+                    return False
+                writer.last_step = lambda: self._finish(db, partition, after)
+            transactions = [tx for tx in run if not tx.own]
+            if transactions:
+                self.apply_many(transactions, db)
+            with not_refused(_WHOSE):
                 if self._once is not None:
                     self._once.keep_all(db, run)
                 elif any(tx.own and tx.header == OwnKind.ONCE for tx in run):
                     with self._unfit_for_now():
                         self._claimed.check_keys(db, prepared=True)
-                return True
-        return False
+        return True
+
+    def _finish(self, db: Connection, partition: PartitionId, after: TransactionId) -> None:
+        with not_refused(_WHOSE):
+            self._marks.finish(db, partition, after)

@@ -34,7 +34,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeEngine
 
 from polonaise.errors import BadOption, ViewFailed, ViewUnfit
@@ -43,7 +42,7 @@ from polonaise.terms import PartitionId, TransactionId
 from polonaise.views.columns import LONG_BINARY, LONG_TEXT, POSTGRESQL_BYTES, TIMESTAMP, short_text, transactional_table
 from polonaise.views.columntypes import DECIMAL, check_types
 from polonaise.views.database import Database, check_file
-from polonaise.views.databaseerrors import first_line
+from polonaise.views.databaseerrors import database_errors, first_line
 from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE, check_names, folded
 from polonaise.views.fitness import check_key, check_key_texts, check_spelling, check_tables, create_tables
 from polonaise.views.letters import DeadLetters, RefusedRows
@@ -374,7 +373,7 @@ class MarkedTable:
         """
         try:
             return self._writer.do(work)
-        except DBAPIError as error:
+        except database_errors() as error:
             raise ViewFailed(f"table {self._table.name}: {doing} fails: {first_line(error)}") from error
 
 
@@ -418,7 +417,7 @@ def snapshot(
                 marks = _marks_in(db, Marks(marks_table), cluster)
             streamed = db.execution_options(yield_per=rows_max)
             yield marks, (list(map(tuple, part)) for part in streamed.execute(select(declared)).partitions())
-    except DBAPIError as error:
+    except database_errors() as error:
         raise ViewUnfit(f"table {table} can't be read: {first_line(error)}") from error
     finally:
         database.close()

@@ -14,7 +14,15 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from polonaise.errors import BadOption
-from polonaise.views.databaseerrors import MadeReadOnly, Trouble, first_line, has_failed_before, trouble_in
+from polonaise.views.databaseerrors import (
+    MadeReadOnly,
+    Trouble,
+    database_errors,
+    first_line,
+    has_failed_before,
+    not_refused,
+    trouble_in,
+)
 from polonaise.views.dialects import MARIADB, POSTGRESQL, SQLITE
 from polonaise.views.sqlitefile import opened_by
 
@@ -125,12 +133,13 @@ class WriterConnection:
         self._swallowed = self._undone = self._ended_by = None
         self.last_step = None
         try:
-            if self._sqlite is not None:
-                begin_sqlite(db, "BEGIN IMMEDIATE")
-            if guarded:
-                # Looking at MariaDB's tables sets it, and leaves it so: errors would not be noted.
-                db.execution_options(skip_user_error_events=False)
-                db.exec_driver_sql(f"SAVEPOINT {_WHOLE}")
+            with not_refused("each SQL transaction"):
+                if self._sqlite is not None:
+                    begin_sqlite(db, "BEGIN IMMEDIATE")
+                if guarded:
+                    # Looking at MariaDB's tables sets it, and leaves it so: errors would not be noted.
+                    db.execution_options(skip_user_error_events=False)
+                    db.exec_driver_sql(f"SAVEPOINT {_WHOLE}")
             self._ours = not guarded
             try:
                 yield db
@@ -156,12 +165,12 @@ class WriterConnection:
         if self._meddled:
             # SQLAlchemy may believe a transaction to be over that is not: only closing rolls it back for sure.
             self.close()
-        with contextlib.suppress(SQLAlchemyError):
+        with contextlib.suppress(*database_errors()):
             # A connection that can't even roll back is lost; the database rolls back by itself.
             self.db.rollback()
-        if self._sqlite is not None and self.usable and self._sqlite.in_transaction:
-            # A COMMIT that fails leaves it open, and SQLAlchemy takes it for ended.
-            self._sqlite.rollback()
+            if self._sqlite is not None and self.usable and self._sqlite.in_transaction:
+                # A COMMIT that fails leaves it open, and SQLAlchemy takes it for ended.
+                self._sqlite.rollback()
 
     # ------------------------------------------------------------------ ends that are noticed
 
@@ -305,7 +314,7 @@ class WriterConnection:
         self._ours = True
         if self._opened is not None and not self._opened.may_be_closed():
             return
-        with contextlib.suppress(SQLAlchemyError):
+        with contextlib.suppress(*database_errors()):
             self.db.close()
         # SQLAlchemy may not have closed the driver's connection, which would then hold its locks until the garbage is
         # collected.
