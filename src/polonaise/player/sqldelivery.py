@@ -21,7 +21,7 @@ from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.claimedtables import ClaimedTables
 from polonaise.views.columns import short_text, transactional_table
 from polonaise.views.database import Database
-from polonaise.views.databaseerrors import Refused, Trouble, database_errors, first_line, not_refused, trouble_in
+from polonaise.views.databaseerrors import OwnRefused, Trouble, database_errors, first_line, not_refused, trouble_in
 from polonaise.views.dialects import check_names
 from polonaise.views.fitness import check_tables, create_tables, has_table, unfit_for_now
 from polonaise.views.lostmarks import check_kept, check_rows_kept, holds_rows
@@ -409,7 +409,7 @@ class SqlDeliveryTarget:
             if trouble_in(error) is not None:
                 raise
             # No entry is at fault.
-            raise Refused(f"the target's own tables can't be read: {first_line(error)}") from error
+            raise OwnRefused(f"the target's own tables can't be read: {first_line(error)}") from error
         return fence, NO_TRANSACTION if kept_id is None else kept_id, kept_id is None
 
 

@@ -35,7 +35,7 @@ class Trouble(enum.Enum):
     before, what was done in it has made it so."""
 
 
-class Refused(ViewUnavailable):
+class OwnRefused(ViewUnavailable):
     """The database refuses what the library itself asks it: to blame is neither application code nor a transaction."""
 
 
@@ -195,7 +195,7 @@ def translated() -> Iterator[None]:
 
 @contextlib.contextmanager
 def not_refused(whose: str) -> Iterator[None]:
-    """Raise `Refused` in place of any error of a database's that does not pass: `whose` own statements are within.
+    """Raise `OwnRefused` in place of any error of a database's that does not pass: `whose` own statements are within.
 
     To be put around all that the library asks for itself, and nothing that application code does. A context manager.
     """
@@ -204,7 +204,7 @@ def not_refused(whose: str) -> Iterator[None]:
     except (*database_errors(), TypeError) as error:  # type: ignore[misc]
         if trouble_in(error) is not None:
             raise
-        raise Refused(
+        raise OwnRefused(
             f"the database refuses what {whose} itself needs: {first_line(error)}. See whether rights on tables were "
             "taken away, those of Polonaise's own tables included, or what is in these was changed"
         ) from error

@@ -29,7 +29,7 @@ from polonaise.errors import ViewUnfit, invariant
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.columns import LONG_TEXT, short_text, transactional_table
 from polonaise.views.columntypes import OTHER_NAME
-from polonaise.views.databaseerrors import Refused, first_line, trouble_in
+from polonaise.views.databaseerrors import OwnRefused, first_line, trouble_in
 from polonaise.views.dialects import SQLITE
 from polonaise.views.writerconnection import WriterConnection
 
@@ -80,9 +80,9 @@ def row_lost(table: Table, what: str, why: str = "the database makes another row
 
 
 def checked_mark(table: Table, partition: PartitionId, mark: int | None) -> TransactionId:
-    """Return the mark that a row of the table of marks has. Raises `Refused` if it has none."""
+    """Return the mark that a row of the table of marks has. Raises `OwnRefused` if it has none."""
     if mark is None:
-        raise Refused(
+        raise OwnRefused(
             f"table {table.fullname} has a row of partition {partition} without a high_water_mark (NULL), so what was "
             "applied is not known: set it to the last id that the view's tables hold, or restore all of them from a "
             "backup of one moment"

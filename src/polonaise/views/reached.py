@@ -12,7 +12,7 @@ from sqlalchemy.sql import Select
 from polonaise.client.running import IN_CONTEXT
 from polonaise.errors import ViewUnavailable
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
-from polonaise.views.databaseerrors import Refused, database_errors, first_line, trouble_in
+from polonaise.views.databaseerrors import OwnRefused, database_errors, first_line, trouble_in
 from polonaise.views.dialects import DIGITS, POSTGRESQL, SQLITE
 from polonaise.views.marks import Marks, checked_mark
 
@@ -110,7 +110,7 @@ class Reached:
         except database_errors() as error:
             if trouble_in(error) is not None:
                 raise
-            raise Refused(
+            raise OwnRefused(
                 f"table {self._table.fullname}, which says what was applied, can't be read: {first_line(error)}"
             ) from error
         return {partition: checked_mark(self._table, partition, mark) for partition, mark in found.items()}

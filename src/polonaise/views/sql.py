@@ -19,7 +19,7 @@ from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit, WorkerFenced
 from polonaise.terms import OwnKind, PartitionId, Transaction, TransactionId
 from polonaise.views.claimedtables import ClaimedTables
 from polonaise.views.database import Database
-from polonaise.views.databaseerrors import Refused, database_errors, not_refused, translated, trouble_in
+from polonaise.views.databaseerrors import OwnRefused, database_errors, not_refused, translated, trouble_in
 from polonaise.views.dialects import check_names
 from polonaise.views.fences import CLAIM, Fences, group_number
 from polonaise.views.fitness import check_tables, create_tables, unfit_for_now
@@ -402,7 +402,7 @@ class SqlView:
             with not_refused(_WHOSE):
                 prepare(writer)
             return work(writer, *args)
-        except (*database_errors(), TypeError, Refused) as error:  # type: ignore[misc]
+        except (*database_errors(), TypeError, OwnRefused) as error:  # type: ignore[misc]
             if trouble_in(error) is None and writer.usable:
                 self._look_again()
                 with not_refused(_WHOSE):
