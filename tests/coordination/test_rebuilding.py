@@ -102,6 +102,44 @@ def test_the_backup_of_another_cluster_is_refused_whichever_description_is_newer
     assert "does not tell of which cluster" in refused(Noted(partitions={0: value(5)}), **answers)
 
 
+def described(version: int, **topics: tuple[int, ...]) -> Noted:
+    members = {partition: PartitionValue.initial(ABC) for partition in range(1 + sum(map(len, topics.values())))}
+    return Noted(replace(DESCRIPTION, topics=topics), version, 41, members)
+
+
+def of_a_fork() -> dict[str, NodeAnswer]:
+    """What nodes tell after an older copy of the coordinator was in place: b was away meanwhile."""
+    notes = {"a": described(4, t2=(1,)), "b": described(1), "c": described(4, t2=(1,))}
+    return {name: NodeAnswer(KEY, noted, {}) for name, noted in notes.items()}
+
+
+def test_of_two_descriptions_that_contradict_an_operator_chooses() -> None:
+    backup = described(2, t1=(1,))
+    why = refused(backup, **of_a_fork())
+    assert "that of the backup, of version 2, has topics t1 (ids 1); " in why
+    assert "that of storage node a, of version 4, has topics t2 (ids 1)" in why
+    assert "--believe backup or --believe a" in why
+    assert "Nothing was changed" in why
+    for believed, topics in (("backup", {"t1": (1,)}), ("a", {"t2": (1,)})):
+        description, beginning = rebuilt(backup, of_a_fork(), believed=believed)
+        assert description.topics == topics
+        assert beginning.version > 4, "it is later than both"
+    with pytest.raises(RecoveryUnsafe, match="'d' was to be believed, and has told no description"):
+        rebuilt(backup, of_a_fork(), believed="d")
+
+
+@pytest.mark.parametrize(
+    "backup", [described(1), described(9, t2=(1, 2)), described(4, t2=(1,)), replace(described(9, t2=(1,), t3=(2,)))]
+)
+def test_a_backup_of_the_same_history_contradicts_nothing(backup: Noted) -> None:
+    assert rebuilt(backup, of_a_fork())[0].topics["t2"][0] == 1
+
+
+@pytest.mark.parametrize("backup", [described(4, t1=(1,)), described(4), described(9), described(3, t2=(1, 2))])
+def test_descriptions_of_one_version_or_with_less_than_an_earlier_one_contradict(backup: Noted) -> None:
+    assert "can't both be right" in refused(backup, **of_a_fork())
+
+
 def test_a_storage_node_whose_note_is_of_another_cluster_is_refused() -> None:
     other = replace(told(value(5), 5, 5), noted=Noted(replace(DESCRIPTION, key=b"o" * 16), 99, 41, {0: value(9)}))
     why = refused(None, a=told(value(5), 5, 5), b=told(value(5), 5, 5), c=other)

@@ -412,6 +412,9 @@ FOUND_BY_TESTS = {
         "tests/cli/test_changes_of_older_coordinators.py"
         "::test_notes_that_are_not_later_and_nodes_that_tell_nothing_raise_no_doubt"
     ),
+    "contradicting-note-preferred": (
+        "tests/coordination/test_rebuilding.py::test_of_two_descriptions_that_contradict_an_operator_chooses"
+    ),
     "backup-of-another-cluster-taken": (
         "tests/coordination/test_rebuilding.py"
         "::test_the_backup_of_another_cluster_is_refused_whichever_description_is_newer"

@@ -155,13 +155,15 @@ async def recover(
     nodes: Mapping[StorageId, str],
     timeout_s: float,
     confirmed: str = "",
+    believed: str = "",
 ) -> RecoveredCluster:
     """Make the values of a coordinator that has lost them again, from a backup and what the storage nodes tell.
 
     `nodes` are storage nodes that are asked first; the description that they or the backup know names the others. Stop
     the servers before: while one is connected to a storage node that answers, or one that the cluster is to have
     answers itself, `ClusterInUse` is raised, unless `confirmed` is the cluster's key. Raises `AlreadyInitialized`, and
-    `RecoveryUnsafe` with every reason; nothing was changed then.
+    `RecoveryUnsafe` with every reason; nothing was changed then. `believed`, `BACKUP` or a storage node's name, says
+    whose description counts if two can't both be right.
     """
     try:
         await coordinator.describe()
@@ -186,11 +188,14 @@ async def recover(
         except RecoveryUnsafe as error:
             told = "; ".join(f"{name}: {why}" for name, why in silent.items())
             raise RecoveryUnsafe(f"{error.text}{'. ' + told if told else ''}") from None
-        to_ask = {name: address for name, address in description.nodes.items() if name not in answers}
+        nodes_of = description.nodes
+        if believed in answers and (chosen := answers[believed].noted.description) is not None:
+            nodes_of = chosen.nodes
+        to_ask = {name: address for name, address in nodes_of.items() if name not in answers}
     sources = [*(each.noted for each in answers.values()), *([known] if known else [])]
     running = await _running(host, newest_expected(sources), description.key, timeout_s)
     try:
-        description, beginning = rebuilt(known, answers, confirmed, running)
+        description, beginning = rebuilt(known, answers, confirmed, running, believed)
     except RecoveryUnsafe as error:
         told = "; ".join(f"{name}: {why}" for name, why in silent.items() if name not in answers)
         raise RecoveryUnsafe(f"{error.text}{'. ' + told if told else ''}") from None

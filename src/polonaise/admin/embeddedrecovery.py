@@ -29,7 +29,7 @@ from polonaise.terms import StorageId
 _log = logging.getLogger(__name__)
 
 
-async def recover_embedded(address: str, known: Noted | None, timeout_s: float) -> RecoveredCluster:
+async def recover_embedded(address: str, known: Noted | None, timeout_s: float, believed: str = "") -> RecoveredCluster:
     """Make the values of an embedded log's coordinator again, as `recover` does, from its storage directories.
 
     The log must be open nowhere. Raises `DirectoryInUse` if it is, `NotEmbeddedLog`, and what `recover` raises.
@@ -44,14 +44,16 @@ async def recover_embedded(address: str, known: Noted | None, timeout_s: float) 
         except DirectoryInUse:
             raise DirectoryInUse(f"a process has the log in {directory} open: close it everywhere first") from None
         try:
-            return await _recover(host, directory, known, timeout_s)
+            return await _recover(host, directory, known, timeout_s, believed)
         finally:
             lock.release()
     finally:
         host.close()
 
 
-async def _recover(host: EmbeddedHost, directory: str, known: Noted | None, timeout_s: float) -> RecoveredCluster:
+async def _recover(
+    host: EmbeddedHost, directory: str, known: Noted | None, timeout_s: float, believed: str
+) -> RecoveredCluster:
     """Recover with the storage nodes running in this process. The caller holds the host's lock."""
     await clear_sockets(host.disk, directory)
     unusable: dict[StorageId, PolonaiseError] = {}
@@ -72,7 +74,7 @@ async def _recover(host: EmbeddedHost, directory: str, known: Noted | None, time
                 closing.push_async_callback(node.close)
                 nodes[name] = name
         try:
-            return await recover(host, coordinator, known, nodes, timeout_s)
+            return await recover(host, coordinator, known, nodes, timeout_s, believed=believed)
         except RecoveryUnsafe as error:
             if not unusable:
                 raise

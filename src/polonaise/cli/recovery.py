@@ -113,6 +113,14 @@ def cluster_recover(
             show_default=False,
         ),
     ] = None,
+    believe: Annotated[
+        str | None,
+        Option(
+            metavar="SOURCE",
+            help="Whose description of the cluster is right, if two contradict: `backup`, or a storage node's name.",
+            show_default=False,
+        ),
+    ] = None,
     timeout: looking.Timeout = looking.TIMEOUT_S,
     as_json: looking.Json = False,
 ) -> None:
@@ -122,8 +130,8 @@ def cluster_recover(
     themselves: with another coordinator than theirs these would lose their partitions. A coordinator that is only
     stopped, such as that of `cluster start`, is not noticed: this would make a second one. For an embedded log, close
     it in every process, and give --coordinator embedded:PATH. Nothing is made, and every reason is told, if it can't be
-    proved that nothing committed would be lost, such as when too few storage nodes answer. With TLS it needs a server's
-    certificate.
+    proved that nothing committed would be lost, such as when too few storage nodes answer, or if two descriptions of
+    the cluster contradict, such as by a topic's ids: then --believe chooses. With TLS it needs a server's certificate.
     """
     from polonaise.admin.coordinatorbackup import read_backup
     from polonaise.admin.embeddedrecovery import recover_embedded
@@ -146,7 +154,7 @@ def cluster_recover(
     async def do(host: Host, opened: Coordinator) -> None:
         from polonaise.admin.coordinatorbackup import recover
 
-        tell(await recover(host, opened, known, nodes, timeout, confirm or ""))
+        tell(await recover(host, opened, known, nodes, timeout, confirm or "", believe or ""))
 
     address = looking.required(coordinator)
     embedded = address.startswith(SCHEME)
@@ -158,4 +166,4 @@ def cluster_recover(
     if storage:
         raise BadOption("the storage directories of an embedded log are known: leave --storage out")
     with tidy():
-        tell(asyncio.run(recover_embedded(address, known, timeout)))
+        tell(asyncio.run(recover_embedded(address, known, timeout, believe or "")))

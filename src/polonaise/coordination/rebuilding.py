@@ -7,6 +7,8 @@ Invariants, each of which a session's start rests on:
   were engaged, and no copy has joined a later session, or every storage node answers, and the copies themselves tell.
 - A unique id that was given out is not given out again.
 - Nothing is taken from the values of another cluster, whose partitions and sessions have the same numbers.
+- Of two descriptions that can't be of one history, an operator chooses: the later one may be of an older copy of the
+  coordinator that was in its place for a while, and has a topic's ids under another name.
 - Nobody works with the lost values any more: servers that do would lose their partitions to those of the new ones.
 """
 
@@ -28,6 +30,7 @@ from polonaise.coordination.values import (
     PartitionValue,
 )
 from polonaise.errors import ClusterInUse, RecoveryUnsafe
+from polonaise.redaction import redacted
 from polonaise.terms import NO_SESSION, PartitionId, ServerId, SessionId, StorageId
 
 SESSIONS_APART: Final = 1_000_000
@@ -39,6 +42,8 @@ VERSIONS_APART: Final = 1 << 32
 """How far the values' versions lie above that of the description, so that a process that has read the lost values sees
 these as later ones."""
 UNIQUE_ID_MAX: Final = 2**31 - 1
+BACKUP: Final = "backup"
+"""What the backup is called where an operator chooses whom to believe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,63 @@ def newest_description(sources: Sequence[Noted]) -> tuple[int, ClusterDescriptio
     return max(known, key=lambda each: each[0])
 
 
+def believed_description(
+    backup: Noted | None, answers: Mapping[StorageId, NodeAnswer], believed: str = ""
+) -> ClusterDescription:
+    """Return the newest description, or that of `believed`: BACKUP, or a storage node that answers.
+
+    Raises `RecoveryUnsafe` if some are not of one history and none is chosen, and for a choice that has none.
+    """
+    sources = {name: each.noted for name, each in sorted(answers.items())}
+    if backup is not None:
+        sources = {**sources, BACKUP: backup}
+    if believed:
+        chosen = sources[believed].description if believed in sources else None
+        if chosen is None:
+            raise RecoveryUnsafe(
+                f"{redacted(believed)!r} was to be believed, and has told no description of the cluster: those that "
+                f"have are {', '.join(n for n, each in sources.items() if each.description) or 'none'}. Nothing was "
+                "changed"
+            )
+        return chosen
+    version, newest = newest_description([*sources.values()])
+    contradicting = [
+        (name, each.version, each.description)
+        for name, each in sources.items()
+        if each.description is not None and not _may_follow(each.version, each.description, version, newest)
+    ]
+    if not contradicting:
+        return newest
+    (name, before, older), right = (
+        contradicting[0],
+        next(n for n, each in sources.items() if each.description == newest),
+    )
+    raise RecoveryUnsafe(
+        f"two descriptions of the cluster can't both be right: that of {_source(name)}, of version {before}, has "
+        f"{_topics(older)}; that of {_source(right)}, of version {version}, has {_topics(newest)}. An older copy of "
+        "the coordinator was in its place for a while, and was changed there: see which one the applications know, and "
+        f"repeat the command with --believe {name} or --believe {right}. What is left out of it is lost; what was "
+        "appended to partitions of one id is in one log all the same. Nothing was changed"
+    )
+
+
+def _may_follow(before: int, older: ClusterDescription, version: int, newest: ClusterDescription) -> bool:
+    """Whether a cluster can have had both descriptions, one after the other: topics only grow, and none goes."""
+    if before == version:
+        return older == newest
+    kept = all(newest.topics.get(name, ())[: len(ids)] == ids for name, ids in older.topics.items())
+    return kept and older.partitions == newest.partitions
+
+
+def _source(name: str) -> str:
+    return "the backup" if name == BACKUP else f"storage node {name}"
+
+
+def _topics(description: ClusterDescription) -> str:
+    told = [f"{name} (ids {', '.join(map(str, ids))})" for name, ids in sorted(description.topics.items())]
+    return f"topics {', '.join(told)}" if told else f"no topics, on storage nodes {', '.join(description.storage)}"
+
+
 def newest_expected(sources: Sequence[Noted]) -> ExpectedServers | None:
     """Return the servers that the cluster is to have, as they were noted last; None if nobody has noted any."""
     return max(sources, key=lambda each: each.expected_version).expected
@@ -119,9 +181,11 @@ def rebuilt(
     answers: Mapping[StorageId, NodeAnswer],
     confirmed: str = "",
     running: Mapping[ServerId, str] = MappingProxyType({}),
+    believed: str = "",
 ) -> tuple[ClusterDescription, Beginning]:
     """Return the cluster's values, made again. Raises `RecoveryUnsafe`, which names every reason.
 
+    `believed` says whose description counts, as in `believed_description`; values of partitions are taken from all.
     `running` has the servers of this cluster that answer, each with its address. Raises `ClusterInUse` for any, and
     while servers are connected to the storage nodes, unless `confirmed` is the cluster's key.
     """
@@ -129,7 +193,8 @@ def rebuilt(
     if reasons := _of_different_clusters(backup, answers):
         raise _unsafe(reasons)
     sources = [each.noted for each in answers.values()] + ([] if backup is None else [backup])
-    version, description = newest_description(sources)
+    version, _ = newest_description(sources)
+    description = believed_description(backup, answers, believed)
     if confirmed and confirmed.strip().lower() != description.key.hex():
         raise RecoveryUnsafe(
             f"{confirmed!r} was given to confirm the cluster's key, which is {description.key.hex()}: nothing was "

@@ -74,6 +74,12 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
         'isinstance(told := each.get("noted"), int) and False\n',
         "P13: with all servers stopped, an older copy of the coordinator is changed although storage nodes know later",
     ),
+    "contradicting-note-preferred": Mutation(
+        "polonaise.coordination.rebuilding",
+        "    if not contradicting:\n        return newest\n",
+        "    if newest:\n        return newest\n",
+        "P13: a lost coordinator gets a storage node's note of an older copy that was changed, and a topic is gone",
+    ),
     "backup-of-another-cluster-taken": Mutation(
         "polonaise.coordination.rebuilding",
         "    if keys.keys() - {backup.description.key}:\n",
