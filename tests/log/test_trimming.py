@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from polonaise.errors import HistoryTrimmed, OutOfOrder
+from polonaise.errors import HistoryTrimmed
 from polonaise.host import Host
 from polonaise.log import registers
 from polonaise.log.digest import digest
@@ -89,8 +89,6 @@ async def test_what_was_trimmed_is_refused_by_name_and_not_taken_for_damage(mach
         with pytest.raises(HistoryTrimmed):
             await digest(opened.log, 0, 39)
         assert await digest(opened.log, 20, 39) == whole
-        with pytest.raises(OutOfOrder):
-            await opened.log.cut(first - 2)
         assert not opened.slot.promises.may_have_lost
 
 
@@ -125,6 +123,23 @@ async def test_a_cut_above_the_trim_keeps_it_and_the_log_goes_on(machine: Machin
 
     async with opened_on(machine, ROLLS) as opened:
         assert crcs(await contents(opened.log, 400)) == crcs(LOG[first:])
+
+
+@simulated
+async def test_a_cut_below_the_trim_leaves_a_log_that_begins_anew(machine: Machine) -> None:
+    await life(machine, write)
+
+    async with opened_on(machine, ROLLS) as opened:
+        await trim_all(opened, 20)
+        await opened.log.cut(opened.log.first - 2)
+        assert (opened.log.first, opened.log.last, opened.log.last_crc) == (0, -1, 0)
+        assert opened.slot.trimmed == NOTHING_TRIMMED
+
+    async with opened_on(machine, ROLLS) as opened:
+        assert not opened.slot.promises.may_have_lost
+        assert (opened.log.first, opened.log.last) == (0, -1)
+        await opened.log.append(LOG)
+        assert crcs(await contents(opened.log)) == crcs(LOG)
 
 
 async def _trimmed(machine: Machine) -> int:

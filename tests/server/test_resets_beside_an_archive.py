@@ -52,11 +52,14 @@ class TrimmedTown(ArchivedTown):
             await self.append(*BODIES[number * part : (number + 1) * part])
             await self.archive()
 
+        await self.trim(before)
+        await self.lose_majority()
+
+    async def trim(self, before: int) -> None:
         async def drop(log: Log) -> None:
             await trim(log, self.store, 0, before=before)
 
         await self.application("trimmer", drop)
-        await self.lose_majority()
 
     async def lose_majority(self) -> None:
         for node in self.cluster.storage[1:]:
@@ -204,6 +207,32 @@ async def test_an_empty_log_needs_no_fragments(town: TrimmedTown) -> None:
     await town.cut(-1)
     assert (await town.reset(-1)).carried_out
     await town.goes_on(-1)
+
+
+def test_a_copy_that_has_trimmed_what_a_missed_reset_has_left_of_it_is_filled_from_its_beginning() -> None:
+    async def story(town: Any) -> None:
+        await town.append(*BODIES)
+        await town.archive()
+        source, wiped, missed = town.cluster.storage
+        await town.trim(8)  # confirms to each what it holds
+        held_down(source)
+        await town.trim(20)
+        for node in (wiped, missed):
+            held_down(node, wiped=node is wiped)
+        assert missed.replica(0).first > 12, "it holds nothing of what the reset leaves"
+        for node in (source, wiped):
+            node.let_up()
+        await wait_until(lambda: len(town.health().get("held", {})) == 2)
+        await town.cut(12)
+        assert (await town.reset(12)).carried_out
+        assert town.cluster.partition_value(0).resets[-1].certain >= 7
+        await town.append(b"on")
+        missed.let_up()
+        await wait_until(lambda: len(town.health().get("engaged", ())) == 3, within_s=60.0)
+        assert missed.replica(0).first == 0
+        assert await town.log() == [*BODIES[:13], b"on"]
+
+    TrimmedTown().run(story)
 
 
 @in_a_trimmed_town()

@@ -209,6 +209,9 @@ FOUND_BY_TESTS = {
         "tests/server/test_resets_beside_an_archive.py"
         "::test_the_last_question_that_the_deadline_cuts_short_does_not_hide_what_keeps_a_reset"
     ),
+    "cut-below-a-trim-keeps-what-is-above": (
+        "tests/log/test_trimming.py::test_a_cut_below_the_trim_leaves_a_log_that_begins_anew"
+    ),
     "only-copy-moved-aside-with-what-is-given-up": (
         "tests/fragments/test_cutting.py::test_fragments_end_at_the_id_and_what_they_held_above_is_kept_aside[one]"
     ),

@@ -369,9 +369,9 @@ class PartitionLog:
 
         Of a batch that holds `last` and goes on above it, nothing is left, unless an id in it is confirmed: a batch is
         committed as a whole, and then all of it stays. A log that ends below `last` loses only what is not believed. A
-        cut at -1 leaves a log that begins anew at 0, also of one that was trimmed. Raises `OutOfOrder`, with nothing
-        changed, if `last` was trimmed; `DamageFound` for damaged bytes below; `SegmentDamaged` when a segment's
-        preamble can't be read again; and `PartitionUnavailable` when the log has to be opened anew.
+        cut at -1, or at an id of which nothing is left as it was trimmed, leaves an empty log that begins anew at 0.
+        Raises `DamageFound` for damaged bytes below; `SegmentDamaged` when a segment's preamble can't be read again;
+        and `PartitionUnavailable` when the log has to be opened anew.
         """
         self._check_whole()
         last = min(last, self.last)
@@ -427,13 +427,11 @@ class PartitionLog:
         """Return the segment that a cut at `last` makes the tail, how many of its batches stay, and the end of the log.
 
         The end is the last id that stays, and the CRC of its batch. Changes nothing. The segment is None if none is to
-        stay: the log has none, or was trimmed and is cut at -1. Raises `OutOfOrder` and `DamageFound` as `cut` does.
+        stay: the log has none, or all that would stay was trimmed. Raises `DamageFound` as `cut` does.
         """
         segments = self.segments
-        if self._tail is None or (last == NO_TRANSACTION and segments[0].first > 0):
-            return None, 0, last, 0
-        if last < segments[0].first - 1:
-            raise OutOfOrder(f"the log can't be cut at {last}: what lies below {segments[0].first} was trimmed")
+        if self._tail is None or last < segments[0].first - 1:
+            return None, 0, NO_TRANSACTION, 0
         # A segment that begins at `last + 1` stays, without batches: its header already says where the log ends.
         chosen = segments[bisect_right(segments, last + 1, key=_first) - 1]
         if chosen.first == self._tail.header.first:

@@ -82,6 +82,12 @@ RESET_MUTATIONS: Final[dict[str, Mutation]] = {
         "        if name.last > last:\n",
         "P1, P11: ids below a reset are in no fragment any more, and storage nodes have trimmed them",
     ),
+    "cut-below-a-trim-keeps-what-is-above": Mutation(
+        "polonaise.log.partitionlog",
+        "        if self._tail is None or last < segments[0].first - 1:\n",
+        "        last = max(last, segments[0].first - 1) if segments else last\n        if self._tail is None:\n",
+        "P4, P11: a copy that has trimmed what a missed reset has left of it is not cut there",
+    ),
     "reset-carried-out-twice": Mutation(
         _DECISIONS,
         "    return replace(value, engagements=engagements, resets=(*done, reset))\n",
