@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from polonaise.client import condition
 from polonaise.client import view as client_view
-from polonaise.errors import BadOption, ClientAhead, DataDamaged, LogForked, ViewFailed
+from polonaise.errors import BadOption, ClientAhead, DataDamaged, LogForked, ViewFailed, ViewUnavailable
 from polonaise.terms import BodyForm, Transaction
 from polonaise.wire.fetches import FETCH_MAX
 from rigs.clients import Memo, World
@@ -439,5 +440,24 @@ async def test_whatever_a_look_at_the_view_raises_is_its_trouble_and_not_the_cli
     await wait_until(lambda: isinstance(client.trouble(0), ViewFailed))
     assert client.failure is None
     view.raised = None
+    await wait_until(lambda: client.trouble(0) is None)
+    await (await client.append(b"paid")).applied()
+
+
+async def test_a_view_that_does_not_tell_its_mark_is_told_while_it_is_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(condition, "_SLOW_S", 0.05)
+    told = asyncio.Event()
+
+    class Silent(Memo):
+        async def high_water_mark(self, partition: int) -> int:  # type: ignore[override]
+            await told.wait()
+            return self.mark
+
+    client = await world.client(view=Silent())
+    await wait_until(lambda: "has not told its high-water mark for" in str(client.trouble(0)))
+    assert isinstance(client.trouble(0), ViewUnavailable)
+    told.set()
     await wait_until(lambda: client.trouble(0) is None)
     await (await client.append(b"paid")).applied()

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, select, text
 import polonaise
 from polonaise import blocking, testing
 from polonaise.client.protocol.oncekeys import OnceRecord
-from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, BadOption, OnceDiffers, ViewUnavailable
+from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, BadOption, OnceDiffers, ViewUnavailable, ViewUnfit
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.views.oncetable import OnceKept
 from rigs.bankview import Bank, accounts, body
@@ -74,6 +74,19 @@ async def test_a_second_call_with_the_same_key_returns_the_first_and_runs_nothin
     assert [(row[0], row[2], row[3], row[4], json.loads(row[6])) for row in kept(url)] == [
         (0, "order 7", 0, 1, {"paid": 1}), (0, "ORDER 7", 2, 1, {"paid": 3}),
     ]  # fmt: skip
+
+
+async def test_a_table_of_keys_that_is_gone_or_was_changed_by_others_is_named(url: str) -> None:
+    async with testing.log(view=OnceBank(url)) as log:
+        await log.once("order 7", pay, 1, timeout=10)
+        await log.wait_applied(1, timeout=10)
+        execute(url, "UPDATE polonaise_once SET value = 'x'")
+        with pytest.raises(ViewUnfit, match="table polonaise_once has a value that is no JSON for key order 7 of "):
+            await log.once("order 7", pay, 1, timeout=10)
+        execute(url, "ALTER TABLE polonaise_once RENAME TO aside")
+        with pytest.raises(ViewUnavailable, match=r"what log\.once itself needs: .*polonaise_once"):
+            await log.once("order 7", pay, 1, timeout=10)
+        execute(url, "ALTER TABLE aside RENAME TO polonaise_once")
 
 
 async def test_a_key_that_the_database_has_lost_again_is_not_free(url: str) -> None:

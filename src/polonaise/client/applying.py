@@ -23,7 +23,7 @@ from polonaise.client.protocol.subscription import ahead_of_log
 from polonaise.client.requests import Requests
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View, gone_back, takes_nothing, takes_own
-from polonaise.client.waiting import AppliedMark, Applying
+from polonaise.client.waiting import AppliedMark, Applying, Asking
 from polonaise.errors import Forked, PolonaiseError, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.host import Host
 from polonaise.log.batch import Batch
@@ -185,7 +185,7 @@ class Applier:
             try:
                 applied = apply(tx)
                 if applied is not None:
-                    await self._until_applied(applied, tx.id, tx.id)
+                    await self._until_done(applied, Applying(tx.id, tx.id, self._loop.time()))
             except BaseException as raised:  # noqa: BLE001 - the application's own code; told to the application
                 # The batch stays in the queue: the mark decides where it is taken up again.
                 await self._failed(tx.id, ordinary(raised, "the view"))
@@ -206,7 +206,7 @@ class Applier:
         try:
             applied: Any = cast(RunView, self._view).apply_run(run)
             if hasattr(applied, "__await__"):
-                applied = await self._until_applied(applied, run[0].id, run[-1].id)
+                applied = await self._until_done(applied, Applying(run[0].id, run[-1].id, self._loop.time()))
             if not isinstance(applied, int) or not NO_TRANSACTION <= applied <= INT64_MAX:
                 raise wrong(f"the view's apply_run(run of partition {self._partition})", applied, _A_MARK)
             reached: TransactionId = applied
@@ -234,14 +234,14 @@ class Applier:
                 self._note(takes_nothing(self._partition, run[0].id, reached))
             await self._pause()  # the view took nothing, or went back: at once, it would mostly do the same again
 
-    async def _until_applied(self, applying: Awaitable[T], first: TransactionId, last: TransactionId) -> T:
-        """Await what the view is applying, transactions `first` to `last`, and return the result.
+    async def _until_done(self, doing: Awaitable[T], what: Applying | Asking) -> T:
+        """Await what the view is doing, and return the result.
 
-        Error messages, and after some seconds `Log.trouble`, tell meanwhile what the view applies, and for how long.
+        Error messages, and after some seconds `Log.trouble`, tell meanwhile what the view does, and for how long.
         """
-        self._mark.applying = Applying(first, last, self._loop.time())
+        self._mark.applying = what
         try:
-            return await applying
+            return await doing
         finally:
             self._mark.applying = None
 
@@ -365,7 +365,9 @@ class Applier:
         while True:
             try:
                 answer: Any = self._view.high_water_mark(self._partition)
-                mark = await answer if hasattr(answer, "__await__") else answer
+                if hasattr(answer, "__await__"):
+                    answer = await self._until_done(answer, Asking(self._loop.time()))
+                mark = answer
             except (ViewUnfit, Forked):
                 raise  # asking again would not help
             except ViewUnavailable as error:

@@ -170,6 +170,17 @@ class Applying(NamedTuple):
         return f"the view has been applying {which} for {round(now_s - self.since_s, 2):g} s"
 
 
+class Asking(NamedTuple):
+    """That the application's view was asked for its high-water mark."""
+
+    since_s: float
+    """The loop's time at which it was asked."""
+
+    def describe(self, now_s: float) -> str:
+        """Return for how long the view has not answered, for the message of an error."""
+        return f"the view has not told its high-water mark for {round(now_s - self.since_s, 2):g} s"
+
+
 class AppliedMark:
     """The client high-water mark of a partition, and the waits for it to rise."""
 
@@ -180,8 +191,8 @@ class AppliedMark:
         """The client high-water mark: everything up to this id is applied by this client."""
         self.trouble: PolonaiseError | None = None
         """Why the application's view does not advance at the moment; None while nothing is known to be wrong."""
-        self.applying: Applying | None = None
-        """The transactions that a coroutine of the view is applying; None while there is none."""
+        self.applying: Applying | Asking | None = None
+        """What a coroutine of the view is doing: it applies, or was asked for its mark; None while there is none."""
         self._waiting: list[tuple[TransactionId, int, asyncio.Future[None]]] = []
         """A heap of (id, number, future): the number keeps futures from being compared."""
         self._wait_count = 0

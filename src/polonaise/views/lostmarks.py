@@ -44,11 +44,12 @@ def check_rows_kept(db: Connection, marks: Marks, tables: Sequence[Table], besid
 def check_kept(db: Connection, tables: Sequence[Table], whose: str = "the view") -> None:
     """Raise `ViewUnfit` if one of these tables of a view's or a target's, which were there, is gone."""
     gone = [table.fullname for table in tables if not has_table(db, table)]
+    was, now, them = ("was", "is", "it") if len(gone) == 1 else ("were", "are", "them")
     if gone:
         raise ViewUnfit(
-            f"{' and '.join(gone)} was there and is gone, and is not made again by this process: put it back, or "
-            f"restore all of {whose}'s tables from a backup of one moment. To begin anew from the log, drop or empty "
-            "all of them, and start this process again"
+            f"{' and '.join(gone)} {was} there and {now} gone, and {now} not made again by this process: put {them} "
+            f"back, or restore all of {whose}'s tables from a backup of one moment. To begin anew from the log, drop "
+            "or empty all of them, and start this process again"
         )
 
 

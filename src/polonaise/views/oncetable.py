@@ -9,6 +9,7 @@ from hashlib import blake2b
 from sqlalchemy import BigInteger, Column, Connection, Integer, bindparam, select
 
 from polonaise.client.protocol.oncekeys import OnceRecord
+from polonaise.errors import ViewUnfit
 from polonaise.terms import OwnKind, PartitionId, Transaction, TransactionId
 from polonaise.views.columns import LONG_TEXT, short_text, transactional_table
 
@@ -42,6 +43,20 @@ class OnceKept:
         """Return the id of the first transaction under this key, and the key's record; None for an unused key."""
         row = db.execute(self._select, {"at": partition, "of": _digest(key)}).one_or_none()
         return None if row is None else (int(row.id), OnceRecord(key, row.request, int(row.appended), row.value))
+
+    def found(self, db: Connection, partition: PartitionId, key: str) -> tuple[TransactionId, OnceRecord] | None:
+        """Return what `find` does. Raises `ViewUnfit` for a row whose value another program has changed."""
+        found = self.find(db, partition, key)
+        if found is not None:
+            try:
+                json.loads(found[1].value)
+            except (TypeError, ValueError) as error:
+                raise ViewUnfit(
+                    f"table {self.table.fullname} has a value that is no JSON for key {_escaped(key)} of partition "
+                    f"{partition} (transaction {found[0]}): another program has changed that row. Put back the value "
+                    "that the context returned, or restore all of the view's tables from a backup of one moment"
+                ) from error
+        return found
 
     def keep_all(self, db: Connection, run: Sequence[Transaction]) -> None:
         """Add a row for each key that an own transaction of the run records. A key in the table keeps its row."""

@@ -218,7 +218,7 @@ class SqlView:
 
         def find(db: Connection) -> tuple[TransactionId, OnceRecord] | None:
             with not_refused("log.once"):
-                return kept.find(db, partition, key)
+                return kept.found(db, partition, key)
 
         return await self.read(find)
 
