@@ -750,6 +750,9 @@ FOUND_BY_TESTS = {
         "tests/views/test_worker_view.py"
         "::test_marks_of_an_earlier_version_are_remembered_when_a_worker_takes_over[sqlite]"
     ),
+    "marks-of-another-view-told-to-be-dropped": (
+        "tests/views/test_whose_marks.py::test_a_view_that_is_given_another_ones_marks_is_not_told_to_drop_them[sqlite]"
+    ),
     "mark-ahead-of-the-log-believed": (
         "tests/views/test_sql_faults.py"
         "::test_a_database_that_comes_to_be_ahead_of_the_log_is_refused_with_the_next_transaction[sqlite]"

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Connection, Integer, MetaData, Table
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, inspect
 
 from polonaise.errors import ViewUnfit
 from polonaise.terms import Transaction
@@ -81,6 +81,19 @@ async def test_a_view_that_has_grown_or_is_of_an_earlier_version_keeps_its_marks
     assert await views(url, Bank).high_water_mark(0) == 1
     execute(url, "DELETE FROM polonaise_marks_given")
     assert await views(url, Grown).high_water_mark(0) == 1
+
+
+async def test_a_view_that_is_given_another_ones_marks_is_not_told_to_drop_them(
+    url: str, views: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    bank = views(url, Bank)
+    await bank.high_water_mark(0)
+    await bank.apply_run(transactions(2))
+    with pytest.raises(ViewUnfit, match="another view, which keeps"):
+        await views(url, Visits).high_water_mark(0)
+    assert not caplog.records
+    with engine_at(url) as engine:
+        assert "visits" not in {name.lower() for name in inspect(engine).get_table_names()}, "nothing was made"
 
 
 async def test_a_view_takes_marks_over_whose_tables_were_dropped(url: str, views: Callable[..., Any]) -> None:

@@ -309,6 +309,7 @@ class SqlDeliveryTarget:
         create = self._create and begins
         if begins:
             with writer.transaction() as db:
+                self._claimed.check_own(db)
                 if create:
                     check_rows_kept(db, self._ids, tables)
                 self._claimed.check_kept(db, create=create)

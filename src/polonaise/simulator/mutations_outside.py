@@ -630,9 +630,15 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "marks-of-another-view-taken": Mutation(
         "polonaise.views.claimedtables",
-        "                        self._check_dropped(db, others)\n",
-        "",
+        "        return others if self._tables and not self._tables.keys() & others else set()\n",
+        "        return set()\n",
         "P7: a view takes another one's marks for its own, and leaves out what that one has applied",
+    ),
+    "marks-of-another-view-told-to-be-dropped": Mutation(
+        "polonaise.views.sql",
+        "                self._claimed.check_own(db)\n",
+        "                pass\n",
+        "P13: whoever has given a view the marks of another one is told to drop these",
     ),
     "table-made-beside-its-marks": Mutation(
         "polonaise.views.sql",

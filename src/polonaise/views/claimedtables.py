@@ -84,6 +84,19 @@ class ClaimedTables:
         if self.there and (self._tables or self._keys):
             self._claim(writer)
 
+    def check_own(self, db: Connection) -> None:
+        """Raise `ViewUnfit` if the marks are of other tables, which are there.
+
+        To be called first when a view begins: what others say to do is about marks that are its own.
+        """
+        if others := self._others_in(self._claimed(db)):
+            self._check_dropped(db, others)
+
+    def _others_in(self, claimed: set[int]) -> set[int]:
+        """Return the numbers of the claimed tables, if these are other ones than are kept here."""
+        others = {each for each in claimed if _KEYS_FROM < each < _CLAIMED}
+        return others if self._tables and not self._tables.keys() & others else set()
+
     def check_kept(self, db: Connection, *, create: bool) -> None:
         """Raise `ViewUnfit` if a table that was claimed is gone, and the marks say that something was applied to it.
 
@@ -189,16 +202,14 @@ class ClaimedTables:
 
     def _claim(self, writer: WriterConnection) -> None:
         """Remember which tables these marks are of. Raises `ViewUnfit` if they are of others, which are there."""
-        tables = self._tables.keys()
-        mine = {*tables, *self._keys}
+        mine = {*self._tables, *self._keys}
         for _ in range(_CLAIM_TRIES):
             try:
                 with writer.transaction() as db:
                     kept = self._read(db)
                     if mine <= kept:
                         return
-                    others = {each for each in kept if _KEYS_FROM < each < _CLAIMED}
-                    if tables and others and not tables & others:
+                    if others := self._others_in(kept):
                         self._check_dropped(db, others)
                         over = {_CLAIMED, *others}
                         db.execute(self.table.delete().where(self.table.c.partition.in_(over)))

@@ -255,6 +255,8 @@ class SqlView:
         begins = not self._reached.told
         create = self._create and begins
         with writer.transaction() as db:
+            if begins:
+                self._claimed.check_own(db)
             if create:
                 check_rows_kept(db, self._marks, [*tables, *once])
                 self._lost.check_marks_kept(db)
