@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -11,8 +12,8 @@ from polonaise.coordination import Coordinator
 from polonaise.coordination.backend import Entry, damaged, deleted, outdated
 from polonaise.coordination.coordinator import UNIQUE_ID_MAX, first_entries
 from polonaise.coordination.lease import LEASE_S, RENEW_S
-from polonaise.coordination.values import ClusterDescription, Registration
-from polonaise.errors import CoordinatorDamaged, PolonaiseError
+from polonaise.coordination.values import VERSIONS_APART, ClusterDescription, Registration
+from polonaise.errors import CoordinatorDamaged, CoordinatorOutdated, PolonaiseError
 
 DESCRIPTION = ClusterDescription(bytes(range(16)), 1, ("a:1", "b:1", "c:1"))
 KEY = DESCRIPTION.key
@@ -88,6 +89,57 @@ async def test_an_answer_that_was_overtaken_by_a_newer_one_is_no_value_that_went
     backend.entries["assignment"] = old
     with pytest.raises(CoordinatorDamaged, match="went back from version 1 to 0"):
         await coordinator.assignment()
+
+
+def put(backend: Scripted, version: int, **topics: tuple[int, ...]) -> Entry:
+    """Put a description with these topics in place, of this version."""
+    described = replace(DESCRIPTION, topics=topics)
+    backend.entries["description"] = Entry(DESCRIPTION.key, version, described.encode())
+    return backend.entries["description"]
+
+
+async def test_a_description_that_went_back_is_not_believed_by_a_later_version_but_as_it_was(
+    backend: Scripted, coordinator: Coordinator
+) -> None:
+    latest = put(backend, 5, t=(1,))
+    await coordinator.describe()
+    put(backend, 4, t=(1,))
+    with pytest.raises(CoordinatorOutdated, match="went back from version 5 to 4"):
+        await coordinator.describe()
+    for version in (5, 6, 7):
+        put(backend, version, t=(1,), u=(2,))
+        with pytest.raises(CoordinatorOutdated, match=f"its version {version} does not follow version 5"):
+            await coordinator.describe()
+    backend.entries["description"] = latest
+    assert (await coordinator.description()).version == 5
+    put(backend, 6, t=(1,), u=(2,))
+    assert (await coordinator.description()).version == 6, "once it is back, it goes on"
+
+
+@pytest.mark.parametrize(
+    ("version", "topics"), [(5, {"u": (1,)}), (6, {"u": (1,)}), (6, {}), (6, {"t": (2,), "u": (1,)})]
+)
+async def test_a_description_without_a_topic_that_was_there_is_of_an_older_copy_that_was_changed(
+    backend: Scripted, coordinator: Coordinator, version: int, topics: dict[str, tuple[int, ...]]
+) -> None:
+    put(backend, 5, t=(1,))
+    await coordinator.describe()
+    put(backend, version, **topics)
+    for _ in range(2):
+        with pytest.raises(CoordinatorOutdated, match="does not follow version 5"):
+            await coordinator.describe()
+
+
+async def test_a_description_that_was_made_again_need_not_follow(backend: Scripted, coordinator: Coordinator) -> None:
+    put(backend, 5, t=(1,))
+    await coordinator.describe()
+    put(backend, 4)
+    with pytest.raises(CoordinatorOutdated):
+        await coordinator.describe()
+    put(backend, 4 + VERSIONS_APART, u=(1,))
+    assert (await coordinator.describe()).topics == {"u": (1,)}
+    put(backend, 5 + VERSIONS_APART, u=(1,), v=(2,))
+    assert (await coordinator.describe()).topics == {"u": (1,), "v": (2,)}
 
 
 async def test_a_description_of_two_clusters_is_refused(backend: Scripted, coordinator: Coordinator) -> None:

@@ -415,6 +415,14 @@ FOUND_BY_TESTS = {
         "tests/cli/test_changes_of_older_coordinators.py"
         "::test_notes_that_are_not_later_and_nodes_that_tell_nothing_raise_no_doubt"
     ),
+    "later-version-cures-what-went-back": (
+        "tests/coordination/test_coordinator_rules.py"
+        "::test_a_description_that_went_back_is_not_believed_by_a_later_version_but_as_it_was"
+    ),
+    "topic-may-go": (
+        "tests/coordination/test_coordinator_rules.py"
+        "::test_a_description_without_a_topic_that_was_there_is_of_an_older_copy_that_was_changed"
+    ),
     "contradicting-note-preferred": (
         "tests/coordination/test_rebuilding.py::test_of_two_descriptions_that_contradict_an_operator_chooses"
     ),

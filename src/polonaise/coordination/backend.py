@@ -162,6 +162,17 @@ def outdated(place: str, seen: int, found: int) -> CoordinatorOutdated:
     )
 
 
+def not_following(place: str, seen: int, found: int) -> CoordinatorOutdated:
+    """Return the error for an entry that has a later version than this process has seen, and does not follow it."""
+    return CoordinatorOutdated(
+        f"{place}: its version {found} does not follow version {seen}, which this process has seen: the coordinator "
+        "was put back to an older state, and was changed there. Nothing was changed. Restore its latest state: this "
+        "process goes on by itself then; if others have changed that since, start this process again. Or stop the "
+        "cluster's servers, move the older state away and make its values again from the storage nodes and a backup "
+        f"({recovery_of(place)})"
+    )
+
+
 def unsupported(place: str, found: str, known: int) -> CoordinatorNewer:
     """Return the error for an entry of another format than this version reads."""
     return newer(place, f"it is of coordinator format {found}; this version of Polonaise reads format {known}")

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, NamedTuple, TypeVar, cast
 
-from polonaise.coordination.backend import Backend, Entry, damaged, deleted, missing, newer, outdated
+from polonaise.coordination.backend import Backend, Entry, damaged, deleted, missing, newer, not_following, outdated
 from polonaise.coordination.lease import Leases
 from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import (
@@ -25,6 +25,7 @@ from polonaise.coordination.values import (
     Registration,
     UniqueIds,
     Versioned,
+    made_again,
     partition_key,
 )
 from polonaise.errors import (
@@ -143,6 +144,8 @@ class Coordinator:
         """The latest entry of each value that this process knows, decoded once, because values are read often."""
         self._memberships: dict[ServerId, Membership] = {}
         self._leases = Leases()
+        self._went_back = False
+        """Whether the description was read in an older state than before, and what was known is not back yet."""
         self._ask: Callable[[], Awaitable[None]] | None = None
 
     def __str__(self) -> str:
@@ -213,7 +216,7 @@ class Coordinator:
                 f"the cluster in {self._backend} was changed meanwhile: nothing was deleted. Look who is at work on "
                 "it, and delete it again"
             )
-        self._description, self._total = None, 0
+        self._description, self._total, self._went_back = None, 0, False
         self._known.clear()
 
     async def describe(self) -> ClusterDescription:
@@ -592,6 +595,7 @@ class Coordinator:
         """Return the decoded value of an entry that may be believed. `floor`: see `_check`."""
         known = self._known.get(key)
         if known is not None and known.entry == entry:
+            self._went_back = self._went_back and key != DESCRIPTION
             return cast(V, known.value)
         self._check(key, entry, floor)
         try:
@@ -600,8 +604,25 @@ class Coordinator:
             raise newer(self._backend.place(key), error.text) from error
         except CoordinatorDamaged as error:
             raise damaged(self._backend.place(key), error.text) from error
+        if known is not None and isinstance(value, ClusterDescription):
+            self._check_follows(known, entry, value)
         self._remember(key, entry, value)
         return value
+
+    def _check_follows(self, known: _Known, entry: Entry, value: ClusterDescription) -> None:
+        """Refuse a description that does not follow the known one, though its version is the same or later.
+
+        Changes that are made in an older copy raise the version, past any that was seen. So once it went back, only
+        what was known proves that the latest state is back, or values that were made again.
+        """
+        seen = known.entry.version
+        if made_again(seen, entry.version):
+            self._went_back = False
+        elif entry.version == seen or (
+            entry.version > seen and (self._went_back or not value.may_follow(cast(ClusterDescription, known.value)))
+        ):
+            self._went_back = True
+            raise not_following(self._backend.place(DESCRIPTION), seen, entry.version)
 
     def _check(self, key: str, entry: Entry, floor: int) -> None:
         """Refuse an entry of another cluster, or of a version below `floor`.
@@ -616,6 +637,7 @@ class Coordinator:
                 f"{self._description.key.hex()}: the coordinator was replaced while this process ran"
             )
         if entry.version < floor:
+            self._went_back = self._went_back or key == DESCRIPTION
             raise outdated(place, floor, entry.version)
 
     def _remember(self, key: str, entry: Entry, value: object) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from polonaise.coordination.values import (
     NOBODY,
+    VERSIONS_APART,
     Assignment,
     Beginning,
     ClusterDescription,
@@ -38,9 +39,6 @@ SESSIONS_APART: Final = 1_000_000
 GENERATIONS_APART: Final = 1_000_000
 UNIQUE_IDS_APART: Final = 1 << 20
 """More unique ids than can be given out between two looks of a server at how many there were."""
-VERSIONS_APART: Final = 1 << 32
-"""How far the values' versions lie above that of the description, so that a process that has read the lost values sees
-these as later ones."""
 UNIQUE_ID_MAX: Final = 2**31 - 1
 BACKUP: Final = "backup"
 """What the backup is called where an operator chooses whom to believe."""
@@ -149,8 +147,8 @@ def believed_description(
         f"two descriptions of the cluster can't both be right: that of {_source(name)}, of version {before}, has "
         f"{_topics(older)}; that of {_source(right)}, of version {version}, has {_topics(newest)}. An older copy of "
         "the coordinator was in its place for a while, and was changed there: see which one the applications know, and "
-        f"repeat the command with --believe {name} or --believe {right}. What is left out of it is lost; what was "
-        "appended to partitions of one id is in one log all the same. Nothing was changed"
+        f"repeat the command with --believe {name} or --believe {right}. Topics that are only in the other one are "
+        "gone then; what was appended under their ids stays in the log of these ids. Nothing was changed"
     )
 
 
@@ -158,8 +156,7 @@ def _may_follow(before: int, older: ClusterDescription, version: int, newest: Cl
     """Whether a cluster can have had both descriptions, one after the other: topics only grow, and none goes."""
     if before == version:
         return older == newest
-    kept = all(newest.topics.get(name, ())[: len(ids)] == ids for name, ids in older.topics.items())
-    return kept and older.partitions == newest.partitions
+    return newest.may_follow(older)
 
 
 def _source(name: str) -> str:

@@ -46,6 +46,16 @@ def is_key(name: str) -> bool:
     return name in (DESCRIPTION, ASSIGNMENT, UNIQUE_ID, EXPECTED) or (partition != name and partition.isdecimal())
 
 
+VERSIONS_APART: Final = 1 << 32
+"""How far the versions of values that were made again lie above that of the lost description, so that a process that
+has read the lost values sees these as later ones."""
+
+
+def made_again(seen: int, found: int) -> bool:
+    """Whether a value of version `found` was made again since one of version `seen` was: it needs not follow that."""
+    return found >= seen + VERSIONS_APART // 2
+
+
 class CoordinatorValue:
     """A value that is kept as JSON, in one form only: a value that was read loosely would be written back changed.
 
@@ -298,6 +308,11 @@ class ClusterDescription(CoordinatorValue):
     def nodes(self) -> dict[StorageId, str]:
         """The addresses of all storage nodes, by name, in the order of `storage`."""
         return {name: self.address_of(name) for name in self.storage}
+
+    def may_follow(self, earlier: ClusterDescription) -> bool:
+        """Whether a cluster can have this description after that one: topics only grow, and none goes."""
+        kept = all(self.topics.get(name, ())[: len(ids)] == ids for name, ids in earlier.topics.items())
+        return kept and (self.key, self.partitions) == (earlier.key, earlier.partitions)
 
     @property
     def replication_factor(self) -> int:

@@ -74,6 +74,18 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
         'isinstance(told := each.get("noted"), int) and False\n',
         "P13: with all servers stopped, an older copy of the coordinator is changed although storage nodes know later",
     ),
+    "later-version-cures-what-went-back": Mutation(
+        "polonaise.coordination.coordinator",
+        "            self._went_back = self._went_back or key == DESCRIPTION\n",
+        "",
+        "P13: servers believe an older copy of the coordinator once enough changes were made in it",
+    ),
+    "topic-may-go": Mutation(
+        "polonaise.coordination.values",
+        "        return kept and (self.key",
+        "        return (self.key",
+        "P13: a description that gives a topic's ids to another one is taken for a later one of the same history",
+    ),
     "contradicting-note-preferred": Mutation(
         "polonaise.coordination.rebuilding",
         "    if not contradicting:\n        return newest\n",
