@@ -28,7 +28,11 @@ class MountVerdict(enum.Enum):
 def ahead_of_log(partition: PartitionId, mark: TransactionId, end: TransactionId) -> ClientAhead:
     """Return the error of a client or a worker that was fed, or has applied, more than the log had."""
     where = f"ids up to {mark} are applied, or were fed, and the log ended at {end}"
-    why = "the database is of another log, or the log lost transactions; compare before anything else"
+    why = (
+        "the database is of another log, its high-water mark was set forward (a SqlView's is in the table "
+        "polonaise_marks, or its marks_table), or the log lost transactions; compare before anything else. Then restore"
+        " the database from a backup of one moment, or drop its tables, and the log brings everything again"
+    )
     return ClientAhead(f"partition {partition}: {where}: {why}")
 
 
