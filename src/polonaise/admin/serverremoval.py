@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from polonaise.admin.asking import answered
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ExpectedServer
 from polonaise.errors import BadOption, ClusterInUse
 from polonaise.redaction import redacted
+
+_UNCHANGED: Final = ": correct its address or start it, then repeat the command. Nothing was changed"
 
 
 async def remove_server(coordinator: Coordinator, asked: str, timeout_s: float) -> tuple[str, ExpectedServer]:
@@ -15,7 +19,7 @@ async def remove_server(coordinator: Coordinator, asked: str, timeout_s: float) 
     Raises `BadOption` for one that the cluster does not have, or has more than once, `ClusterInUse` while the server is
     registered, and what the coordinator raises.
     """
-    expected = (await answered(coordinator, coordinator.expected_servers(), timeout_s)).value
+    expected = (await answered(coordinator, coordinator.expected_servers(), timeout_s, _UNCHANGED)).value
     meant = [asked] if asked in expected.servers else [
         name for name, each in expected.servers.items() if asked in (str(each.server), each.address)
     ]  # fmt: skip
@@ -28,7 +32,7 @@ async def remove_server(coordinator: Coordinator, asked: str, timeout_s: float) 
         )
     (name,) = meant
     server = expected.servers[name]
-    if name not in expected.missing(await answered(coordinator, coordinator.members(), timeout_s)):
+    if name not in expected.missing(await answered(coordinator, coordinator.members(), timeout_s, _UNCHANGED)):
         raise ClusterInUse(
             f"server {name} is registered, at {server.address}: stop it first; one that was killed is registered for a "
             "few seconds more"
