@@ -406,10 +406,12 @@ FOUND_BY_TESTS = {
         "::test_an_older_state_of_the_coordinator_alone_takes_no_append_however_often_servers_start"
     ),
     "operators-change-what-is-not-believed": (
-        "tests/cli/test_changes_of_older_coordinators.py::test_nothing_is_changed_in_a_coordinator_of_an_older_state"
+        "tests/cli/test_changes_of_older_coordinators.py"
+        "::test_nothing_is_changed_in_a_coordinator_of_an_older_state[topic create]"
     ),
     "change-without-asking": (
-        "tests/cli/test_changes_of_older_coordinators.py::test_nothing_is_changed_in_a_coordinator_of_an_older_state"
+        "tests/cli/test_changes_of_older_coordinators.py"
+        "::test_nothing_is_changed_in_a_coordinator_of_an_older_state[topic create]"
     ),
     "later-notes-not-looked-at": (
         "tests/cli/test_changes_of_older_coordinators.py"
