@@ -106,7 +106,7 @@ async def test_a_description_that_went_back_is_not_believed_by_a_later_version_b
     put(backend, 4, t=(1,))
     with pytest.raises(CoordinatorOutdated, match="went back from version 5 to 4"):
         await coordinator.describe()
-    for version in (5, 6, 7):
+    for version in (6, 5, 7):
         put(backend, version, t=(1,), u=(2,))
         with pytest.raises(CoordinatorOutdated, match=f"its version {version} does not follow version 5"):
             await coordinator.describe()
