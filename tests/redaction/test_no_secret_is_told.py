@@ -306,6 +306,7 @@ PLACES = {
 }
 """What may be in an address, for each parameter that takes one."""
 FINE = {
+    "at": "0=100",
     "address": "embedded:LOG?host=no",
     "partition": "0",
     "place": "embedded:LOG?host=no",
