@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rigs.hangup import sighup_by_default
 from rigs.programs import start_polonaise
 from rigs.waiting import PATIENCE_S, block_until
 
@@ -23,7 +24,8 @@ class StartedCluster:
     def __init__(self, directory: Path, *options: str) -> None:
         self.directory = directory
         command = ("cluster", "start", "--directory", directory, "--json", *options)
-        self.process = start_polonaise(*command, stdin=None)
+        with sighup_by_default():
+            self.process = start_polonaise(*command, stdin=None)
         self._lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 

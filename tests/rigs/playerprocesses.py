@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rigs.hangup import sighup_by_default
 from rigs.programs import start_polonaise
 from rigs.waiting import PATIENCE_S
 
@@ -47,9 +48,10 @@ class PlayerProcess:
     def __init__(self, directory: Path, *options: object, environment: Mapping[str, str] | None = None) -> None:
         command = ("player", "start", "--config", directory / "player.toml", "--until-stdin-ends", *options)
         self._errors = (directory / f"errors-{time.monotonic_ns()}").open("w+")
-        self.process = start_polonaise(
-            *command, cwd=directory, stderr=self._errors, env={**os.environ, **(environment or {})}
-        )
+        with sighup_by_default():
+            self.process = start_polonaise(
+                *command, cwd=directory, stderr=self._errors, env={**os.environ, **(environment or {})}
+            )
         self._lines: queue.Queue[str] = queue.Queue()
         self.said: list[str] = []
         threading.Thread(target=self._read, daemon=True).start()
