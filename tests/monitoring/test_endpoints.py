@@ -76,7 +76,8 @@ async def test_an_append_shows_at_the_server_and_at_each_storage_node(tmp_path: 
         assert after["polonaise_server_connections", ()] >= 1
         for node in cluster.storage:
             stored = await until_stored(node.http, 3)
-            assert stored["polonaise_storage_sync_seconds_count", ()] == 3
+            # Two of three nodes commit: a late one may have two of the transactions synced at once.
+            assert 1 <= stored["polonaise_storage_sync_seconds_count", ()] <= 3
             assert stored["polonaise_storage_disk_bytes", ()] > stored["polonaise_storage_disk_free_bytes", ()] > 0
             assert stored["polonaise_replica_last_id", one] == 2
             assert stored["process_resident_memory_bytes", ()] > 0
