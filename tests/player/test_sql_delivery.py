@@ -438,7 +438,7 @@ async def test_tables_that_are_dropped_under_way_refuse_no_entry_and_are_made_by
         await session.take(batch(-1, "a"))
         for name in ("lines", *OWN):
             change(url, "DROP TABLE {}", name)
-        told = r"lines and .*_ids and .*_fence was there.*drop or empty all of them, and start this process"
+        told = r"lines and .*_ids and .*_fence were there.*drop or empty all of them, and start this process"
         with pytest.raises(ViewUnavailable, match=told):
             await session.take(batch(0, "b"))
         with pytest.raises(ViewUnavailable, match=told):
