@@ -171,7 +171,7 @@ class Applying(NamedTuple):
 
 
 class Asking(NamedTuple):
-    """That the application's view was asked for its high-water mark."""
+    """A question for its high-water mark that the application's view has not answered yet."""
 
     since_s: float
     """The loop's time at which it was asked."""

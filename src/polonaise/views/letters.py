@@ -21,7 +21,7 @@ class LeftOut:
     """
 
     number: ClassVar[int]
-    """By which it is remembered, beside the definition, that it was made."""
+    """The row number, beside those of the definition, that says that this table was made; below 0."""
 
     def __init__(self, table: Table) -> None:
         self.table = table

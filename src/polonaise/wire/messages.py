@@ -52,7 +52,7 @@ ROLE_CLIENT: Final = 1
 ROLE_SERVER: Final = 2
 ROLE_STORAGE: Final = 3
 ROLE_OPERATOR: Final = 4
-"""Who asks a storage node for its health, or which batch holds an id, and may ask for nothing else."""
+"""The role of an operator's command, which may ask a storage node for its health and for the batch of an id only."""
 ROLE_PLAYER: Final = 5
 ROLE_TARGET: Final = 6
 """The role of a process that serves targets to players."""
