@@ -201,19 +201,20 @@ async def test_a_database_of_another_log_is_refused(url: str, views: Callable[..
     assert await again.high_water_mark(0) == 2
 
 
+def make_marks_that_may_be_null(url: str) -> None:
+    """Make the table of marks as somebody else might: what is missing in a row of it is NULL."""
+    partition = "`partition`" if "mariadb" in url else "partition"
+    columns = f"{partition} INTEGER PRIMARY KEY, high_water_mark BIGINT, cluster VARCHAR(32)"
+    execute(url, f"CREATE TABLE polonaise_marks ({columns})")
+
+
 @pytest.mark.parametrize("kept", ["62" * 16, "", "NULL"], ids=["another", "none", "null"])
 async def test_marks_that_become_those_of_another_log_take_nothing_more(
     url: str, views: Callable[..., Bank], kept: str
 ) -> None:
     """As when the database of another log is put in place of the view's. Without a log's key nothing is compared."""
-    if kept == "NULL":  # a table that somebody has made may take it
-        execute(
-            url,
-            "CREATE TABLE polonaise_marks (partition INTEGER PRIMARY KEY, high_water_mark BIGINT, cluster VARCHAR(32))"
-            if "sqlite" in url or "postgres" in url
-            else "CREATE TABLE polonaise_marks (`partition` INTEGER PRIMARY KEY, high_water_mark BIGINT, "
-            "cluster VARCHAR(32))",
-        )
+    if kept == "NULL":
+        make_marks_that_may_be_null(url)
     view = views(url)
     view.belongs_to(b"a" * 16)
     await view.high_water_mark(0)
@@ -234,6 +235,20 @@ async def test_a_mark_that_is_no_id_is_refused_by_its_table(sqlite_url: str, vie
     execute(sqlite_url, "UPDATE polonaise_marks SET high_water_mark = 'zz'")
     with pytest.raises(ViewUnfit, match="table polonaise_marks says 'zz' of partition 0, which is no id: another"):
         await views(sqlite_url).high_water_mark(0)
+
+
+async def test_a_mark_that_is_null_is_named_by_its_table(url: str, views: Callable[..., Bank]) -> None:
+    make_marks_that_may_be_null(url)
+    view = views(url)
+    await view.high_water_mark(0)
+    await view.apply_run(transactions(3))
+    execute(url, "UPDATE polonaise_marks SET high_water_mark = NULL")
+    told = r"table polonaise_marks has a row of partition 0 without a high_water_mark \(NULL\), .*: set it to"
+    for asked in view.stepped_back, lambda: view.high_water_mark(0), lambda: views(url).high_water_mark(0):
+        with pytest.raises(ViewUnavailable, match=told):
+            await asked()
+    execute(url, "UPDATE polonaise_marks SET high_water_mark = 2")
+    assert await view.high_water_mark(0) == 2
 
 
 async def test_apply_may_use_savepoints(url: str, views: Callable[..., Any]) -> None:

@@ -24,6 +24,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        statement, of = self._update, dict[str, str]()\n",
         "P7: a view goes on in the database of another log that was put in place of its own, and mixes the two",
     ),
+    "mark-that-is-null-not-named": Mutation(
+        "polonaise.views.marks",
+        "    if mark is None:\n",
+        "    if mark is None and not table.columns:\n",
+        "P13: a view whose mark is NULL is told of a mistake in a comparison, and not which row of which table to mend",
+    ),
     "marks-of-a-pipeline-moved-whatever-log-they-are-of": Mutation(
         "polonaise.views.tables",
         "after[partition], self._cluster):\n",
