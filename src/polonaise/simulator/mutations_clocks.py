@@ -17,14 +17,20 @@ CLOCK_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "earlier-measures-not-heard": Mutation(
         _CLOCK,
-        "        if 2 * sum(within for _, within in told) > len(told):\n",
+        "        if 2 * self._agreeing(told, self._wall_us) > len(told):\n",
         "        if False:\n",
-        "P3: a clock that was wrong only when its server began stamps commits after others have told the true time",
+        "P11: a server whose clock was wrong only when it began starts no session until it has asked others once more",
+    ),
+    "believed-time-not-compared": Mutation(
+        _CLOCK,
+        "        return _Verdict.OFF if 2 * self._agreeing(told, trusted_us) < len(told) else _Verdict.UNKNOWN\n",
+        "        return _Verdict.UNKNOWN\n",
+        "P3: a server that began with a wrong clock, which has jumped since, orders by the time of its beginning",
     ),
     "clock-bound-not-checked": Mutation(
         _CLOCK,
-        "        return _Verdict.OFF if 2 * sum(since) < len(since) else _Verdict.WITHIN\n",
-        "        return _Verdict.WITHIN\n",
+        "return _Verdict.OFF if 2 * self._agreeing(since, self._wall_us) < len(since) else _Verdict.WITHIN\n",
+        "return _Verdict.WITHIN\n",
         "P3: an owner whose clock is off from all others goes by it",
     ),
     "session-starts-by-a-wrong-clock": Mutation(

@@ -73,6 +73,38 @@ def test_a_clock_that_was_wrong_only_at_its_first_look_is_right_as_soon_as_stora
     assert machine.off_s(0.1) == pytest.approx(0.0, abs=1e-3), "they were asked before it was set right"
 
 
+@pytest.mark.parametrize("now_ahead_s", [-DAY_S, 2 * DAY_S, 60.0])
+def test_no_session_starts_while_the_clock_has_jumped_and_storage_nodes_deny_the_time_that_is_believed(
+    now_ahead_s: float,
+) -> None:
+    """The clock was wrong at its first look, right when they were asked, and is wrong again before they are heard."""
+    machine = Machine()
+    machine.ahead_s = DAY_S
+    machine.off_s(0.0)
+    machine.ahead_s = 0.0
+    machine.off_s(0.1)
+    machine.measures(a=0.0, b=0.3, c=-3_600.0)
+    machine.ahead_s = now_ahead_s
+    machine.off_s(0.1)
+    assert machine.clock.unfit
+    assert "starts no session" in machine.trouble
+    machine.ahead_s = 0.0
+    assert machine.off_s(0.1) == pytest.approx(0.0, abs=1e-3)
+    assert not machine.clock.unfit
+
+
+@pytest.mark.parametrize("others", [{"a": 0.0, "b": 0.0}, {"a": 0.0, "b": DAY_S}, {}])
+def test_a_clock_that_has_jumped_is_no_reason_not_to_start_while_the_time_that_is_believed_is_not_denied(
+    others: dict[str, float],
+) -> None:
+    machine = Machine()
+    machine.off_s()
+    machine.measures(**others)
+    machine.ahead_s = -DAY_S
+    assert machine.off_s(0.1) == pytest.approx(0.0, abs=1e-3)
+    assert not machine.clock.unfit
+
+
 def test_what_was_measured_before_a_jump_does_not_speak_against_it() -> None:
     """On one machine all clocks jump together, and are measured anew later."""
     machine = Machine()

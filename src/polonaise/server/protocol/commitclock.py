@@ -5,12 +5,14 @@
   once it has lasted for `settle_s`.
 - A storage node whose own clock has just jumped confirms nothing until that has lasted as long: on one machine all
   nodes have the same clock, and would confirm its jump to each other.
-- `unfit` says that the clock is off from a majority of the storage nodes' clocks by more than the bound. No session
-  starts then. It ends when the clock is within half of the bound of at least half of them.
+- `unfit` says that the clock is off from a majority of the storage nodes' clocks by more than the bound; or that it has
+  jumped, and the time that is believed meanwhile is off from them: as when the clock was wrong from the beginning. No
+  session starts then. It ends when the clock is within half of the bound of at least half of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -59,7 +61,7 @@ class CommitClock:
         self._witnesses: dict[StorageId, _Witness] = {}
         self._slept_s = 0.0
         self.unfit = False
-        """Whether the clock is off from a majority of the storage nodes' clocks."""
+        """Whether the clock, or what is believed instead of it, is off from a majority of the storage nodes' clocks."""
         self.unfit_since_s = 0.0
         self.jumps = 0
         """How often the wall clock has jumped by more than the bound."""
@@ -108,7 +110,7 @@ class CommitClock:
             self._jumped_us, self._jumped_s = wall_us, now.monotonic_s
             self.jumps += 1
             self.last_jump_s = (wall_us - self._trusted_us) / 1e6
-        verdict = self._verdict(now.monotonic_s)
+        verdict = self._verdict(now.monotonic_s, self._trusted_us)
         if verdict is _Verdict.OFF and not self.unfit:
             self.unfit, self.unfit_since_s = True, now.monotonic_s
         elif verdict is _Verdict.WITHIN:
@@ -118,27 +120,25 @@ class CommitClock:
             self._trusted_us, self._jumped_us, self._jumped_s = wall_us, None, float("-inf")
         return self._trusted_us + monotonic_us
 
-    def _verdict(self, now_s: float) -> _Verdict:
+    def _verdict(self, now_s: float, trusted_us: int) -> _Verdict:
         """Compare the wall clock with the storage nodes' clocks that were measured lately.
 
         What was measured before the wall clock jumped can only speak for it, as when it was wrong for a moment and is
         right again: on one machine all clocks jump together, and an earlier measure of them would speak against all.
+        But it speaks against the time that is believed instead (`trusted_us`), which has not jumped.
         """
-        bound_us = self._bound_us / 2 if self.unfit else self._bound_us
-        told = [
-            (witness.measure.at_s > self._jumped_s, self._is_within(witness.measure, bound_us))
-            for witness in self._witnesses.values()
-            if self._counts(witness, now_s)
-        ]
-        if 2 * sum(within for _, within in told) > len(told):
+        told = [each.measure for each in self._witnesses.values() if self._counts(each, now_s)]
+        if 2 * self._agreeing(told, self._wall_us) > len(told):
             return _Verdict.WITHIN
-        since = [within for is_since, within in told if is_since]
-        if not since:
-            return _Verdict.UNKNOWN
-        return _Verdict.OFF if 2 * sum(since) < len(since) else _Verdict.WITHIN
+        since = [measure for measure in told if measure.at_s > self._jumped_s]
+        if since:
+            return _Verdict.OFF if 2 * self._agreeing(since, self._wall_us) < len(since) else _Verdict.WITHIN
+        return _Verdict.OFF if 2 * self._agreeing(told, trusted_us) < len(told) else _Verdict.UNKNOWN
 
-    def _is_within(self, measure: PeerClock, bound_us: float) -> bool:
-        return abs(self._wall_us - measure.offset_us) - measure.within_us <= bound_us
+    def _agreeing(self, measures: Sequence[PeerClock], offset_us: int) -> int:
+        """Return how many of these clocks may differ by no more than the bound from one with this offset."""
+        bound_us = self._bound_us / 2 if self.unfit else self._bound_us
+        return sum(abs(offset_us - measure.offset_us) - measure.within_us <= bound_us for measure in measures)
 
     def _counts(self, witness: _Witness, now_s: float) -> bool:
         """Whether a clock was measured lately and has not jumped itself for long enough to be believed."""
