@@ -16,7 +16,7 @@ from polonaise.node.local import ChildNode
 from polonaise.wire.messages import Feed, Refused
 from rigs.cluster import Writer, connected, running
 from rigs.hostile import Peer, greet, mount, one_append, target_of
-from rigs.waiting import PATIENCE_S
+from rigs.waiting import PATIENCE_S, wait_until
 
 ZOMBIE = b"sent to the old owner while it was stopped"
 TAKE_OVER_S_MAX = LEASE_S + RENEW_S + 8.0
@@ -84,3 +84,27 @@ async def test_a_stopped_server_is_taken_over_from_and_changes_nothing_when_it_g
         finally:
             await asyncio.to_thread(standby.stop)
         assert "Traceback" not in standby.log
+
+
+@pytest.mark.slow
+async def test_a_client_that_is_closed_while_its_server_hangs_leaves_no_connection_open(tmp_path: Path) -> None:
+    with running(tmp_path) as cluster:
+        assert cluster.server is not None
+        stopped = cluster.server.pid
+        assert stopped is not None
+        async with connected(cluster) as log:
+            await log.append(b"served", partition=0)
+            os.kill(stopped, signal.SIGSTOP)
+            try:
+                for _ in range(20):
+                    log.append(bytes(500_000), partition=0)
+                await wait_until(lambda: any(each.unsent_bytes for each in log._links._connections()))
+                left = log._links._connections()
+                began_s = time.monotonic()
+                await log.close()
+                # asyncio.run gives what is left a turn or two as well, before it closes the loop.
+                await asyncio.sleep(0)
+                assert all(each.gone.done() for each in left)
+                assert time.monotonic() - began_s < PATIENCE_S / 2
+            finally:
+                os.kill(stopped, signal.SIGCONT)

@@ -240,6 +240,8 @@ class Connected:
             self._links.close()
         if ending:
             await asyncio.wait(ending)
+        if self._begun:
+            await self._links.gone()
         # Last: until its tasks have ended, one of them may be within the view.
         if self._view is not None:
             await close_view(self._view)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from polonaise.client.settings import ClientSettings
 from polonaise.errors import Closed, ConnectionLost, PolonaiseError, ProtocolError, UnsupportedVersion
@@ -19,6 +19,9 @@ from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER
 Kind: TypeAlias = Literal["stream", "bulk"]
 Route: TypeAlias = Callable[[], asyncio.Future[None]]
 """Returns a future that is done when the assignment changes; raises an error if that names a later owner by now."""
+
+_GONE_S: Final = 1.0
+"""How long a client that was closed waits, in seconds, for servers to take what it has sent."""
 
 
 class MountedPartition(Protocol):
@@ -140,8 +143,7 @@ class Links:
 
     def _note_clocks(self) -> None:
         """Keep the latest measure of a server's clock."""
-        open_now = [*(stream.connection for stream in self._streams.values()), *self._bulk.values()]
-        for connection in open_now:
+        for connection in self._connections():
             measured = connection.clock.measured
             if measured is not None and (self._clock is None or measured.at_s > self._clock.at_s):
                 self._clock = measured
@@ -149,8 +151,25 @@ class Links:
     def close(self) -> None:
         """Close all connections, and make no more."""
         self._closed = True
-        for connection in [*(stream.connection for stream in self._streams.values()), *self._bulk.values()]:
+        for connection in self._connections():
             connection.close()
+
+    async def gone(self) -> None:
+        """Wait, after `close`, until what was sent has gone out; drop what a server does not take in `_GONE_S` seconds.
+
+        The application may end its event loop next, and what still has something to send then would be left open.
+        """
+        unsent = [connection for connection in self._connections() if connection.unsent_bytes]
+        if not unsent:
+            return
+        try:
+            await asyncio.wait([connection.gone for connection in unsent], timeout=_GONE_S)
+        finally:
+            for connection in unsent:
+                connection.abort(Closed("closed by this side"))
+
+    def _connections(self) -> list[Connection]:
+        return [*(stream.connection for stream in self._streams.values()), *self._bulk.values()]
 
     async def _wait_connected(self, kind: Kind, address: str, route: Route) -> None:
         """Wait for one attempt to connect, shared by all that want this connection at the same time.

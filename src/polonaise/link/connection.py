@@ -212,6 +212,8 @@ class Connection(asyncio.Protocol):
         """The peer's hello; None until it has been checked."""
         self.closed: PolonaiseError | None = None
         """The reason why the connection is closed; None while it is open."""
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the transport has ended: a connection that was closed may still have had something to send."""
         self.refused = False
         """Whether the reason in `closed` came from the peer, which had said hello and then refused the connection."""
         self._barred: PolonaiseError | None = None
@@ -481,6 +483,8 @@ class Connection(asyncio.Protocol):
         """End the connection: the peer has closed it, the network has failed, or a close has sent what was left."""
         if self._linger:
             self._linger.cancel()
+        if not self.gone.done():
+            self.gone.set_result(None)
         if self._budget is not None:
             self._budget.release(self)
         why = f": {exc}" if exc else ""
