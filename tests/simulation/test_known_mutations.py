@@ -103,6 +103,7 @@ FOUND_BY = {
     "second-reset-forgets-the-first": 160,
     "reset-recorded-by-its-own-session-only": 154,
     "reset-below-fragments-carried-out": 87,
+    "client-ahead-of-a-reset-goes-on": 29,
     "new-owner-grants-leases-at-once": 207,
     "holder-that-does-not-stop": 1617,
     "fence-not-checked-by-the-target": 38,

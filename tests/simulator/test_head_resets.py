@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from polonaise.admin.headresets import HeadOutcome
 from polonaise.coordination.values import Engagement, HeadReset, PartitionValue
+from polonaise.host import Host
 from polonaise.log.batch import Batch, Columns, seal
+from polonaise.simulator.application import Application
 from polonaise.simulator.checkers import check
 from polonaise.simulator.cluster import Cluster, Node
 from polonaise.simulator.diskaudit import DiskReplica, FinalLog
 from polonaise.simulator.headresetcheck import CarriedOut, Decision, HeadResetCheck
-from polonaise.simulator.observations import Fate, History, Kind, Try
+from polonaise.simulator.headresetting import HeadResets
+from polonaise.simulator.observations import Fate, History, Kind, Try, Violation
+from polonaise.simulator.observer import Observer
 from polonaise.terms import OwnKind, TransactionId
 from rigs.town import Town
 
@@ -246,3 +253,88 @@ def test_what_was_given_up_is_fed_to_nobody_but_by_messages_that_were_under_way(
     history.lingering.clear()
     history.saw("client-0", gone)
     assert [each.promise for each in history.violations] == ["P4 no dirty read"]
+
+
+class Living:
+    """A client that lives through a reset to id 1, after it was fed up to id 9."""
+
+    def __init__(self, cluster: Cluster, applied: TransactionId) -> None:
+        self.history = History(1)
+        self.node = Node(cluster, "client-0", self._main)
+        self.application = Application(self.history, self.node.name, 1, 5, random.Random(0))
+        applications = {self.node.name: self.application}
+        nemesis: Any = None
+        self.scene = HeadResets(Observer(cluster, self.history, applications), nemesis, self._main)
+        self.scene._lives(self.node)
+        self.opens(fed=9)
+        self.application.ledger._readings[0].last = applied
+        self.scene._reset(0, RESET)
+
+    async def _main(self, node: Node, host: Host) -> None:
+        """What the client's process would run: it is never started."""
+
+    def opens(self, fed: TransactionId) -> None:
+        subscription = SimpleNamespace(received=fed)
+        log: Any = SimpleNamespace(
+            _partitions={0: SimpleNamespace(mounting=SimpleNamespace(_subscription=subscription))}
+        )
+        self.application.open(log)
+
+    def appends(self, id: TransactionId) -> None:
+        self.history.committed(self.history.invoke(self.node.name, 0, Kind.PLAIN, [b""], 0), id)
+
+    def found(self) -> list[str]:
+        """What is found once the client was told that it is ahead."""
+        self.history.ahead_told = 1
+        try:
+            asyncio.run(self.scene._live_is_told(self.node))
+        except Violation as violation:
+            return [violation.promise]
+        return []
+
+
+def test_a_client_that_was_fed_or_has_applied_what_a_reset_gave_up_must_append_nothing(cluster: Cluster) -> None:
+    living = Living(cluster, applied=0)
+    assert living.found() == []
+    living.appends(10)
+    assert living.found() == ["P6 fate"]
+
+
+def test_a_log_object_that_begins_where_a_view_is_that_is_not_ahead_appends_rightly(
+    cluster: Cluster,
+) -> None:
+    """The client has closed the one that was fed more than the log has. Its view was never given that."""
+    for applied in (-1, 1):
+        living = Living(cluster, applied)
+        living.opens(fed=applied)
+        living.appends(3)
+        assert living.found() == []
+
+
+def test_what_a_log_object_that_was_ahead_has_appended_is_found_also_when_the_client_has_another_one(
+    cluster: Cluster,
+) -> None:
+    living = Living(cluster, applied=0)
+    living.appends(10)
+    living.opens(fed=0)
+    assert living.found() == ["P6 fate"]
+
+
+def test_a_client_whose_view_has_applied_what_a_reset_gave_up_must_append_nothing_by_another_log_object(
+    cluster: Cluster,
+) -> None:
+    living = Living(cluster, applied=3)
+    living.opens(fed=3)
+    living.appends(4)
+    assert living.found() == ["P6 fate"]
+
+
+def test_a_client_whose_view_has_applied_what_has_the_id_of_the_record_is_made_anew_when_it_makes_a_log_object(
+    cluster: Cluster,
+) -> None:
+    """The log does not end below its mark: nobody can tell it."""
+    living = Living(cluster, applied=2)
+    assert not living.node.held_down
+    living.opens(fed=2)
+    assert living.node.held_down
+    assert living.found() == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 
 from polonaise.client.log import Log
 from polonaise.simulator.checkers import ACCOUNT_START
@@ -87,6 +88,8 @@ class Application:
         """By partition: the producer's last append, numbered one below `next_number`; None once its fate is known."""
         self.log: Log | None = None
         """The log object that it works with, or has worked with last."""
+        self.on_open: Callable[[], None] = lambda: None
+        """Called when the application is about to work with another log object than before."""
         self.following = 0
         """The number of receipts that `ClientLife.follow` awaits in tasks of their own; not those that steps await."""
         self.finished = False
@@ -96,6 +99,11 @@ class Application:
 
     def new_ledger(self) -> Ledger:
         return Ledger(self.history, self.who, self.partitions, self.random)
+
+    def open(self, log: Log) -> None:
+        """Work with this log object from now on."""
+        self.on_open()
+        self.log = log
 
     def start_again(self, steps: int) -> None:
         """Give the application `steps` to do, in place of those that it has left."""

@@ -63,7 +63,7 @@ class HeadResets:
         self._live: Node | None = None
         """The client that lives through the loss and the reset, if one does."""
         self._ahead: dict[PartitionId, TransactionId] = {}
-        """By partition: the id of the reset, where that client is ahead of the log."""
+        """By partition: the id of the reset, where that client's log object, or its view, is ahead of the log."""
 
     async def run(self) -> None:
         """Play the rounds. Raises `Violation`."""
@@ -115,8 +115,7 @@ class HeadResets:
         self._lost, self._survivors = nodes[:count], nodes[count:]
         # Not one that has finished: it has closed its log.
         working = [node for node in self._cluster.clients if not self._applications[node.name].finished]
-        self._live = random.choice(working) if working and random.random() < 0.8 else None
-        self._ahead.clear()
+        self._lives(random.choice(working) if working and random.random() < 0.8 else None)
         self._down([node for node in self._cluster.clients if node is not self._live])
         if self._archiving is not None:
             self._down([self._archiving.node])
@@ -270,6 +269,13 @@ class HeadResets:
 
     # ------------------------------------------------------------------ the client that lives through it
 
+    def _lives(self, node: Node | None) -> None:
+        """Have this client, or none, live through the loss and the reset."""
+        self._live = node
+        self._ahead.clear()
+        if node is not None:
+            self._applications[node.name].on_open = self._opens_anew
+
     def _reset(self, partition: PartitionId, reset: HeadReset) -> None:
         """Note that a reset was carried out just now: what the living client may still be sent, and must be told."""
         if self._live is None:
@@ -277,12 +283,36 @@ class HeadResets:
         self._history.lingering.add(partition)
         received = self._received(partition)
         if received == reset.to + 1:
-            # The record has the id of what was given up, so the log does not end below the client's mark, and nobody
-            # can tell: such a client has to be made again (docs/operations.md), which is done here.
-            self._down([self._live])
-            self._live = None
+            self._live_is_made_anew()
         elif received > reset.to + 1 and not self._applications[self._live.name].finished:
             self._ahead[partition] = reset.to
+
+    def _live_is_made_anew(self) -> None:
+        """Take the living client down: its mark is the id of the reset's record, and of what was given up there.
+
+        The log does not end below that mark, so nobody can tell: such a client has to be made again
+        (docs/operations.md).
+        """
+        live, self._live = self._live, None
+        assert live is not None
+        self._down([live])  # last: it does not return if the client's own process has asked for this
+
+    def _opens_anew(self) -> None:
+        """Note that the living client makes another log object, which begins where its view is.
+
+        What the one before was fed counts no more: it may have been fed what its view was never given. The new one gets
+        that part of the log as it is after the reset, and appends rightly.
+        """
+        if self._live is None:
+            return
+        ledger = self._applications[self._live.name].ledger
+        for partition, to in list(self._ahead.items()):
+            applied = ledger.high_water_mark(partition)
+            if applied <= to:
+                self._appended_nothing(self._live, partition)
+                del self._ahead[partition]
+            elif applied == to + 1:
+                self._live_is_made_anew()
 
     def _received(self, partition: PartitionId) -> TransactionId:
         """Return the last id that the living client was fed or has applied."""
@@ -299,16 +329,27 @@ class HeadResets:
         Raises `Violation`.
         """
         application, history = self._applications[node.name], self._history
-        seconds = _TOLD_S if self._ahead else SETTLE_S
-        await self._observer.until(seconds, lambda: history.ahead_told > 0 or application.finished, "P6 fate")
-        if self._ahead and history.ahead_told:
+
+        def over() -> bool:
+            return history.ahead_told > 0 or application.finished or self._live is None
+
+        if self._ahead:
+            await self._observer.until(_TOLD_S, lambda: over() or not self._ahead, "P6 fate")
+        await self._observer.until(SETTLE_S, over, "P6 fate")
+        if history.ahead_told:
             self._faults.count("client_ahead")
         history.ahead_told = 0
-        for attempt in history.tries:
-            to = self._ahead.get(attempt.partition)
+        for partition in self._ahead:
+            self._appended_nothing(node, partition)
+        self._observer.stop_if_violated()
+
+    def _appended_nothing(self, node: Node, partition: PartitionId) -> None:
+        """P6: a client that is ahead of a partition since its reset was told of no append that was committed there."""
+        for attempt in self._history.tries:
             # What was told before the reset does not count as committed any more.
-            if attempt.client == node.name and to is not None and attempt.fate is Fate.COMMITTED and attempt.id > to:
-                raise Violation("P6 fate", "a client that is ahead of the log to append nothing", str(attempt))
+            committed = attempt.fate is Fate.COMMITTED and attempt.id > self._ahead[partition]
+            if attempt.client == node.name and attempt.partition == partition and committed:
+                self._history.violated("P6 fate", "a client that is ahead of the log to append nothing", str(attempt))
 
     # ------------------------------------------------------------------ afterwards
 

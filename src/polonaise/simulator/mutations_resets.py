@@ -94,4 +94,10 @@ RESET_MUTATIONS: Final[dict[str, Mutation]] = {
         "    return replace(value, engagements=engagements, resets=(*done, reset, carried))\n",
         "P13: a decision that was carried out stays pending, and is carried out again",
     ),
+    "client-ahead-of-a-reset-goes-on": Mutation(
+        "polonaise.client.mounting",
+        "                self.stop(ahead_of_log(self._partition, self.received, message.high_water_mark))\n",
+        "                self.rewind(message.high_water_mark)\n",
+        "P6: a client that is ahead of the log is not told so, and goes on from where that log ends",
+    ),
 }

@@ -468,7 +468,7 @@ class Schedule:
                 host, discovery, view=ledger, settings=self.knobs.client,
                 bodies=form, wants=wants, header_filter=header_filter,
             )  # fmt: skip
-            application.log = log
+            application.open(log)
             try:
                 async with log:
                     if log.client_id:
