@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+import polonaise
 from polonaise.coordination.lease import LEASE_S, RENEW_S
 from polonaise.log.batch import split
 from polonaise.node.local import ChildNode
 from polonaise.wire.messages import Feed, Refused
 from rigs.cluster import Writer, connected, running
 from rigs.hostile import Peer, greet, mount, one_append, target_of
+from rigs.tls import Authority
 from rigs.waiting import PATIENCE_S, wait_until
 
 ZOMBIE = b"sent to the old owner while it was stopped"
@@ -86,25 +88,44 @@ async def test_a_stopped_server_is_taken_over_from_and_changes_nothing_when_it_g
         assert "Traceback" not in standby.log
 
 
+def transports(loop: asyncio.AbstractEventLoop) -> list[object]:
+    """Return the loop's transports of sockets that are not closed: those of which it warns once it is garbage."""
+    return [each for each in loop._transports.values() if each._sock is not None]  # type: ignore[attr-defined]
+
+
 @pytest.mark.slow
-async def test_a_client_that_is_closed_while_its_server_hangs_leaves_no_connection_open(tmp_path: Path) -> None:
-    with running(tmp_path) as cluster:
+@pytest.mark.parametrize("by", ["coordinator", "servers"])
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+def test_a_client_that_is_closed_while_its_server_hangs_leaves_no_connection_open(
+    tmp_path: Path, by: str, tls: bool
+) -> None:
+    """With TLS a connection also waits for the server's answer to its end."""
+    ours = Authority(tmp_path)
+    with (
+        running(tmp_path / "cluster", tls=ours.node() if tls else None) as cluster,
+        asyncio.Runner() as runner,
+    ):
         assert cluster.server is not None
         stopped = cluster.server.pid
         assert stopped is not None
-        async with connected(cluster) as log:
-            await log.append(b"served", partition=0)
-            os.kill(stopped, signal.SIGSTOP)
-            try:
+        address = cluster.coordinator if by == "coordinator" else f"polonaise://{cluster.server.address}"
+
+        async def use() -> float:
+            async with polonaise.connect(address, tls=ours.client("app") if tls else None) as log:
+                await log.append(b"served", partition=0)
+                assert len([tx async for tx in log.read(0)]) == 1
+                os.kill(stopped, signal.SIGSTOP)
                 for _ in range(20):
                     log.append(bytes(500_000), partition=0)
                 await wait_until(lambda: any(each.unsent_bytes for each in log._links._connections()))
-                left = log._links._connections()
-                began_s = time.monotonic()
-                await log.close()
-                # asyncio.run gives what is left a turn or two as well, before it closes the loop.
-                await asyncio.sleep(0)
-                assert all(each.gone.done() for each in left)
-                assert time.monotonic() - began_s < PATIENCE_S / 2
-            finally:
-                os.kill(stopped, signal.SIGCONT)
+                assert len(transports(asyncio.get_running_loop())) > 1
+                return time.monotonic()
+
+        try:
+            closed_s = runner.run(use())
+            assert time.monotonic() - closed_s < PATIENCE_S / 2
+            # As asyncio.run does before it closes the loop.
+            runner.get_loop().run_until_complete(runner.get_loop().shutdown_asyncgens())
+            assert transports(runner.get_loop()) == []
+        finally:
+            os.kill(stopped, signal.SIGCONT)

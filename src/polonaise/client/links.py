@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from polonaise.client.settings import ClientSettings
 from polonaise.errors import Closed, ConnectionLost, PolonaiseError, ProtocolError, UnsupportedVersion
@@ -19,9 +19,6 @@ from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER
 Kind: TypeAlias = Literal["stream", "bulk"]
 Route: TypeAlias = Callable[[], asyncio.Future[None]]
 """Returns a future that is done when the assignment changes; raises an error if that names a later owner by now."""
-
-_GONE_S: Final = 1.0
-"""How long a client that was closed waits, in seconds, for servers to take what it has sent."""
 
 
 class MountedPartition(Protocol):
@@ -155,18 +152,8 @@ class Links:
             connection.close()
 
     async def gone(self) -> None:
-        """Wait, after `close`, until what was sent has gone out; drop what a server does not take in `_GONE_S` seconds.
-
-        The application may end its event loop next, and what still has something to send then would be left open.
-        """
-        unsent = [connection for connection in self._connections() if connection.unsent_bytes]
-        if not unsent:
-            return
-        try:
-            await asyncio.wait([connection.gone for connection in unsent], timeout=_GONE_S)
-        finally:
-            for connection in unsent:
-                connection.abort(Closed("closed by this side"))
+        """Wait, after `close`, until the connections have ended; see `link.connection.gone`."""
+        await link.gone(self._connections())
 
     def _connections(self) -> list[Connection]:
         return [*(stream.connection for stream in self._streams.values()), *self._bulk.values()]

@@ -215,10 +215,12 @@ class ServerDiscovery:
     async def close(self) -> None:
         """Close the connection, and open no other one."""
         self._closed = True
-        for connection in list(self._asking):
-            connection.close()
+        closing = list(self._asking)
         if self._current is not None:
-            self._current[1].close()
+            closing.append(self._current[1])
+        for connection in closing:
+            connection.close()
+        await link.gone(closing)
 
     # ------------------------------------------------------------------ how fresh an assignment is
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -56,6 +56,8 @@ ANY_CLUSTER: Final = bytes(16)
 """The key of a side that does not know its cluster yet. The accepting side takes it only if it knows no cluster
 either, or if it `tells_strangers`."""
 
+GONE_S: Final = 1.0
+"""How long, in seconds, `gone` waits for the peers of connections that were closed."""
 _UNREAD: Final = "unread answers"
 """The reason to pause reading of a peer that does not read what it is sent."""
 _TURN_FRAMES_MAX: Final = 8
@@ -761,6 +763,23 @@ async def connect(host: Host, address: str, make: Callable[[], Connection], *, d
     finally:
         if made and not greeted:
             made[-1].abort(ConnectionLost(f"{address} did not say hello"))
+
+
+async def gone(connections: Iterable[Connection]) -> None:
+    """Wait until these connections, which were closed, have ended; after `GONE_S` seconds, end them.
+
+    A program may close its event loop next, and what still waits for the peer then would be left open: with TLS, for
+    its answer to the close.
+    """
+    ending = [connection for connection in connections if not connection.gone.done()]
+    if not ending:
+        return
+    try:
+        await asyncio.wait([connection.gone for connection in ending], timeout=GONE_S)
+    finally:
+        for connection in ending:
+            if not connection.gone.done():
+                connection.abort(Closed("closed by this side"))
 
 
 def hello(
