@@ -411,9 +411,48 @@ def test_a_certificate_that_expires_soon_is_told_once_a_day(ours: Authority, cap
     for _ in range(3):
         identity.accepting()
     assert len(caplog.records) == 1
-    now_s += 15 * 86_400
+    now_s += 86_400
     identity.accepting()
-    assert "has expired on " in caplog.records[-1].getMessage()
+    assert len(caplog.records) == 2
+
+
+def test_a_process_tells_once_a_day_of_a_certificate_however_many_identities_it_has(
+    ours: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each look at a server of ZooKeeper makes an identity of its own."""
+    now_s = time.time()
+    files, other = ours.node(days=1), ours.node("other", days=1)
+    kept = TlsIdentity(files, wall_s=lambda: now_s)
+    for each in (files, files, other):
+        TlsIdentity(each, wall_s=lambda: now_s)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"], "one of each certificate"
+    caplog.clear()
+    now_s += 86_400 + 120
+    for _ in range(3):
+        kept.accepting()
+        TlsIdentity(files, wall_s=lambda: now_s)
+    (record,) = caplog.records
+    assert record.levelname == "ERROR", "it has expired, and its end is told once more"
+    assert "has expired on " in record.getMessage()
+    assert "replace the file" in record.getMessage()
+
+
+def test_a_certificate_that_has_expired_is_told_though_its_coming_end_was_told_within_the_day(
+    ours: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_s = time.time()
+    identity = TlsIdentity(ours.node(days=1), wall_s=lambda: now_s)
+    now_s = identity.own.expires_s + 1
+    identity.accepting()
+    assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR"]
+
+
+def test_a_key_that_others_may_read_is_told_once_a_day(ours: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    files = ours.node()
+    os.chmod(files.key, 0o644)
+    for _ in range(3):
+        TlsIdentity(files)
+    assert caplog.text.count("may read the private key") == 1
 
 
 def test_a_key_that_everybody_may_read_is_told(ours: Authority, caplog: pytest.LogCaptureFixture) -> None:

@@ -44,6 +44,8 @@ EXPIRY_WARNING_S: Final = 14 * 86_400.0
 _DAY_S: Final = 86_400.0
 RETRY_S: Final = 30.0
 """Seconds after which files that could not be used are tried again even though they did not change."""
+_told: Final[dict[str, float]] = {}
+"""The lines about files that this process has logged within a day, each with the time of it, in seconds since 1970."""
 _FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 """The most bytes of a file. That of a system's CAs has a quarter of a million."""
 _PATH_MAX: Final = 4096
@@ -158,8 +160,7 @@ class TlsIdentity:
         self._read_s = self._told_s = wall_s()
         self.trouble: CertificateUnusable | None = None
         """What is wrong with the files as they are now; None if nothing is. `_kept` says what is in use then."""
-        self._warned_s = -_DAY_S
-        self._warn_of_expiry()
+        self._tell_of_expiry()
 
     @property
     def own(self) -> VouchedFor:
@@ -180,7 +181,7 @@ class TlsIdentity:
         # A clock that was set back is no reason to wait longer.
         if version != self._seen or (self.trouble is not None and not 0 <= now_s - self._read_s < RETRY_S):
             self._read(version, now_s)
-        self._warn_of_expiry()
+        self._tell_of_expiry()
         return self._contexts
 
     def _read(self, version: _Version, now_s: float) -> None:
@@ -236,12 +237,24 @@ class TlsIdentity:
             "replace the file, which is read again by itself"
         )
 
-    def _warn_of_expiry(self) -> None:
-        """Warn, once a day, of a certificate that expires soon or has expired."""
+    def _tell_of_expiry(self) -> None:
+        """Log, once a day, that the certificate expires soon; as an error once it has expired."""
         now_s = self._wall_s()
-        if self.own.expires_s - now_s < EXPIRY_WARNING_S and now_s - self._warned_s >= _DAY_S:
-            self._warned_s = now_s
-            _log.warning("%s", self._expiry())
+        if self.own.expires_s - now_s < EXPIRY_WARNING_S:
+            _log_daily(logging.WARNING if self.own.expires_s > now_s else logging.ERROR, self._expiry(), now_s)
+
+
+def _log_daily(level: int, line: str, now_s: float) -> None:
+    """Log a line, unless this process has logged the same within a day.
+
+    The process remembers, and no identity: one is made for each look at a server of ZooKeeper, every few seconds.
+    """
+    for told, told_s in list(_told.items()):
+        if not 0 <= now_s - told_s < _DAY_S:  # a clock that was set back is no reason to say nothing for longer
+            _told.pop(told, None)
+    if line not in _told:
+        _told[line] = now_s
+        _log.log(level, "%s", line)
 
 
 def _day(seconds: float) -> str:
@@ -332,10 +345,12 @@ def _check_text(path: str, mark: str, kind: str) -> None:
     if kind != "private key":
         return
     if status.st_mode & stat.S_IROTH:
-        _log.warning("everybody on this machine may read the private key %r: chmod 600 it", path)
+        _log_daily(
+            logging.WARNING, f"everybody on this machine may read the private key {path!r}: chmod 600 it", time.time()
+        )
     # A key of root's that a group may read is how systems hand keys to services: that is no mistake.
     elif status.st_mode & stat.S_IRGRP and status.st_uid != 0:
-        _log.warning("a whole group may read the private key %r: chmod 600 it", path)
+        _log_daily(logging.WARNING, f"a whole group may read the private key {path!r}: chmod 600 it", time.time())
 
 
 def _loaded(files: TlsFiles, side: ssl._SSLMethod) -> ssl.SSLContext:
