@@ -242,8 +242,17 @@ def test_cut_says_what_it_wrote_and_where_it_keeps_what_reaches_above(shell: She
     store = tmp_path / "store"
     asyncio.run(_archive_four(shell, store))
     (whole,) = (store / "0").iterdir()
-    cut = shell.run("archive", "cut", store, "0=1")
+    refused = shell.run("archive", "cut", store, "0=1")
+    assert (refused.status, list((store / "0").iterdir())) == (1, [whole])
+    assert "[bad_option] nothing was changed in the store; with --yes nobody is asked" in refused.errors
+    cut = shell.run("archive", "cut", store, "0=1", stdin=b"y\n")
     assert cut.status == 0, cut.errors
+    assert "The ids 2 to 3 of partition 0 are committed" in cut.errors
+    assert "may have their only copy" in cut.errors
+    assert f"polonaise archive restore {store} " in cut.errors
+    assert "gives these ids to other transactions" in cut.errors
+    assert "nothing of partition 0" not in cut.errors
+    assert "Nothing was deleted: while its head is not reset, the cut is undone by moving" in cut.output
     (left,) = (store / "0").iterdir()
     assert left.name.startswith(f"{0:020d}-{1:020d}-")
     assert f"0/{left.name}" in cut.output
@@ -251,6 +260,15 @@ def test_cut_says_what_it_wrote_and_where_it_keeps_what_reaches_above(shell: She
     assert (store / "_given-up" / "0" / whole.name).exists()
     again = shell.run("archive", "cut", store, "0=1")
     assert "partition 0 has no fragment that reaches above 1: nothing was changed" in again.output
-    (told,) = shell.run("archive", "cut", store, "0=0", "--json").objects
+    (told,) = shell.run("archive", "cut", store, "0=0", "--json", "--yes").objects
     assert [each["to"] for each in told["moved"]] == [f"_given-up/0/{left.name}"]
     assert shell.run("archive", "verify", store).status == 0
+
+
+def test_a_cut_that_leaves_nothing_of_a_partition_says_so_before_it_asks(shell: Shell, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    asyncio.run(_archive_four(shell, store))
+    asked = shell.run("archive", "cut", store, "0=-1", stdin=b"n\n")
+    assert asked.status == 1
+    assert "The store would have nothing of partition 0 any more." in asked.errors
+    assert list((store / "0").iterdir())

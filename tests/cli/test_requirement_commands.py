@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from polonaise.admin.headresets import HeadState, ask_reset
+from polonaise.admin.headresets import HeadState, HeldCopy, ask_reset
 from polonaise.admin.opening import opened_coordinator
 from polonaise.admin.requiring import require
+from polonaise.cli.headreset import _show_head
 from polonaise.cli.inputs import partitions_of
 from polonaise.coordination.values import ClusterDescription, HeadReset, PartitionValue
 from polonaise.errors import CoordinatorUnavailable
@@ -166,7 +167,25 @@ def test_several_heads_are_not_reset_to_one_id_nor_without_an_owner(shell: Shell
     shell.refuses(*refused, *where, code="bad_option", naming="or give --all")
     shell.refuses(*refused, 0, "--all", *where, code="bad_option", naming="or give --all")
     shell.refuses(*refused, "--all", "--from", "a", *where, code="head_not_reset", naming="there is no partition")
-    shell.refuses(*refused, "0,0", "--from", "a", *where, code="head_not_reset", naming="has no owner")
+    shell.refuses(*refused, "0,0", *where, code="head_not_reset", naming="has no owner")
+
+
+def test_options_of_a_reset_are_not_passed_over_where_none_is_asked_for(shell: Shell, place: str) -> None:
+    command = ("partition", "reset-head", "--coordinator", place)
+    for options in ((1, "--from", "a", "--confirm", 3), (1, "--confirm", 3), (1, "--from", "a")):
+        shell.refuses(
+            *command, *options, code="bad_option", naming="say with --to with which id the log of partition 1"
+        )
+    shell.refuses(*command, "0-1", "--confirm", 2, code="bad_option", naming="name with --from the copy")
+
+
+def test_a_head_is_shown_with_what_only_the_store_has(capsys: pytest.CaptureFixture[str]) -> None:
+    value = PartitionValue.initial(("a", "b"))
+    copies = [HeldCopy("a", 2000, 2000, 1, True), HeldCopy("b", -1, -1, 0, False)]
+    _show_head(HeadState(0, "a quorum", copies, [], 2000, value, 1, "./archive", 4400))
+    said = capsys.readouterr().out
+    assert "The fragments in ./archive reach up to 4400. The ids 2001 to 4400 of partition 0 are committed" in said
+    assert "polonaise archive restore ./archive NEW-DIRECTORY" in said
 
 
 @pytest.mark.parametrize(("text", "numbers"), [("3", (3,)), ("0-3,7", (0, 1, 2, 3, 7)), ("2,1-2", (1, 2))])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,9 +17,10 @@ from polonaise.admin.headresets import (
     HeldCopy,
     ask_reset,
     await_reset,
-    check_stores,
+    check_archived,
     decision,
     head_state,
+    with_archived,
 )
 from polonaise.admin.trimming import trim
 from polonaise.client.log import Log
@@ -27,7 +28,7 @@ from polonaise.coordination.values import ClusterDescription, HeadReset, Partiti
 from polonaise.errors import ConnectionLost, DeadlineExceeded, HeadNotReset
 from polonaise.fragments.cutting import cut_fragments
 from polonaise.fragments.mark import put_mark
-from polonaise.fragments.store import open_store
+from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.terms import NO_SESSION
 from rigs.archivedtown import ArchivedTown
 from rigs.fragments import KEY, PARTITION
@@ -141,6 +142,8 @@ async def test_a_reset_within_a_fragment_says_how_to_cut_it_and_cuts_nothing_bef
         await town.reset(27)
     assert "move" not in why.value.text
     assert "or reset the head to no less than 29" in why.value.text
+    assert "The ids 28 to 29 of partition 0 are committed" in why.value.text
+    assert "polonaise archive restore" in why.value.text
     assert (await town.state()).copies[0].last == 29, "nothing was cut"
     await town.cut(27)
     await town.goes_on(27)
@@ -258,25 +261,60 @@ class Described:
         return ClusterDescription.new(KEY, 1, {"a": "a:1"})
 
 
-async def looked(store: str, to: int) -> Sequence[str]:
-    state = HeadState(PARTITION, "", [HeldCopy("a", 55, 55, 1, True)], [], 55, PartitionValue(1, 8, ("a",)), 1, store)
-    return await check_stores(Described(), [(state, HeadReset(to, "a", 55, 0))], 5.0)  # type: ignore[arg-type]
+async def looked(store: str, known: int = 55) -> tuple[HeadState, list[str]]:
+    copies = [HeldCopy("a", known, known, 1, True), HeldCopy("b", -1, -1, 1, False)]
+    state = HeadState(PARTITION, "", copies, [], known, PartitionValue(1, 8, ("a", "b")), 1, store)
+    (seen,), troubles = await with_archived(Described(), [state], 5.0)  # type: ignore[arg-type]
+    return seen, troubles
 
 
-async def test_a_reset_below_what_the_store_holds_is_refused_before_it_is_written_down(tmp_path: Path) -> None:
+async def second_life(tmp_path: Path) -> ObstoreStore:
     store = open_store(str(tmp_path / "store"))
     await put_mark(store, KEY)
     await put(store, SECOND)
-    with pytest.raises(HeadNotReset, match=rf"reach up to 55.*archive cut {store} {PARTITION}=27. Nothing was changed"):
-        await looked(str(store), 27)
-    assert await looked(str(store), 55) == []
+    return store
+
+
+async def test_a_reset_below_what_the_store_holds_is_refused_before_it_is_written_down(tmp_path: Path) -> None:
+    store = await second_life(tmp_path)
+    state, troubles = await looked(str(store))
+    with pytest.raises(HeadNotReset) as refused:
+        check_archived([(state, HeadReset(27, "a", 55, 0))])
+    told = refused.value.text
+    assert "reach up to 55" in told
+    assert f"archive cut {store} {PARTITION}=27. Nothing was changed" in told
+    assert f"The ids 28 to 55 of partition {PARTITION} are committed" in told
+    assert "may have their only copy" in told
+    assert f"polonaise archive restore {store} " in told
+    assert "other transactions get these ids" in told
+    check_archived([(state, HeadReset(55, "a", 55, 0))])
     await cut_fragments(store, PARTITION, 27)
-    assert await looked(str(store), 27) == []
+    check_archived([((await looked(str(store)))[0], HeadReset(27, "a", 55, 0))])
+    assert troubles == []
+
+
+async def test_ids_that_only_the_store_has_are_told_with_what_keeps_them(tmp_path: Path) -> None:
+    store = await second_life(tmp_path)
+    state, _ = await looked(str(store), known=27)
+    for told in (state.only_archived, refusal(state, 55), refusal(state, 55, "a")):
+        assert f"The ids 28 to 55 of partition {PARTITION} are committed" in told
+        assert f"polonaise archive restore {store} " in told
+    assert state.document()["archived"] == 55
+    whole, _ = await looked(str(store), known=55)
+    assert whole.only_archived == ""
+    assert "store" not in refusal(whole, 56)
+
+
+def refusal(state: HeadState, to: int, source: str | None = None) -> str:
+    with pytest.raises(HeadNotReset) as refused:
+        decision(state, to, source, 0)
+    return refused.value.text
 
 
 async def test_a_store_that_is_not_seen_from_here_keeps_nobody_from_deciding(tmp_path: Path) -> None:
     (tmp_path / "another machine's").mkdir()
     for name, told in (("nowhere", "no directory"), ("another machine's", "no mark of this cluster")):
-        (why,) = await looked(str(tmp_path / name), 27)
+        state, (why,) = await looked(str(tmp_path / name))
         assert told in why
-    assert await looked("", 27) == ()
+        assert state.archived == -1
+    assert (await looked(""))[1] == []

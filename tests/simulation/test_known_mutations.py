@@ -213,6 +213,9 @@ FOUND_BY_TESTS = {
         "tests/server/test_resets_beside_an_archive.py"
         "::test_a_reset_below_what_the_store_holds_is_refused_before_it_is_written_down"
     ),
+    "only-copy-in-the-store-untold": (
+        "tests/server/test_resets_beside_an_archive.py::test_ids_that_only_the_store_has_are_told_with_what_keeps_them"
+    ),
     "end-of-a-deadline-hides-why-a-reset-waits": (
         "tests/server/test_resets_beside_an_archive.py"
         "::test_the_last_question_that_the_deadline_cuts_short_does_not_hide_what_keeps_a_reset"

@@ -22,6 +22,7 @@ from polonaise.errors import (
     PolonaiseError,
     StoreUnavailable,
 )
+from polonaise.fragments.protocol.onlycopy import may_be_only_copy
 from polonaise.host import Host
 from polonaise.server.protocol.headreset import RESETS_MAX, carried_out, no_batch_ends, still_confirmed
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, SessionId, StorageId, TransactionId
@@ -85,6 +86,20 @@ class HeadState:
     version: int
     store: str = ""
     """The address of the fragment store that the owner uses, without secrets; empty without one."""
+    archived: TransactionId = NO_TRANSACTION
+    """The highest id in that store, if it was seen from here; NO_TRANSACTION for none."""
+
+    @property
+    def held(self) -> TransactionId:
+        """The highest id that any replica holds of those that have answered."""
+        return max(copy.last for copy in self.copies)
+
+    @property
+    def only_archived(self) -> str:
+        """What an operator has to know of ids that the store holds, and no replica that has answered; empty if none."""
+        if self.archived <= self.held:
+            return ""
+        return may_be_only_copy(self.store, self.partition, self.held + 1, self.archived)
 
     def document(self) -> dict[str, Any]:
         """Return this as a JSON-ready document."""
@@ -94,6 +109,7 @@ class HeadState:
             "copies": [{**asdict(copy), "proved": copy.proved} for copy in self.copies],
             "silent": list(self.silent),
             "known": self.known,
+            "archived": self.archived,
         }
 
 
@@ -180,7 +196,7 @@ def decision(state: HeadState, to: TransactionId, source: StorageId | None, aske
         if source not in named:
             raise HeadNotReset(f"{source} has not told what it holds; those that have are {', '.join(named)}")
         if to > named[source].last:
-            raise HeadNotReset(f"{source} holds ids up to {named[source].last}, and not {to}")
+            raise HeadNotReset(f"{source} holds ids up to {named[source].last}, and not {to}{_not_from_store(state)}")
     else:
         proving = [copy for copy in state.copies if copy.proved >= to]
         if not proving:
@@ -189,7 +205,7 @@ def decision(state: HeadState, to: TransactionId, source: StorageId | None, aske
                 f"{to} is held by {' and '.join(doubtful)}, where it may be of a session that was decided without that "
                 "copy: to take it for the log nevertheless, name the copy with --from"
                 if doubtful
-                else f"no replica that has answered holds {to}; the highest id is {max(c.last for c in state.copies)}"
+                else f"no replica that has answered holds {to}; the highest id is {state.held}{_not_from_store(state)}"
             )
         source = max(proving, key=lambda copy: (copy.took_part, copy.confirmed, copy.joined)).name
     if len(carried_out(state.value)) >= RESETS_MAX:
@@ -203,6 +219,10 @@ def decision(state: HeadState, to: TransactionId, source: StorageId | None, aske
         return reset
     # Copies were cut for it already, so what its operator was shown is given up as well.
     return replace(reset, known=max(reset.known, asked.known), begun=asked.begun, certain=asked.certain)
+
+
+def _not_from_store(state: HeadState) -> str:
+    return f". A reset takes nothing from the store. {state.only_archived}" if state.only_archived else ""
 
 
 async def check_end(host: Host, coordinator: Coordinator, state: HeadState, reset: HeadReset, timeout_s: float) -> None:
@@ -231,39 +251,44 @@ async def check_end(host: Host, coordinator: Coordinator, state: HeadState, rese
         raise HeadNotReset(f"{no_batch_ends(reset, found.first, found.last)}. Nothing was changed")
 
 
-async def check_stores(
-    coordinator: Coordinator, decided: Sequence[tuple[HeadState, HeadReset]], timeout_s: float
-) -> Sequence[str]:
-    """Look how far the fragments of these partitions reach. Raises `HeadNotReset` if they do above a reset.
+async def with_archived(
+    coordinator: Coordinator, states: Sequence[HeadState], timeout_s: float
+) -> tuple[list[HeadState], list[str]]:
+    """Return these states with how far the fragments of their partitions reach, and why that is not known of some.
 
-    The owner looks as well before it cuts anything. So a store that can't be read from here, or not within `timeout_s`
-    seconds, keeps nobody from deciding: returns why. Raises `CoordinatorUnavailable`.
+    A store that can't be read from here, or not within `timeout_s` seconds, keeps nobody from deciding, for the owner
+    looks before it cuts anything. Raises `CoordinatorUnavailable`.
     """
-    if not any(state.store for state, _ in decided):
-        return ()
+    if not any(state.store for state in states):
+        return list(states), []
     key = (await answered(coordinator, coordinator.describe(), timeout_s)).key
 
-    async def reach(one: tuple[HeadState, HeadReset]) -> TransactionId:
-        state, _ = one
+    async def looked(state: HeadState) -> HeadState:
         if not state.store:
-            return NO_TRANSACTION
+            return state
         try:
             async with asyncio.timeout(timeout_s):
-                return await _reach(state.store, key, state.partition)
+                return replace(state, archived=await _reach(state.store, key, state.partition))
         except TimeoutError as error:
             raise StoreUnavailable(f"{state.store} did not answer within {timeout_s:g} s") from error
 
-    found = await _each(decided, reach)
+    found = await _each(states, looked)
+    seen = [each if isinstance(each, HeadState) else state for state, each in zip(states, found, strict=True)]
+    return seen, sorted({each.text for each in found if isinstance(each, PolonaiseError)})
+
+
+def check_archived(decided: Sequence[tuple[HeadState, HeadReset]]) -> None:
+    """Raise `HeadNotReset` if fragments of these partitions reach above the ids to which they are to be reset."""
     above = [
-        f"the fragments of partition {state.partition} in {state.store} reach up to {highest}, and its head is to be "
-        f"reset to {reset.to}: first give up in the store what they hold above that: polonaise archive cut "
-        f"{state.store} {state.partition}={reset.to}"
-        for (state, reset), highest in zip(decided, found, strict=True)
-        if not isinstance(highest, PolonaiseError) and highest > reset.to
+        f"the fragments of partition {state.partition} in {state.store} reach up to {state.archived}, and its head is "
+        f"to be reset to {reset.to}. {may_be_only_copy(state.store, state.partition, reset.to + 1, state.archived)}. "
+        "To give them up, so that other transactions get these ids, first cut them off in the store: polonaise "
+        f"archive cut {state.store} {state.partition}={reset.to}"
+        for state, reset in decided
+        if state.archived > reset.to
     ]
     if above:
         raise HeadNotReset(f"{'; '.join(above)}. Nothing was changed")
-    return sorted({each.text for each in found if isinstance(each, PolonaiseError)})
 
 
 async def _reach(address: str, key: bytes, partition: PartitionId) -> TransactionId:

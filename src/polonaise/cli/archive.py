@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from datetime import timedelta
 from functools import partial
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from polonaise.admin.restore import HowToRestore, RestoredPartition
     from polonaise.admin.trimming import TrimReport
     from polonaise.client.log import Log
+    from polonaise.fragments.cutting import GivenUp
     from polonaise.fragments.protocol.coverage import Span
     from polonaise.fragments.protocol.names import FragmentName
     from polonaise.fragments.store import MendableStore, ObjectStore
@@ -403,6 +404,7 @@ async def _repair(
 def cut(
     store: Store,
     at: Annotated[list[str], Argument(metavar="PARTITION=ID,…", help="Id that each partition ends with: 0=100,1=57.")],
+    yes: Annotated[bool, Option("--yes", help="Do not ask, although the store may have the only copy.")] = False,
     as_json: Json = False,
 ) -> None:
     """Take out of a store what an operator gives up: end a partition's fragments at an id.
@@ -411,14 +413,18 @@ def cut(
     reset of its head. Those that reach above the id are moved under _given-up/ in the store; what they hold up to the
     id, of which they may be the only copy, is written as fragments of its own before that. Nothing is deleted.
 
+    What is given up was committed, and may be nowhere else: it is shown, with what would keep it, and asked for once.
+
     May be killed and run again. Batches are kept whole: an id within one is refused, with the ids next to it.
     """
-    from polonaise.fragments.cutting import GIVEN_UP, cut_fragments
+    from polonaise.fragments.cutting import GIVEN_UP, cut_fragments, given_up_by_cut
     from polonaise.fragments.store import open_store
 
     opened, ends = open_store(store, make=False), inputs.ids_of(at)
 
     async def work() -> None:
+        given_up = {number: await given_up_by_cut(opened, number, last) for number, last in ends.items()}
+        _confirm_cut(opened, {number: each for number, each in given_up.items() if each is not None}, yes=yes)
         for number, last in ends.items():
             done = await cut_fragments(opened, number, last)
             if as_json:
@@ -430,11 +436,38 @@ def cut(
                 say(f"{each.fragment.path} {each.bytes:,} bytes", now=True)
             for name in done.moved:
                 say(f"{name.path} was moved to {GIVEN_UP}{name.path}", now=True)
-            if not done.moved:
+            if done.moved:
+                say(
+                    f"partition {number} ends at {last} in the store. Nothing was deleted: while its head is not "
+                    f"reset, the cut is undone by moving what is under {GIVEN_UP} back to where it was",
+                    now=True,
+                )
+            else:
                 say(f"partition {number} has no fragment that reaches above {last}: nothing was changed", now=True)
 
     with tidy():
         asyncio.run(work())
+
+
+def _confirm_cut(store: ObjectStore, given_up: Mapping[PartitionId, GivenUp], *, yes: bool) -> None:
+    """Show what a cut gives up, and ask whether it is wanted, unless `yes`. Raises `BadOption` if it is not."""
+    from polonaise.fragments.protocol.onlycopy import may_be_only_copy
+
+    for number, (ids, everything) in given_up.items():
+        nothing_left = f" The store would have nothing of partition {number} any more." if everything else ""
+        typer.echo(
+            f"{may_be_only_copy(store, number, *ids)}. If partition {number} goes on without them, its log gives these "
+            f"ids to other transactions.{nothing_left}",
+            err=True,
+        )
+    if not given_up or yes:
+        return
+    try:
+        wanted = typer.confirm("Give them up in the store all the same?", err=True)
+    except typer.Abort:  # nobody is there to answer
+        wanted = False
+    if not wanted:
+        raise BadOption("nothing was changed in the store; with --yes nobody is asked")
 
 
 @archive.command(epilog=EXIT_STATUS)

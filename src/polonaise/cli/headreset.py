@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @with_tls
 def partition_reset_head(
     partitions: Annotated[
-        Sequence[int] | None,
+        inputs.Numbers | None,
         Argument(
             parser=inputs.partitions_of,
             metavar="PARTITION",
@@ -67,6 +67,14 @@ def partition_reset_head(
     """
     if every == (partitions is not None):
         raise BadOption("name a partition, or several (0-3,7); or give --all")
+    if partitions is not None and len(partitions) == 1:
+        if to is None and (source is not None or confirm is not None):
+            raise BadOption(
+                "--from and --confirm are for a reset of the head: say with --to with which id the log of partition "
+                f"{partitions[0]} is to end. Nothing was changed"
+            )
+    elif source is None and confirm is not None:
+        raise BadOption("--confirm is for a reset: name with --from the copy where each log ends. Nothing was changed")
 
     async def do(host: Host, opened: Coordinator) -> None:
         if partitions is not None and len(partitions) == 1:
@@ -90,9 +98,19 @@ async def _reset_one(
     *,
     as_json: bool,
 ) -> None:
-    from polonaise.admin.headresets import ask_reset, await_reset, check_end, check_stores, decision, head_state
+    from polonaise.admin.headresets import (
+        ask_reset,
+        await_reset,
+        check_archived,
+        check_end,
+        decision,
+        head_state,
+        with_archived,
+    )
 
-    state = await head_state(host, opened, number, min(timeout, looking.TIMEOUT_S))
+    look_s = min(timeout, looking.TIMEOUT_S)
+    (state,), troubles = await with_archived(opened, [await head_state(host, opened, number, look_s)], look_s)
+    _warn_of_stores(troubles)
     if not as_json:
         _show_head(state)
     if to is None:
@@ -100,8 +118,8 @@ async def _reset_one(
             say_json(state.document())
         return
     reset = decision(state, to, source, host.clock.wall_us())
-    await check_end(host, opened, state, reset, min(timeout, looking.TIMEOUT_S))
-    _warn_of_stores(await check_stores(opened, [(state, reset)], min(timeout, looking.TIMEOUT_S)))
+    await check_end(host, opened, state, reset, look_s)
+    check_archived([(state, reset)])
     _confirm(_told(state, reset), to, confirm, as_json=as_json)
     await ask_reset(opened, state, reset, timeout)
     outcome = await await_reset(host, opened, state, reset, timeout)
@@ -123,9 +141,12 @@ async def _reset_several(
     *,
     as_json: bool,
 ) -> None:
-    from polonaise.admin.headresets import check_stores, decisions_from, head_states, reset_heads
+    from polonaise.admin.headresets import check_archived, decisions_from, head_states, reset_heads, with_archived
 
-    states = await head_states(host, opened, partitions, source, min(timeout, looking.TIMEOUT_S))
+    look_s = min(timeout, looking.TIMEOUT_S)
+    states = await head_states(host, opened, partitions, source, look_s)
+    states, troubles = await with_archived(opened, states, look_s)
+    _warn_of_stores(troubles)
     for state in states:
         if as_json and source is None:
             say_json(state.document())
@@ -134,7 +155,7 @@ async def _reset_several(
     if source is None:
         return
     decided = decisions_from(states, source, host.clock.wall_us())
-    _warn_of_stores(await check_stores(opened, decided, min(timeout, looking.TIMEOUT_S)))
+    check_archived(decided)
     if not as_json:
         for state, reset in decided:
             say(f"partition {state.partition}: {_told(state, reset)}")
@@ -158,7 +179,7 @@ async def _reset_several(
 def _told(state: HeadState, reset: HeadReset) -> str:
     """Return in words what a reset would give up."""
     to = reset.to
-    lost = f"ids {to + 1} to {reset.known} are given up" if reset.known > to else "no id that is known is lost"
+    lost = f"ids {to + 1} to {reset.known} are given up" if reset.known > to else "nobody who was asked knows of more"
     silent = f", and whatever only {', '.join(state.silent)} may hold" if state.silent else ""
     return f"the log would end at {to}, as {reset.source} holds it: {lost}{silent}"
 
@@ -190,3 +211,5 @@ def _show_head(state: HeadState) -> None:
     print_table(["replica", "holds", "proves", "confirmed", "session"], rows, right=(1, 2, 3, 4))
     if state.silent:
         say(f"no answer from {', '.join(state.silent)}")
+    if state.only_archived:
+        say(f"The fragments in {state.store} reach up to {state.archived}. {state.only_archived}.")

@@ -52,7 +52,13 @@ def partition_of(text: str) -> int:
     return int(text)
 
 
-def partitions_of(text: str) -> tuple[int, ...]:
+class Numbers(tuple[int, ...]):
+    """Several numbers of one argument. A class of its own, because help prints the name of an argument's type."""
+
+    __slots__ = ()
+
+
+def partitions_of(text: str) -> Numbers:
     """Return the numbers in `3`, `0-3` or `0-3,7`, in their order. Raises `ValueError` for other texts."""
     found: list[int] = []
     for part in text.split(","):
@@ -61,7 +67,7 @@ def partitions_of(text: str) -> tuple[int, ...]:
         if not numbers or len(found) + len(numbers) > _PARTITIONS_MAX:
             raise ValueError(f"invalid partitions {part!r}: give the lower number first, and {_PARTITIONS_MAX} at most")
         found.extend(numbers)
-    return tuple(sorted(set(found)))
+    return Numbers(sorted(set(found)))
 
 
 def bytes_of(text: str) -> bytes:

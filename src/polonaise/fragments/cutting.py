@@ -36,6 +36,24 @@ class FragmentsCut(NamedTuple):
     """The fragments that reached above the id, and are kept under `GIVEN_UP`."""
 
 
+class GivenUp(NamedTuple):
+    """The ids that a cut gives up in a store."""
+
+    ids: Span
+    everything: bool
+    """Whether the store has nothing of the partition after that."""
+
+
+async def given_up_by_cut(store: ObjectStore, partition: PartitionId, last: TransactionId) -> GivenUp | None:
+    """Return the ids of a partition's fragments above `last`, by their names; None if there are none."""
+    listed = await fragments_of(store, partition)
+    above = [name for name in listed if name.last > last]
+    if not above:
+        return None
+    first = min(name.first for name in above)
+    return GivenUp(Span(max(first, last + 1), max(name.last for name in above)), all(n.first > last for n in listed))
+
+
 async def cut_fragments(store: ObjectStore, partition: PartitionId, last: TransactionId) -> FragmentsCut:
     """End a partition's fragments at `last`: those that reach above it are moved under `GIVEN_UP`.
 
@@ -91,8 +109,9 @@ async def _up_to(raw: bytes, name: FragmentName, last: TransactionId) -> AsyncGe
                 raise BadOption(
                     f"partition {name.partition} can't be cut at {last}: in {name.path} no batch ends there, and "
                     f"batches are kept whole. The ids {batch.first} to {batch.last} are one: choose {batch.first - 1} "
-                    f"or {batch.last}; or, if the log has another batch there, move that fragment out of the store: it "
-                    "is of another life of the log"
+                    f"or {batch.last}. Do not move that fragment out of the store, as it may have the only copy of "
+                    "what lies below; but if polonaise archive verify says that others contradict it, find out first "
+                    "which of them is of another life of the log: that one is to be moved"
                 )
             yield batch
 

@@ -18,6 +18,7 @@ from polonaise.errors import (
 )
 from polonaise.fragments.protocol.coverage import BatchEnd, Span
 from polonaise.fragments.protocol.names import FragmentName
+from polonaise.fragments.protocol.onlycopy import how_to_keep, may_be_only_copy
 from polonaise.log.batch import Batch
 from polonaise.server.storagelinks import expect
 from polonaise.terms import PartitionId, SessionId, StorageId, TransactionId
@@ -227,13 +228,15 @@ async def check_not_ahead(
         instead = f"; or reset the head to no less than {highest}" if highest <= held else ""
         raise FragmentsAhead(
             f"partition {partition}: its head is to be reset to {closing}, and the fragments in {history} reach up to "
-            f"{highest}: give up in the store what they hold above {closing}: {give_up}{instead}"
+            f"{highest}. {may_be_only_copy(history, partition, closing + 1, highest)}; or, so that other transactions "
+            f"get these ids, give up in the store what they hold above {closing}: {give_up}{instead}"
         )
     if highest > closing:
         raise FragmentsAhead(
             f"partition {partition}: the fragments in {history} reach up to {highest}, the replicas hold no more than "
             f"{closing}: acknowledged transactions are gone from these, or the fragments are of another life of the "
-            "log. Nothing is appended. Restore newer copies of the storage directories; or, to go on without the ids "
-            f"above {closing}, give them up in the store: {give_up}; fragments of another life are to be moved out of "
-            "it whole"
+            f"log. Nothing is appended. If they are of this one, {history} may have the only copy of the ids above "
+            f"{closing}: restore newer copies of the storage directories. {how_to_keep(history)}. Or, to go on without "
+            f"them, so that other transactions get their ids, give them up in the store: {give_up}; fragments of "
+            "another life are to be moved out of it whole"
         )

@@ -66,9 +66,15 @@ RESET_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "reset-below-fragments-written-down": Mutation(
         "polonaise.admin.headresets",
-        "    if above:\n",
-        "    if not decided:\n",
+        "        if state.archived > reset.to\n",
+        "        if not decided\n",
         "P11: an operator is asked for a reset that waits until fragments are cut, and is not told so before",
+    ),
+    "only-copy-in-the-store-untold": Mutation(
+        "polonaise.admin.headresets",
+        "        if self.archived <= self.held:\n",
+        "        if self.archived >= self.held:\n",
+        "P11: an operator gives up committed ids that the store has, and is not told that it has them",
     ),
     "end-of-a-deadline-hides-why-a-reset-waits": Mutation(
         "polonaise.admin.headresets",
