@@ -293,11 +293,11 @@ async def test_a_store_that_does_not_answer_is_told_and_accuses_nobody(log: polo
     await scrub_when(log, lambda scrub: scrub["rounds"] > 0)
     store.away = True
     told = await scrub_when(log, lambda scrub: scrub["trouble"])
-    assert any("the fragments are not scrubbed" in line and "does not answer" in line for line in told.troubles)
+    assert any("the fragments are not scrubbed" in line and "does not answer" in line for line in told.server_troubles)
     store.away = False
     told = await scrub_when(log, lambda scrub: not scrub["trouble"] and scrub["rounds"] > 2)
     assert told.fragments_scrub is not None
-    assert (told.fragments_scrub["found"], told.troubles) == (0, [])
+    assert (told.fragments_scrub["found"], told.troubles, told.server_troubles) == (0, [], [])
 
 
 async def test_a_store_that_can_not_be_written_keeps_the_damage_and_says_why(

@@ -358,7 +358,7 @@ async def test_trouble_with_the_coordinator_is_in_health_and_metrics(town: Town,
     assert seen.value(metrics.COORDINATOR_ERRORS) == 1
     health = await watched(town).health()
     assert health["status"] == "degraded"
-    (problem,) = health["problems"]["0"]
+    (problem,) = health["problems"]["server"]
     assert problem.endswith("the lease can't be renewed: [coordinator_unavailable] no answer")
     server._follow(Assignment())
     health = await watched(town).health()

@@ -43,7 +43,7 @@ async def test_a_clock_that_jumps_while_its_owner_orders_is_told_and_stamps_noth
     assert abs(await off_s(town, log, b"later")) < NEAR_S, "no other server is there to take over"
     health = town.server.health()
     assert "the clock of this server is off" in health["clock"]["trouble"]
-    assert any("24.0 hours ahead of" in each for each in conditions_in(health)[0].troubles)
+    assert any("24.0 hours ahead of" in each for each in conditions_in(health)[0].server_troubles)
     assert any("24.0 hours ahead of" in each for each in server_troubles(health))
     machine.jump_clock(-DAY_S)
     assert abs(await off_s(town, log, b"after")) < NEAR_S

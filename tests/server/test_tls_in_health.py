@@ -22,8 +22,9 @@ def test_a_storage_node_tells_of_its_files() -> None:
 
 def test_a_server_tells_of_its_files() -> None:
     answer = {"server": 1, "storage": {}, "partitions": {"0": PARTITION}, "tls": SAID}
-    assert conditions_in(answer)[0].troubles == [SAID]
-    assert conditions_in({**answer, "tls": ""})[0].troubles == []
+    assert conditions_in(answer)[0].server_troubles == [SAID]
+    assert conditions_in(answer)[0].troubles == [], "it is no matter of one partition"
+    assert conditions_in({**answer, "tls": ""})[0].server_troubles == []
 
 
 def test_a_server_without_partitions_tells_of_its_files_too() -> None:

@@ -13,7 +13,7 @@ from polonaise.coordination.memberchanges import Move, balance
 from polonaise.coordination.values import ClusterDescription, PartitionValue
 from polonaise.errors import BadOption, ChangePending, CopyNeeded, DeadlineExceeded, UnknownStorageNode
 from polonaise.host import Clock, Host
-from polonaise.node.condition import condition_of
+from polonaise.node.condition import condition_of, server_troubles
 from polonaise.server.protocol.commit import losses_that_stop, zones_that_stop
 from polonaise.terms import PartitionId, StorageId
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
@@ -413,6 +413,7 @@ class CopyMoves:
             return f"waits for server {await self._edits.server_said(owner.server)}, which does not answer: {health}"
         try:
             condition = condition_of(partition, health, health["partitions"][str(partition)])
+            found = [*condition.troubles, *server_troubles(health)]
         except (LookupError, TypeError, AttributeError):
             return f"waits for server {await self._edits.server_said(owner.server)} to serve the partition"
-        return "; ".join([condition.change or "waits for the owner to see the change", *condition.troubles])
+        return "; ".join([condition.change or "waits for the owner to see the change", *found])

@@ -325,6 +325,8 @@ def health(
 ) -> None:
     """Print the health of each partition: whether it is ready, which storage nodes are engaged, and what is wrong.
 
+    Below that it says what is wrong with the servers as a whole.
+
     Exit status 1 unless all are ready; 3 if all are ready but something is wrong: one more loss may be too many.
     """
     from polonaise.admin import logs
@@ -362,6 +364,9 @@ def _print_health(conditions: list[Condition]) -> None:
         for each in conditions
     ]
     print_table(["partition", "state", "committed up to", "engaged storage nodes", "problems"], rows, right=(0, 2))
+    for server, troubles in {each.server: each.server_troubles for each in conditions}.items():
+        for line in troubles:
+            say(f"server {server}: {line}")
     for node, scrub in {node: scrub for each in conditions for node, scrub in each.scrub.items()}.items():
         say(f"scrub of {node}: {progress_of(scrub)}")
     for server, fragments_scrub in {each.server: each.fragments_scrub for each in conditions}.items():

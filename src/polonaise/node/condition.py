@@ -92,6 +92,8 @@ class Condition(NamedTuple):
     """The first id that was trimmed and is in no fragment, in words; empty if none is known."""
     failed: str = ""
     """What failed when the fragments were read, by a mistake of Polonaise; empty if nothing did."""
+    server_troubles: Sequence[str] = ()
+    """What is wrong with the server as a whole, line by line, as `server_troubles` says it; empty if nothing is."""
 
     @property
     def behind(self) -> dict[str, str]:
@@ -105,45 +107,45 @@ class Condition(NamedTuple):
 
     @property
     def troubles(self) -> list[str]:
-        """All that is wrong, line by line; empty if nothing is."""
+        """What is wrong with the partition, and not with its server as a whole, line by line; empty if nothing is."""
         return lines_of(self.reasons)
 
     @property
     def reasons(self) -> list[Trouble]:
-        """All that is wrong, each with its kind; empty if nothing is."""
+        """What `troubles` returns, each with its kind."""
         found = [(Reason.PARTITION_NOT_READY, self.waits_for)]
         found += [(Reason.REPLICA_LEFT_OUT, f"{name} is not engaged: {why}") for name, why in self.left_out.items()]
         found += [(Reason.COPIES, self.lacking), (Reason.NO_SPARE, self.no_spare)]
         found += [(Reason.DAMAGE, line) for name, scrub in self.scrub.items() for line in _unrepaired(name, scrub)]
         if self.fragments_scrub is not None:
-            if self.fragments_scrub["trouble"] and not self.store:
-                why = f"the fragments are not scrubbed: {self.fragments_scrub['trouble']}"
-                found.append((Reason.FRAGMENTS_UNREADABLE, why))
             for damage in self.fragments_scrub["damages"]:
                 if not damage["repaired_us"]:
                     why = f"fragment damaged: {damage['what']}; not repaired: {damage['why'] or 'under way'}"
                     found.append((Reason.FRAGMENT_DAMAGE, why))
-        found += [(Reason.FRAGMENTS_UNREADABLE, self.store), (Reason.FRAGMENTS_UNREADABLE, self.failed)]
-        found += [(Reason.FRAGMENTS_MISSING, self.missing)]
-        found += [(Reason.TLS, self.tls), (Reason.CLOCK, self.clock), (Reason.TIMES_STAND_STILL, self.times)]
-        found += _without_coordinator(self.coordinator)
+        found += [(Reason.FRAGMENTS_UNREADABLE, self.failed), (Reason.FRAGMENTS_MISSING, self.missing)]
+        found.append((Reason.TIMES_STAND_STILL, self.times))
         return [(reason, line) for reason, line in found if line]
 
 
 def health_status_of(conditions: Collection[Condition]) -> HealthStatus:
-    """Return the health of several partitions, taken together."""
+    """Return the health of several partitions and of the servers that own them, taken together."""
     if not all(condition.ready for condition in conditions):
         return HealthStatus.NOT_READY
-    return HealthStatus.DEGRADED if any(condition.troubles for condition in conditions) else HealthStatus.OK
+    wrong = any(condition.troubles or condition.server_troubles for condition in conditions)
+    return HealthStatus.DEGRADED if wrong else HealthStatus.OK
 
 
 def conditions_in(answer: Mapping[str, Any]) -> dict[PartitionId, Condition]:
     """Return the conditions in a server's health document, by partition."""
-    return {int(number): condition_of(int(number), answer, health) for number, health in answer["partitions"].items()}
+    of_server = server_troubles(answer)
+    return {
+        int(number): condition_of(int(number), answer, health, of_server)
+        for number, health in answer["partitions"].items()
+    }
 
 
 def server_troubles(health: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with a server itself, apart from its partitions, according to its health document."""
+    """Return what is wrong with a server as a whole, apart from its partitions, according to its health document."""
     return lines_of(server_reasons(health))
 
 
@@ -157,8 +159,8 @@ def server_reasons(health: Mapping[str, Any]) -> list[Trouble]:
     missing = health.get("missing_servers", {})
     found += [(Reason.MISSING_SERVER, missing_server(name, address)) for name, address in missing.items()]
     found.append((Reason.UNREACHABLE, health.get("unreachable", "")))
-    found.append((Reason.FRAGMENTS_UNREADABLE, _store_away(health)))
-    found += [(Reason.TLS, health.get("tls", "")), (Reason.CLOCK, health.get("clock", {}).get("trouble", ""))]
+    found.append((Reason.FRAGMENTS_UNREADABLE, _store_away(health) or _not_scrubbed(health)))
+    found += [(Reason.TLS, health.get("tls", "")), (Reason.CLOCK, _clocks_in(health))]
     found += _network_troubles(health.get("storage", {}))
     return [(reason, line) for reason, line in found if line]
 
@@ -189,6 +191,12 @@ def _store_away(health: Mapping[str, Any]) -> str:
     """Return why a server can't use its fragment store; empty if it can, or has none."""
     why = health.get("fragments_trouble", "")
     return why and f"the fragment store is away, so partitions can't move here, nor trimmed history be read: {why}"
+
+
+def _not_scrubbed(health: Mapping[str, Any]) -> str:
+    """Return why a server does not scrub the fragments of its partitions; empty if it does, or need not."""
+    why = (health.get("fragments_scrub") or {}).get("trouble", "") if health.get("partitions") else ""
+    return why and f"the fragments are not scrubbed: {why}"
 
 
 def _network_troubles(nodes: Mapping[str, Mapping[str, Any]]) -> list[Trouble]:
@@ -286,8 +294,16 @@ def _unrepaired(name: str, scrub: Mapping[str, Any]) -> list[str]:
     return [f"the scrub of {name} found {what}{more}: not repaired yet"]
 
 
-def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapping[str, Any]) -> Condition:
-    """Return a partition's condition from its owner's health document `answer`, in which `health` is about it."""
+def condition_of(
+    partition: PartitionId,
+    answer: Mapping[str, Any],
+    health: Mapping[str, Any],
+    of_server: Sequence[str] = (),
+) -> Condition:
+    """Return a partition's condition from its owner's health document `answer`, in which `health` is about it.
+
+    `of_server` is what that document says of the server as a whole, see `server_troubles`.
+    """
     engaged = health.get("engaged", [])
     late = health.get("late", {})
     # Without a session no members are told, and never by a server of an older version, where every storage node holds
@@ -322,6 +338,7 @@ def condition_of(partition: PartitionId, answer: Mapping[str, Any], health: Mapp
         _store_away(answer),
         answer.get("fragments_missing", {}).get(str(partition), ""),
         answer.get("fragments_failed", {}).get(str(partition), ""),
+        of_server,
     )  # fmt: skip
 
 

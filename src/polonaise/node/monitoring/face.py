@@ -98,9 +98,7 @@ class ObservedServer:
             own = [(Reason.COORDINATOR, self._server.waits_for)]
         reasons = {reason for found in (own, *of_partitions.values()) for reason, _ in found}
         problems = {partition: lines_of(each) for partition, each in of_partitions.items()}
-        # What concerns all partitions is told with each of them already.
-        told = {line for each in problems.values() for line in each}
-        if own := [(reason, line) for reason, line in own if line not in told]:
+        if own:
             problems["server"] = lines_of(own)
         status, not_ready = health_status_of(conditions.values()), self.not_ready()
         if not_ready:
