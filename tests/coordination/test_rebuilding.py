@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from polonaise.coordination.coordinator import first_entries
-from polonaise.coordination.rebuilding import NodeAnswer, Noted, Promised, rebuilt
+from polonaise.coordination.rebuilding import BACKUP, NodeAnswer, Noted, Promised, lacking, rebuilt
 from polonaise.coordination.values import (
     EXPECTED,
     ClusterDescription,
@@ -17,7 +17,7 @@ from polonaise.coordination.values import (
     PartitionValue,
 )
 from polonaise.errors import ClusterInUse, RecoveryUnsafe
-from polonaise.storage.clusternote import merged
+from polonaise.storage.clusternote import CONTRADICTING_MAX, merged
 
 KEY = b"k" * 16
 ABC = ("a", "b", "c")
@@ -195,3 +195,86 @@ def test_a_storage_node_keeps_the_newest_of_what_servers_tell_of_those_that_are_
     assert merged({"expected": [3, "later"]}, {"expected": [2, "earlier"]})["expected"] == [3, "later"]
     assert merged({"expected": [3, "later"]}, {"unique_id": 7})["expected"] == [3, "later"]
     assert "expected" not in merged({}, {"unique_id": 7})
+
+
+ABCD = (*ABC, "d")
+MOVED = replace(value(4, "b", "c", "d"), members=("b", "c", "d"))
+"""A partition of which one copy was moved to a node that was added."""
+LATEST = replace(DESCRIPTION, storage=ABCD, copies=3, topics={"pay": (1, 2)})
+
+
+def of_an_older_copy(*, zones: bool) -> dict[str, NodeAnswer]:
+    """What nodes tell after an older copy of the coordinator was changed: its description is in their notes."""
+    changed = replace(DESCRIPTION, zones={"a": "north"}) if zones else replace(DESCRIPTION, topics={"other": (1, 2)})
+    values = {0: MOVED, 1: value(1), 2: value(1)}
+    promised = {partition: Promised(each.session, each.session) for partition, each in values.items()}
+    return {name: NodeAnswer(KEY, Noted(changed, 3, 41, values), promised) for name in ABC}
+
+
+@pytest.mark.parametrize("backup", [None, Noted(DESCRIPTION, 0, 12, {0: value(0)})])
+@pytest.mark.parametrize("zones", [True, False])
+def test_a_description_without_a_storage_node_that_has_a_copy_is_refused(backup: Noted | None, *, zones: bool) -> None:
+    why = refused(backup, **of_an_older_copy(zones=zones))
+    assert "the description that was told last, that of storage node a, of version 3, can't be right" in why
+    assert "storage node d has a copy of partition 0 and is not in it" in why
+    assert ("partitions 1, 2 are in use and not in it" in why) == zones
+    assert "no description that was told has them: name the storage nodes that are missing with --storage" in why
+    assert "--believe a" in why
+    assert "Nothing was changed" in why
+
+
+def test_the_description_that_has_what_the_latest_lacks_is_named_and_can_be_chosen() -> None:
+    answers, backup = of_an_older_copy(zones=True), Noted(LATEST, 2, 41, {0: MOVED})
+    assert "--believe backup" in refused(backup, **answers)
+    assert rebuilt(backup, answers, believed=BACKUP)[0] == LATEST
+    assert lacking(rebuilt(backup, answers, believed=BACKUP)[0], backup, answers) == ""
+
+
+def test_who_chooses_a_description_that_lacks_something_is_told_what() -> None:
+    answers = of_an_older_copy(zones=True)
+    description, beginning = rebuilt(None, answers, believed="a")
+    assert beginning.partitions[0].members == ("b", "c", "d")
+    assert lacking(description, None, answers) == (
+        "storage node d has a copy of partition 0 and is not in it; partitions 1, 2 are in use and not in it"
+    )
+
+
+def test_partitions_that_only_promises_tell_of_are_in_use() -> None:
+    answers = {name: replace(told(value(5), 5, 5), promised={0: Promised(5, 5), 1: Promised(0, 0)}) for name in ABC}
+    assert "partition 1 is in use and not in it" in refused(None, **answers)
+
+
+def test_a_description_that_a_node_kept_beside_its_latest_one_can_be_chosen() -> None:
+    one = of_an_older_copy(zones=False)["a"]
+    both = replace(one, noted=replace(one.noted, contradicting=((2, LATEST),)))
+    assert Noted.of(both.noted.document()) == both.noted
+    why = refused(None, a=both)
+    assert "that of storage node a@2, of version 2, has topics pay (ids 1, 2); that of storage node a, of " in why
+    assert "topics other (ids 1, 2), and can't be right (storage node d has a copy of partition 0" in why
+    answers = {**of_an_older_copy(zones=False), "a": both}
+    assert rebuilt(None, answers, believed="a@2")[0] == LATEST
+
+
+def test_a_note_keeps_a_description_that_the_latest_one_contradicts() -> None:
+    def noted(version: int, description: ClusterDescription) -> dict[str, list[object]]:
+        return {"description": [version, description.encode().decode()]}
+
+    other, grown = replace(DESCRIPTION, topics={"other": (1, 2)}), replace(LATEST, topics={"pay": (1, 2, 3)})
+    note = merged(noted(1, DESCRIPTION), noted(2, LATEST))
+    assert "contradicting" not in note, "a later one of the same history replaces it"
+    note = merged(note, noted(3, other))
+    kept = [noted(2, LATEST)["description"]]
+    assert (note["description"], note["contradicting"]) == (noted(3, other)["description"], kept)
+    assert merged(merged(note, noted(3, other)), {"unique_id": 7})["contradicting"] == kept
+    assert merged(note, noted(2, LATEST))["contradicting"] == kept
+    back = merged(note, noted(4, grown))
+    assert back["description"] == noted(4, grown)["description"]
+    assert back["contradicting"] == [noted(3, other)["description"]]
+    same = merged(noted(3, other), noted(3, grown))
+    assert {each[1] for each in (same["description"], *same["contradicting"])} == {
+        other.encode().decode(), grown.encode().decode()
+    }  # fmt: skip
+    for version in range(5, 20):
+        note = merged(note, noted(version, replace(DESCRIPTION, topics={f"t{version}": (1,)})))
+    assert len(note["contradicting"]) == CONTRADICTING_MAX
+    assert "contradicting" not in merged(noted(3, other), {"description": [4, "of a newer version"]})

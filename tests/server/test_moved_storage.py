@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -162,6 +163,26 @@ def linked(name: str, others: dict[str, StorageLink], *, version: int, node: int
     closed: list[object] = []
     peer = SimpleNamespace(version_max=version, node=node)
     return link, _Peer(peer=peer, asked=[], closed=closed, close=closed.append)
+
+
+@in_a_town
+async def test_a_member_that_the_description_lacks_is_told_as_that_and_not_as_a_wrong_address(town: Town) -> None:
+    async def add(_: Any, coordinator: Any) -> None:
+        current = await coordinator.partition(0)
+        value = replace(current.value, next=(*current.value.members, "d"))
+        assert await coordinator.set_partition(0, value, current.version) is not None
+
+    await append(town, b"first", 3)
+    await town.operator(add)
+    await wait_until(lambda: "d" in links(town) and bool(links(town)["d"]["error"]))
+    error = links(town)["d"]["error"]
+    assert error.startswith("[unknown_storage_node] the cluster's description has no storage node d")
+    assert "polonaise storage add NAME HOST:PORT" in error
+    addresses = town.server._addresses
+    told = addresses.why_not_reached("d", BadOption("'d' is not an address: write host:port"))
+    assert "is not an address" not in told.text
+    known = BadOption("a storage node of the cluster, and a wrong address")
+    assert addresses.why_not_reached(town.name(0), known) is known
 
 
 async def test_a_node_that_knows_of_no_names_is_not_asked_and_kept_from_being_linked_twice() -> None:

@@ -8,13 +8,16 @@ from dataclasses import replace
 
 import pytest
 
+from polonaise.admin import coordinatorbackup
+from polonaise.admin.topics import create_topic
 from polonaise.client.log import Log
 from polonaise.coordination import Coordinator
-from polonaise.coordination.values import PartitionValue
-from polonaise.errors import CoordinatorLost, PolonaiseError
+from polonaise.coordination.backend import not_following, outdated
+from polonaise.coordination.values import ClusterDescription, PartitionValue
+from polonaise.errors import ConsistencyLost, CoordinatorLost, PolonaiseError
 from polonaise.host import Host
 from polonaise.node import processes
-from polonaise.server.protocol.recovery import ReplicaAnswer, decide
+from polonaise.server.protocol.recovery import RESTORE_LATEST, ReplicaAnswer, decide, proves_older_state
 from polonaise.server.sessionstart import SessionStart
 from polonaise.simulator.cluster import Cluster, Node
 from polonaise.terms import StorageId
@@ -98,10 +101,10 @@ def test_it_is_noticed_if_the_mark_is_not_written(monkeypatch: pytest.MonkeyPatc
 
 def test_a_replica_that_joined_the_very_session_that_is_claimed_proves_an_older_state() -> None:
     value = PartitionValue.initial(("a", "b", "c"))
-    for joined, outdated in ((6, 6), (5, 5), (4, None)):
+    for joined, proved in ((6, 6), (5, 5), (4, None)):
         answer = ReplicaAnswer(joined=joined, max_synced=-1, last_crc=0, confirmed=-1, prepared=-1, lost_above=None)
         decided = decide(replace(value, session=5), {"a": answer})
-        assert getattr(decided, "outdated", None) == outdated
+        assert getattr(decided, "outdated", None) == proved
 
 
 async def lost_data(town: Town) -> bool:
@@ -208,3 +211,60 @@ def test_servers_that_run_say_that_the_coordinator_lost_data_lose_nothing_and_go
     accepted_bodies, log, told = Town(seed).run(lambda town: changed_under_servers_that_run(town, empty=empty))
     assert log == accepted_bodies
     assert f"[{code}]" in told
+
+
+async def noted(town: Town) -> list[ClusterDescription | None]:
+    """Return the description that each storage node has noted."""
+
+    async def ask(host: Host, _: Coordinator) -> list[ClusterDescription | None]:
+        nodes = [await coordinatorbackup._ask(host, town.name(number), 5.0) for number in range(3)]
+        return [answer.noted.description for _, answer in nodes]
+
+    return await town.operator(ask)
+
+
+async def changed_while_nobody_serves(town: Town) -> tuple[list[ClusterDescription | None], ClusterDescription]:
+    """Change an older copy of the coordinator without servers, then start them at it.
+
+    Return what storage nodes have noted at the end, and the latest description.
+    """
+
+    async def topic(_: Host, coordinator: Coordinator) -> None:
+        await create_topic(coordinator, "pay", 2, 10)
+
+    async def zones(_: Host, coordinator: Coordinator) -> None:
+        for zone in ("north", "south", "west", "east"):
+            current = await coordinator.description()
+            changed = current.value.zoned(current.value.storage[0], zone)
+            assert await coordinator.set_description(changed, current.version) is not None
+
+    await town.append(b"first")
+    await time_passes(10)
+    older = town.cluster.service.snapshot()
+    restarted(town)
+    await time_passes(10)
+    await town.append(b"more")
+    await town.operator(topic)
+    await time_passes(20)
+    latest = await town.description()
+    assert await noted(town) == [latest] * 3
+    for node in town.cluster.servers:
+        held_down(node)
+    town.cluster.service.restore(older)
+    await town.operator(zones)
+    for node in town.cluster.servers:
+        node.let_up()
+    await time_passes(30)
+    return await noted(town), latest
+
+
+def test_servers_that_refuse_an_older_state_have_nothing_of_it_noted() -> None:
+    noted_last, latest = Town(1, notes_s=1.0).run(changed_while_nobody_serves)
+    assert noted_last == [latest] * 3
+
+
+def test_what_proves_an_older_state_is_told_from_other_reasons() -> None:
+    for error in (outdated("description", 3, 2), not_following("description", 3, 4), ConsistencyLost(RESTORE_LATEST)):
+        assert proves_older_state(error)
+    assert not proves_older_state(ConsistencyLost("a fork"))
+    assert not proves_older_state(None)

@@ -439,6 +439,16 @@ FOUND_BY_TESTS = {
     "contradicting-note-preferred": (
         "tests/coordination/test_rebuilding.py::test_of_two_descriptions_that_contradict_an_operator_chooses"
     ),
+    "description-without-a-member-taken": (
+        "tests/coordination/test_rebuilding.py"
+        "::test_a_description_without_a_storage_node_that_has_a_copy_is_refused[True-None]"
+    ),
+    "contradicted-note-forgotten": (
+        "tests/coordination/test_rebuilding.py::test_a_note_keeps_a_description_that_the_latest_one_contradicts"
+    ),
+    "refused-description-noted": (
+        "tests/server/test_older_coordinator.py::test_servers_that_refuse_an_older_state_have_nothing_of_it_noted"
+    ),
     "backup-of-another-cluster-taken": (
         "tests/coordination/test_rebuilding.py"
         "::test_the_backup_of_another_cluster_is_refused_whichever_description_is_newer"

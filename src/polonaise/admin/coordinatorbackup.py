@@ -16,9 +16,11 @@ from polonaise.coordination.rebuilding import (
     NodeAnswer,
     Noted,
     Promised,
+    lacking,
     newest_description,
     newest_expected,
     rebuilt,
+    told_descriptions,
 )
 from polonaise.coordination.values import ClusterDescription, ExpectedServers
 from polonaise.errors import (
@@ -54,6 +56,9 @@ class RecoveredCluster:
     description: ClusterDescription
     silent: Mapping[StorageId, str]
     """The storage nodes that did not answer, with the reason: they were not needed."""
+    lacking: str = ""
+    """What the description lacks that was to be believed although values and promises tell of more; empty if nothing.
+    """
 
 
 async def backup(coordinator: Coordinator) -> Noted:
@@ -162,8 +167,8 @@ async def recover(
     `nodes` are storage nodes that are asked first; the description that they or the backup know names the others. Stop
     the servers before: while one is connected to a storage node that answers, or one that the cluster is to have
     answers itself, `ClusterInUse` is raised, unless `confirmed` is the cluster's key. Raises `AlreadyInitialized`, and
-    `RecoveryUnsafe` with every reason; nothing was changed then. `believed`, `BACKUP` or a storage node's name, says
-    whose description counts if two can't both be right.
+    `RecoveryUnsafe` with every reason; nothing was changed then. `believed`, one of the names of `told_descriptions`,
+    says whose description counts if two can't both be right, or the latest can't be.
     """
     try:
         await coordinator.describe()
@@ -188,10 +193,8 @@ async def recover(
         except RecoveryUnsafe as error:
             told = "; ".join(f"{name}: {why}" for name, why in silent.items())
             raise RecoveryUnsafe(f"{error.text}{'. ' + told if told else ''}") from None
-        nodes_of = description.nodes
-        if believed in answers and (chosen := answers[believed].noted.description) is not None:
-            nodes_of = chosen.nodes
-        to_ask = {name: address for name, address in nodes_of.items() if name not in answers}
+        _, description = told_descriptions(known, answers).get(believed, (0, description))
+        to_ask = {name: address for name, address in description.nodes.items() if name not in answers}
     sources = [*(each.noted for each in answers.values()), *([known] if known else [])]
     running = await _running(host, newest_expected(sources), description.key, timeout_s)
     try:
@@ -200,7 +203,8 @@ async def recover(
         told = "; ".join(f"{name}: {why}" for name, why in silent.items() if name not in answers)
         raise RecoveryUnsafe(f"{error.text}{'. ' + told if told else ''}") from None
     await coordinator.initialize(description, beginning)
-    return RecoveredCluster(description, {name: why for name, why in silent.items() if name not in answers})
+    unanswered = {name: why for name, why in silent.items() if name not in answers}
+    return RecoveredCluster(description, unanswered, lacking(description, known, answers))
 
 
 async def _running(

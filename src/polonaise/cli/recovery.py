@@ -117,7 +117,8 @@ def cluster_recover(
         str | None,
         Option(
             metavar="SOURCE",
-            help="Whose description of the cluster is right, if two contradict: `backup`, or a storage node's name.",
+            help="Whose description of the cluster is right, if two contradict, or the latest lacks what is in use: "
+            "`backup`, or a storage node's name, as the refusal says it.",
             show_default=False,
         ),
     ] = None,
@@ -130,8 +131,9 @@ def cluster_recover(
     themselves: with another coordinator than theirs these would lose their partitions. A coordinator that is only
     stopped, such as that of `cluster start`, is not noticed: this would make a second one. For an embedded log, close
     it in every process, and give --coordinator embedded:PATH. Nothing is made, and every reason is told, if it can't be
-    proved that nothing committed would be lost, such as when too few storage nodes answer, or if two descriptions of
-    the cluster contradict, such as by a topic's ids: then --believe chooses. With TLS it needs a server's certificate.
+    proved that nothing committed would be lost, such as when too few storage nodes answer; or if two descriptions of
+    the cluster contradict, such as by a topic's ids, or the latest lacks a storage node that has a copy, or partitions
+    that are in use: then --believe chooses. With TLS it needs a server's certificate.
     """
     from polonaise.admin.coordinatorbackup import read_backup
     from polonaise.admin.embeddedrecovery import recover_embedded
@@ -144,12 +146,17 @@ def cluster_recover(
     def tell(made: RecoveredCluster) -> None:
         key, total = made.description.key.hex(), made.description.total
         if as_json:
-            say_json({"cluster": key, "partitions": total, "silent": dict(made.silent)})
+            say_json({"cluster": key, "partitions": total, "silent": dict(made.silent), "lacking": made.lacking})
             return
         then = "open the log" if embedded else "start the servers"
         say(f"cluster {key}: the values of {counted(total, 'partition')} were made again; {then}")
         for name, why in made.silent.items():
             say(f"storage node {name} did not answer, and was not needed: {why}")
+        if made.lacking:
+            say(
+                f"WARNING: the description that was to be believed lacks something: {made.lacking}. Add such storage "
+                "nodes (polonaise storage add NAME HOST:PORT), or stop and recover again with another description"
+            )
 
     async def do(host: Host, opened: Coordinator) -> None:
         from polonaise.admin.coordinatorbackup import recover

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from polonaise.errors import CoordinatorDamaged, CoordinatorLost, CoordinatorNewer, CoordinatorOutdated, recovery_of
 
@@ -153,10 +153,14 @@ def deleted(place: str) -> CoordinatorLost:
     )
 
 
+PUT_BACK: Final = "was put back to an older state"
+"""What has happened to a coordinator of which a value is older than this process has seen it, for messages."""
+
+
 def outdated(place: str, seen: int, found: int) -> CoordinatorOutdated:
     """Return the error for an entry that has an earlier version than this process has seen."""
     return CoordinatorOutdated(
-        f"{place}: it went back from version {seen} to {found}: the coordinator was put back to an older state. "
+        f"{place}: it went back from version {seen} to {found}: the coordinator {PUT_BACK}. "
         "Nothing was changed. Restore its latest state: this process goes on by itself then. Or stop the cluster's "
         f"servers, move the older state away and make its values again from the storage nodes ({recovery_of(place)})"
     )
@@ -166,7 +170,7 @@ def not_following(place: str, seen: int, found: int) -> CoordinatorOutdated:
     """Return the error for an entry that has a later version than this process has seen, and does not follow it."""
     return CoordinatorOutdated(
         f"{place}: its version {found} does not follow version {seen}, which this process has seen: the coordinator "
-        "was put back to an older state, and was changed there. Nothing was changed. Restore its latest state: this "
+        f"{PUT_BACK}, and was changed there. Nothing was changed. Restore its latest state: this "
         "process goes on by itself then; if others have changed that since, start this process again. Or stop the "
         "cluster's servers, move the older state away and make its values again from the storage nodes and a backup "
         f"({recovery_of(place)})"

@@ -8,7 +8,8 @@ Invariants, each of which a session's start rests on:
 - A unique id that was given out is not given out again.
 - Nothing is taken from the values of another cluster, whose partitions and sessions have the same numbers.
 - Of two descriptions that can't be of one history, an operator chooses: the later one may be of an older copy of the
-  coordinator that was in its place for a while, and has a topic's ids under another name.
+  coordinator that was in its place for a while, and has a topic's ids under another name. So it is with a description
+  that lacks a storage node with a copy, or partitions that are in use.
 - Nobody works with the lost values any more: servers that do would lose their partitions to those of the new ones.
 """
 
@@ -64,6 +65,8 @@ class Noted:
     expected_version: int = -1
     expected: ExpectedServers | None = None
     """The servers that the cluster is to have; None if nothing is known of them."""
+    contradicting: Sequence[tuple[int, ClusterDescription]] = ()
+    """Descriptions, with their versions, that the latest one can't be of one history with."""
 
     @classmethod
     def of(cls, note: Mapping[str, Any]) -> Noted:
@@ -77,6 +80,7 @@ class Noted:
             {int(p): PartitionValue.decode(value.encode()) for p, value in note.get("partitions", {}).items()},
             int(expected_version),
             ExpectedServers.decode(expected.encode()) if expected else None,
+            tuple((int(v), ClusterDescription.decode(each.encode())) for v, each in note.get("contradicting", ())),
         )
 
     def document(self) -> dict[str, Any]:
@@ -86,6 +90,8 @@ class Noted:
         document = {"description": described, "unique_id": self.unique_id, "partitions": partitions}
         if self.expected is not None:
             document["expected"] = [self.expected_version, self.expected.encode().decode()]
+        if self.contradicting:
+            document["contradicting"] = [[version, each.encode().decode()] for version, each in self.contradicting]
         return document
 
 
@@ -112,51 +118,101 @@ def newest_description(sources: Sequence[Noted]) -> tuple[int, ClusterDescriptio
     return max(known, key=lambda each: each[0])
 
 
+def told_descriptions(
+    backup: Noted | None, answers: Mapping[StorageId, NodeAnswer]
+) -> dict[str, tuple[int, ClusterDescription]]:
+    """Return each description with its version, by the name with which an operator chooses it.
+
+    That is BACKUP, or the name of the storage node that has noted it; behind that, `@` and the version, for one that
+    the node has kept beside its latest.
+    """
+    sources = {name: each.noted for name, each in sorted(answers.items())} | (
+        {} if backup is None else {BACKUP: backup}
+    )
+    told = {name: (each.version, each.description) for name, each in sources.items() if each.description is not None}
+    for name, each in sources.items():
+        told |= {f"{name}@{version}": (version, kept) for version, kept in each.contradicting}
+    return told
+
+
 def believed_description(
     backup: Noted | None, answers: Mapping[StorageId, NodeAnswer], believed: str = ""
 ) -> ClusterDescription:
-    """Return the newest description, or that of `believed`: BACKUP, or a storage node that answers.
+    """Return the newest description, or that of `believed`: one of the names of `told_descriptions`.
 
-    Raises `RecoveryUnsafe` if some are not of one history and none is chosen, and for a choice that has none.
+    Raises `RecoveryUnsafe` if some are not of one history, or the newest lacks what values and promises tell of, and
+    none is chosen; and for a choice that has none.
     """
-    sources = {name: each.noted for name, each in sorted(answers.items())}
-    if backup is not None:
-        sources = {**sources, BACKUP: backup}
+    told = told_descriptions(backup, answers)
     if believed:
-        chosen = sources[believed].description if believed in sources else None
-        if chosen is None:
+        if believed not in told:
             raise RecoveryUnsafe(
                 f"{redacted(believed)!r} was to be believed, and has told no description of the cluster: those that "
-                f"have are {', '.join(n for n, each in sources.items() if each.description) or 'none'}. Nothing was "
-                "changed"
+                f"have are {', '.join(told) or 'none'}. Nothing was changed"
             )
-        return chosen
-    version, newest = newest_description([*sources.values()])
-    contradicting = [
-        (name, each.version, each.description)
-        for name, each in sources.items()
-        if each.description is not None and not _may_follow(each.version, each.description, version, newest)
-    ]
-    if not contradicting:
-        return newest
-    (name, before, older), right = (
-        contradicting[0],
-        next(n for n, each in sources.items() if each.description == newest),
-    )
-    raise RecoveryUnsafe(
-        f"two descriptions of the cluster can't both be right: that of {_source(name)}, of version {before}, has "
-        f"{_topics(older)}; that of {_source(right)}, of version {version}, has {_topics(newest)}. An older copy of "
-        "the coordinator was in its place for a while, and was changed there: see which one the applications know, and "
-        f"repeat the command with --believe {name} or --believe {right}. Topics that are only in the other one are "
-        "gone then; what was appended under their ids stays in the log of these ids. Nothing was changed"
-    )
+        return told[believed][1]
+    newest_description([each.noted for each in answers.values()] + ([] if backup is None else [backup]))
+
+    def doubt(description: ClusterDescription) -> str:
+        return f", and can't be right ({lack})" if (lack := lacking(description, backup, answers)) else ""
+
+    right, (version, newest) = max(told.items(), key=lambda each: each[1][0])
+    for name, (before, older) in told.items():
+        if not newest.may_be_after(older, before, version):
+            raise RecoveryUnsafe(
+                f"two descriptions of the cluster can't both be right: that of {_source(name)}, of version {before}, "
+                f"has {_topics(older)}{doubt(older)}; that of {_source(right)}, of version {version}, has "
+                f"{_topics(newest)}{doubt(newest)}. An "
+                "older copy of the coordinator was in its place for a while, and was changed there: see which one the "
+                f"applications know, and repeat the command with --believe {name} or --believe {right}. Topics that "
+                "are only in the other one are gone then; what was appended under their ids stays in the log of these "
+                "ids. Nothing was changed"
+            )
+    if lack := lacking(newest, backup, answers):
+        whole = next((name for name, (_, each) in told.items() if not lacking(each, backup, answers)), "")
+        has = f"that of {_source(whole)} has all that" if whole else "no description that was told has them"
+        raise RecoveryUnsafe(
+            f"the description that was told last, that of {_source(right)}, of version {version}, can't be right: "
+            f"{lack}. An older copy of the coordinator was in its place for a while, and was changed there; {has}: "
+            + (
+                f"repeat the command with --believe {whole}. Only"
+                if whole
+                else "name the storage nodes that are missing with --storage, or give a later backup. Only"
+            )
+            + f" if it is right all the same, repeat the command with --believe {right}. Nothing was changed"
+        )
+    return newest
 
 
-def _may_follow(before: int, older: ClusterDescription, version: int, newest: ClusterDescription) -> bool:
-    """Whether a cluster can have had both descriptions, one after the other: topics only grow, and none goes."""
-    if before == version:
-        return older == newest
-    return newest.may_follow(older)
+def lacking(description: ClusterDescription, backup: Noted | None, answers: Mapping[StorageId, NodeAnswer]) -> str:
+    """Return what values and promises tell of that this description lacks; empty if nothing.
+
+    That is storage nodes that have a copy of a partition, and partitions that are in use.
+    """
+    sources = [each.noted for each in answers.values()] + ([] if backup is None else [backup])
+    used = {partition for each in sources for partition in each.partitions}
+    used |= {partition for each in answers.values() for partition in each.promised}
+    strange: dict[StorageId, PartitionId] = {}
+    for partition in sorted(used):
+        base = _latest_value(partition, sources)
+        for name in () if base is None else (*base.members, *(base.next or ())):
+            if name not in description.storage:
+                strange.setdefault(name, partition)
+    found = [f"storage node {name} has a copy of partition {each} and is not in it" for name, each in strange.items()]
+    if beyond := sorted(partition for partition in used if partition >= description.total):
+        shown = ", ".join([*map(str, beyond[:5]), *(["…"] if len(beyond) > 5 else [])])
+        found.append(
+            f"partition {shown} is in use and not in it"
+            if len(beyond) == 1
+            else f"partitions {shown} are in use and not in it"
+        )
+    return "; ".join(found)
+
+
+def _latest_value(partition: PartitionId, sources: Sequence[Noted]) -> PartitionValue | None:
+    """Return the partition's value of the last session that anybody knows; None without any."""
+    known = [each.partitions[partition] for each in sources if partition in each.partitions]
+    return max(known, key=lambda value: (_engaged(value), value.session), default=None)
 
 
 def _source(name: str) -> str:
@@ -199,9 +255,7 @@ def rebuilt(
         )
     values: dict[PartitionId, PartitionValue] = {}
     for partition in range(description.total):
-        known = [each.partitions[partition] for each in sources if partition in each.partitions]
-        base = max(known, key=lambda value: (_engaged(value), value.session), default=None)
-        found = _rebuild(partition, description, base, answers)
+        found = _rebuild(partition, description, _latest_value(partition, sources), answers)
         if isinstance(found, str):
             reasons.append(f"partition {partition}: {found}")
         else:

@@ -314,6 +314,10 @@ class ClusterDescription(CoordinatorValue):
         kept = all(self.topics.get(name, ())[: len(ids)] == ids for name, ids in earlier.topics.items())
         return kept and (self.key, self.partitions) == (earlier.key, earlier.partitions)
 
+    def may_be_after(self, other: ClusterDescription, others_version: int, version: int) -> bool:
+        """Whether a cluster can have had both descriptions, this one of `version` no earlier than the other one."""
+        return self == other if others_version == version else self.may_follow(other)
+
     @property
     def replication_factor(self) -> int:
         """How many copies each partition is to have."""

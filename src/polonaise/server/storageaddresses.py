@@ -8,8 +8,9 @@ from typing import Final
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription
-from polonaise.errors import PolonaiseError
+from polonaise.errors import BadOption, PolonaiseError, UnknownStorageNode
 from polonaise.host import Host
+from polonaise.redaction import redacted
 from polonaise.terms import StorageId
 
 _log = logging.getLogger(__name__)
@@ -45,6 +46,20 @@ class StorageAddresses:
     def names(self) -> tuple[StorageId, ...]:
         """The names of the cluster's storage nodes, as this server last read them."""
         return self._description.storage
+
+    def why_not_reached(self, name: StorageId, error: PolonaiseError) -> PolonaiseError:
+        """Return why a storage node can't be connected to: this error, or that the description does not have the node.
+
+        With the latter nobody knows its address, and what is wrong with its name as an address misleads.
+        """
+        if name in self._description.storage:
+            return error
+        as_address = "" if isinstance(error, BadOption) else f" (at its name, as an address: {error.text})"
+        return UnknownStorageNode(
+            f"the cluster's description has no storage node {redacted(name)}, so that its address is not known"
+            f"{as_address}: if it is one of this cluster, add it (polonaise storage add NAME HOST:PORT); else move its "
+            "copies to another one (polonaise partition replace)"
+        )
 
     def look_again(self) -> None:
         """Start to read the description again, once a second at most, in the background: the coordinator may hang."""

@@ -199,7 +199,7 @@ class StorageLink:
                 pause_s = self._settings.retry_s_min
                 await self.until_closed(self.session)
             except PolonaiseError as error:
-                self.last_error = error
+                self.last_error = self._addresses.why_not_reached(self.name, error)
                 self._addresses.look_again()
             self.session = None
             await asyncio.sleep(pause_s * (0.5 + self._host.random.random()))

@@ -16,6 +16,7 @@ from polonaise.server.clusteranswers import UNIQUE_IDS, ClusterAnswers
 from polonaise.server.coordinatortrouble import CoordinatorTrouble, answered_within
 from polonaise.server.expectedservers import ExpectedServersWatch
 from polonaise.server.protocol.readiness import ReadinessChanges
+from polonaise.server.protocol.recovery import proves_older_state
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLinks
@@ -35,7 +36,9 @@ class ValueNotes:
     """Tells each storage node that is connected what it has not been told on its connection yet.
 
     The description, the unique ids, the servers that are to be there, and each partition's value, as its session began,
-    go to all. Who has a copy that was given up learns so by the value, and others do not keep it.
+    go to all. Who has a copy that was given up learns so by the value, and others do not keep it. What is not of one
+    partition is told only once a session has begun here, and while no partition proves the coordinator to be of an
+    older state: else a description that nobody is to believe would be noted over the true one, which may be needed.
     Nothing waits for a note: no session and no append rests on one. The values that are read for them, which servers
     hardly need once they have started, are watched on the way: `trouble` is told what is wrong with them.
     """
@@ -59,8 +62,9 @@ class ValueNotes:
         self._links = links
         self._partitions = partitions
         self._changes = changes
-        self._looked_at: int | None = None
-        """The count of changes when `_known` looked at all partitions last; None before that."""
+        self._looked_at: tuple[int, dict[str | PartitionId, Any]] | None = None
+        """The count of changes when `_known` looked at all partitions last, and the cluster's values; None before that.
+        """
         self._latest: dict[str | PartitionId, Any] = {}
         """What `_known` returned last."""
         self._expected = expected
@@ -136,16 +140,20 @@ class ValueNotes:
 
         The same object as before, if nothing has changed.
         """
-        known: dict[str | PartitionId, Any] = {"unique_id": self._unique_id}
+        cluster: dict[str | PartitionId, Any] = {"unique_id": self._unique_id}
         if self._cluster.described is not None:  # nor is there a storage node to be told before that
-            known["description"] = self._cluster.described
+            cluster["description"] = self._cluster.described
         if self._expected.seen is not None and self._expected.seen.version >= 0:
-            known["expected"] = self._expected.seen
-        if self._looked_at == self._changes.count and all(self._latest.get(key) is known[key] for key in known):
-            return self._latest
-        self._looked_at, self._latest = self._changes.count, known
-        for partition, served in self._partitions.items():
-            session = served.owner.session
-            if session is not None:
-                known[partition] = session.value
-        return known
+            cluster["expected"] = self._expected.seen
+        if self._looked_at is not None and self._looked_at[0] == self._changes.count:
+            before = self._looked_at[1]
+            if before.keys() == cluster.keys() and all(before[key] is cluster[key] for key in cluster):
+                return self._latest
+        self._looked_at = self._changes.count, cluster
+        owners = {partition: served.owner for partition, served in self._partitions.items()}
+        values: dict[str | PartitionId, Any] = {
+            partition: owner.session.value for partition, owner in owners.items() if owner.session is not None
+        }
+        older = any(proves_older_state(each.stopped or each.readiness.blocked) for each in owners.values())
+        self._latest = {**(cluster if values and not older else {}), **values}
+        return self._latest

@@ -88,9 +88,27 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "contradicting-note-preferred": Mutation(
         "polonaise.coordination.rebuilding",
-        "    if not contradicting:\n        return newest\n",
-        "    if newest:\n        return newest\n",
+        "        if not newest.may_be_after(older, before, version):\n",
+        "        if False:\n",
         "P13: a lost coordinator gets a storage node's note of an older copy that was changed, and a topic is gone",
+    ),
+    "description-without-a-member-taken": Mutation(
+        "polonaise.coordination.rebuilding",
+        "    if lack := lacking(newest, backup, answers):\n",
+        "    if (lack := lacking(newest, backup, answers)) and False:\n",
+        "P13: a lost coordinator gets a description without a storage node that has a copy, or without a topic in use",
+    ),
+    "contradicted-note-forgotten": Mutation(
+        "polonaise.storage.clusternote",
+        '        **({"contradicting": contradicting} if contradicting else {}),\n',
+        "",
+        "P13: a storage node forgets the true description once it is told one of an older copy that was changed",
+    ),
+    "refused-description-noted": Mutation(
+        "polonaise.server.valuenotes",
+        "if values and not older else",
+        "if True else",
+        "P13: servers that refuse an older copy of the coordinator have its description noted over the true one",
     ),
     "backup-of-another-cluster-taken": Mutation(
         "polonaise.coordination.rebuilding",

@@ -1,19 +1,21 @@
 """What a storage node notes of its cluster's values, in case the coordinator loses them.
 
 A file of one line, `polonaise-cluster 1 <CRC, 8 hexadecimal digits> <JSON>`, replaced whole: `description`, with its
-version; `expected`, if there are any, the servers that the cluster is to have, likewise; `unique_id`, up to which ids
-were given out; and by partition, as texts, the values of those that the node has
-copies of. It proves nothing, and no session rests on it: what the copies have promised is in the control file.
+version; `contradicting`, if there are any, descriptions that can't be of one history with that; `expected`, if there
+are any, the servers that the cluster is to have, likewise; `unique_id`, up to which ids were given out; and by
+partition, as texts, the values of those that the node has copies of. It proves nothing, and no session rests on it:
+what the copies have promised is in the control file.
 """
 
 from __future__ import annotations
 
 import json
 import posixpath
+from collections.abc import Sequence
 from typing import Any, Final
 
 from polonaise.checksum import crc32
-from polonaise.coordination.values import PartitionValue
+from polonaise.coordination.values import ClusterDescription, PartitionValue
 from polonaise.errors import NotFound, PolonaiseError
 from polonaise.host import Disk
 from polonaise.host.wholefiles import write_whole
@@ -23,10 +25,14 @@ NOTE_FILE: Final = "polonaise-cluster"
 FORMAT: Final = 1
 NOTE_BYTES_MAX: Final = 16 * 1024 * 1024
 """The most bytes of a note. Of thousands of partitions it has a few."""
+CONTRADICTING_MAX: Final = 4
+"""The most descriptions that are kept beside the latest one: one for each older copy that stood in for a while."""
 _VERSION_STOP: Final = 2**63
 _UNIQUE_ID_STOP: Final = 2**31
 
 Note = dict[str, Any]
+_Pair = list[Any]
+"""A version, and the text of the value of this version."""
 
 
 def checked(told: Any, partitions_max: int) -> Note:
@@ -65,18 +71,42 @@ def _is_number(value: Any, stop: int) -> bool:
 
 
 def merged(present: Note, told: Note) -> Note:
-    """Return a note with what was told added: the newer description, the larger id, and partitions one by one."""
+    """Return a note with what was told added: the newer description, the larger id, and partitions one by one.
+
+    A description that the newer one contradicts is kept beside it: either may be of an older copy of the coordinator
+    that was in its place for a while, and an operator has to choose.
+    """
 
     def newest(key: str) -> Any:
         return max((each[key] for each in (present, told) if each.get(key)), default=None)
 
-    expected = newest("expected")
+    expected, description = newest("expected"), newest("description")
+    contradicting = present.get("contradicting", [])
+    if told.get("description") not in (None, present.get("description")):
+        contradicting = _contradicting(description, [present.get("description"), told["description"], *contradicting])
     return {
-        "description": newest("description"),
+        "description": description,
         **({} if expected is None else {"expected": expected}),
+        **({"contradicting": contradicting} if contradicting else {}),
         "unique_id": max(present.get("unique_id", 0), told.get("unique_id", 0)),
         "partitions": {**present.get("partitions", {}), **told.get("partitions", {})},
     }
+
+
+def _contradicting(newest: _Pair, others: Sequence[_Pair | None]) -> list[_Pair]:
+    """Return those of the others that neither the newest nor a later one among them can be after.
+
+    What does not read is none of them: it is of a later version than this node, which can't judge it.
+    """
+    read: list[tuple[_Pair, ClusterDescription]] = []
+    try:
+        for pair in [newest, *sorted((each for each in others if each is not None), reverse=True)]:
+            description = ClusterDescription.decode(pair[1].encode())
+            if not any(later.may_be_after(description, pair[0], known[0]) for known, later in read):
+                read.append((pair, description))
+    except PolonaiseError:
+        return [pair for pair, _ in read[1:]]
+    return [pair for pair, _ in read[1:][:CONTRADICTING_MAX]]
 
 
 def noted_version(note: Note) -> int:

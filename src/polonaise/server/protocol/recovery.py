@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from polonaise.coordination.backend import PUT_BACK
 from polonaise.coordination.values import Engagement, PartitionValue
-from polonaise.errors import RECOVER
+from polonaise.errors import RECOVER, PolonaiseError
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, Generation, SessionId, StorageId, TransactionId
 
 
@@ -115,6 +116,11 @@ RESTORE_LATEST: Final = (
     f"another path) and make its values again from the storage nodes ({RECOVER}), then start the servers again"
 )
 """What to do about a coordinator of an older state, for messages."""
+
+
+def proves_older_state(error: PolonaiseError | None) -> bool:
+    """Whether a partition is stopped or blocked by this error because the coordinator is of an older state."""
+    return error is not None and any(words in error.text for words in (RESTORE_LATEST, PUT_BACK))
 
 
 class Known(NamedTuple):
