@@ -54,6 +54,12 @@ _PASSWORD: Final = re.compile(
 )
 """`user:password@`, up to the last at sign: an unquoted at sign within a password would leave its second half visible.
 """
+_ADDRESS: Final = re.compile(
+    r"(?P<scheme>[\w+.\-]+://|\A(?!(?:embedded|file|unix):))(?P<user>[^:/?]*):(?!/).*@", re.DOTALL
+)
+"""`user:password@` in a text that is one address, up to its last at sign: the password may have anything in it."""
+_ESCAPED: Final = re.compile(r"[^\s/?#@&\[\]\\]*")
+"""A password that ends where it is meant to."""
 _SPACED: Final = re.compile(r"(?P<scheme>(?<![\w+.\-])[\w+.\-]+://)(?P<user>[^\s:/@'\"]*):(?:[^\n:]|:(?!//)){1,200}@")
 """`user:password@` with blanks in it, up to the last at sign before another address, only where a scheme shows that an
 address begins: what is told between an address and a later at sign of its line is hidden with the password."""
@@ -76,6 +82,32 @@ def redacted(text: object, characters_max: int | None = None) -> str:
     """
     shown = _redacted(text.decode(errors="replace") if isinstance(text, bytes) else str(text), 0)
     return shown if characters_max is None else shortened(shown, characters_max)
+
+
+def redacted_address(address: str, characters_max: int | None = None) -> str:
+    """Return a text that is one address, right or wrong, without its secrets, cut to `characters_max`.
+
+    A password that nobody has escaped has blanks, slashes and at signs in it: within other text it has no end.
+    """
+    return redacted(_ADDRESS.sub(_without_password, address, count=1), characters_max)
+
+
+def has_unescaped_password(address: str) -> bool:
+    """Return whether an address `SCHEME://USER:PASSWORD@…` has letters in its password that end one.
+
+    What reads the address takes the rest of the password for a host, a path or options, and tells it. An at sign
+    behind a host with a port looks the same.
+    """
+    match = _ADDRESS.search(address)
+    return match is not None and not _ESCAPED.fullmatch(address, match.end("user") + 1, match.end() - 1)
+
+
+def redacted_part(part: str, address: str) -> str:
+    """Return a part of an address, or that it is hidden where the address is not shown with it.
+
+    Whatever reads an address takes a part of an unescaped password for an option, a topic or a host.
+    """
+    return redacted(part) if part in redacted_address(address) else HIDDEN
 
 
 def shortened(shown: str, characters_max: int) -> str:

@@ -63,6 +63,8 @@ DATABASES = [
     "postgresql:bank:{}@127.0.0.1/db",
     "postgresql+psycopg://bank:a {} b@127.0.0.1:1/db",
     "host=127.0.0.1 port=1 user=bank password='a {}'",
+    "postgresql+psycopg://bank:p@b:{}@127.0.0.1:1/db",
+    "postgresql+psycopg://bank:p@b:{}/db",
 ]
 STORES = [
     "s3://key:{}@bucket/path",
@@ -299,7 +301,7 @@ PLACES = {
     "listen": _A_LOG[-1:],
     "store": _A_STORE,
     "fragments": _A_STORE,
-    "table": DATABASES[:1] + DATABASES[7:9] + DATABASES[11:13],
+    "table": DATABASES[:1] + DATABASES[7:9] + DATABASES[11:13] + DATABASES[-2:],
     "nodes": _A_LOG[-1:],
     "server": _A_LOG[-1:],
     "master": ["sparc://user:{}@h:1"],

@@ -43,7 +43,7 @@ from polonaise.node.condition import (
     why_not_serving,
     why_not_writing,
 )
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted_address
 from polonaise.server.coordinatortrouble import with_trouble
 from polonaise.server.expectedservers import coordinator_server_trouble, missing_server
 from polonaise.terms import PartitionId, ServerId, StorageId, clock_words
@@ -349,7 +349,7 @@ class ClusterStatus:
             "required": None if description is None else self.required,
             "topics_required": None if description is None else self.topics_required,
             "coordinator": {
-                "address": redacted(self.coordinator),
+                "address": redacted_address(self.coordinator),
                 "trouble": self.coordinator_trouble,
                 "servers": dict(self.coordinator_servers),
             },
@@ -513,7 +513,8 @@ class ClusterObserver:
         """Return the error for a coordinator that did not answer in time."""
         return CoordinatorUnavailable(
             with_trouble(
-                f"{redacted(self._address)} did not answer within {self._timeout_s:g} s: correct the address, start "
+                f"{redacted_address(self._address)} did not answer within {self._timeout_s:g} s: correct the "
+                "address, start "
                 "it, or give it more time with --timeout",
                 self._coordinator,
             )

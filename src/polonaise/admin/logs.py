@@ -14,7 +14,7 @@ from polonaise.host.real import RealClock
 from polonaise.log.registers import GROUPS, PRODUCERS, SPARK_SINKS
 from polonaise.node import embedded
 from polonaise.node.condition import Condition, conditions_in
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted_address
 from polonaise.terms import PartitionId, Transaction, TransactionId
 
 if TYPE_CHECKING:
@@ -343,12 +343,12 @@ def new_embedded_address(address: str, partitions: int | None, storage: int | No
     """
     if not address.startswith(embedded.SCHEME):
         raise BadOption(
-            f"{redacted(address)!r}: write embedded:PATH; the log of a cluster is made when its storage nodes "
+            f"{redacted_address(address)!r}: write embedded:PATH; the log of a cluster is made when its storage nodes "
             "and servers start"
         )
     parsed = embedded.parse_embedded(address)
     if not parsed.may_host:
-        raise BadOption(f"{redacted(address)!r}: host=no never makes a log: leave it out")
+        raise BadOption(f"{redacted_address(address)!r}: host=no never makes a log: leave it out")
     if embedded.is_there(address):
         raise AlreadyInitialized(f"{parsed.directory} holds a log already: append to it, or choose another directory")
     options = []

@@ -16,7 +16,7 @@ from polonaise.client.view import RunView, View
 from polonaise.errors import Closed
 from polonaise.host.tls import TlsFiles
 from polonaise.node import connecting
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted_address
 from polonaise.terms import BodyForm, PartitionId
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ def connect(
             wait=wait,
             tls=tls,
         ),
-        f"polonaise {redacted(address)}",
+        f"polonaise {redacted_address(address)}",
     )
     try:
         return Log(background, context.value, context.close)

@@ -29,7 +29,7 @@ from polonaise.cli.output import (
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, DeadlineExceeded, NotInitialized
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted_address
 from polonaise.terms import counted
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def check_there(address: str) -> None:
 
     if address.startswith(SCHEME) and not is_there(address):
         raise NotInitialized(
-            f"no embedded log at {redacted(address)}: correct the path, or make one: polonaise log create"
+            f"no embedded log at {redacted_address(address)}: correct the path, or make one: polonaise log create"
         )
 
 
@@ -127,9 +127,9 @@ def create(
     async def do(log: Log) -> None:
         await log.high_water_mark(0)
         if as_json:
-            say_json({"log": redacted(address), "partitions": log.partition_count})
+            say_json({"log": redacted_address(address), "partitions": log.partition_count})
         else:
-            say(f"{redacted(address)} is an empty log of {counted(log.partition_count, 'partition')}")
+            say(f"{redacted_address(address)} is an empty log of {counted(log.partition_count, 'partition')}")
 
     with_log(new_embedded_address(address, partitions, storage), do, makes=True)
 

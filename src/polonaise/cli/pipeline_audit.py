@@ -20,7 +20,7 @@ from polonaise.cli.pipeline_views import (
     until_of,
 )
 from polonaise.errors import BadOption
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted, redacted_address
 from polonaise.terms import counted
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def audit(
         from polonaise.spark.options import FRAGMENTS
 
         if address.startswith(FRAGMENTS):
-            store = redacted(address.removeprefix(FRAGMENTS))
+            store = redacted_address(address.removeprefix(FRAGMENTS))
             raise BadOption(
                 f"a store alone is compared with nothing: write polonaise pipeline audit LOG --fragments {store}, or "
                 f"polonaise archive verify {store}; or name a view and its table, to compare the table with the store"

@@ -53,7 +53,7 @@ from polonaise.errors import (
 )
 from polonaise.host import DirectoryLock, Host
 from polonaise.host.wholefiles import opened_file
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted_address
 
 _SYNC_TRIES: Final = 3
 """How often a value is put in place at most until a sync of the directory succeeds."""
@@ -131,7 +131,8 @@ class FileBackend:
         """The waits for changes, by the entries' keys."""
 
     def __str__(self) -> str:
-        return redacted(self._directory)  # an address of another kind, given with file: by mistake, may have a password
+        # An address of another kind, given with file: by mistake, may have a password.
+        return redacted_address(self._directory)
 
     def place(self, key: str) -> str:
         """Return the path of the entry's file."""

@@ -15,6 +15,7 @@ from polonaise.client.log import Log
 from polonaise.demo.bank import OPENING, PARTITION, PAYMENT, decode_opening
 from polonaise.demo.checks import DemoVerdict
 from polonaise.demo.payments import Payment
+from polonaise.views.dialects import database_url
 
 _SHOWN_MAX = 3
 
@@ -82,7 +83,7 @@ def contents_of(url: str) -> ShardContents:
 @contextmanager
 def _tables_at(url: str) -> Iterator[Connection | None]:
     """Open the database of a shard; None if it has no tables yet."""
-    engine = create_engine(url)
+    engine = create_engine(database_url(url))
     try:
         with engine.connect() as db:
             yield db if engine.dialect.has_table(db, "shard_applied") else None

@@ -35,7 +35,7 @@ from polonaise.demo.shardserver import ShardJob
 from polonaise.demo.talkingprocess import TalkingProcess
 from polonaise.errors import BadOption
 from polonaise.node.local import ANY_PORT, HTTP_OFF, LocalCluster
-from polonaise.redaction import redacted, redacted_line
+from polonaise.redaction import redacted_address, redacted_line
 
 DOWN_S: Final = 1.0
 """Seconds that the killed shard stays away."""
@@ -210,11 +210,15 @@ async def _check_empty(urls: Sequence[str]) -> None:
     for url in urls:
         try:
             count = await asyncio.to_thread(applied_at, url)
+        except BadOption:
+            raise
         except Exception as error:
             reason = redacted_line(getattr(error, "orig", None) or error)
-            raise BadOption(f"the shard {redacted(url)} can't be used: {reason}") from error
+            raise BadOption(f"the shard {redacted_address(url)} can't be used: {reason}") from error
         if count:
-            raise BadOption(f"the shard {redacted(url)} holds an earlier day: give each shard an empty database")
+            raise BadOption(
+                f"the shard {redacted_address(url)} holds an earlier day: give each shard an empty database"
+            )
 
 
 async def _make_payments(bank: Bank, shards: Shards, book: Book, console: Console) -> None:
@@ -252,7 +256,7 @@ def _print(console: Console, book: Book, bank: Bank, shards: Shards, results: Se
         "payments": f"{len(book.payments):,} on {len(book.payments_of):,} accounts",
         "made": f"{len(day.made):,}",
         "refused for lack of money": f"{len(day.refused):,}",
-        "shards": "\n".join(redacted(url) for url in shards.databases),
+        "shards": "\n".join(redacted_address(url) for url in shards.databases),
         "killed": "\n".join(day.killed + shards.day.killed),
         "the player at the end": shards.day.epoch,
         "throughput": f"{len(book.payments) / max(day.took_s, 1e-9):,.0f} payments/s in {day.took_s:.1f} s",

@@ -28,7 +28,7 @@ from polonaise.errors import (
 )
 from polonaise.fragments.ranges import Range, RangeFile
 from polonaise.host.files import make_directories, sync_path, with_own_errors
-from polonaise.redaction import redacted, redacted_line
+from polonaise.redaction import has_unescaped_password, redacted, redacted_address, redacted_line
 
 T = TypeVar("T")
 
@@ -143,7 +143,7 @@ class ObstoreStore:
         self._threads = ThreadPoolExecutor(_CALLS_MAX, "object store")
 
     def __str__(self) -> str:
-        return redacted(self._url)
+        return redacted_address(self._url)
 
     @property
     def empty_is_new(self) -> bool:
@@ -314,7 +314,7 @@ class LateStore:
             self._store = open_store(url, make=False)
 
     def __str__(self) -> str:
-        return redacted(self._url)
+        return redacted_address(self._url)
 
     async def _opened(self) -> ObstoreStore:
         """Return the store, found in a thread: a network directory that does not answer would hold up the loop.
@@ -360,7 +360,16 @@ def open_store(url: str, *, make: bool = True, parents: bool = True) -> ObstoreS
     and for one that can't be made `AccessDenied`, `DiskFull` or `DiskFailed`. A bucket is not looked for before it is
     used.
     """
-    parts, shown = urlsplit(url), redacted(url)
+    shown = redacted_address(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # its text has the user and the password
+        parts = None
+    if parts is None or ("://" in url and has_unescaped_password(url)):
+        raise BadOption(
+            f"{shown!r} is not the address of an object store: in a password, @ is written %40, / is written %2F and "
+            f"so on, and so is an @ behind the host: {_USAGE}"
+        )
     if not url or "\0" in url:
         raise BadOption(f"{shown!r} is not the address of an object store: {_USAGE}")
     if parts.scheme in ("", "file") or len(parts.scheme) == 1:

@@ -6,7 +6,7 @@ import ipaddress
 from typing import NamedTuple, TypeAlias
 
 from polonaise.errors import BadOption
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted_address
 
 _UNIX = "unix:"
 
@@ -39,22 +39,25 @@ def parse_address(text: str) -> Address:
     if text.startswith(_UNIX):
         path = text.removeprefix(_UNIX)
         if not path or "\0" in path:
-            raise BadOption(f"{redacted(text)!r} is not the address of a socket: write unix:/path/to/socket")
+            raise BadOption(f"{redacted_address(text)!r} is not the address of a socket: write unix:/path/to/socket")
         return UnixPath(path)
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
         raise BadOption(
-            f"{redacted(text)!r} is not an address: an IPv6 host is written in brackets, [::1]:9000, "
+            f"{redacted_address(text)!r} is not an address: an IPv6 host is written in brackets, [::1]:9000, "
             "and commas separate addresses"
         )
     # The length first: Python refuses to make a number of thousands of digits.
     if not colon or not host or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65_535:
-        raise BadOption(f"{redacted(text)!r} is not an address: write host:port (port 0 to 65535) or unix:/path")
+        raise BadOption(
+            f"{redacted_address(text)!r} is not an address: write host:port (port 0 to 65535) or unix:/path"
+        )
     if not _may_be_host(host):
         raise BadOption(
-            f"{redacted(text)!r} is not an address: no host has this name; write host:port, where the parts of host "
+            f"{redacted_address(text)!r} is not an address: no host has this name; write host:port, where the "
+            "parts of host "
             "between dots have 1 to 63 letters each"
         )
     return HostPort(host, int(port))

@@ -15,7 +15,7 @@ from polonaise.errors import BadOption, ExtraMissing
 from polonaise.host import Host
 from polonaise.host.address import HostPort, parse_address
 from polonaise.host.tls import TlsIdentity
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted, redacted_address
 from polonaise.terms import StorageId
 
 MARKER: Final = "polonaise-embedded"
@@ -59,6 +59,8 @@ def split_topic(address: str) -> tuple[str, str]:
     topic of an embedded log, which has none. An address of another kind is returned as it is.
     """
     scheme = address.partition(":")[0]
+    if scheme in (SERVERS, "zookeeper"):
+        _check_no_user(address)
     if scheme == SERVERS:
         listed, _, topic = address.removeprefix(f"{SERVERS}://").partition("/")
         if not topic or not address.startswith(f"{SERVERS}://"):
@@ -71,7 +73,7 @@ def split_topic(address: str) -> tuple[str, str]:
         if not topics:
             return address, ""
         if len(topics) > 1:
-            raise BadOption(f"invalid address {redacted(address)!r}: it names two topics; name one")
+            raise BadOption(f"invalid address {redacted_address(address)!r}: it names two topics; name one")
         others = "&".join(each for each in options if not each.startswith("topic="))
         return f"{place}?{others}" if others else place, _topic_in(address, topics[0])
     if scheme == "file":
@@ -80,10 +82,20 @@ def split_topic(address: str) -> tuple[str, str]:
         return (place, _topic_in(address, topic)) if mark else (address, "")
     if scheme == "embedded" and any(name == "topic" for name, _ in parse_qsl(address.partition("?")[2], True)):
         raise BadOption(
-            f"invalid address {redacted(address)!r}: an embedded log has no topics, only a cluster has; leave the "
+            f"invalid address {redacted_address(address)!r}: an embedded log has no topics, only a cluster has; "
+            "leave the "
             "topic out, or run a cluster (polonaise cluster start)"
         )
     return address, ""
+
+
+def _check_no_user(address: str) -> None:
+    """Raise `BadOption` for an at sign: a part of a password would be taken for a host or a topic, and be told."""
+    if "@" in address:
+        raise BadOption(
+            f"invalid address {redacted_address(address)!r}: with an @ it names no HOST:PORT, and no root or topic has "
+            f"one; write {LOG_FORMS}, without a user"
+        )
 
 
 def check_no_topic(topic: str, what: str) -> None:
@@ -103,7 +115,7 @@ def _topic_in(address: str, topic: str) -> str:
     try:
         return check_topic_name(topic)
     except BadOption as error:
-        raise BadOption(f"invalid address {redacted(address)!r}: {error.text}") from None
+        raise BadOption(f"invalid address {redacted_address(address)!r}: {error.text}") from None
 
 
 def absolute_address(address: str) -> str:
@@ -141,19 +153,21 @@ def coordinator_at(host: Host, address: str, tls: TlsIdentity | None = None) -> 
     is that of the whole cluster. Raises `ExtraMissing` without kazoo.
     """
     if split_topic(address)[1]:
-        raise BadOption(f"{redacted(address)!r} names a topic, and this needs the whole cluster: leave the topic out")
+        raise BadOption(
+            f"{redacted_address(address)!r} names a topic, and this needs the whole cluster: leave the topic out"
+        )
     scheme, separator, location = address.partition(":")
     if not separator or not location:
-        raise BadOption(f"invalid coordinator address {redacted(address)!r}: write {_COORDINATORS}")
+        raise BadOption(f"invalid coordinator address {redacted_address(address)!r}: write {_COORDINATORS}")
     if "\0" in location:
         raise BadOption(
-            f"invalid coordinator address {redacted(address)!r}: write {_COORDINATORS}, without a zero byte"
+            f"invalid coordinator address {redacted_address(address)!r}: write {_COORDINATORS}, without a zero byte"
         )
     if scheme == "zookeeper":
         return _in_zookeeper(host, address, tls)
     if scheme == SERVERS:
         raise BadOption(
-            f"{redacted(address)!r} names servers, which clients ask: this needs the coordinator itself, "
+            f"{redacted_address(address)!r} names servers, which clients ask: this needs the coordinator itself, "
             f"{_COORDINATORS} (--coordinator, or POLONAISE_COORDINATOR)"
         )
     if scheme != "file":
@@ -164,7 +178,8 @@ def coordinator_at(host: Host, address: str, tls: TlsIdentity | None = None) -> 
     for directory in (path, parent) if own == COORDINATOR else (path,):
         if holds_embedded(directory):
             raise BadOption(
-                f"{redacted(address)!r} is the coordinator of an embedded log, which is opened by its directory: write "
+                f"{redacted_address(address)!r} is the coordinator of an embedded log, which is opened by its "
+                "directory: write "
                 f"embedded:{redacted(directory)}"
             )
     return coordinator_in(host, path)
@@ -189,14 +204,16 @@ def _in_zookeeper(host: Host, address: str, tls: TlsIdentity | None) -> Coordina
     place, mark, query = address.partition("?")
     if mark and query != "tls=no":
         raise BadOption(
-            f"invalid coordinator address {redacted(address)!r}: its only option is ?tls=no, for a ZooKeeper that has "
+            f"invalid coordinator address {redacted_address(address)!r}: its only option is ?tls=no, for a "
+            "ZooKeeper that has "
             "no TLS"
         )
     hosts, slash, root = place.removeprefix("zookeeper:").removeprefix("//").partition("/")
     names = root.split("/")
     if not address.startswith("zookeeper://") or not hosts or not slash or not all(map(_ROOT_NAME.fullmatch, names)):
         raise BadOption(
-            f"invalid coordinator address {redacted(address)!r}: write zookeeper://HOST:PORT,HOST:PORT/ROOT, with a "
+            f"invalid coordinator address {redacted_address(address)!r}: write "
+            "zookeeper://HOST:PORT,HOST:PORT/ROOT, with a "
             "root of its own for each cluster"
         )
     for each in hosts.split(","):
@@ -216,7 +233,8 @@ def servers_at(address: str) -> tuple[str, ...]:
 
     Raises `BadOption`, which says what is wrong with which of them.
     """
-    shown = repr(redacted(address))
+    _check_no_user(address)
+    shown = repr(redacted_address(address))
     begin = f"{SERVERS}://"
     if not address.startswith(begin):
         raise BadOption(f"invalid address {shown}: {_SERVERS}")
@@ -230,7 +248,7 @@ def servers_at(address: str) -> tuple[str, ...]:
         entry = repr(redacted(each))
         if not each:
             raise BadOption(f"invalid address {shown}: nothing stands beside one of its commas; {_SERVERS}")
-        if any(letter.isspace() for letter in each) or each.startswith("unix:") or {*"?@"} & {*each}:
+        if any(letter.isspace() for letter in each) or each.startswith("unix:") or "?" in each:
             raise BadOption(f"invalid address {shown}: {entry} is no HOST:PORT; {_SERVERS}")
         if ":" not in each.rpartition("]")[2]:
             raise BadOption(f"invalid address {shown}: {entry} has no port; {_SERVERS}")
@@ -276,7 +294,7 @@ def check_storage_addresses(addresses: Iterable[str], option: str) -> None:
         check_storage_address(address)
         if address in seen:
             raise BadOption(
-                f"{option} has the address {redacted(address)} twice: each storage node needs one of its own"
+                f"{option} has the address {redacted_address(address)} twice: each storage node needs one of its own"
             )
         seen.add(address)
 
@@ -296,6 +314,6 @@ def check_storage_address(address: str) -> None:
     parsed = parse_address(address)
     if isinstance(parsed, HostPort) and not parsed.port:
         raise BadOption(
-            f"invalid storage node address {redacted(address)!r}: "
+            f"invalid storage node address {redacted_address(address)!r}: "
             "with port 0 the node would listen at another port after every start; write a fixed port"
         )

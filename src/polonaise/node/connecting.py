@@ -36,7 +36,7 @@ from polonaise.host.certificates import CLIENT
 from polonaise.host.tls import TlsFiles, TlsIdentity, tls_identity
 from polonaise.node.addresses import LOG_FORMS, LOG_SCHEMES, SERVERS, coordinator_at, servers_at, split_topic
 from polonaise.node.location import LogLocation
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted_address
 from polonaise.terms import BodyForm, PartitionId
 
 _TRY_S = 1.0
@@ -154,7 +154,7 @@ async def _waited_for(
         left_s = deadline_s - loop.time()
         if left_s < settings.retry_s_min:
             why = "it did not answer" if trouble is None else str(trouble)
-            raise DeadlineExceeded(f"no log at {redacted(address)} within {wait_s:g} s: {why}") from trouble
+            raise DeadlineExceeded(f"no log at {redacted_address(address)} within {wait_s:g} s: {why}") from trouble
         # Never more than half of the time that is left, so that the last attempt is close to its end.
         await asyncio.sleep(min(backoff.pause_s(random.random()), left_s / 2))
 
@@ -174,7 +174,8 @@ async def _opened(
         location = _cluster(address, settings, tls)
     else:
         raise BadOption(
-            f"{redacted(address)!r} is no address of a log: write embedded:PATH for a log in a directory of its own; "
+            f"{redacted_address(address)!r} is no address of a log: write embedded:PATH for a log in a "
+            "directory of its own; "
             "for a cluster, some of its servers, polonaise://HOST:PORT,…, or its coordinator, file:PATH or "
             "zookeeper://HOST:PORT,…/ROOT"
         )

@@ -59,7 +59,7 @@ from polonaise.node.addresses import (
 )
 from polonaise.node.keptfiles import keep_files
 from polonaise.node.processes import cluster_at, give_store, history_in
-from polonaise.redaction import redacted, redacted_repr
+from polonaise.redaction import has_unescaped_password, redacted, redacted_address, redacted_part, redacted_repr
 from polonaise.server.node import Server
 from polonaise.server.protocol.recovery import quorum
 from polonaise.server.settings import ServerSettings
@@ -124,15 +124,21 @@ def parse_embedded(address: str) -> EmbeddedAddress:
     """Parse an address. Raises `BadOption`, which says what is wrong with it."""
     path, _, query = address.removeprefix(SCHEME).partition("?")
     if not path or "\0" in path:
-        raise BadOption(f"{redacted(address)!r} names no directory: {_USAGE}")
+        raise BadOption(f"{redacted_address(address)!r} names no directory: {_USAGE}")
     options: dict[str, str] = {}
     for option, value in parse_qsl(query, keep_blank_values=True):
         if option not in ("storage", "partitions", "host", "fragments") or option in options:
-            raise BadOption(f"{redacted(address)!r}: unknown or repeated option {option!r}: {_USAGE}")
+            raise BadOption(
+                f"{redacted_address(address)!r}: unknown or repeated option {redacted_part(option, address)!r}: "
+                f"{_USAGE}"
+            )
         options[option] = value
     host = options.get("host", "yes")
     if host not in ("yes", "no"):
-        raise BadOption(f"{redacted(address)!r}: invalid host={host!r}: write host=no to attach only, or host=yes")
+        raise BadOption(
+            f"{redacted_address(address)!r}: invalid host={redacted_part(host, address)!r}: write host=no to "
+            "attach only, or host=yes"
+        )
     return EmbeddedAddress(
         os.path.abspath(path),
         _count(address, options, "storage", STORAGE_MAX),
@@ -148,7 +154,13 @@ def _store_address(address: str, url: str | None) -> str | None:
         return None
     if not url.strip() or any(ord(character) < 32 for character in url):
         raise BadOption(
-            f"{redacted(address)!r}: invalid fragments={redacted(url)!r}: write a directory, or s3://…, gs://…, az://…"
+            f"{redacted_address(address)!r}: invalid fragments={redacted_address(url)!r}: write a directory, or "
+            "s3://…, gs://…, az://…"
+        )
+    if "://" in url and has_unescaped_password(url):
+        raise BadOption(
+            f"{redacted_address(address)!r}: invalid fragments={redacted_address(url)!r}: in a password, @ is written "
+            "%40, / is written %2F and so on, and all of the URL is quoted once more"
         )
     return absolute_store(url)
 
@@ -159,7 +171,10 @@ def _count(address: str, options: dict[str, str], option: str, most: int) -> int
         return None
     # The length first: Python refuses to make a number of thousands of digits.
     if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= most:
-        raise BadOption(f"{redacted(address)!r}: invalid {option}={text}: write a number from 1 to {most}")
+        raise BadOption(
+            f"{redacted_address(address)!r}: invalid {option}={redacted_part(text, address)}: write a number "
+            f"from 1 to {most}"
+        )
     return int(text)
 
 

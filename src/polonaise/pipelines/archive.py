@@ -27,7 +27,7 @@ from polonaise.node.addresses import absolute_store, check_no_topic
 from polonaise.pipelines.joblog import full_address, open_log, tasks_address
 from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.tasks import run_tasks
-from polonaise.redaction import redacted, redacted_repr
+from polonaise.redaction import redacted_address, redacted_repr
 from polonaise.spark import clusters
 from polonaise.spark.options import microseconds
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
@@ -111,7 +111,7 @@ class ArchiveReport:
 
     def fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {
-            "store": redacted(self.store),
+            "store": redacted_address(self.store),
             "partitions": [each.fields() for each in self.partitions],
             "fragments": [{"path": each.fragment.path, "bytes": each.bytes} for each in self.fragments],
         }

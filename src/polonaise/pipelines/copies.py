@@ -14,7 +14,7 @@ from polonaise.fragments.format import batches_in
 from polonaise.fragments.objects import open_bytes
 from polonaise.fragments.protocol.coverage import FragmentRange, Span
 from polonaise.log.batch import Batch
-from polonaise.redaction import redacted, redacted_repr
+from polonaise.redaction import redacted, redacted_address, redacted_repr
 from polonaise.spark import clusters
 from polonaise.storage.files import Files, evidence_in, find
 from polonaise.storage.offline import dump, each_unwaited
@@ -65,7 +65,7 @@ class FragmentCopy(NamedTuple):
 
     @property
     def where(self) -> str:
-        return f"fragments in {redacted(self.url)}"
+        return f"fragments in {redacted_address(self.url)}"
 
     def batches(self, span: Span) -> Iterator[Batch]:
         store = clusters.store_at(self.url)

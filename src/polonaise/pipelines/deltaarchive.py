@@ -17,7 +17,7 @@ from polonaise.errors import ExtraMissing, StoreUnavailable
 from polonaise.fragments.arrow import SCHEMA
 from polonaise.fragments.protocol.coverage import Span
 from polonaise.fragments.protocol.names import FragmentName
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted, redacted_address
 from polonaise.terms import PartitionId
 
 if find_spec("deltalake") is None:
@@ -64,9 +64,9 @@ def register(url: str, fragments: Mapping[FragmentName, int]) -> Registered:
             table.update_incremental()
             return Registered(table.version(), len(new), overlapping)
     except (DeltaError, OSError) as error:
-        raise StoreUnavailable(f"the Delta table in {redacted(url)}: {redacted(error)}") from error
+        raise StoreUnavailable(f"the Delta table in {redacted_address(url)}: {redacted(error)}") from error
     raise StoreUnavailable(
-        f"the Delta table in {redacted(url)} was changed by other writers at every attempt: run this again"
+        f"the Delta table in {redacted_address(url)} was changed by other writers at every attempt: run this again"
     )
 
 

@@ -11,7 +11,7 @@ from polonaise.client.settings import ClientSettings
 from polonaise.errors import BadOption, NotInitialized
 from polonaise.node.addresses import LOG_FORMS, LOG_SCHEMES, absolute_address
 from polonaise.node.embedded import SCHEME, is_there
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted_address
 
 
 def full_address(address: str) -> str:
@@ -20,7 +20,7 @@ def full_address(address: str) -> str:
     Raises `BadOption` for an invalid address, `NotInitialized` if there is no embedded log: a job does not make one.
     """
     scheme, colon, rest = address.partition(":")
-    shown = redacted(address)
+    shown = redacted_address(address)
     if not colon or not rest or scheme not in LOG_SCHEMES:
         raise BadOption(f"{shown!r} is no address of a log: write {LOG_FORMS}")
     if address.startswith(SCHEME) and not is_there(address):

@@ -28,7 +28,7 @@ from polonaise.pipelines.copies import FragmentCopy, PartitionCopy, ServedCopy, 
 from polonaise.pipelines.joblog import full_address, open_log, tasks_address
 from polonaise.pipelines.progress import JobProgress, Silence
 from polonaise.pipelines.tasks import run_tasks
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted, redacted_address
 from polonaise.spark import clusters
 from polonaise.storage.files import find
 from polonaise.terms import PartitionId, TransactionId
@@ -138,7 +138,9 @@ def audit_log(
                 "partition's directory in it"
             )
     if url is not None and not clusters.wait(lambda: partitions_in(clusters.store_at(url))):
-        raise BadOption(f"{redacted(url)} holds no fragments: correct its address, or archive the log there first")
+        raise BadOption(
+            f"{redacted_address(url)} holds no fragments: correct its address, or archive the log there first"
+        )
     with open_log(full) as log:
         check_no_topic(log.topic, "an audit")
         numbers = partitions_named(partitions, log.partition_count, log.topic)

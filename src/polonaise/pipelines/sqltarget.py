@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
-from sqlalchemy.engine import make_url
 
 from polonaise.errors import ViewUnfit
 from polonaise.pipelines.declarations import TableView
@@ -29,6 +28,7 @@ from polonaise.pipelines.sqllimits import limits_of
 from polonaise.pipelines.targetlimits import Limit
 from polonaise.pipelines.targets import TableState, Target
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+from polonaise.views.dialects import database_url
 from polonaise.views.letters import LETTERS, REFUSED
 from polonaise.views.tables import Chunks, Field, MarkedTable, Shape, key_room, snapshot
 
@@ -62,7 +62,7 @@ class SqlTarget(Target):
     def limits(self, schema: StructType) -> Sequence[Limit]:
         if self._is_others:
             return ()
-        kind = make_url(self._url).get_backend_name()
+        kind = database_url(self._url).get_backend_name()
         sums = [name for name, how in self._view.merge.items() if how == "sum"]
         return limits_of(kind, schema, self._view.key, sums, key_room(self._shape(schema), kind))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from polonaise.errors import BadOption, NotFound
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.targets import Target
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted_address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,10 +57,10 @@ def check_target(text: str, *, there: bool) -> None:
 
         check_file(text, there=there)
     elif there and "://" not in text and not Path(text.removeprefix(kind)).is_dir():
-        raise NotFound(f"no directory {redacted(text.removeprefix(kind))}: correct the path of the table")
+        raise NotFound(f"no directory {redacted_address(text.removeprefix(kind))}: correct the path of the table")
 
 
 def _check_url(text: str) -> None:
     if "://" not in text:
-        shown = redacted(text)
+        shown = redacted_address(text)
         raise BadOption(f"no table at {shown!r}: write parquet:DIRECTORY, delta:DIRECTORY, or a database's URL")

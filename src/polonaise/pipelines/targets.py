@@ -20,7 +20,7 @@ from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.definitions import Definition, definition_of
 from polonaise.pipelines.source import Marks
 from polonaise.pipelines.targetlimits import Limit
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted_address
 from polonaise.terms import PartitionId, TransactionId
 
 if TYPE_CHECKING:
@@ -147,7 +147,8 @@ class DirectoryTarget(Target):
     def __init__(self, spark: SparkSession, directory: str, view: TableView, cluster: str) -> None:
         if not directory or "://" in directory:
             raise BadOption(
-                f"{self.kind}:{redacted(directory)}: name a directory of a file system that all of Spark reaches"
+                f"{self.kind}:{redacted_address(directory)}: name a directory of a file system that all of "
+                "Spark reaches"
             )
         super().__init__(spark, view, cluster)
         self._directory = Path(directory).absolute()

@@ -20,7 +20,7 @@ from polonaise.errors import NotInitialized
 from polonaise.fragments.store import Listed, ObstoreStore, open_store
 from polonaise.host.tls import TlsFiles
 from polonaise.node.embedded import SCHEME, is_there
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted_address
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ def log_at(address: str, tls: TlsFiles | None = None) -> Log:
         # A connection that has failed stays failed: the next task gets a new one.
         if log is None or log.failure is not None:
             if address.startswith(SCHEME) and not is_there(address):
-                shown = redacted(address)
+                shown = redacted_address(address)
                 raise NotInitialized(f"there is no log at {shown}: correct the path; polonaise.connect makes a log")
             log = polonaise.blocking.connect(address, settings=ClientSettings(name="spark"), tls=tls)
             _logs[address, tls] = log

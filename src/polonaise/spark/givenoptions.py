@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import Final, TypeVar
 
 from polonaise.errors import BadOption
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted, redacted_address
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class GivenOptions:
         try:
             return parse(text)
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-            raise BadOption(f"{name}={redacted(text)!r}: {redacted(error)}") from None
+            raise BadOption(f"{name}={redacted_address(text)!r}: {redacted(error)}") from None
 
     def with_prefix(self, prefix: str) -> dict[str, str]:
         """Return the options whose names begin with this, under the rest of their names in lower case."""
@@ -68,7 +68,8 @@ class GivenOptions:
 def _check_foreign(key: str, value: str, by_name: Mapping[str, str]) -> None:
     if key == "path" and value:
         raise BadOption(
-            f"a log has no path {redacted(value)!r}: name it with .option('cluster', 'embedded:PATH'), then .load()"
+            f"a log has no path {redacted_address(value)!r}: name it with .option('cluster', 'embedded:PATH'), "
+            "then .load()"
         )
     if key in _TABLES:
         raise BadOption(

@@ -28,7 +28,7 @@ from polonaise.node.addresses import (
     split_topic,
     with_topic,
 )
-from polonaise.redaction import redacted, redacted_repr
+from polonaise.redaction import redacted_address, redacted_repr
 from polonaise.spark.givenoptions import GivenOptions
 from polonaise.spark.protocol.ddl import checked_columns
 from polonaise.terms import PartitionId, TransactionId
@@ -255,9 +255,11 @@ def _where(texts: GivenOptions, forms: str) -> tuple[str, str | None]:
         raise BadOption(f"no option cluster: name the log, .option('cluster', …), as {forms}")
     scheme, colon, rest = cluster.partition(":")
     if not colon or not rest or scheme not in (*LOG_SCHEMES, "fragments", "storage"):
-        raise BadOption(f"cluster={redacted(cluster)!r}: write {forms}")
+        raise BadOption(f"cluster={redacted_address(cluster)!r}: write {forms}")
     if scheme == "storage" and "://" in rest:
-        raise BadOption(f"cluster={redacted(cluster)!r}: write storage:PATH, a directory on the machine of the tasks")
+        raise BadOption(
+            f"cluster={redacted_address(cluster)!r}: write storage:PATH, a directory on the machine of the tasks"
+        )
     fragments = texts.text("fragments")
     topic = _topic(texts, cluster, fragments)
     if scheme == "fragments":
@@ -280,7 +282,8 @@ def _topic(texts: GivenOptions, cluster: str, fragments: str | None) -> str:
         check_topic_name(option)
         if cluster.partition(":")[0] not in ("file", "zookeeper", SERVERS):
             raise BadOption(
-                f"topic={option!r}: cluster={redacted(cluster)!r} has no topics that could be read by name: name the "
+                f"topic={option!r}: cluster={redacted_address(cluster)!r} has no topics that could be read by "
+                "name: name the "
                 "cluster, polonaise://HOST:PORT,…, zookeeper://…/ROOT or file:PATH, or leave the topic out"
             )
         if named and named != option:

@@ -32,7 +32,7 @@ from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName, partition_prefix
 from polonaise.fragments.store import ObstoreStore
 from polonaise.fragments.topicrecord import recorded_topics
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted, redacted_address
 from polonaise.spark import clusters, fragmentfiles
 from polonaise.spark.continuation import Continuation, LogBatch, check_replica
 from polonaise.spark.fragmentfiles import footer_from, footer_kept
@@ -83,7 +83,8 @@ class QueryHistory:
         if url is not None and "://" not in url and not Path(url).is_dir():
             raise self._away(
                 NotFound(
-                    f"no directory {redacted(url)}: mount what belongs there, or correct the address of the fragments"
+                    f"no directory {redacted_address(url)}: mount what belongs there, or correct the address of "
+                    "the fragments"
                 )
             )
         return None if url is None else clusters.store_at(url)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from polonaise.errors import BadOption, ExtraMissing, SparkFailed
 from polonaise.host.environment import variables
 from polonaise.host.tls import VARIABLES
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted_address
 from polonaise.spark.java import find_java
 from polonaise.spark.source import PolonaiseSource
 
@@ -114,7 +114,7 @@ def _launched(master: str | None, name: str, given: Mapping[str, str]) -> SparkS
     else:
         address = master or given.get("spark.master", DEFAULT_MASTER)
         if not _MASTER.fullmatch(address):
-            shown = redacted(address)
+            shown = redacted_address(address)
             raise SparkFailed(
                 f"Spark knows no master {shown!r}: write local[*], spark://HOST:PORT, yarn, k8s://…, or sc://HOST:PORT"
             )

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Final, cast
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, ProgrammingError
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from polonaise.errors import BadOption, Forked, NotFound, ViewUnavailable, ViewUnfit
 from polonaise.redaction import redacted
 from polonaise.views.databaseerrors import database_errors, first_line, not_refused, translated
-from polonaise.views.dialects import MARIADB, SQLITE, engine_of, read_whole_floats, set_up, unchain
+from polonaise.views.dialects import MARIADB, SQLITE, database_url, engine_of, read_whole_floats, set_up, unchain
 from polonaise.views.sqlitefile import SqliteFile
 from polonaise.views.writerconnection import WriterConnection, note_errors
 
@@ -186,23 +186,29 @@ class Database:
         """
         self.check_process()
         try:
-            while True:
-                if self._file is not None:
-                    self._file.check_there()
-                db = self.engine.connect()
-                if self._file is None or self._file.opened(db):
-                    return db
-                db.invalidate()  # the pool has had it open since before the file was replaced
-                db.close()
-        except (ProgrammingError, TypeError, ValueError, OSError) as error:
+            return self._connection()
+        except (ProgrammingError, TypeError, ValueError, OSError, AttributeError, LookupError) as error:
             # The driver's own for an option that it does not know, or a file that it can't read; none of the network's.
-            reason = getattr(error, "orig", error)
-            raise BadOption(
-                f"can't connect to {redacted(self.engine.url)}: {redacted(reason)}; correct the options of the URL, "
-                "and the files that they name"
-            ) from error
+            reason = redacted(getattr(error, "orig", error))
+            # What can't be encoded is kept by the error: it may be the password.
+            cause = None if isinstance(error, UnicodeError) else error
         except database_errors() as error:
             raise self._not_connected(error, "connect to") from error
+        # Outside of the block, or the error would be kept as the context.
+        raise BadOption(
+            f"can't connect to {redacted(self.engine.url)}: {reason}; correct the options of the URL, "
+            "and the files that they name"
+        ) from cause
+
+    def _connection(self) -> Connection:
+        while True:
+            if self._file is not None:
+                self._file.check_there()
+            db = self.engine.connect()
+            if self._file is None or self._file.opened(db):
+                return db
+            db.invalidate()  # the pool has had it open since before the file was replaced
+            db.close()
 
     def is_elsewhere(self, writer: WriterConnection) -> bool:
         """Return whether the file that the writer has open was removed or replaced, which SQLite does not tell."""
@@ -237,12 +243,7 @@ def check_file(url: URL | str, *, there: bool) -> None:
     With `there` the file must exist (else `NotFound`): it is only to be read, and connecting would make an empty one.
     Raises `ViewUnfit` for another kind of file, and `BadOption` for an invalid URL.
     """
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError) as error:
-        raise BadOption(
-            f"no engine for SQL: {redacted(error)}; write the database's URL, for example sqlite:///PATH"
-        ) from error
+    parsed = database_url(url)
     file = parsed.database
     if parsed.get_backend_name() != SQLITE or not file or file.startswith((":", "file:")):
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from polonaise.errors import BadOption
-from polonaise.redaction import redacted
+from polonaise.redaction import HIDDEN, redacted, redacted_address
 
 SQLITE: Final = "sqlite"
 POSTGRESQL: Final = "postgresql"
@@ -32,6 +33,10 @@ _MODES_WANTED: Final = ("STRICT_ALL_TABLES", "NO_ENGINE_SUBSTITUTION", "NO_AUTO_
 the next number where a column is numbered."""
 _MODES_UNWANTED: Final = ("EMPTY_STRING_IS_NULL", "NO_BACKSLASH_ESCAPES")
 """SQL modes of MariaDB that make another value of the one that was given."""
+_BEGIN: Final = re.compile(r"(?:[\w+.\-]+://)?[^:]*:?")
+"""What of a URL stands before a password."""
+_PASSWORD: Final = re.compile(r"\A[\w+]+://[^:/]*:[^@]*@")
+"""A URL up to the end of what SQLAlchemy takes for its password. A user may have an at sign in it."""
 _ALL_ROWS: Final = 2**64 - 1
 DIGITS: Final = ("extra_float_digits", "1")
 """The setting with which PostgreSQL sends floating-point numbers with all their digits."""
@@ -47,17 +52,16 @@ def engine_of(engine: Engine | URL | str, *, utc: bool) -> Engine:
         return engine
     if hasattr(engine, "sync_engine"):
         raise BadOption("an AsyncEngine can't be used: give an Engine, from create_engine, or a URL")
+    parsed = database_url(engine)
     try:
-        parsed = make_url(engine)
-        if parsed.password is not None and "@" in f"{parsed.host} {parsed.database}":
-            # Or the rest of the password would be taken for a host, looked up by name, and told.
-            raise BadOption(f"invalid URL {redacted(engine)}: in a password, @ is written %40 and / is written %2F")
         dialect = parsed.get_dialect()
         _check(parsed.get_backend_name(), dialect.driver)
+        if parsed.get_backend_name() in MARIADB:
+            _check_charset(parsed, dialect.import_dbapi())
         made = create_engine(parsed, pool_pre_ping=True)
     except NoSuchModuleError as error:
         raise BadOption(
-            f"no SQL dialect for {redacted(engine)}: {error}; begin the URL with postgresql+psycopg://, "
+            f"no SQL dialect for {_shown(engine)}: {error}; begin the URL with postgresql+psycopg://, "
             "mariadb+pymysql:// or sqlite:///"
         ) from error
     except (ArgumentError, ImportError, ValueError) as error:
@@ -66,6 +70,51 @@ def engine_of(engine: Engine | URL | str, *, utc: bool) -> Engine:
         ) from error
     event.listen(made, "connect", lambda driver, _: set_up(made.dialect, driver, utc=utc))
     return made
+
+
+def database_url(url: URL | str) -> URL:
+    """Return a database's URL, parsed. Raises `BadOption`, without what SQLAlchemy says of one that it can't parse.
+
+    SQLAlchemy ends a password at its first at sign, takes its rest for a host, a port, a database or options, and
+    names what is wrong with that.
+    """
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        parsed = None
+    if parsed is None:  # outside of the block, or SQLAlchemy's error would be kept as the context
+        raise BadOption(
+            f"invalid URL {_begin_of(url)}: write KIND://USER:PASSWORD@HOST:PORT/DATABASE, or sqlite:///PATH; "
+            "the port is a number, and in a password, @ is written %40 and / is written %2F"
+        )
+    # Or the rest of the password would be looked up by name, and told. Of a URL in parts the options are meant so.
+    behind = _PASSWORD.sub("", url) if isinstance(url, str) else f"{parsed.host} {parsed.database}"
+    if parsed.password is not None and "@" in behind:
+        raise BadOption(
+            f"invalid URL {_shown(url)}: in a password, @ is written %40 and / is written %2F, "
+            "and so is an @ behind the host"
+        )
+    return parsed
+
+
+def _check_charset(url: URL, pymysql: Any) -> None:
+    """Raise `BadOption` for a charset that pymysql does not know, and would fail on with an error of its own code."""
+    name = url.query.get("charset")
+    if isinstance(name, str) and pymysql.charset.charset_by_name(name) is None:
+        raise BadOption(
+            f"unknown charset {redacted(name)!r} in {redacted(url)}: write charset=utf8mb4, or leave the charset out"
+        )
+
+
+def _shown(url: URL | str) -> str:
+    return redacted_address(url) if isinstance(url, str) else redacted(url)
+
+
+def _begin_of(url: object) -> str:
+    """Return the scheme and the user of a URL that can't be parsed: the rest may be a password without its end."""
+    begin = _BEGIN.match(str(url))
+    assert begin is not None  # all of it may be missing
+    return redacted(begin[0]) + (HIDDEN if begin.end() < len(str(url)) else "")
 
 
 def check_dialect(dialect: Dialect) -> None:
