@@ -225,6 +225,36 @@ async def test_certificates_are_replaced_under_load_and_an_old_ca_is_taken_out(o
         await wait_until(lambda: cluster.server is not None and "is not of a CA" in cluster.server.log)
 
 
+async def test_another_server_takes_over_from_one_whose_certificate_has_expired(tmp_path: Path) -> None:
+    files = Authority(tmp_path / "tls")
+    client = files.client()
+    with Separate(tmp_path / "cluster", files, storage=1) as cluster:
+        first = cluster.server
+        assert first is not None
+        other = options_of(files.issue("other", SERVER))
+        second = cluster._node("server 2", [*first._arguments, *other], "")
+        second.start()
+        try:
+            async with polonaise.connect(cluster.coordinator, tls=client) as log:
+                await log.append(b"before", partition=0)
+                files.issue("server", SERVER, days=8 / 86_400, renew=True)
+
+                async def taken_over() -> bool:
+                    async with polonaise.connect(f"polonaise://{second.address}", tls=client) as new:
+                        with contextlib.suppress(PolonaiseError):
+                            await new.append(b"after", partition=0)
+                            return "has expired on " in first.log
+                    return False
+
+                await wait_until(taken_over, "new clients append, without the server that they can't connect to")
+                await log.append(b"the client of before goes on, too", partition=0)
+            assert "gives up 1 partition that it can't serve: 0" in first.log
+            assert first.log.count("expires on ") == 1, "the warning before that"
+            files.issue("server", SERVER, renew=True)
+        finally:
+            second.stop()
+
+
 async def test_a_client_that_runs_waits_for_a_certificate_to_be_mended(tmp_path: Path) -> None:
     ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
     good, bad = options_of(ours.node()), options_of(theirs.node())

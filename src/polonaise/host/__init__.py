@@ -210,6 +210,14 @@ def certificate_expires_s(network: Network) -> float | None:
     return expires_s
 
 
+def certificate_expired(network: Network, wall_us: int) -> str:
+    """Return that this side's certificate has expired, so that nobody connects to it any more; empty if it has not."""
+    expires_s = certificate_expires_s(network)
+    if expires_s is None or expires_s > wall_us / 1e6:
+        return ""
+    return network_trouble(network) or "the certificate has expired"
+
+
 def plain_network(network: Network) -> Network:
     """Return the network without TLS, for peers such as probes that have no certificate; itself if it has no TLS."""
     plain: Network = getattr(network, "plain", network)

@@ -29,7 +29,7 @@ class Reason(enum.StrEnum):
     UNREACHABLE = "unreachable"
     """Nobody can connect to the node, because what it listens at was taken away."""
     TLS = "tls"
-    """A file of TLS can't be used, or expires soon."""
+    """A file of TLS can't be used, or expires soon, or has expired."""
     CLOCK = "clock"
     """A clock is off."""
     TIMES_STAND_STILL = "times_stand_still"

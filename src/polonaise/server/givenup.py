@@ -45,10 +45,10 @@ class GivenUpPartitions:
         """The partitions that another server serves, as far as was seen at the last look."""
         self._looking: asyncio.Task[None] | None = None
 
-    def note(self, given_up: frozenset[PartitionId], not_owning: str, own: ServerId) -> None:
-        """Note, once a second, which partitions are given up. `not_owning`: why the server owns nothing, if it does."""
+    def note(self, given_up: frozenset[PartitionId], unfit: str, own: ServerId) -> None:
+        """Note, once a second, which partitions are given up. `unfit`: why the server can serve none at all, if so."""
         why, now_s = self._why, self._host.clock.monotonic_s()
-        self._why = {partition: why.get(partition, not_owning) for partition in given_up}
+        self._why = {partition: why.get(partition, unfit) for partition in given_up}
         for partition in given_up & self._served.keys():
             owner = self._served[partition].owner
             if owner.stopped is None and (why_not := owner.readiness.trouble(now_s) or owner.readiness.waits_for):

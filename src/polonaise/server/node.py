@@ -24,7 +24,7 @@ from polonaise.errors import (
     fresh,
 )
 from polonaise.histogram import Histogram
-from polonaise.host import Host, Listener, network_trouble, unreachable
+from polonaise.host import Host, Listener, certificate_expired, network_trouble, unreachable
 from polonaise.link.budget import Budget
 from polonaise.link.connection import ANY_CLUSTER, Connection, hello
 from polonaise.patience import SyncPatience
@@ -135,10 +135,12 @@ class Server:
         """The partitions that this server has given up, and tells the others."""
         self._unable: frozenset[PartitionId] = frozenset()
         """The partitions that this server tells the others that it is unable to serve: those that it has given up, and
-        while its fragment store is away those that it could not begin to serve."""
+        while its fragment store is away or its certificate has expired, those that it could not begin to serve."""
         self._owned: frozenset[PartitionId] = frozenset()
         """The partitions that the assignment gave this server that it followed last."""
         self._looked_s = 0.0
+        self._expired = ""
+        """That this server's certificate had expired at the last look; empty if it had not, and without one."""
         self._telling: asyncio.Task[None] | None = None
         self._ticks = Ticks()
         self._changes = ReadinessChanges()
@@ -492,6 +494,7 @@ class Server:
         if now_s - self._looked_s < _LOOK_S:
             return
         self._looked_s = now_s
+        self._expired = certificate_expired(self._host.network, self._host.clock.wall_us())
         if self._struggles_at != self._changes.count:
             self._struggles_at = self._changes.count
             fare = ((partition, served.struggle) for partition, served in self.partitions.items())
@@ -500,11 +503,11 @@ class Server:
             now_s,
             self.partitions,
             self._struggles,
-            Struggle(bool(self.not_owning), self._membership.stretch),
+            Struggle(bool(self.not_owning or self._expired), self._membership.stretch),
             self._owned,
             connected=self._most_storage_connected,
         )
-        self._given_up_told.note(given_up, self.not_owning, self.id)
+        self._given_up_told.note(given_up, self.not_owning or self._expired, self.id)
         unable = given_up | self._not_to_be_started
         if (given_up, unable) == (self.given_up, self._unable):
             self._trouble.not_needed(_GIVING_UP)  # there is nothing to be told any more
@@ -513,14 +516,18 @@ class Server:
 
     @property
     def _not_to_be_started(self) -> frozenset[PartitionId]:
-        """The partitions that this server could not begin to serve now, because its fragment store is away.
+        """The partitions that this server could not begin to serve now: its certificate has expired, so that no client
+        connects to it, or its fragment store is away.
 
-        Not those of which it has had a session: it needs no store for the next one.
+        Not those that it owns, and gives up after a grace if its certificate has expired; nor without the store those
+        of which it has had a session: it needs no store for the next one.
         """
-        if not self.store_trouble:
-            return frozenset()
-        begun = (each for each, served in self.partitions.items() if served.owner.counts["sessions"])
-        return frozenset(range(self._description.total)).difference(begun)
+        able = set(range(self._description.total))
+        if self._expired:
+            able &= self._owned
+        if self.store_trouble:
+            able &= {each for each, served in self.partitions.items() if served.owner.counts["sessions"]}
+        return frozenset(range(self._description.total)).difference(able)
 
     @property
     def _fragments_missing(self) -> dict[str, str]:

@@ -142,3 +142,22 @@ def test_a_server_that_was_stopped_twice_was_stopped_both_times() -> None:
         assert server.fares(1, FAILS, WELL, every_s=30.0) == set()
         assert server.fares(1, FAILS, WELL) == set()
     assert server.fares(2, FAILS, WELL) == {0}
+
+
+def test_a_server_that_can_serve_nothing_gives_up_also_what_it_is_given_meanwhile() -> None:
+    """Where no server is able, each goes on being given what a dead one owned."""
+    giving_up, now_s = GivingUp(6.0), 100.0
+
+    def look(seconds: int, owned: set[PartitionId], server: Struggle) -> set[PartitionId]:
+        nonlocal now_s
+        found: frozenset[PartitionId] = frozenset()
+        for _ in range(seconds):
+            now_s += 1.0
+            found = giving_up.look(now_s, owned, {}, server, owned, connected=True)
+        return {*found}
+
+    assert look(6, {0}, FAILS) == set(), "a grace first"
+    assert look(2, {0}, FAILS) == {0}
+    assert look(1, {0, 1}, FAILS) == {0, 1}
+    assert look(1, {1}, FAILS) == {0, 1}, "what others took over does not come back"
+    assert look(20, {1}, WELL) == set(), "it is able again"

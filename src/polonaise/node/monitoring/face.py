@@ -10,7 +10,15 @@ from typing import Any, Final, Protocol
 
 from polonaise.errors import BadOption, PolonaiseError
 from polonaise.histogram import Histogram
-from polonaise.host import Clock, DiskSpace, Host, Network, certificate_expires_s, network_trouble, unreachable
+from polonaise.host import (
+    Clock,
+    DiskSpace,
+    Host,
+    Network,
+    certificate_expired,
+    certificate_expires_s,
+    unreachable,
+)
 from polonaise.node.condition import (
     HealthStatus,
     conditions_in,
@@ -232,10 +240,7 @@ class HttpFace:
         """Return why nobody connects to the node: its certificate has expired, or its socket is gone. Else empty."""
         if self._network is None:
             return ""
-        expires_s = certificate_expires_s(self._network)
-        if expires_s is None or expires_s > self._clock.wall_us() / 1e6:
-            return unreachable(self._network)
-        return network_trouble(self._network) or "the certificate has expired"
+        return certificate_expired(self._network, self._clock.wall_us()) or unreachable(self._network)
 
     async def _metrics(self, asked: HttpRequest) -> HttpAnswer:
         try:

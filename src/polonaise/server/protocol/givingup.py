@@ -1,8 +1,8 @@
 """The partitions that a server gives up, because it can't serve them although others may: pure, without a clock.
 
-A server that is cut off from the storage nodes alone, or loses many packets, goes on as a member of the cluster. Nobody
-but itself can notice. So it tells the others, in its registration, which partitions it is unable to serve, and
-`server.assignment` gives these to able ones.
+A server that is cut off from the storage nodes alone, or loses many packets, goes on as a member of the cluster; so
+does one whose certificate has expired, to which no client connects. Nobody but itself can notice. So it tells the
+others, in its registration, which partitions it is unable to serve, and `server.assignment` gives these to able ones.
 
 * **A grace first.** Time without a session counts, and half of the time with one counts against it; each session that a
   fault has ended counts as `_FAULT_S` seconds besides. A short fault, or one of a storage node, moves nothing.
@@ -93,7 +93,7 @@ class GivingUp:
         """Whether the last look came so late that the server may have been stopped."""
         self._server = _Hardship(grace_s)
         self._lost: frozenset[PartitionId] = frozenset()
-        """What the server owned when it was given up as a whole."""
+        """What the server has owned since it was given up as a whole, as long as it fails."""
         self._partitions: dict[PartitionId, _Hardship] = {}
 
     def look(
@@ -109,7 +109,8 @@ class GivingUp:
         """Return the partitions that are given up now.
 
         `partitions` are those that the server serves, and `struggles` has those of them that fail, or have failed.
-        `server` says whether it may own anything at all, and `owned` are the partitions that the assignment gives it.
+        `server` says whether it can serve anything at all: not while it may own nothing, nor once its certificate has
+        expired. `owned` are the partitions that the assignment gives it.
         While too few storage nodes are connected for any session (`connected`), nothing is taken back that the server
         does not serve.
         """
@@ -119,8 +120,8 @@ class GivingUp:
         stopped = self._late and not was_late
         was_given_up = self._server.until_s is not None
         self._server.look(server, step_s, now_s, stopped=stopped)
-        if not was_given_up and self._server.until_s is not None:
-            self._lost = frozenset(owned)
+        if self._server.until_s is not None and (server.fails or not was_given_up):
+            self._lost |= frozenset(owned)  # also what it is given later, while no server was able
         for partition in struggles:
             if partition not in self._partitions:
                 self._partitions[partition] = _Hardship(self._grace_s)
