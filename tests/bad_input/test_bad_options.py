@@ -69,6 +69,15 @@ def test_an_invalid_address_of_a_coordinator(shell: Shell, address: str, naming:
     shell.refuses("server", "run", "--coordinator", address, "--storage", STORAGE, code="bad_option", naming=naming)
 
 
+@pytest.mark.parametrize("name", ["", "a/b", "x" * 101, "ü"])
+def test_a_group_that_can_t_be_is_neither_reset_nor_described(shell: Shell, name: str) -> None:
+    shell.cluster()
+    naming = "a group's name has 1 to 100 letters"
+    shell.refuses("group", "reset", name, "memory:log", "--to", "end", "--new", code="bad_option", naming=naming)
+    shell.refuses("group", "describe", name, "memory:log", code="bad_option", naming=naming)
+    assert shell.run("log", "registers", "memory:log").rows == []
+
+
 @pytest.mark.parametrize("listen", ["0.0.0.0:7000", "[::]:7000", "0:0", "[0:0:0:0:0:0:0:0]:0", "[::ffff:0.0.0.0]:7000"])
 def test_a_server_at_an_address_that_nobody_can_connect_to(shell: Shell, tmp_path: Path, listen: str) -> None:
     naming = "Give the address under which they reach it"

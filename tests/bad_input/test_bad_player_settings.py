@@ -231,6 +231,20 @@ def test_settings_that_are_right_are_only_checked(shell: Shell, tmp_path: Path) 
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["x" * 201, "\udcff"])
+def test_a_name_that_no_player_can_have_is_refused_with_the_settings(shell: Shell, tmp_path: Path, name: str) -> None:
+    (tmp_path / "shoptargets.py").write_text(SHOP)
+    config = tmp_path / "player.toml"
+    config.write_text(
+        f'[player]\nlog = "file:{tmp_path}/none"\nroute = "shoptargets:route"\npython_path = ["{tmp_path}"]\n'
+        f'[targets.a]\nfile = "{tmp_path}/a.jsonl"\n'
+    )
+    said = shell.run("player", "start", "--check", "--name", name, "--config", config)
+    assert said.status == ExitStatus.SETTINGS
+    assert "player.name: the name '" in said.errors
+    assert "1 to 200 characters" in said.errors
+
+
 def test_targets_are_shown_with_the_other_settings_and_without_their_secrets(shell: Shell, tmp_path: Path) -> None:
     config = tmp_path / "player.toml"
     config.write_text(WHOLE + "[targets.b]\nsql = 'postgresql://me:hush@host/db'\napply = 'a:B'\n")

@@ -690,6 +690,7 @@ async def _coroutine(tx: Transaction) -> Mapping[str, bytes]:
         ({"route": _coroutine}, "a plain function that takes a transaction"),
         ({"name": ""}, "a text of 1 to 200 characters"),
         ({"name": 5}, "a text of 1 to 200 characters"),
+        ({"name": "\ud800"}, "that UTF-8 can encode"),
         ({"targets": {"a" * 201: ListTarget}}, "a text of 1 to 200 characters"),
         ({"partitions": []}, "name those to deliver, or leave it out for all"),
         ({"partitions": [0, "x"]}, "the log has partitions 0 to 0"),

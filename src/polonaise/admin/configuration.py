@@ -22,7 +22,7 @@ from polonaise.host.files import with_own_errors
 from polonaise.link.connection import LinkSettings
 from polonaise.node.addresses import check_storage_name, split_topic, with_topic
 from polonaise.node.playerplan import PlayerPlan, TargetPlan
-from polonaise.player.protocol.entries import TargetName
+from polonaise.player.protocol.entries import TargetName, checked_name
 from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.redaction import redacted
 from polonaise.server.settings import ServerSettings
@@ -139,6 +139,10 @@ class GivenSettings:
     def player_plan(self) -> PlayerPlan:
         """Return what a player is to do. Raises `BadOption` if something is missing, or contradicts something else."""
         name, log, route = (self.required(each, "player") for each in ("name", "log", "route"))
+        try:
+            checked_name(name)
+        except BadOption as error:
+            raise BadOption(f"player.name: {error.text}") from None
         if not self.targets:
             raise BadOption(
                 "there is no target: write [targets.NAME], and below that its address, sql or file, in the file that "

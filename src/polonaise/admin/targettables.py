@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from polonaise.errors import BadOption
 from polonaise.node.playerplan import TargetPlan
-from polonaise.player.protocol.entries import TargetName
+from polonaise.player.protocol.entries import NAME_CHARACTERS_MAX, TargetName
 from polonaise.player.remotetargets import remote_place
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
@@ -25,7 +25,6 @@ MEANINGS: Final = {
     "start_after": "Ids after which a new target begins, by partition.",
 }
 """What is told of a target, by the names of its settings, in one line each for `config show`."""
-_NAME_CHARACTERS_MAX: Final = 200
 _PLACES: Final = ("address", "sql", "sql_variable", "file")
 """The keys of which a target has exactly one."""
 _TEXTS: Final = (*_PLACES, "apply", "decode")
@@ -46,8 +45,8 @@ def targets_in(
     for name, given in table.items():
         where = f"{origin}: targets.{name}"
         wrong: list[str] = []
-        if not 0 < len(name) <= _NAME_CHARACTERS_MAX:
-            wrong.append(f"a name has 1 to {_NAME_CHARACTERS_MAX} characters")
+        if not 0 < len(name) <= NAME_CHARACTERS_MAX:
+            wrong.append(f"a name has 1 to {NAME_CHARACTERS_MAX} characters")
         if not isinstance(given, dict):
             wrong.append(f"write [targets.{name}], and where it is below that")
         else:

@@ -8,7 +8,14 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from polonaise.client.log import Log
-from polonaise.client.protocol.groupleases import GROUP_LEASES, ToldGroup, ToldWorker, lease_prefix, told_groups
+from polonaise.client.protocol.groupleases import (
+    GROUP_LEASES,
+    ToldGroup,
+    ToldWorker,
+    checked_group_name,
+    lease_prefix,
+    told_groups,
+)
 from polonaise.client.workergroup import COORDINATING
 from polonaise.client.workerprogress import parse_kept, register_of, replace_kept
 from polonaise.errors import BadOption, DeadlineExceeded, PolonaiseError
@@ -80,6 +87,7 @@ async def list_groups(log: Log, timeout_s: float) -> list[ListedGroup]:
 
 async def describe_group(log: Log, name: str, timeout_s: float) -> DescribedGroup:
     """Return what a group is doing. Raises `BadOption` if there is nothing of a group of that name."""
+    checked_group_name(name)
     group = (await _groups(log, lease_prefix(name), timeout_s)).get(name, ToldGroup())
     numbers = range(log.partition_count)
     found = await asyncio.gather(*(_worked(log, name, partition, group, timeout_s) for partition in numbers))
@@ -128,9 +136,10 @@ async def reset_group(
     """Have a group of handlers go on behind id `to` in these partitions, or behind the log's end (None).
 
     Workers that are there are fenced, and begin anew from there. Returns the new positions. Raises `BadOption` for a
-    group with a view, whose database has the position, for ids beyond the log, and, unless it is to be a `new` one, for
-    a name that is no group's: it may be misspelt.
+    group with a view, whose database has the position, for ids beyond the log, for a name that no group can have, and,
+    unless it is to be a `new` one, for a name that is no group's: it may be misspelt.
     """
+    checked_group_name(name)
     partitions = list(partitions)
     group = (await _groups(log, lease_prefix(name), timeout_s)).get(name, ToldGroup())
     if not new and not group.members and not await _has_kept(log, name, timeout_s):

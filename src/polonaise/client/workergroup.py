@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import json
 import logging
-import re
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final, Self, cast
@@ -15,6 +14,7 @@ from polonaise.client.protocol.arguments import checked_seconds, wrong
 from polonaise.client.protocol.groupleases import (
     GROUP_LEASES,
     ToldGroup,
+    checked_group_name,
     lease_prefix,
     member_lease,
     partition_lease,
@@ -44,7 +44,6 @@ from polonaise.wire.leases import (
 
 COORDINATING: Final[PartitionId] = 0
 """The partition whose owner grants the leases of all groups of a log, or of a topic."""
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _LOOK_S: Final = 0.2
 """The pause between two looks at who has what, in seconds: what was given up is taken within about twice this time."""
 _WATCH_S: Final = 2.0
@@ -410,8 +409,7 @@ def _note(work: PartitionWork) -> bytes:
 
 def checked_group(name: str, view: object, handler: object, lease_s: float, progress_s_max: float) -> None:
     """Raise `BadOption` for arguments that no group can have."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise wrong("name", name, "a group's name has 1 to 100 letters of ASCII, digits, '.', '_' and '-'")
+    checked_group_name(name)
     if (view is None) == (handler is None):
         raise BadOption("a group has either a view or a handler: give view=… or handler=…")
     if view is not None and not hasattr(view, "apply_run_under"):

@@ -81,7 +81,7 @@ class TableView:
 
     def __post_init__(self) -> None:
         """Check the declaration. Raises `BadOption` for one that can't work."""
-        if not self.name.isidentifier():
+        if not isinstance(self.name, str) or not self.name.isidentifier():
             raise BadOption(f"invalid name of a view, {self.name!r}: use letters, underscores and digits after them")
         if isinstance(self.query, str) and "{log}" not in self.query:
             raise BadOption(f"view {self.name}: its SQL has to read from {{log}}, as in SELECT … FROM {{log}}")

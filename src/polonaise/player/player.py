@@ -40,7 +40,7 @@ from polonaise.player.protocol.effects import (
     SendBatches,
     StandDown,
 )
-from polonaise.player.protocol.entries import Epoch, Fence, TargetName, Term
+from polonaise.player.protocol.entries import Epoch, Fence, TargetName, Term, checked_name
 from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.player.protocol.targetstream import StreamState
 from polonaise.player.routing import Route, Router
@@ -48,8 +48,6 @@ from polonaise.terms import PartitionId, TransactionId
 
 _log = logging.getLogger("polonaise.player")
 
-_NAME_CHARACTERS_MAX: Final = 200
-"""The longest name of a player or target, which targets keep."""
 _WARN_S: Final = 60.0
 """Seconds until what is wrong with a target is logged again."""
 _TICK_S: Final = 0.05
@@ -111,7 +109,7 @@ class Player:
         if not callable(route) or inspect.iscoroutinefunction(route):
             raise BadOption(f"route={route!r}: a plain function that takes a transaction")
         for each in (name, *targets):
-            _check_name(each)
+            checked_name(each)
         self._log = log
         self.name = name
         self._endpoints = {each: _endpoint(each, target) for each, target in targets.items()}
@@ -207,7 +205,7 @@ class Player:
         started, or has ended.
         """
         machine = self._running_machine()
-        _check_name(name)
+        checked_name(name)
         if name in self._endpoints:
             raise BadOption(f"player {self.name!r} has a target {name!r} already: remove it first")
         self._check_start_after(name, start_after or {})
@@ -617,11 +615,6 @@ class _Events:
 
     def _happened(self, event: Callable[..., Iterable[PlayerEffect]], *about: Any) -> None:
         self._player._happened(event, *self._about, *about)
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARACTERS_MAX:
-        raise BadOption(f"the name {name!r}: a text of 1 to {_NAME_CHARACTERS_MAX} characters")
 
 
 def _endpoint(name: TargetName, target: DeliveryTarget | DeliveryEndpoint) -> DeliveryEndpoint:

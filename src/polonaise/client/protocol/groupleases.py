@@ -8,13 +8,16 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, Final
 
+from polonaise.client.protocol.arguments import wrong
 from polonaise.terms import PartitionId
 from polonaise.wire.leases import ListedLease
 
 GROUP_LEASES: Final = "group/"
 """The prefix of the names of the leases of worker groups: an application's own begin otherwise."""
 _MEMBER, _PARTITION = "member", "partition"
-_NAME: Final = re.compile(rf"{GROUP_LEASES}([A-Za-z0-9._-]{{1,100}})/({_MEMBER}|{_PARTITION})/([0-9]{{1,20}})")
+_GROUP: Final = "[A-Za-z0-9._-]{1,100}"
+"""A group's name."""
+_NAME: Final = re.compile(rf"{GROUP_LEASES}({_GROUP})/({_MEMBER}|{_PARTITION})/([0-9]{{1,20}})")
 
 
 class ToldWorker:
@@ -66,6 +69,13 @@ def total_lag(lags: Iterable[int | None]) -> int | None:
             return None
         total += lag
     return total
+
+
+def checked_group_name(name: str) -> str:
+    """Return the name. Raises `BadOption` for one that no group can have."""
+    if not isinstance(name, str) or not re.fullmatch(_GROUP, name):
+        raise wrong("name", name, "a group's name has 1 to 100 letters of ASCII, digits, '.', '_' and '-'")
+    return name
 
 
 def lease_prefix(group: str) -> str:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from polonaise.errors import BadOption
+from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, TransactionId
 
 TargetName: TypeAlias = str
 """The name of a target, by which the player's settings and the route function know it."""
+
+NAME_CHARACTERS_MAX: Final = 200
+"""The longest name of a player or target, which targets keep."""
 
 Epoch: TypeAlias = int
 """The count of the active players of one name, raised by each election: from 1."""
@@ -22,6 +28,17 @@ One that was removed and is added again goes on above the terms that it had."""
 TERM_MAX: Final[Term] = 2**62
 """The highest term that a player believes a target to keep. None gets so far; terms above still have room on the wire.
 """
+
+
+def checked_name(name: object) -> str:
+    """Return the name of a player or target. Raises `BadOption` for one that none can have."""
+    if isinstance(name, str) and 0 < len(name) <= NAME_CHARACTERS_MAX:
+        with contextlib.suppress(UnicodeEncodeError):
+            name.encode()
+            return name
+    raise BadOption(
+        f"the name {redacted(repr(name), 60)}: a text of 1 to {NAME_CHARACTERS_MAX} characters that UTF-8 can encode"
+    )
 
 
 class Fence(NamedTuple):
