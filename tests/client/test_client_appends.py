@@ -16,13 +16,16 @@ from polonaise.client.protocol.locks import Lock
 from polonaise.errors import (
     AppendFailed,
     AppendUnknown,
+    ClientAhead,
     Closed,
     ConsistencyLost,
     DeadlineExceeded,
     ExpectationFailed,
     LockConflict,
     Overloaded,
+    PolonaiseError,
     RegistersFull,
+    ViewUnfit,
 )
 from polonaise.terms import FailureReason
 from rigs.clients import World
@@ -422,6 +425,42 @@ async def test_closing_settles_what_is_pending(world: World, ready_client: Log) 
     with pytest.raises(Closed):
         ready_client.append(b"after")
     await ready_client.close()
+
+
+class Unusable:
+    """A view whose mark can't be told, or is of another log."""
+
+    def __init__(self, mark: int | PolonaiseError) -> None:
+        self._mark = mark
+
+    def high_water_mark(self, partition: int) -> int:
+        if isinstance(self._mark, PolonaiseError):
+            raise self._mark
+        return self._mark
+
+    def apply(self, tx: Any) -> None:
+        raise AssertionError
+
+    def failed(self, partition: int, id: int, error: Exception) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize(("mark", "raises"), [(ViewUnfit("a table is gone"), ViewUnfit), (7, ClientAhead)])
+async def test_what_was_not_sent_because_its_partition_has_stopped_fails_as_what_is_called_later(
+    world: World, mark: Any, raises: type[PolonaiseError]
+) -> None:
+    client = await world.client(view=Unusable(mark))
+    unsent = [client.append(b"unsent"), client.append(b"unsent, too")]
+    with pytest.raises(raises, match=r"^\[[a-z_]+\] append 1 to partition 0 was not sent: (?!\[)") as failed:
+        await unsent[0]
+    with pytest.raises(raises) as later:
+        await client.append(b"later")
+    assert later.value.text in failed.value.text
+    assert failed.value.retry is later.value.retry
+    assert unsent[1].error is not unsent[1].error, "each raise has an object of its own"
+    with pytest.raises(raises):
+        await unsent[1].applied(timeout=5)
+    assert world.log.bodies() == []
 
 
 async def test_closing_leaves_no_task_and_no_connection(world: World, client: Log) -> None:

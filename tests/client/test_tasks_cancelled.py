@@ -114,7 +114,7 @@ async def test_one_reason_is_told_of_a_player_its_log_and_what_was_not_sent(tmp_
             assert (health["well"], health["ended"]) == (False, str(log.failure))
             assert (health["targets"]["a"]["state"], health["targets"]["a"]["reason"]) == ("down", str(log.failure))
             assert isinstance(unsent.error, Closed)
-            assert str(log.failure) in str(unsent.error)
+            assert log.failure.text in str(unsent.error)
         await target.close()
 
 

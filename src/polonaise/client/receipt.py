@@ -75,7 +75,7 @@ class Receipt(Pending):
         """The error that awaiting the receipt raises; None while pending and once committed."""
         if self.failure is None:
             return None
-        return outcomes.error_of(self.failure, self.partition, self.sequence, self)
+        return outcomes.error_of(self.failure, self.partition, self.sequence, self, self._condition.stopped)
 
     def __await__(self) -> Generator[None, None, Receipt]:
         if self.id < 0:

@@ -21,6 +21,7 @@ from polonaise.errors import (
     ProducerSequence,
     RegistersFull,
     UnsupportedVersion,
+    fresh,
 )
 from polonaise.terms import FailureReason, PartitionId, TransactionId
 
@@ -73,8 +74,18 @@ def lacking(receipt: Any) -> str:
     return f"it needs {needs}, and the replicas that are engaged at present are not as many"
 
 
-def error_of(failure: AppendFailure, partition: PartitionId, sequence: int, receipt: Any = None) -> PolonaiseError:
-    """Return the error that tells an application of this failure. Only `AppendUnknown` leaves the fate open."""
+def error_of(
+    failure: AppendFailure,
+    partition: PartitionId,
+    sequence: int,
+    receipt: Any = None,
+    stopped: PolonaiseError | None = None,
+) -> PolonaiseError:
+    """Return the error that tells an application of this failure. Only `AppendUnknown` leaves the fate open.
+
+    `stopped` is the error that stopped the partition: what was not sent because of it has failed with one of its kind,
+    as all that is called afterwards.
+    """
     reason, value, cause = failure
     because = f"; what held it up: {cause}" if cause else ""
     which = f"append {sequence} to partition {partition}"
@@ -123,6 +134,10 @@ def error_of(failure: AppendFailure, partition: PartitionId, sequence: int, rece
             return RegistersFull(f"{which}: the partition's registers are full; delete some")
         case Unordered.NOT_KNOWN_THERE:
             return UnsupportedVersion(f"{which} is not in the log, and is not sent: {cause}")
+        case Unordered.STOPPED if stopped is not None:
+            same = fresh(stopped)
+            same.args = (f"{which} was not sent: {stopped.text}", *stopped.args[1:])
+            return same
         case Unordered.STOPPED:
             return Closed(f"{which} was not sent: {cause}")
         case Unordered.WITHDRAWN:
