@@ -642,6 +642,9 @@ async def test_a_backend_replaces_the_present_entry_alone(cluster: Cluster) -> N
     assert await second.read("unique-id") == made
     assert await first.compare_and_set("unique-id", b"[1]", present) is None
     assert await first.compare_and_set("unique-id", b"[1]", None) == Entry(KEY, 3, b"[1]")
+    assert await second.compare_and_set("unique-id", b"[2]", None, 4) is None
+    assert await second.read("unique-id") == Entry(KEY, 3, b"[1]")
+    assert await second.compare_and_set("unique-id", b"[2]", None, 3) == Entry(KEY, 4, b"[2]")
     with pytest.raises(CoordinatorDamaged, match=r"partition-0.*missing"):
         await first.compare_and_set("partition-0", b"[]", None)
     with pytest.raises(CoordinatorDamaged, match=r"partition-0.*missing"):

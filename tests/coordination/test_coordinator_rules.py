@@ -12,8 +12,18 @@ from polonaise.coordination import Coordinator
 from polonaise.coordination.backend import Entry, damaged, deleted, outdated
 from polonaise.coordination.coordinator import UNIQUE_ID_MAX, first_entries
 from polonaise.coordination.lease import LEASE_S, RENEW_S
-from polonaise.coordination.values import VERSIONS_APART, ClusterDescription, Registration
-from polonaise.errors import CoordinatorDamaged, CoordinatorOutdated, PolonaiseError
+from polonaise.coordination.rebuilding import UNIQUE_IDS_APART
+from polonaise.coordination.seen import CALM_S
+from polonaise.coordination.values import (
+    VERSIONS_APART,
+    Assignment,
+    Beginning,
+    ClusterDescription,
+    ExpectedServer,
+    Owner,
+    Registration,
+)
+from polonaise.errors import CoordinatorDamaged, CoordinatorOutdated, CoordinatorUnavailable, PolonaiseError
 
 DESCRIPTION = ClusterDescription(bytes(range(16)), 1, ("a:1", "b:1", "c:1"))
 KEY = DESCRIPTION.key
@@ -46,8 +56,17 @@ class Scripted:
             await self.held[-1]
         return answer
 
-    async def compare_and_set(self, key: str, contents: bytes, present: Entry | None) -> Entry | None:
+    async def add(self, entries: Mapping[str, Entry]) -> None:
+        self.entries = {**entries, **self.entries}
+
+    async def delete(self, description: Entry) -> bool:
+        self.entries = {}
+        return True
+
+    async def compare_and_set(self, key: str, contents: bytes, present: Entry | None, least: int = -1) -> Entry | None:
         found = self.entries[key]
+        if found.version < least or (present is not None and found != present):
+            return None
         self.entries[key] = Entry(found.cluster_key, found.version + 1, contents)
         return self.entries[key]
 
@@ -140,6 +159,124 @@ async def test_a_description_that_was_made_again_need_not_follow(backend: Script
     assert (await coordinator.describe()).topics == {"u": (1,)}
     put(backend, 5 + VERSIONS_APART, u=(1,), v=(2,))
     assert (await coordinator.describe()).topics == {"u": (1,), "v": (2,)}
+
+
+async def test_a_counter_of_ids_that_went_back_is_neither_counted_up_nor_believed_until_it_is_back(
+    backend: Scripted, coordinator: Coordinator
+) -> None:
+    backend.raise_version("unique-id", 4)
+    older = dict(backend.entries)
+    assert await coordinator.unique_id() == 5
+    latest = dict(backend.entries)
+    backend.entries = dict(older)
+    for _ in range(3):
+        with pytest.raises(CoordinatorOutdated, match="went back from version 5 to 4"):
+            await coordinator.unique_id()
+    assert backend.entries == older, "nothing is written"
+    backend.raise_version("unique-id", 2)  # by others, who have not seen the later state
+    for ask in (coordinator.unique_id, coordinator.unique_ids_given):
+        with pytest.raises(CoordinatorOutdated, match="its version 6 does not follow version 5"):
+            await ask()
+    backend.entries = latest
+    assert await coordinator.unique_ids_given() == 5
+    backend.now_s += CALM_S
+    assert await coordinator.unique_id() == 6
+
+
+@pytest.mark.parametrize("key", ["unique-id", "assignment", "partition-0", "description"])
+async def test_while_one_value_is_older_than_it_was_no_other_is_believed_or_changed(
+    backend: Scripted, coordinator: Coordinator, key: str
+) -> None:
+    for each in ("unique-id", "assignment", "partition-0", "description"):
+        backend.raise_version(each, 4)
+    value, assignment = await coordinator.partition(0), await coordinator.assignment()
+    described = await coordinator.description()
+    await coordinator.unique_ids_given()
+    latest = dict(backend.entries)
+    reads = {
+        "unique-id": coordinator.unique_ids_given,
+        "assignment": coordinator.assignment,
+        "partition-0": lambda: coordinator.partition(0),
+        "description": coordinator.describe,
+    }
+    changes = (
+        coordinator.unique_id,
+        lambda: coordinator.set_partition(0, replace(value.value, session=1), value.version),
+        lambda: coordinator.set_assignment(assignment.value, assignment.version),
+        lambda: coordinator.set_description(described.value, described.version),
+        lambda: coordinator.make_partitions({1: ("a:1",)}, ["a:1"]),
+        lambda: coordinator.expect_server("s", ExpectedServer(3, "s:1")),
+        lambda: coordinator.delete(KEY),
+    )
+    backend.raise_version(key, -1)
+    with pytest.raises(CoordinatorOutdated, match=f"the place of {key}: it went back from version 4 to 3"):
+        await reads[key]()
+    for version in (3, 5):
+        backend.entries[key] = latest[key]._replace(version=version)
+        there = dict(backend.entries)
+        for ask in (*reads.values(), *changes):
+            with pytest.raises(CoordinatorOutdated, match=f"the place of {key}: "):
+                await ask()  # type: ignore[operator]
+        assert backend.entries == there
+    backend.entries = dict(latest)
+    for read in reads.values():
+        await read()
+    assert await coordinator.partition(0) == value
+
+
+async def test_values_of_one_version_that_differ_are_of_two_histories(
+    backend: Scripted, coordinator: Coordinator
+) -> None:
+    await coordinator.assignment()
+    before = backend.entries["assignment"]
+    owned = Assignment({0: Owner(3, "s:3", 1)})
+    backend.entries["assignment"] = before._replace(contents=owned.encode())
+    for _ in range(2):
+        with pytest.raises(CoordinatorOutdated, match="its version 0 does not follow version 0"):
+            await coordinator.assignment()
+    backend.entries["assignment"] = before
+    assert (await coordinator.assignment()).value == Assignment()
+
+
+async def test_the_first_to_be_sure_again_changes_nothing_before_the_others_have_seen_what_is_back(
+    backend: Scripted, coordinator: Coordinator
+) -> None:
+    other = Coordinator(backend, backend)  # type: ignore[arg-type]
+    backend.raise_version("assignment", 4)
+    latest = backend.entries["assignment"]
+    for each in (coordinator, other):
+        await each.assignment()
+    backend.raise_version("assignment", -2)
+    for each in (coordinator, other):
+        with pytest.raises(CoordinatorOutdated):
+            await each.assignment()
+    backend.entries["assignment"] = latest
+    found = await coordinator.assignment()
+    for change in (coordinator.unique_id, lambda: coordinator.set_assignment(found.value, found.version)):
+        with pytest.raises(CoordinatorUnavailable, match="what this process had seen is there again only now"):
+            await change()
+    backend.now_s += CALM_S - 0.1
+    await other.assignment()
+    with pytest.raises(CoordinatorUnavailable, match=r"For 0.1 s more this process changes nothing"):
+        await coordinator.unique_id()
+    backend.now_s += 0.2
+    assert await coordinator.unique_id() == 1
+    assert await coordinator.set_assignment(found.value, found.version) is not None
+
+
+async def test_values_that_were_made_again_end_every_doubt(backend: Scripted, coordinator: Coordinator) -> None:
+    for key in ("unique-id", "assignment"):
+        backend.raise_version(key, 4)
+    await coordinator.assignment()
+    await coordinator.unique_ids_given()
+    for key, ask in (("unique-id", coordinator.unique_ids_given), ("assignment", coordinator.assignment)):
+        backend.raise_version(key, -1)
+        with pytest.raises(CoordinatorOutdated):
+            await ask()  # type: ignore[operator]
+    beginning = Beginning(unique_id=UNIQUE_IDS_APART, version=VERSIONS_APART)
+    backend.entries = first_entries(DESCRIPTION, beginning)
+    assert await coordinator.unique_id() == UNIQUE_IDS_APART + 1
+    assert (await coordinator.assignment()).version == VERSIONS_APART
 
 
 async def test_a_description_of_two_clusters_is_refused(backend: Scripted, coordinator: Coordinator) -> None:

@@ -268,3 +268,86 @@ def test_what_proves_an_older_state_is_told_from_other_reasons() -> None:
         assert proves_older_state(error)
     assert not proves_older_state(ConsistencyLost("a fork"))
     assert not proves_older_state(None)
+
+
+def words_of(town: Town) -> str:
+    """Return what the servers that run say of the coordinator."""
+    return " / ".join(str(server.health()["coordinator"]) for server in town.cluster.running_servers)
+
+
+async def asks_for_an_id(town: Town) -> bool:
+    """Whether the servers give a client an id within 5 seconds."""
+
+    async def ask(host: Host, _: Coordinator) -> bool:
+        servers = town.cluster.servers_for(host)
+        try:
+            async with asyncio.timeout(5):
+                await servers.unique_id()
+        except (TimeoutError, PolonaiseError):
+            return False
+        finally:
+            await servers.close()
+        return True
+
+    return await town.operator(ask)
+
+
+async def went_back_by_a_version(town: Town, *, key: str) -> tuple[bool, str]:
+    """Put one value back by a version while two servers run and are asked for ids; put the latest state back later.
+
+    Return whether anything was changed meanwhile, and what the servers said of it in the end.
+    """
+    service = town.cluster.service
+    await town.append(b"first")
+    older = service.snapshot()[key]
+    service.compare_and_set(key, older.contents, None)
+    await time_passes(10)  # both servers see that
+    latest = service.snapshot()
+    older_state = {**latest, key: older}
+    service.restore(older_state)
+    await time_passes(0 if key == "unique-id" else 8)  # servers look at others themselves
+    given = False
+    for _ in range(10):
+        given |= await asks_for_an_id(town)
+        await time_passes(5)
+    changed, words = given or service.snapshot() != older_state, words_of(town)
+    service.restore(latest)
+    await time_passes(20)
+    assert words_of(town) == " / "
+    assert await asks_for_an_id(town)
+    await town.append(b"last")
+    assert await town.log() == [b"first", b"last"]
+    return changed, words
+
+
+@pytest.mark.parametrize("key", ["unique-id", "assignment", "description"])
+def test_servers_change_nothing_in_an_older_coordinator_and_say_so_until_the_latest_state_is_back(key: str) -> None:
+    changed, words = Town(1, servers=2, notes_s=1).run(lambda town: went_back_by_a_version(town, key=key))
+    assert not changed
+    assert all("[coordinator_outdated]" in each and "went back from" in each for each in words.split(" / ")), words
+
+
+async def ids_of_an_older_state(town: Town) -> str:
+    """Have a server give ids out in an older state that nobody has noticed, and put the latest one back.
+
+    Return what it says then. Started again, it goes on.
+    """
+    service = town.cluster.service
+    await town.append(b"first")
+    latest = service.snapshot()
+    await time_passes(10)
+    for _ in range(2):
+        assert await asks_for_an_id(town)
+    service.restore(latest)
+    await time_passes(10)
+    words = words_of(town)
+    restarted(town)
+    await time_passes(20)
+    assert words_of(town) == ""
+    await town.append(b"last")
+    return words
+
+
+def test_a_server_that_has_seen_more_in_an_older_state_says_that_it_has_to_be_started_again() -> None:
+    words = Town(1, notes_s=1).run(ids_of_an_older_state)
+    assert "If the latest state is there already, start this process again" in words

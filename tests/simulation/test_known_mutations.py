@@ -432,6 +432,22 @@ FOUND_BY_TESTS = {
         "tests/coordination/test_coordinator_rules.py"
         "::test_a_description_that_went_back_is_not_believed_by_a_later_version_but_as_it_was"
     ),
+    "older-counter-counted-up": (
+        "tests/coordination/test_coordinator_rules.py"
+        "::test_a_counter_of_ids_that_went_back_is_neither_counted_up_nor_believed_until_it_is_back"
+    ),
+    "rest-of-an-older-coordinator-believed": (
+        "tests/coordination/test_coordinator_rules.py"
+        "::test_while_one_value_is_older_than_it_was_no_other_is_believed_or_changed[unique-id]"
+    ),
+    "older-coordinator-changed": (
+        "tests/coordination/test_coordinator_rules.py"
+        "::test_while_one_value_is_older_than_it_was_no_other_is_believed_or_changed[unique-id]"
+    ),
+    "changed-before-others-have-looked": (
+        "tests/coordination/test_coordinator_rules.py"
+        "::test_the_first_to_be_sure_again_changes_nothing_before_the_others_have_seen_what_is_back"
+    ),
     "topic-may-go": (
         "tests/coordination/test_coordinator_rules.py"
         "::test_a_description_without_a_topic_that_was_there_is_of_an_older_copy_that_was_changed"

@@ -76,11 +76,11 @@ class Backend(Protocol):
         The returned entry is durable, because callers act upon it: no loss of power takes it back.
         """
 
-    async def compare_and_set(self, key: str, contents: bytes, present: Entry | None) -> Entry | None:
+    async def compare_and_set(self, key: str, contents: bytes, present: Entry | None, least: int = -1) -> Entry | None:
         """Replace the entry and return the new one, or None, with nothing changed, when it is no longer `present`.
 
-        With `present` None, replace whatever entry there is. Only `create` and `add` make a first entry:
-        `CoordinatorDamaged` without one.
+        With `present` None, replace whatever entry there is. One of a version below `least` is left in any case. Only
+        `create` and `add` make a first entry: `CoordinatorDamaged` without one.
         """
 
     async def changed(self, key: str, version: int) -> None:
@@ -159,21 +159,24 @@ PUT_BACK: Final = "was put back to an older state"
 
 def outdated(place: str, seen: int, found: int) -> CoordinatorOutdated:
     """Return the error for an entry that has an earlier version than this process has seen."""
-    return CoordinatorOutdated(
-        f"{place}: it went back from version {seen} to {found}: the coordinator {PUT_BACK}. "
-        "Nothing was changed. Restore its latest state: this process goes on by itself then. Or stop the cluster's "
-        f"servers, move the older state away and make its values again from the storage nodes ({recovery_of(place)})"
-    )
+    return _not_believed(place, f"it went back from version {seen} to {found}: the coordinator {PUT_BACK}")
 
 
 def not_following(place: str, seen: int, found: int) -> CoordinatorOutdated:
     """Return the error for an entry that has a later version than this process has seen, and does not follow it."""
+    return _not_believed(
+        place,
+        f"its version {found} does not follow version {seen}, which this process has seen: the coordinator {PUT_BACK}, "
+        "and was changed there or since",
+    )
+
+
+def _not_believed(place: str, what: str) -> CoordinatorOutdated:
     return CoordinatorOutdated(
-        f"{place}: its version {found} does not follow version {seen}, which this process has seen: the coordinator "
-        f"{PUT_BACK}, and was changed there. Nothing was changed. Restore its latest state: this "
-        "process goes on by itself then; if others have changed that since, start this process again. Or stop the "
-        "cluster's servers, move the older state away and make its values again from the storage nodes and a backup "
-        f"({recovery_of(place)})"
+        f"{place}: {what}. Nothing was changed, and this process changes nothing there. Restore its latest state: this "
+        "process goes on by itself once what it has seen is back, unless others have changed that first. If the latest "
+        "state is there already, start this process again. Without it, stop the cluster's servers, move the older "
+        f"state away and make its values again from the storage nodes and a backup ({recovery_of(place)})"
     )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from polonaise.coordination.backend import Backend, Entry, damaged, deleted, missing, newer, not_following, outdated
 from polonaise.coordination.lease import Leases
+from polonaise.coordination.seen import SeenValues
 from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import (
     ASSIGNMENT,
@@ -25,7 +26,6 @@ from polonaise.coordination.values import (
     Registration,
     UniqueIds,
     Versioned,
-    made_again,
     partition_key,
 )
 from polonaise.errors import (
@@ -69,13 +69,6 @@ def first_entries(description: ClusterDescription, beginning: Beginning | None =
         values[EXPECTED] = beginning.version, beginning.expected.encode()
     values[DESCRIPTION] = beginning.version, description.encode()
     return {key: Entry(description.key, *value) for key, value in values.items()}
-
-
-class _Known(NamedTuple):
-    """An entry that this process has read or written, and its decoded value."""
-
-    entry: Entry
-    value: object
 
 
 class Membership:
@@ -128,6 +121,8 @@ class Coordinator:
     A value that is missing, damaged, of another cluster, or older than this process has seen it, is refused
     (`CoordinatorDamaged` and its kinds, `WrongClusterKey`) and never taken for an empty one: a lost or older value can
     let two owners write in one session. One that a newer version of Polonaise wrote is refused as `CoordinatorNewer`.
+    From a value on that was older, no other one is believed or changed either (`coordination.seen`); names are, so that
+    a server's registration goes on to hold.
     """
 
     def __init__(self, backend: Backend, clock: Clock) -> None:
@@ -140,12 +135,10 @@ class Coordinator:
         self._total = 0
         """The most partitions, the log's own and those of topics, that a description had which this process has read or
         made; 0 before that, and after `delete`."""
-        self._known: dict[str, _Known] = {}
+        self._seen = SeenValues()
         """The latest entry of each value that this process knows, decoded once, because values are read often."""
         self._memberships: dict[ServerId, Membership] = {}
         self._leases = Leases()
-        self._went_back = False
-        """Whether the description was read in an older state than before, and what was known is not back yet."""
         self._ask: Callable[[], Awaitable[None]] | None = None
 
     def __str__(self) -> str:
@@ -172,12 +165,19 @@ class Coordinator:
         self._ask = ask
 
     async def may_change(self) -> None:
-        """Raise why nothing may be changed by this process at present, if it is one that asks (`ask_before_changes`).
+        """Raise why nothing may be changed by this process at present; it may ask for that (`ask_before_changes`).
 
         Every change calls it; callers need it only for what they change elsewhere, by the coordinator's values.
         """
         if self._ask is not None:
             await self._ask()
+        await self._check_belief()
+        if calm_s := self._seen.calm_s(self._clock.monotonic_s()):
+            raise CoordinatorUnavailable(
+                f"{self}: it was put back to an older state, and what this process had seen is there again only now. "
+                f"For {calm_s:.1f} s more this process changes nothing, so that others see that, too. Nothing was "
+                "changed: try again"
+            )
 
     # -------------------------------------------------------------- the cluster
 
@@ -211,13 +211,15 @@ class Coordinator:
                 "them first; one that was killed is registered for a few seconds more. Nothing was deleted"
             )
         await self.may_change()
-        if not await self._backend.delete(self._known[DESCRIPTION].entry):
+        known = self._seen.known(DESCRIPTION)
+        assert known is not None
+        if not await self._backend.delete(known.entry):
             raise ClusterInUse(
                 f"the cluster in {self._backend} was changed meanwhile: nothing was deleted. Look who is at work on "
                 "it, and delete it again"
             )
-        self._description, self._total, self._went_back = None, 0, False
-        self._known.clear()
+        self._description, self._total = None, 0
+        self._seen.forget()
 
     async def describe(self) -> ClusterDescription:
         """Return the cluster's description. Raises what `description` raises."""
@@ -229,10 +231,16 @@ class Coordinator:
         Without a cluster, raises `NotInitialized`; or `CoordinatorLost` if this process has known one here, or servers
         of one are registered.
         """
+        found = await self._look_at_description()
+        await self._check_belief()
+        return found
+
+    async def _look_at_description(self) -> Versioned[ClusterDescription]:
+        """Read the description, and refuse one that must not be believed. Raises what `description` raises."""
         self._check_open()
         place = self._backend.place(DESCRIPTION)
-        # Before the read, for the same reason as in `_get`.
-        floor = self._seen(DESCRIPTION)
+        # Before the read, for the same reason as in `_look`.
+        floor = self._seen.version(DESCRIPTION)
         entry = await self._backend.read(DESCRIPTION)
         if entry is None:
             if self._description is not None:
@@ -355,13 +363,15 @@ class Coordinator:
         left.
         """
         await self._cluster()
-        floor = self._seen(UNIQUE_ID) + 1
-        # The entry's version is the number. Nothing is compared, so that callers need not try again: each of them gets
-        # a version of its own.
-        entry = await self._replaced(UNIQUE_ID, UniqueIds().encode(), None)
-        assert entry is not None
-        self._check(UNIQUE_ID, entry, floor)
-        self._remember(UNIQUE_ID, entry, UniqueIds())
+        entry = None
+        while entry is None:  # until the counter does not change from an older state to the latest one between the two
+            seen = self._seen.version(UNIQUE_ID)
+            # The entry's version is the number. Nothing is compared but that it is none that was given out before, so
+            # that callers need not try again: each of them gets a version of its own.
+            entry = await self._replaced(UNIQUE_ID, UniqueIds().encode(), None, least=seen)
+            if entry is None:
+                await self._get(UNIQUE_ID, UniqueIds)
+        self._judge(UNIQUE_ID, entry, seen + 1, UniqueIds())
         if entry.version > UNIQUE_ID_MAX:
             raise PolonaiseError(f"all {UNIQUE_ID_MAX} unique ids of {self._backend} have been given out")
         return entry.version
@@ -476,7 +486,7 @@ class Coordinator:
     async def expected_servers(self) -> Versioned[ExpectedServers]:
         """Return which servers the cluster is to have; none, with version -1, if no server has had a name yet."""
         await self._cluster()
-        if await self._backend.read(EXPECTED) is None and EXPECTED not in self._known:
+        if await self._backend.read(EXPECTED) is None and self._seen.known(EXPECTED) is None:
             return Versioned(-1, ExpectedServers())
         return await self._get(EXPECTED, ExpectedServers)
 
@@ -543,38 +553,54 @@ class Coordinator:
         return partition_key(partition)
 
     async def _get(self, key: str, kind: type[V]) -> Versioned[V]:
-        """Read a value, and refuse one that must not be believed."""
+        """Read a value, and refuse one that must not be believed, be it for what other values are by now."""
         await self._cluster()
+        found = await self._look(key, kind)
+        await self._check_belief()
+        return found
+
+    async def _look(self, key: str, kind: type[V]) -> Versioned[V]:
+        """Read a value, and refuse one that must not be believed by itself."""
         # Before the read: answers to two reads may overtake each other, and the older one is right all the same.
-        floor = self._seen(key)
+        floor = self._seen.version(key)
         entry = await self._backend.read(key)
         if entry is None:
             raise await self._missing(key)
         return Versioned(entry.version, self._learn(key, entry, floor, kind))
 
+    async def _check_belief(self) -> None:
+        """Raise why the coordinator is not believed, if a value went back and what was known of it is not back yet."""
+        for key in self._seen.doubted:
+            known = self._seen.known(key)
+            if key == DESCRIPTION:
+                await self._look_at_description()
+            elif known is not None and key in self._seen.doubted:  # not if all were made again
+                await self._look(key, type(known.value))
+
     async def _set(self, key: str, value: V, expected_version: int) -> Versioned[V] | None:
         """Replace a value and return the new one; None, with nothing changed, unless it has the expected version."""
         await self._cluster()
-        if key not in self._known or self._seen(key) != expected_version:
+        if self._seen.known(key) is None or self._seen.version(key) != expected_version:
             await self._get(key, type(value))  # so that a damaged value is refused, and never replaced
-        present = self._known[key].entry
-        if present.version != expected_version:
+        known = self._seen.known(key)
+        assert known is not None
+        if known.entry.version != expected_version:
             return None
-        entry = await self._replaced(key, value.encode(), present)
+        entry = await self._replaced(key, value.encode(), known.entry)
         if entry is None:
             return None
-        self._remember(key, entry, value)
+        self._seen.remember(key, entry, value)
         return Versioned(entry.version, value)
 
     async def _add(self, entries: Mapping[str, Entry]) -> None:
         await self.may_change()
         await self._backend.add(entries)
 
-    async def _replaced(self, key: str, contents: bytes, present: Entry | None) -> Entry | None:
+    async def _replaced(self, key: str, contents: bytes, present: Entry | None, least: int = -1) -> Entry | None:
         """Replace an entry as the backend does; of one that is missing, the error says whether its cluster is, too."""
         await self.may_change()
         try:
-            return await self._backend.compare_and_set(key, contents, present)
+            return await self._backend.compare_and_set(key, contents, present, least)
         except CoordinatorDamaged:
             if await self._backend.read(key) is None:
                 raise await self._missing(key) from None
@@ -586,64 +612,39 @@ class Coordinator:
             return deleted(self._backend.place(DESCRIPTION))
         return missing(self._backend.place(key))
 
-    def _seen(self, key: str) -> int:
-        """Return the latest version of a value that this process knows; -1 for none."""
-        known = self._known.get(key)
-        return -1 if known is None else known.entry.version
-
     def _learn(self, key: str, entry: Entry, floor: int, kind: type[V]) -> V:
-        """Return the decoded value of an entry that may be believed. `floor`: see `_check`."""
-        known = self._known.get(key)
-        if known is not None and known.entry == entry:
-            self._went_back = self._went_back and key != DESCRIPTION
+        """Return the decoded value of an entry that may be believed. `floor`: see `SeenValues.went_back`."""
+        known = self._seen.known(key)
+        if known is not None and self._seen.is_as_known(key, entry, self._clock.monotonic_s()):
             return cast(V, known.value)
-        self._check(key, entry, floor)
+        self._check_age(key, entry, floor)
         try:
             value = kind.decode(entry.contents)
         except CoordinatorNewer as error:
             raise newer(self._backend.place(key), error.text) from error
         except CoordinatorDamaged as error:
             raise damaged(self._backend.place(key), error.text) from error
-        if known is not None and isinstance(value, ClusterDescription):
-            self._check_follows(known, entry, value)
-        self._remember(key, entry, value)
+        self._judge(key, entry, floor, value)
         return value
 
-    def _check_follows(self, known: _Known, entry: Entry, value: ClusterDescription) -> None:
-        """Refuse a description that does not follow the known one, though its version is the same or later.
+    def _judge(self, key: str, entry: Entry, floor: int, value: CoordinatorValue) -> None:
+        """Remember an entry with this value that may be believed, and refuse another one. `floor`: see `_learn`."""
+        self._check_age(key, entry, floor)
+        seen = self._seen.version(key)
+        if not self._seen.follows(key, entry, value):
+            raise not_following(self._backend.place(key), seen, entry.version)
+        self._seen.remember(key, entry, value)
 
-        Changes that are made in an older copy raise the version, past any that was seen. So once it went back, only
-        what was known proves that the latest state is back, or values that were made again.
-        """
-        seen = known.entry.version
-        if made_again(seen, entry.version):
-            self._went_back = False
-        elif entry.version == seen or (
-            entry.version > seen and (self._went_back or not value.may_follow(cast(ClusterDescription, known.value)))
-        ):
-            self._went_back = True
-            raise not_following(self._backend.place(DESCRIPTION), seen, entry.version)
-
-    def _check(self, key: str, entry: Entry, floor: int) -> None:
-        """Refuse an entry of another cluster, or of a version below `floor`.
-
-        `floor` is the version that was known when the entry was asked for. One that has become known since is no
-        measure: answers may overtake each other.
-        """
+    def _check_age(self, key: str, entry: Entry, floor: int) -> None:
+        """Refuse an entry of another cluster, or of a version below `floor`."""
         place = self._backend.place(key)
         if self._description is not None and entry.cluster_key != self._description.key:
             raise WrongClusterKey(
                 f"{place} belongs to cluster {entry.cluster_key.hex()}, this process to cluster "
                 f"{self._description.key.hex()}: the coordinator was replaced while this process ran"
             )
-        if entry.version < floor:
-            self._went_back = self._went_back or key == DESCRIPTION
+        if self._seen.went_back(key, entry.version, floor):
             raise outdated(place, floor, entry.version)
-
-    def _remember(self, key: str, entry: Entry, value: object) -> None:
-        """Keep the entry and its value, unless a later one is known."""
-        if self._seen(key) <= entry.version:
-            self._known[key] = _Known(entry, value)
 
 
 def _member(server: ServerId) -> str:

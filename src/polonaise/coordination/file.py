@@ -225,14 +225,14 @@ class FileBackend:
                     "that is made for a new cluster"
                 ) from error
 
-    async def compare_and_set(self, key: str, contents: bytes, present: Entry | None) -> Entry | None:
-        """Replace the entry and return the new one, or None when it is no longer `present`."""
+    async def compare_and_set(self, key: str, contents: bytes, present: Entry | None, least: int = -1) -> Entry | None:
+        """Replace the entry and return the new one; None if it is not `present`, or of a version below `least`."""
 
         async def change() -> Entry | None:
             current = await self._read(key)
             if current is None:
                 raise missing(self.place(key))
-            if present is not None and current != present:
+            if current.version < least or (present is not None and current != present):
                 return None
             entry = Entry(current.cluster_key, current.version + 1, contents)
             await self._replace(key, entry)

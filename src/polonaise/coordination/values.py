@@ -69,6 +69,10 @@ class CoordinatorValue:
         """Return the value as JSON."""
         raise NotImplementedError
 
+    def may_follow(self, earlier: CoordinatorValue) -> bool:
+        """Whether a cluster can have this value after that one. True where nothing is known to say no."""
+        return True
+
     @classmethod
     def _of(cls, fields: Any) -> Self:
         """Return the value with these fields, read from JSON. Raises one of the errors that `decode` translates."""
@@ -309,8 +313,10 @@ class ClusterDescription(CoordinatorValue):
         """The addresses of all storage nodes, by name, in the order of `storage`."""
         return {name: self.address_of(name) for name in self.storage}
 
-    def may_follow(self, earlier: ClusterDescription) -> bool:
+    def may_follow(self, earlier: CoordinatorValue) -> bool:
         """Whether a cluster can have this description after that one: topics only grow, and none goes."""
+        if not isinstance(earlier, ClusterDescription):
+            return False
         kept = all(self.topics.get(name, ())[: len(ids)] == ids for name, ids in earlier.topics.items())
         return kept and (self.key, self.partitions) == (earlier.key, earlier.partitions)
 

@@ -244,14 +244,14 @@ class ZooKeeperBackend:
                 raise damaged(self.place(DESCRIPTION), "it is missing, and a cluster was made here")
         return None
 
-    async def compare_and_set(self, key: str, contents: bytes, present: Entry | None) -> Entry | None:
-        """Replace the entry and return the new one, or None when it is no longer `present`."""
+    async def compare_and_set(self, key: str, contents: bytes, present: Entry | None, least: int = -1) -> Entry | None:
+        """Replace the entry and return the new one; None if it is not `present`, or of a version below `least`."""
         while True:
             node = await self._get(key)
             if node is None:
                 raise missing(self.place(key))
             current = self._entry(key, node)
-            if present is not None and current != present:
+            if current.version < least or (present is not None and current != present):
                 return None
             entry = Entry(current.cluster_key, current.version + 1, contents)
             first = current.version - node.version

@@ -146,11 +146,11 @@ class SimulatedCoordinator:
     def read(self, key: str) -> Entry | None:
         return self._values.get(key)
 
-    def compare_and_set(self, key: str, contents: bytes, present: Entry | None) -> Entry | None:
+    def compare_and_set(self, key: str, contents: bytes, present: Entry | None, least: int = -1) -> Entry | None:
         entry = self._values.get(key)
         if entry is None:
             raise missing(_place(key))
-        if present is not None and entry != present:
+        if entry.version < least or (present is not None and entry != present):
             return None
         changed = self._values[key] = Entry(entry.cluster_key, entry.version + 1, contents)
         for check in self.on_written:
@@ -280,8 +280,8 @@ class SimulatedBackend:
     async def read(self, key: str) -> Entry | None:
         return await self._call(lambda: self._service.read(key))
 
-    async def compare_and_set(self, key: str, contents: bytes, present: Entry | None) -> Entry | None:
-        return await self._call(lambda: self._service.compare_and_set(key, contents, present), changes=True)
+    async def compare_and_set(self, key: str, contents: bytes, present: Entry | None, least: int = -1) -> Entry | None:
+        return await self._call(lambda: self._service.compare_and_set(key, contents, present, least), changes=True)
 
     async def changed(self, key: str, version: int) -> None:
         await self._service.changed(key, version)

@@ -75,10 +75,34 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
         "P13: with all servers stopped, an older copy of the coordinator is changed although storage nodes know later",
     ),
     "later-version-cures-what-went-back": Mutation(
-        "polonaise.coordination.coordinator",
-        "            self._went_back = self._went_back or key == DESCRIPTION\n",
-        "",
+        "polonaise.coordination.seen",
+        " or key in self._doubted or not value",
+        " or not value",
         "P13: servers believe an older copy of the coordinator once enough changes were made in it",
+    ),
+    "older-counter-counted-up": Mutation(
+        "polonaise.coordination.coordinator",
+        "UniqueIds().encode(), None, least=seen)\n",
+        "UniqueIds().encode(), None)\n",
+        "P13: a server counts ids of an older coordinator up until they are those that it has seen, and believes it",
+    ),
+    "rest-of-an-older-coordinator-believed": Mutation(
+        "polonaise.coordination.coordinator",
+        "        found = await self._look(key, kind)\n        await self._check_belief()\n",
+        "        found = await self._look(key, kind)\n",
+        "P13: a server that has seen one value go back acts by the other ones of the older coordinator",
+    ),
+    "older-coordinator-changed": Mutation(
+        "polonaise.coordination.coordinator",
+        "        await self._check_belief()\n        if calm_s",
+        "        if calm_s",
+        "P13: a server that has seen one value go back changes other ones of the older coordinator",
+    ),
+    "changed-before-others-have-looked": Mutation(
+        "polonaise.coordination.seen",
+        "                self._calm_until_s = now_s + CALM_S\n",
+        "                pass\n",
+        "P11: the first server that finds the latest state back changes it, and all others doubt it for good",
     ),
     "topic-may-go": Mutation(
         "polonaise.coordination.values",

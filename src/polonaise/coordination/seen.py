@@ -1,0 +1,106 @@
+"""Decides whether what the coordinator holds is believed, by what this process has seen there. No I/O, no clock."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from polonaise.coordination.backend import Entry
+from polonaise.coordination.values import DESCRIPTION, CoordinatorValue, made_again
+
+CALM_S: Final = 5.0
+"""Seconds for which a process changes nothing after what it had seen is back: longer than a server that doubts takes to
+look again. So each of them finds its values as it knew them, and none one that was changed by the first to be sure."""
+
+
+class Known(NamedTuple):
+    """An entry that this process has read or written, and its decoded value."""
+
+    entry: Entry
+    value: CoordinatorValue
+
+
+class SeenValues:
+    """Keeps the latest entry of each value that this process knows, and which of them the coordinator has lost since.
+
+    A value that is of an earlier version than before, or can't have followed from what was there, shows that the
+    coordinator was put back to an older state. Changes that are made there raise versions past any that was seen. So
+    the value stays *doubted* until the very entry is back that was known; a later one does not prove that, whose
+    changes may all be of the older state. While one is doubted, so is the whole coordinator. Values that were made
+    again, all of them at once, have versions far above the lost ones and end every doubt.
+
+    What this process has not seen it can't miss. And a value that is changed in the older state until it is what was
+    known, such as the counter of unique ids, passes for that.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, Known] = {}
+        self._doubted: set[str] = set()
+        self._calm_until_s = float("-inf")
+
+    def known(self, key: str) -> Known | None:
+        """Return the latest entry of a value that this process knows; None for none."""
+        return self._known.get(key)
+
+    def version(self, key: str) -> int:
+        """Return the latest version of a value that this process knows; -1 for none."""
+        known = self._known.get(key)
+        return -1 if known is None else known.entry.version
+
+    @property
+    def doubted(self) -> list[str]:
+        """The values to look at before anything is believed; none unless one is doubted.
+
+        The description comes first: it shows that all were made again.
+        """
+        return sorted({*self._doubted, DESCRIPTION}, key=lambda key: (key != DESCRIPTION, key)) if self._doubted else []
+
+    def calm_s(self, now_s: float) -> float:
+        """Return for how many seconds this process changes nothing yet; 0 if it may."""
+        return max(0.0, self._calm_until_s - now_s)
+
+    def went_back(self, key: str, version: int, floor: int) -> bool:
+        """Tell whether a value of this version is older than it was known to be, and doubt it then.
+
+        `floor` is the version that was known when the value was asked for. One that has become known since is no
+        measure: answers may overtake each other.
+        """
+        if version < floor:
+            self._doubted.add(key)
+        return version < floor
+
+    def is_as_known(self, key: str, entry: Entry, now_s: float) -> bool:
+        """Tell whether this is the very entry that was known, and doubt the value no more then."""
+        known = self._known.get(key)
+        if known is None or known.entry != entry:
+            return False
+        if key in self._doubted:
+            self._doubted.remove(key)
+            if not self._doubted:
+                self._calm_until_s = now_s + CALM_S
+        return True
+
+    def follows(self, key: str, entry: Entry, value: CoordinatorValue) -> bool:
+        """Tell whether an entry that is not the known one may be of the same history; else doubt the value.
+
+        One of an earlier version than is known by now may be: it was asked for before (`went_back`).
+        """
+        known = self._known.get(key)
+        if known is None or entry.version < known.entry.version:
+            return True
+        if made_again(known.entry.version, entry.version):
+            self._doubted.clear()
+            return True
+        if entry.version == known.entry.version or key in self._doubted or not value.may_follow(known.value):
+            self._doubted.add(key)
+            return False
+        return True
+
+    def remember(self, key: str, entry: Entry, value: CoordinatorValue) -> None:
+        """Keep the entry and its value, unless a later one is known."""
+        if self.version(key) <= entry.version:
+            self._known[key] = Known(entry, value)
+
+    def forget(self) -> None:
+        """Forget everything: the cluster was deleted."""
+        self._known.clear()
+        self._doubted.clear()
