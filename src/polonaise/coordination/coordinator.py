@@ -174,9 +174,9 @@ class Coordinator:
         await self._check_belief()
         if calm_s := self._seen.calm_s(self._clock.monotonic_s()):
             raise CoordinatorUnavailable(
-                f"{self}: it was put back to an older state, and what this process had seen is there again only now. "
-                f"For {calm_s:.1f} s more this process changes nothing, so that others see that, too. Nothing was "
-                "changed: try again"
+                f"{self}: what this process had seen is there again only now, after an older state was. For "
+                f"{calm_s:.1f} s more this process changes nothing, so that others see that, too. Nothing was changed: "
+                "try again"
             )
 
     # -------------------------------------------------------------- the cluster

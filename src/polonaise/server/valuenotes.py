@@ -28,7 +28,10 @@ _log = logging.getLogger(__name__)
 _FIRST_S: Final = 0.05
 """Seconds before the first look; each pause is twice as long as the one before, up to the usual one."""
 _VALUES_S: Final = 5.0
-"""Seconds between two looks at the description and at how many unique ids were given out, unless one has failed."""
+"""Seconds between two looks at the description, unless one has failed."""
+_IDS_S: Final = 1.0
+"""The same for how many unique ids were given out. Until a server has seen that another one gave one out, it would not
+notice that the coordinator was put back to the state before that, and would give the id out a second time."""
 _DESCRIPTION: Final = "the cluster's description can't be read"
 
 
@@ -70,7 +73,8 @@ class ValueNotes:
         self._expected = expected
         self._trouble = trouble
         self._unique_id = 0
-        self._looked_s = float("-inf")
+        self._looked_s: dict[str, float] = {}
+        """When each value was looked at last, by what is told of a failure."""
         self._told: dict[StorageId, tuple[Connection, dict[str | PartitionId, Any]]] = {}
 
     async def run(self) -> None:
@@ -94,10 +98,11 @@ class ValueNotes:
         """Read the values that nothing else reads so often, and tell `trouble` which can't be read or changed."""
         now_s = self._host.clock.monotonic_s()
         failing = self._trouble.is_failing(UNIQUE_IDS) or self._trouble.is_failing(_DESCRIPTION)
-        if now_s - self._looked_s < _VALUES_S and not failing:
-            return
-        self._looked_s = now_s
-        for what, look in ((_DESCRIPTION, self._cluster.read_description), (UNIQUE_IDS, self._look_at_ids)):
+        looks = (_DESCRIPTION, _VALUES_S, self._cluster.read_description), (UNIQUE_IDS, _IDS_S, self._look_at_ids)
+        for what, every_s, look in looks:
+            if now_s - self._looked_s.get(what, float("-inf")) < every_s and not failing:
+                continue
+            self._looked_s[what] = now_s
             try:
                 async with answered_within(self._settings.coordinator_s_max, self._coordinator):
                     await look()
