@@ -116,8 +116,8 @@ def counted(cluster: Cluster, restart: Restart) -> None:
         note(kind("read", key), entry)
         return entry
 
-    def counted_change(key: str, contents: bytes, present: Entry | None) -> Entry | None:
-        entry: Entry | None = change(key, contents, present)
+    def counted_change(key: str, contents: bytes, present: Entry | None, least: int) -> Entry | None:
+        entry: Entry | None = change(key, contents, present, least)
         note(kind("change", key), entry)
         return entry
 

@@ -308,8 +308,8 @@ async def test_a_change_whose_answer_was_lost_is_read_again_and_begun(town: Town
     service, lost = town.cluster.service, [0]
     compare_and_set = service.compare_and_set
 
-    def losing(key: str, contents: bytes, present: Any) -> Any:
-        changed = compare_and_set(key, contents, present)
+    def losing(key: str, contents: bytes, present: Any, least: int) -> Any:
+        changed = compare_and_set(key, contents, present, least)
         if key == "partition-0" and changed is not None and PartitionValue.decode(contents).next and not lost[0]:
             lost[0] += 1
             raise CoordinatorUnavailable("the answer was lost")
