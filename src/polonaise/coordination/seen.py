@@ -12,7 +12,7 @@ CALM_S: Final = 5.0
 look again. So each of them finds its values as it knew them, and none one that was changed by the first to be sure."""
 
 
-class Known(NamedTuple):
+class SeenValue(NamedTuple):
     """An entry that this process has read or written, and its decoded value."""
 
     entry: Entry
@@ -33,11 +33,11 @@ class SeenValues:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, SeenValue] = {}
         self._doubted: set[str] = set()
         self._calm_until_s = float("-inf")
 
-    def known(self, key: str) -> Known | None:
+    def known(self, key: str) -> SeenValue | None:
         """Return the latest entry of a value that this process knows; None for none."""
         return self._known.get(key)
 
@@ -98,7 +98,7 @@ class SeenValues:
     def remember(self, key: str, entry: Entry, value: CoordinatorValue) -> None:
         """Keep the entry and its value, unless a later one is known."""
         if self.version(key) <= entry.version:
-            self._known[key] = Known(entry, value)
+            self._known[key] = SeenValue(entry, value)
 
     def forget(self) -> None:
         """Forget everything: the cluster was deleted."""
