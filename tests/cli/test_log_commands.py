@@ -8,7 +8,11 @@ import io
 import json
 import re
 import shutil
+import socket
 import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,11 +20,13 @@ from typing import Any
 import pytest
 
 import polonaise
+from polonaise.admin.logs import TimeLimit
 from polonaise.cli import log as log_commands
 from polonaise.errors import DeadlineExceeded
 from polonaise.node.condition import condition_of
 from polonaise.terms import FailureReason
 from rigs.shell import Shell
+from rigs.waiting import time_passes
 
 pytestmark = pytest.mark.slow
 
@@ -391,6 +397,62 @@ def test_that_no_server_is_there_is_said_within_the_timeout(shell: Shell) -> Non
     for verb in ("read", "tail", "high-water-mark"):
         shell.refuses("log", verb, LOG, "--timeout", 0.1, code="deadline_exceeded", naming="memory:1")
     shell.refuses("log", "append", LOG, "x", "--timeout", 0.1, code="deadline_exceeded", naming="not ready")
+
+
+@pytest.mark.parametrize("scheme", ["zookeeper", "polonaise"])
+@pytest.mark.parametrize(
+    "command",
+    [("log", "append", LOG, "x"), ("log", "read", LOG), ("log", "health", LOG), ("group", "list", LOG)],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_who_says_nothing_is_waited_for_no_longer_than_the_timeout(
+    shell: Shell, command: tuple[str, ...], scheme: str
+) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"{scheme}://127.0.0.1:{silent.getsockname()[1]}" + "/bank" * (scheme == "zookeeper")
+        asking = [address if word == LOG else word for word in command]
+        began_s = time.monotonic()
+        shell.refuses(
+            *asking, "--timeout", 0.5, code="deadline_exceeded", naming=f"{address} did not answer within 0.5 s"
+        )
+        assert time.monotonic() - began_s < 4.0
+
+
+@pytest.mark.parametrize("verb", ["append", "read", "tail", "health", "high-water-mark", "registers"])
+def test_the_time_in_which_a_log_was_found_counts(shell: Shell, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = shell.cluster()
+    cluster.server.lose_connections(reachable=False)
+    found_at: list[float] = []
+
+    @asynccontextmanager
+    async def slowly() -> AsyncIterator[polonaise.Log]:
+        await time_passes(1.5)
+        async with connect() as log:
+            found_at.append(time.monotonic())
+            yield log
+
+    connect = cluster.connect
+    monkeypatch.setattr(cluster, "connect", slowly)
+    shell.refuses("log", verb, LOG, *["x"] * (verb == "append"), "--timeout", 2, code="deadline_exceeded")
+    assert time.monotonic() - found_at[0] < 1.5, "half a second was left"
+
+
+async def test_a_time_limit_counts_anew_from_each_answer_and_not_what_is_waited_for_input() -> None:
+    limit = TimeLimit(10.0)
+    limit.begin()
+    assert limit.left_s() == 10.0
+    limit.until_s -= 8.0
+    assert limit.left_s() == 2.0
+    limit.pass_over(3.0)
+    assert limit.left_s() == 5.0
+    limit.pass_over(60.0)
+    assert limit.left_s() == 10.0, "and never more than all of it"
+    limit.until_s -= 20.0
+    assert limit.left_s() == TimeLimit.LEAST_S
+    limit.begin()
+    assert limit.left_s() == 10.0
 
 
 def test_an_append_that_is_not_decided_in_time_may_still_commit(shell: Shell) -> None:

@@ -5,6 +5,7 @@ One real server stands for several: it is reached through proxies, each of which
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import time
@@ -74,6 +75,15 @@ async def test_silent_servers_cost_a_second_each_and_the_one_that_answers_is_fou
             began_s = time.monotonic()
             assert await backend.read("description") is None
             assert time.monotonic() - began_s < SESSION_S * 2 / 3
+
+
+async def test_who_is_closed_while_the_only_server_is_silent_does_not_wait_for_it() -> None:
+    with silent(accepting=True) as one:
+        async with backend_at(one) as backend:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(backend.read("description"), 0.5)
+            began_s = time.monotonic()
+        assert time.monotonic() - began_s < SESSION_S / 2
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -38,7 +39,7 @@ class Said(NamedTuple):
 class Shell:
     """Runs commands. `memory:NAME` is the address of a log in memory, which is made when it is first named.
 
-    Embedded logs are real.
+    Embedded logs are real, and so are clusters.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +52,7 @@ class Shell:
         monkeypatch.setattr(polonaise, "connect", self._connect, raising=False)
 
     def _connect(self, address: str) -> Any:
-        if address.startswith("embedded:"):
+        if address.startswith(("embedded:", "polonaise:", "zookeeper:")):
             return self._real_connect(address)
         if address not in self.clusters:
             raise BadOption(f"{address!r} is no address of a log")
@@ -93,8 +94,10 @@ def _standard_input(raw: bytes) -> Iterator[None]:
         file.write(raw)
         file.seek(0)
         os.dup2(file.fileno(), 0)
+        captured, sys.stdin = sys.stdin, io.TextIOWrapper(io.FileIO(0, closefd=False))  # for questions
         try:
             yield
         finally:
+            sys.stdin = captured
             os.dup2(before, 0)
             os.close(before)

@@ -213,6 +213,10 @@ FOUND_BY_TESTS = {
         "tests/server/test_resets_beside_an_archive.py"
         "::test_a_reset_below_what_the_store_holds_is_refused_before_it_is_written_down"
     ),
+    "connecting-does-not-count": (
+        "tests/cli/test_log_commands.py"
+        "::test_who_says_nothing_is_waited_for_no_longer_than_the_timeout[log append-polonaise]"
+    ),
     "only-copy-in-the-store-untold": (
         "tests/server/test_resets_beside_an_archive.py::test_ids_that_only_the_store_has_are_told_with_what_keeps_them"
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -34,6 +34,34 @@ _MERGED_MAX: Final = 256
 """The most transactions of several followed partitions that wait to be taken."""
 
 
+class TimeLimit:
+    """Counts how long an answer may still be waited for: all waits up to the first answer together, then each anew.
+
+    So a command that finds nobody ends in time, however many things it waits for one after the other.
+    """
+
+    LEAST_S: Final = 0.1
+    """The seconds that a wait gets at least, even if none are left: what is there already is taken."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.until_s = float("inf")
+        """The time of the loop at which the limit is reached; never before `begin`."""
+
+    def begin(self) -> None:
+        """Begin to count, or count anew, for an answer came."""
+        self.until_s = asyncio.get_running_loop().time() + self.timeout_s
+
+    def left_s(self) -> float:
+        """Return the seconds that are left, rounded for messages."""
+        left_s = self.until_s - asyncio.get_running_loop().time()
+        return max(self.LEAST_S, round(left_s, 1))
+
+    def pass_over(self, seconds: float) -> None:
+        """Do not count so many seconds until now, in which nothing was asked."""
+        self.until_s = min(self.until_s + seconds, asyncio.get_running_loop().time() + self.timeout_s)
+
+
 @dataclass(frozen=True, slots=True)
 class HowToAppend:
     """Options of `append`: what each transaction carries beside its body, and how long to wait for its fate."""
@@ -45,7 +73,7 @@ class HowToAppend:
     changes: Sequence[Change] = ()
     high_water_mark: TransactionId | None = None
     """The client high-water mark of the transactions; None for how far the client's feed has come when each is made."""
-    timeout_s: float = 10.0
+    limit: TimeLimit = field(default_factory=lambda: TimeLimit(10.0))
 
     @property
     def checked(self) -> bool:
@@ -90,6 +118,8 @@ async def conditions(
     requested = list(partitions)
     # Servers tell the cluster's ids, which the partitions of a topic have besides their numbers in it.
     numbers = {log.id_of(partition): partition for partition in requested}
+    limit = TimeLimit(timeout_s)
+    limit.begin()
     until_s = asyncio.get_running_loop().time() + min(_MOMENT_S, timeout_s)
     for partition in requested:
         if partition not in known:
@@ -98,7 +128,8 @@ async def conditions(
                 with suppress(PolonaiseError):
                     await log.ready(partition, timeout=moment_s)
             try:
-                answer = await log.health(partition, timeout=timeout_s)
+                answer = await log.health(partition, timeout=limit.left_s())
+                limit.begin()
             except DeadlineExceeded as error:
                 if silent is None:
                     raise
@@ -111,11 +142,13 @@ async def conditions(
 
 
 async def registers(
-    log: Log, partitions: Iterable[PartitionId], prefix: bytes, timeout_s: float
+    log: Log, partitions: Iterable[PartitionId], prefix: bytes, limit: TimeLimit
 ) -> AsyncGenerator[Register, None]:
     """Yield the registers whose keys begin with `prefix`, by partition and key. Raises what the log raises."""
     for partition in partitions:
-        for key, value in (await log.list_registers(prefix, partition, timeout=timeout_s)).items():
+        listed = await log.list_registers(prefix, partition, timeout=limit.left_s())
+        limit.begin()
+        for key, value in listed.items():
             yield Register(partition, key, value)
 
 
@@ -127,9 +160,9 @@ async def append(log: Log, bodies: AsyncIterable[bytes], how: HowToAppend) -> As
     `ExpectationFailed`, `AppendFailed`, …), or `AppendUnknown` if its fate is not known in time. Later appends may be
     in the log then, unless appends are `checked`: each of these waits for the one before.
     """
-    await log.ready(how.partition, timeout=how.timeout_s)
+    await log.ready(how.partition, timeout=how.limit.left_s())
     if how.high_water_mark is not None:
-        committed = await log.high_water_mark(how.partition, timeout=how.timeout_s)
+        committed = await log.high_water_mark(how.partition, timeout=how.limit.left_s())
         if not -1 <= how.high_water_mark <= committed:
             raise BadOption(
                 f"invalid client high-water mark {how.high_water_mark}: partition {how.partition} is committed up to "
@@ -141,7 +174,9 @@ async def append(log: Log, bodies: AsyncIterable[bytes], how: HowToAppend) -> As
         while (receipt := await made.get()) is not None:
             if isinstance(receipt, Exception):
                 raise receipt
-            yield await _fate(log, receipt, how)
+            known = await _fate(log, receipt, how)
+            how.limit.begin()
+            yield known
     finally:
         making.cancel()
         await asyncio.wait([making])
@@ -155,9 +190,12 @@ async def _make(
     Does not wait for further bodies: a person who types them sees each fate. With `how.checked` each waits until the
     one before is applied; after one that was not committed nothing more is put, because `append` ends at its receipt.
     """
+    loop = asyncio.get_running_loop()
+    input_s = loop.time()
     try:
         async for body in bodies:
-            await log.ready(how.partition, timeout=how.timeout_s)
+            how.limit.pass_over(loop.time() - input_s)
+            await log.ready(how.partition, timeout=how.limit.left_s())
             receipt = log.append(
                 body,
                 how.partition,
@@ -173,6 +211,7 @@ async def _make(
                 if not receipt.committed:
                     return  # `append` awaits this receipt too, and raises why: it takes nothing more from the queue
                 await log.wait_applied(receipt.id, how.partition)
+            input_s = loop.time()
         await made.put(None)
     except Exception as error:  # noqa: BLE001 - raised by `append`, which takes it from the queue
         await made.put(error)
@@ -180,12 +219,12 @@ async def _make(
 
 async def _fate(log: Log, receipt: Receipt, how: HowToAppend) -> Receipt:
     try:
-        await receipt.wait(asyncio.get_running_loop().time() + how.timeout_s)
+        await receipt.wait(how.limit.until_s)
     except TimeoutError:
         trouble = log.trouble(how.partition)
         because = f"; last error: {trouble.text}" if trouble is not None else ""
         raise AppendUnknown(
-            f"an append to partition {how.partition} was sent and is not decided after {how.timeout_s:g} s: "
+            f"an append to partition {how.partition} was sent and is not decided after {how.limit.timeout_s:g} s: "
             f"it may still commit; read the log before you repeat it{because}",
             receipt,
         ) from None
@@ -200,7 +239,7 @@ async def read(
     until: TransactionId | None = None,
     since: datetime | timedelta | None = None,
     follow: bool = False,
-    timeout_s: float,
+    limit: TimeLimit,
 ) -> AsyncGenerator[Transaction, None]:
     """Yield the transactions above id `after`, or committed at `since` or later: one partition after the other.
 
@@ -213,14 +252,16 @@ async def read(
     """
     if since is not None and (after != -1 or until is not None):
         raise BadOption("`since` can't be combined with `after` or `until`: start at a time or at an id")
-    if isinstance(since, timedelta):
-        await log.high_water_marks(partitions, timeout=timeout_s)  # with the first answer, a server's clock is known
+    if not follow or isinstance(since, timedelta):
+        # The first answer, with which a server's clock is known as well. Who follows needs none: a log that can't prove
+        # its end just now is read and waited for all the same.
+        await log.high_water_marks(partitions, timeout=limit.left_s())
     since_time = None if since is None else time_by(since, log.clock_ahead_s)
 
     def reading(partition: PartitionId) -> AsyncIterator[Transaction]:
         if since_time is not None:
-            return log.read_time(partition, since=since_time, follow=follow, timeout=timeout_s)
-        return log.read(partition, after=after, until=until, follow=follow, timeout=timeout_s)
+            return log.read_time(partition, since=since_time, follow=follow, timeout=limit.timeout_s)
+        return log.read(partition, after=after, until=until, follow=follow, timeout=limit.timeout_s)
 
     async with aclosing(_all(list(map(reading, partitions)), follow=follow)) as transactions:
         async for tx in transactions:
@@ -240,20 +281,20 @@ def time_by(when: datetime | timedelta, clock_ahead_s: float | None = None) -> d
 
 
 async def tail(
-    log: Log, partitions: Sequence[PartitionId], *, count: int, follow: bool, timeout_s: float
+    log: Log, partitions: Sequence[PartitionId], *, count: int, follow: bool, limit: TimeLimit
 ) -> AsyncGenerator[Transaction, None]:
     """Yield the last `count` transactions of each partition; with `follow`, then those committed later.
 
     Merged as `read` says.
     """
-    marks = await log.high_water_marks(partitions, timeout=timeout_s)
+    marks = await log.high_water_marks(partitions, timeout=limit.left_s())
     readings = [
         log.read(
             partition,
-            after=await _before_last(log, partition, mark, count, timeout_s),
+            after=await _before_last(log, partition, mark, count, limit.timeout_s),
             until=None if follow else mark,
             follow=follow,
-            timeout=timeout_s,
+            timeout=limit.timeout_s,
         )
         for partition, mark in marks.items()
     ]

@@ -32,10 +32,13 @@ def group_list(
     argument: Address = None, log_option: LogOption = None, timeout: Timeout = 10.0, as_json: Json = False
 ) -> None:
     """List the groups of a log: their members at present, how many partitions these work on, and their lag."""
+    from polonaise.admin.logs import TimeLimit
     from polonaise.admin.workergroups import list_groups
 
+    limit = TimeLimit(timeout)
+
     async def do(log: Log) -> None:
-        groups = await list_groups(log, timeout)
+        groups = await list_groups(log, limit.left_s())
         if as_json:
             for each in groups:
                 say_json(each._asdict())
@@ -43,7 +46,7 @@ def group_list(
         rows = [(each.name, each.members, each.partitions, _or_dash(each.lag)) for each in groups]
         print_table(["group", "members", "partitions", "lag"], rows, right=(1, 2, 3))
 
-    with_log(inputs.address_of(argument, log_option), do, timeout_s=timeout)
+    with_log(inputs.address_of(argument, log_option), do, limit=limit)
 
 
 @group.command("describe", epilog=EXIT_STATUS)
@@ -56,10 +59,13 @@ def group_describe(
     as_json: Json = False,
 ) -> None:
     """Describe a group: for each partition who works on it, how far it is, its lag, and what keeps it from going on."""
+    from polonaise.admin.logs import TimeLimit
     from polonaise.admin.workergroups import describe_group
 
+    limit = TimeLimit(timeout)
+
     async def do(log: Log) -> None:
-        found = await describe_group(log, name, timeout)
+        found = await describe_group(log, name, limit.left_s())
         if as_json:
             say_json({**found._asdict(), "partitions": [each._asdict() for each in found.partitions]})
             return
@@ -74,7 +80,7 @@ def group_describe(
         columns = ["partition", "member", "state", "epoch", "position", "committed", "lag", "trouble"]
         print_table(columns, rows, right=(0, 1, 3, 4, 5, 6))
 
-    with_log(inputs.address_of(argument, log_option), do, timeout_s=timeout)
+    with_log(inputs.address_of(argument, log_option), do, limit=limit)
 
 
 @group.command("reset", epilog=EXIT_STATUS)
@@ -95,18 +101,21 @@ def group_reset(
 
     A group with a view keeps its position in the view's database, and is refused.
     """
+    from polonaise.admin.logs import TimeLimit
     from polonaise.admin.workergroups import reset_group
+
+    limit = TimeLimit(timeout)
 
     async def do(log: Log) -> None:
         partitions = partitions_named(partition, log.partition_count, log.topic)
-        done = await reset_group(log, name, partitions, _position(to), timeout, new=new)
+        done = await reset_group(log, name, partitions, _position(to), limit.left_s(), new=new)
         for number, position in done.items():
             if as_json:
                 say_json({"partition": number, "position": position})
             else:
                 say(f"partition {number}: goes on behind {position}")
 
-    with_log(inputs.address_of(argument, log_option), do, timeout_s=timeout)
+    with_log(inputs.address_of(argument, log_option), do, limit=limit)
 
 
 def _position(text: str) -> int | None:

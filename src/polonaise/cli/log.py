@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +33,7 @@ from polonaise.redaction import redacted_address
 from polonaise.terms import counted
 
 if TYPE_CHECKING:
+    from polonaise.admin.logs import TimeLimit
     from polonaise.client.log import Log
     from polonaise.node.condition import Condition
     from polonaise.terms import PartitionId, Transaction
@@ -69,7 +70,12 @@ After = Annotated[int, Option(min=-1, help="Start after this id.")]
 Limit = Annotated[int | None, Option(min=0, help="Print at most this many rows.")]
 Follow = Annotated[bool, Option("--follow", "-f", help="Also print new transactions as they are committed.")]
 Json = Annotated[bool, Option("--json", help="Print one JSON object per line.")]
-Timeout = Annotated[float, Option(parser=inputs.seconds_of, metavar="SECONDS", help="How long to wait for an answer.")]
+Timeout = Annotated[
+    float,
+    Option(
+        parser=inputs.seconds_of, metavar="SECONDS", help="How long to wait for each answer; for the first, in all."
+    ),
+]
 
 
 def check_there(address: str) -> None:
@@ -83,12 +89,16 @@ def check_there(address: str) -> None:
 
 
 def with_log(
-    address: str, do: Callable[[Log], Coroutine[Any, Any, None]], *, makes: bool = False, timeout_s: float | None = None
+    address: str,
+    do: Callable[[Log], Coroutine[Any, Any, None]],
+    *,
+    makes: bool = False,
+    limit: TimeLimit | None = None,
 ) -> None:
     """Connect to a log, run `do` with it, and close it.
 
-    An embedded log that does not exist is made only if `makes` is true; else `NotInitialized` is raised. `timeout_s`
-    is the value of the command's --timeout, in seconds, for the message of a deadline that passed.
+    An embedded log that does not exist is made only if `makes` is true; else `NotInitialized` is raised. `limit` is
+    that of the command's --timeout: it begins here, and connecting counts; what is left is for `do` to keep to.
     """
     import polonaise
 
@@ -96,15 +106,28 @@ def with_log(
         check_there(address)
 
     async def connected() -> None:
-        async with polonaise.connect(address) as log:
+        if limit is not None:
+            limit.begin()
+        async with AsyncExitStack() as stack:
+            connecting = asyncio.timeout_at(None if limit is None else limit.until_s)
+            try:
+                async with connecting:
+                    log = await stack.enter_async_context(polonaise.connect(address))
+            except TimeoutError as error:
+                if limit is None or not connecting.expired():
+                    raise
+                raise DeadlineExceeded(
+                    f"{redacted_address(address)} did not answer within {limit.timeout_s:g} s: see that what is named "
+                    "there is at work, or give it more time with --timeout"
+                ) from error
             try:
                 await do(log)
             except DeadlineExceeded as error:
-                if timeout_s is None:
+                if limit is None:
                     raise
                 raise DeadlineExceeded(
-                    f"{error.text}. A server that has many partitions to start may need longer than {timeout_s:g} s: "
-                    "give it more with --timeout"
+                    f"{error.text}. A server that has many partitions to start may need longer than "
+                    f"{limit.timeout_s:g} s: give it more with --timeout"
                 ) from error
 
     with tidy():
@@ -193,12 +216,13 @@ def append(
     if expect_position is not None:
         expectations.append(Expectation.position(expect_position))
     changes = [Change.set(*inputs.register_of(text)) for text in set_register or ()]
+    limit = logs.TimeLimit(timeout)
 
     async def do(log: Log) -> None:
         if partition is None and log.partition_count != 1:
             raise BadOption(f"which of {log.partition_count} partitions? Choose one with --partition")
         (chosen,) = partitions_named(str(partition or 0), log.partition_count, log.topic)
-        how = logs.HowToAppend(chosen, header, locks, expectations, changes, high_water_mark, timeout)
+        how = logs.HowToAppend(chosen, header, locks, expectations, changes, high_water_mark, limit)
         async with aclosing(logs.append(log, bodies, how)) as receipts:
             async for receipt in receipts:
                 if as_json:
@@ -206,7 +230,7 @@ def append(
                 else:
                     say(f"{receipt.partition} {receipt.id}", now=True)
 
-    with_log(address, do, makes=True, timeout_s=timeout)
+    with_log(address, do, makes=True, limit=limit)
 
 
 @log.command(epilog=EXIT_STATUS)
@@ -235,9 +259,10 @@ def read(
     since_time = inputs.time_of(since) if since is not None else None
     if since_time is not None and (after != -1 or until is not None):
         raise BadOption("--since can't be combined with --after or --until: start at a time or at an id")
-    reading = partial(logs.read, after=after, until=until, since=since_time, follow=follow, timeout_s=timeout)
+    wait = logs.TimeLimit(timeout)
+    reading = partial(logs.read, after=after, until=until, since=since_time, follow=follow, limit=wait)
     _print_transactions(
-        inputs.address_of(argument, log_option), partition, reading, limit, timeout, now=follow, as_json=as_json
+        inputs.address_of(argument, log_option), partition, reading, limit, wait, now=follow, as_json=as_json
     )
 
 
@@ -256,9 +281,10 @@ def tail(
     """Print the last transactions, and with --follow also new ones as they are committed."""
     from polonaise.admin import logs
 
-    reading = partial(logs.tail, count=count, follow=follow, timeout_s=timeout)
+    wait = logs.TimeLimit(timeout)
+    reading = partial(logs.tail, count=count, follow=follow, limit=wait)
     _print_transactions(
-        inputs.address_of(argument, log_option), partition, reading, limit, timeout, now=follow, as_json=as_json
+        inputs.address_of(argument, log_option), partition, reading, limit, wait, now=follow, as_json=as_json
     )
 
 
@@ -272,17 +298,20 @@ def high_water_mark(
     as_json: Json = False,
 ) -> None:
     """Print the committed high-water mark of each partition; -1 for an empty one."""
+    from polonaise.admin.logs import TimeLimit
+
+    limit = TimeLimit(timeout)
 
     async def do(log: Log) -> None:
         partitions = partitions_named(partition, log.partition_count, log.topic)
-        marks = await log.high_water_marks(partitions, timeout=timeout)
+        marks = await log.high_water_marks(partitions, timeout=limit.left_s())
         if as_json:
             for number, mark in marks.items():
                 say_json({"partition": number, "committed_high_water_mark": mark})
         else:
             print_table(["partition", "committed high-water mark"], list(marks.items()), right=(0, 1))
 
-    with_log(inputs.address_of(argument, log_option), do, timeout_s=timeout)
+    with_log(inputs.address_of(argument, log_option), do, limit=limit)
 
 
 @log.command(epilog=EXIT_STATUS)
@@ -298,11 +327,13 @@ def registers(
     """Print the registers of each partition, and who keeps each: the application, or a part of the library."""
     from polonaise.admin import logs
 
+    limit = logs.TimeLimit(timeout)
+
     async def do(log: Log) -> None:
         partitions = partitions_named(partition, log.partition_count, log.topic)
         if not as_json:
             say(f"{'partition':>9} {'kept by':<15} key = value")
-        async with aclosing(logs.registers(log, partitions, inputs.bytes_of(prefix), timeout)) as registers:
+        async with aclosing(logs.registers(log, partitions, inputs.bytes_of(prefix), limit)) as registers:
             async for register in registers:
                 if as_json:
                     fields = {**data_fields(register.key, "key"), **data_fields(register.value, "value")}
@@ -311,7 +342,7 @@ def registers(
                     keeper = register.keeper or "the application"
                     say_row(f"{register.partition:>9} {keeper:<15} {shown(register.key)} = {shown(register.value)}")
 
-    with_log(inputs.address_of(argument, log_option), do, timeout_s=timeout)
+    with_log(inputs.address_of(argument, log_option), do, limit=limit)
 
 
 @log.command(epilog=EXIT_STATUS)
@@ -332,10 +363,12 @@ def health(
     from polonaise.admin import logs
     from polonaise.node.condition import HealthStatus, health_status_of
 
+    limit = logs.TimeLimit(timeout)
+
     async def do(log: Log) -> None:
         partitions = partitions_named(partition, log.partition_count, log.topic)
         silence: list[DeadlineExceeded] = []
-        conditions = await logs.conditions(log, partitions, timeout, lambda _, error: silence.append(error))
+        conditions = await logs.conditions(log, partitions, limit.left_s(), lambda _, error: silence.append(error))
         if as_json:
             for condition in conditions:
                 say_json(condition._asdict())
@@ -349,7 +382,7 @@ def health(
             case HealthStatus.DEGRADED:
                 raise typer.Exit(ExitStatus.DEGRADED)
 
-    with_log(inputs.address_of(argument, log_option), do, timeout_s=timeout)
+    with_log(inputs.address_of(argument, log_option), do, limit=limit)
 
 
 def _print_health(conditions: list[Condition]) -> None:
@@ -395,7 +428,7 @@ def _print_transactions(
     partition: str | None,
     reading: Callable[[Log, list[PartitionId]], AsyncGenerator[Transaction, None]],
     limit: int | None,
-    timeout_s: float,
+    wait: TimeLimit,
     *,
     now: bool,
     as_json: bool,
@@ -415,4 +448,4 @@ def _print_transactions(
                 row = f"{tx.partition:>9} {tx.id:>12} {timestamp(tx.commit_time_us):<27} {tx.header:>11} "
                 say_row(row + shown(tx.data), now=now)
 
-    with_log(address, do, timeout_s=timeout_s)
+    with_log(address, do, limit=wait)

@@ -46,6 +46,8 @@ _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 0.25
 """The first and about the longest pause, in seconds, before all servers are tried again: they may be electing a leader
 just now."""
+_FAREWELL_S: Final = 1.0
+"""How long, in seconds, a connected server may take to end the session when this process asks for that."""
 _REFUSAL_S: Final = 0.3
 """How long, in seconds, a server is listened to that may refuse this process's certificate."""
 _ELECTED_S: Final = 15.0
@@ -157,6 +159,12 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]  # kazoo has no typ
             with contextlib.suppress(OSError):
                 # As a plain socket: TLS would want to say farewell.
                 socket.socket.shutdown(connected, socket.SHUT_RDWR)
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Wait until kazoo's thread has ended, which it was told to. A server that holds it up is left."""
+        if not self.connection_stopped.wait(_FAREWELL_S if self.client.connected else 0):
+            self.leave(self.number)
+        return bool(super().stop(timeout))
 
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
         """Return name, address and port of the servers that are to be tried now, in this order."""

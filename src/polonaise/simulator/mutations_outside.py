@@ -258,6 +258,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "            if all_fail or error.code:\n",
         "P11: nothing is archived behind a partition that lacks a fragment, and nobody says so",
     ),
+    "connecting-does-not-count": Mutation(
+        "polonaise.cli.log",
+        "asyncio.timeout_at(None if limit is None else limit.until_s)\n",
+        "asyncio.timeout_at(None)\n",
+        "P11: a command waits for a silent coordinator for longer than its --timeout",
+    ),
     "missing-ids-looked-for-as-seldom-as-others": Mutation(
         "polonaise.server.archivewatch",
         "            await asyncio.sleep(self._missing_look_s if gone else self._look_s)\n",
