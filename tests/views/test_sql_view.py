@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -728,19 +727,6 @@ async def test_own_tables_that_are_emptied_under_a_view_are_missed_while_rows_ar
     with pytest.raises(ViewUnavailable, match=r"partition 0 had a high-water mark .* while (accounts|journal) holds"):
         await view.apply_run(transactions(2, first=4))
     check_rows(url, 4)
-
-
-async def test_rows_without_any_of_a_views_own_tables_are_told(
-    url: str, view: Bank, views: Callable[..., Bank], caplog: pytest.LogCaptureFixture
-) -> None:
-    """They may be there rightly: an application that opens accounts before its first start."""
-    await view.apply_run(transactions(4))
-    execute(url, *(f"DROP TABLE {name}" for name in OWN))
-    again = views(url)
-    assert await again.high_water_mark(0) == -1
-    told = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert len(told) == 1
-    assert re.match(r"table (accounts|journal) holds rows, and polonaise_marks is not there: all of the log", told[0])
 
 
 @pytest.mark.parametrize("rows", ["(0, 1, ''), (0, 1, '')", "(0, NULL, '')"], ids=["two", "of no number"])

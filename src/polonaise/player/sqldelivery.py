@@ -23,8 +23,8 @@ from polonaise.views.columns import short_text, transactional_table
 from polonaise.views.database import Database
 from polonaise.views.databaseerrors import OwnRefused, Trouble, database_errors, first_line, not_refused, trouble_in
 from polonaise.views.dialects import check_names
-from polonaise.views.fitness import check_tables, create_tables, has_table, unfit_for_now
-from polonaise.views.lostmarks import check_kept, check_rows_kept, holds_rows
+from polonaise.views.fitness import check_tables, create_tables, unfit_for_now
+from polonaise.views.lostmarks import check_kept, check_rows_kept, held_in
 from polonaise.views.marks import Marks, row_lost
 from polonaise.views.portions import Portion
 from polonaise.views.worker import Worker, end_all
@@ -267,16 +267,8 @@ class SqlDeliveryTarget:
 
     def _held(self, writer: WriterConnection) -> str:
         """Return the name of an application's table that holds rows, or may not be looked at; empty if none does."""
-        for table in self._tables():
-            try:
-                with writer.transaction() as db:
-                    if has_table(db, table) and holds_rows(db, table):
-                        return table.fullname
-            except DBAPIError as error:
-                if trouble_in(error) is not None:
-                    raise
-                return table.fullname
-        return ""
+        with writer.transaction() as db:
+            return held_in(db, self._tables())
 
     def _tables(self) -> list[Table]:
         """Return the application's tables, as far as it names them."""

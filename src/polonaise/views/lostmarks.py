@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Sequence
 from typing import Final
 
 from sqlalchemy import Connection, Table, bindparam, literal, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from polonaise.errors import ViewUnfit
 from polonaise.terms import NO_TRANSACTION, PartitionId
 from polonaise.views.claimedtables import ClaimedTables
 from polonaise.views.columns import deletion
+from polonaise.views.databaseerrors import trouble_in
 from polonaise.views.fitness import check_tables, has_table
 from polonaise.views.letters import LeftOut
 from polonaise.views.marks import DefinitionKept, Marks
@@ -92,6 +94,20 @@ def holds_rows(db: Connection, table: Table) -> bool:
     return db.execute(select(literal(1)).select_from(table).limit(1)).first() is not None
 
 
+def held_in(db: Connection, tables: Sequence[Table]) -> str:
+    """Return the name of a table that holds rows, or may not be looked at; empty if none does."""
+    for table in tables:
+        try:
+            with db.begin_nested():
+                if has_table(db, table) and holds_rows(db, table):
+                    return table.fullname
+        except DBAPIError as error:
+            if trouble_in(error) is not None:
+                raise
+            return table.fullname
+    return ""
+
+
 class LostMarks:
     """Remembers which partitions were given a mark, in the table in which claimed tables are remembered, too.
 
@@ -110,6 +126,8 @@ class LostMarks:
         self._remembered: set[PartitionId] = set()
         self._begun: dict[PartitionId, int | None] = {}
         """By partition whose mark was met, the beginning of the view's tables that was known then."""
+        self._telling = threading.Lock()
+        """Taken for good by whoever warns of rows that nothing tells of: threads may meet them at once."""
 
     def prepare(self, writer: WriterConnection, *, create: bool) -> None:
         """Prepare the table, as `ClaimedTables.prepare` does."""
@@ -122,18 +140,12 @@ class LostMarks:
         Before tables are made: a new one of that name would be in the way of a backup, or of whoever renamed it.
         """
         marks, given = self._marks.table, self.table
-        if has_table(db, marks):
-            return
-        if not has_table(db, given):
-            if held := self._held(db):  # rightly so, if the application has put them there before its first start
-                what = "table %s holds rows, and %s is not there: all of the log is applied to them. If this view made "
-                what += "them, that is a second time: end it, and restore all of its tables from a backup of one moment"
-                _log.warning(what, held, marks.fullname)
+        if has_table(db, marks) or not has_table(db, given):
             return
         check_tables(db, [], [given])
-        if db.execute(select(given).where(given.c.partition >= 0).limit(1)).first() is None:
+        if not self._has_any(db):
             return
-        held = self._held(db)
+        held = held_in(db, self._tables)
         # The marks last: another process may have made them, and applied rows, since they were found to be missing.
         if (held or not self._tables) and not has_table(db, marks):
             raise ViewUnfit(
@@ -142,34 +154,57 @@ class LostMarks:
                 f"backup of one moment; or empty them and {given.fullname}, {_AGAIN}"
             )
 
-    def _held(self, db: Connection) -> str:
-        """Return the name of a table of the view that holds rows; empty if none does."""
-        return next((each.fullname for each in self._tables if has_table(db, each) and holds_rows(db, each)), "")
-
-    def check_new(self, db: Connection, partition: PartitionId, cluster: str, *, had: bool) -> bool:
+    def check_new(self, db: Connection, partition: PartitionId, cluster: str, *, had: bool, had_any: bool) -> bool:
         """Raise `ViewUnfit` if a partition without a mark had one, while the view's tables hold rows.
 
         It did if the table says so; or if this process knows it (`had`), unless everything was emptied together since,
-        and what the tables hold came after that, of other partitions. Returns whether everything is empty now, so that
-        `begin_anew` is to be called.
+        and what the tables hold came after that, of other partitions. So it may have if the process knows of one
+        (`had_any`) while no mark at all is there. Where nobody knows of any, a warning tells that there are rows.
+        Returns whether everything is empty now, so that `begin_anew` is to be called.
         """
-        if not (self._claimed.there and self._has(db, partition)) and (not had or self._began_since(db, partition)):
+        had_it = (self._claimed.there and self._has(db, partition)) or (had and not self._began_since(db, partition))
+        if not had_it and not (had_any and self._knows_nothing(db)):
             self._begun.pop(partition, None)
+            self._tell_rows(db)
             return False
-        held = self._held(db)
+        held = held_in(db, self._tables)
         if self._tables and not held:
             return self._claimed.there and all(mark == NO_TRANSACTION for mark in self._marks.all(db).values())
         # The mark last: another process may have written it, and applied rows, since it was found to be missing.
-        if self._marks.read(db, partition, cluster) is None:
+        if self._marks.read(db, partition, cluster) is None and (had_it or self._knows_nothing(db)):
             # Where nobody can write, or tell, that everything is empty, this process goes by what it knows.
             again = "" if self._tables and self._claimed.there else ", start this process again"
+            marks = self._marks.table.fullname
+            lost = f"partition {partition} had a high-water mark in table {marks} and has none"
+            if not had_it:
+                lost = f"partitions had high-water marks in table {marks} and none has one"
             raise ViewUnfit(
-                f"partition {partition} had a high-water mark in table {self._marks.table.fullname} and has none, "
-                f"while {held or 'the view'} holds what was applied: beginning anew would apply it a second time. "
-                "Restore all of the view's tables from a backup of one moment; or empty them, "
-                f"{self._marks.table.fullname} and {self.table.fullname} in one transaction{again}, {_AGAIN}"
+                f"{lost}, while {held or 'the view'} holds what was applied: beginning anew would apply it a second "
+                "time. Restore all of the view's tables from a backup of one moment; or empty them, "
+                f"{marks} and {self.table.fullname} in one transaction{again}, {_AGAIN}"
             )
         return False
+
+    def _tell_rows(self, db: Connection) -> None:
+        """Warn, once, if the view's tables hold rows and nothing tells of what: as if its tables of marks were lost.
+
+        Rightly so, if the application has put them there before its first start.
+        """
+        if self._telling.locked() or not self._knows_nothing(db) or not (held := held_in(db, self._tables)):
+            return
+        # Again after the rows: another process may have written marks, and applied rows, meanwhile.
+        if self._knows_nothing(db) and self._telling.acquire(blocking=False):
+            what = (
+                "table %s holds rows, and neither %s nor %s says of what: all of the log is applied to them. If this "
+                "view made them, that is a second time: end it, and restore all of its tables from a backup of one "
+                "moment"
+            )
+            _log.warning(what, held, self._marks.table.fullname, self.table.fullname)
+
+    def _knows_nothing(self, db: Connection) -> bool:
+        """Whether no partition has a mark, and none is remembered to have had one."""
+        marks = self._marks.table
+        return not (holds_rows(db, marks) or (self._claimed.there and self._has_any(db)))
 
     def _began_since(self, db: Connection, partition: PartitionId) -> bool:
         """Whether everything was found empty since the partition's mark was met, by this process or another one."""
@@ -195,11 +230,15 @@ class LostMarks:
     def forget(self) -> None:
         """Forget the partitions: another client, or another log, begins anew."""
         self._begun = {}
+        self._telling = threading.Lock()
 
     def remember(self, db: Connection, partition: PartitionId) -> None:
         """Remember that the partition has a mark, in the transaction that gives it one."""
         if self._claimed.there and not self._has(db, partition):
             db.execute(self.table.insert(), {"partition": partition})
+
+    def _has_any(self, db: Connection) -> bool:
+        return db.execute(select(self.table).where(self.table.c.partition >= 0).limit(1)).first() is not None
 
     def _has(self, db: Connection, partition: PartitionId) -> bool:
         return db.execute(self._select, {"at": partition}).one_or_none() is not None

@@ -59,6 +59,11 @@ class Reached:
         """Whether a client or a worker was told that something of the partition is applied."""
         return partition in self._had
 
+    @property
+    def had_any(self) -> bool:
+        """Whether one was told that something of any partition is applied."""
+        return bool(self._had)
+
     def forget(self) -> None:
         """Forget all marks: another client, or another log, begins anew."""
         self._marks = {}

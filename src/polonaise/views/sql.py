@@ -452,7 +452,8 @@ class SqlView:
             mark = read(db, partition)
             if mark is None:
                 with self._unfit_for_now():
-                    is_empty = self._lost.check_new(db, partition, self._cluster, had=self._reached.had(partition))
+                    had, had_any = self._reached.had(partition), self._reached.had_any
+                    is_empty = self._lost.check_new(db, partition, self._cluster, had=had, had_any=had_any)
         if mark is not None:
             self._lost.met(writer, partition)
             return mark
