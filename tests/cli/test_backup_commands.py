@@ -75,7 +75,10 @@ def test_a_later_backup_is_replaced_only_with_consent(
     assert shell.run(*command).status == 0, "the same values are no earlier ones"
     kept = file.read_bytes()
     change(at[1], **{later: 7})  # as of a coordinator that was put back
-    shell.refuses(*command, code="bad_option", naming="later backup of this cluster: the values of partitions 1")
+    naming = (
+        "later backup of this cluster: it has later values than the coordinator, of partitions 1. So the coordinator"
+    )
+    shell.refuses(*command, code="coordinator_outdated", naming=naming)
     assert file.read_bytes() == kept
     assert shell.run(*command, "--force").status == 0
     assert getattr(read_backup(file).partitions[1], later) == 7
@@ -87,14 +90,14 @@ def test_the_values_of_an_outdated_coordinator_are_written_only_with_consent(
     file = tmp_path / "backup"
     assert shell.run("cluster", "backup", str(file), *at).status == 0
     change(at[1], session=1_000, outdated=7)  # its number was raised by each try of a server since
-    shell.refuses("cluster", "backup", str(file), *at, code="bad_option", naming="later backup")
+    shell.refuses("cluster", "backup", str(file), *at, code="coordinator_outdated", naming="later backup")
     other = ("cluster", "backup", str(tmp_path / "other"), *at)
     shell.refuses(*other, code="coordinator_outdated", naming="of partitions 1: put the latest state back")
     assert not (tmp_path / "other").exists()
     said = shell.run(*other, "--force", "--json")
     assert (said.status, said.objects[0]["outdated"]) == (0, [1])
     assert said.errors.startswith("WARNING: ")
-    assert "has been put back to an older state" in said.errors
+    assert "was put back to an older state" in said.errors
     assert isinstance(read_backup(tmp_path / "other").partitions[1], PartitionValue)
 
 

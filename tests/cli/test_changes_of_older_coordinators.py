@@ -99,6 +99,57 @@ def test_every_command_with_a_coordinator_is_known_here_as_one_that_changes_or_r
     assert {*commands(typer.main.get_command(application))} == known
 
 
+async def marked(address: str) -> None:
+    """Mark the value of partition 0 as servers do which find that it is of an older state."""
+    async with opened_coordinator(address) as (_, coordinator):
+        current = await coordinator.partition(0)
+        assert await coordinator.set_partition(0, replace(current.value, outdated=1), current.version) is not None
+
+
+MARKED = "the coordinator was put back to an older state, and its values are older than the storage nodes know, of "
+
+
+@pytest.mark.parametrize("command", CHANGING)
+def test_nothing_is_changed_where_a_value_is_marked_as_older_though_no_node_answers(
+    shell: Shell, tmp_path: Path, place: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    asyncio.run(marked(place))
+    before = kept(tmp_path)
+    asked = (*command.split(" "), *CHANGING[command], "--coordinator", place)
+    shell.refuses(*asked, code="coordinator_outdated", naming=f"{MARKED}partitions 0: put the latest state back")
+    assert kept(tmp_path) == before
+
+
+@pytest.mark.parametrize("command", ["topic list", "topic describe t", "storage list", "server list", "partition list"])
+def test_what_is_listed_of_a_coordinator_that_is_marked_as_older_has_a_warning_beside_it(
+    shell: Shell, tmp_path: Path, command: str
+) -> None:
+    place = unserved(tmp_path / "coordinator", SHARED)
+    asked = (*command.split(" "), "--json", "--coordinator", place)
+    assert "WARNING" not in shell.run(*asked).errors
+    asyncio.run(marked(place))
+    said = shell.run(*asked)
+    assert said.status == 0
+    assert said.errors.startswith("WARNING: ")
+    assert MARKED in said.errors
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "storage drain nosuch", "storage drain a", "partition replace 0 --from a --to b", "partition remove-copy 0 a",
+        "partition reset-head 0 --to 1",
+    ],
+)  # fmt: skip
+def test_an_older_state_is_told_before_all_that_a_change_would_be_refused_or_asked_for(
+    shell: Shell, tmp_path: Path, command: str
+) -> None:
+    place = unserved(tmp_path / "coordinator", SHARED)
+    asyncio.run(marked(place))
+    shell.refuses(*command.split(" "), "--coordinator", place, code="coordinator_outdated", naming=MARKED)
+
+
 @pytest.mark.parametrize("command", CHANGING)
 def test_nothing_is_changed_in_a_coordinator_of_an_older_state(
     shell: Shell, tmp_path: Path, place: str, command: str

@@ -9,12 +9,13 @@ from dataclasses import replace
 import pytest
 
 from polonaise.admin import coordinatorbackup
+from polonaise.admin.headresets import head_state
 from polonaise.admin.topics import create_topic
 from polonaise.client.log import Log
 from polonaise.coordination import Coordinator
 from polonaise.coordination.backend import not_following, outdated
 from polonaise.coordination.values import ClusterDescription, PartitionValue
-from polonaise.errors import ConsistencyLost, CoordinatorLost, PolonaiseError
+from polonaise.errors import ConsistencyLost, CoordinatorLost, CoordinatorOutdated, PolonaiseError
 from polonaise.host import Host
 from polonaise.node import processes
 from polonaise.server.protocol.recovery import RESTORE_LATEST, ReplicaAnswer, decide, proves_older_state
@@ -255,6 +256,8 @@ async def changed_while_nobody_serves(town: Town) -> tuple[list[ClusterDescripti
     for node in town.cluster.servers:
         node.let_up()
     await time_passes(30)
+    with pytest.raises(CoordinatorOutdated, match=r"a reset of the head does not help\. .*was restored from an older"):
+        await town.operator(lambda host, coordinator: head_state(host, coordinator, 0, 5.0))
     return await noted(town), latest
 
 

@@ -424,6 +424,10 @@ FOUND_BY_TESTS = {
         "tests/cli/test_changes_of_older_coordinators.py"
         "::test_nothing_is_changed_in_a_coordinator_of_an_older_state[topic create]"
     ),
+    "mark-of-the-outdated-not-looked-at": (
+        "tests/cli/test_changes_of_older_coordinators.py"
+        "::test_nothing_is_changed_where_a_value_is_marked_as_older_though_no_node_answers[topic create]"
+    ),
     "change-without-asking": (
         "tests/cli/test_changes_of_older_coordinators.py"
         "::test_nothing_is_changed_in_a_coordinator_of_an_older_state[topic create]"

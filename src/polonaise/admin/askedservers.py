@@ -1,12 +1,19 @@
-"""What servers tell of their cluster: what the coordinator would, if it can't be read, and whether they believe it."""
+"""What servers tell of their cluster: what the coordinator would, if it can't be read, and whether they believe it.
+
+And what storage nodes, and the coordinator's own values, tell of the latter.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from polonaise.admin.asking import Told, ask_health, connected
-from polonaise.coordination.values import Assignment, ClusterDescription, ExpectedServers, Owner
+from polonaise.coordination import Coordinator
+from polonaise.coordination.backend import PUT_BACK
+from polonaise.coordination.values import Assignment, ClusterDescription, ExpectedServers, Owner, PartitionValue
 from polonaise.errors import (
     RECOVER,
     CoordinatorDamaged,
@@ -18,7 +25,7 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.link.connection import ANY_CLUSTER, Connection
 from polonaise.server.protocol.recovery import RESTORE_LATEST
-from polonaise.terms import ServerId, StorageId, counted
+from polonaise.terms import NO_SESSION, PartitionId, ServerId, StorageId, counted
 from polonaise.wire.assignments import parse_assignment
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
@@ -31,6 +38,9 @@ from polonaise.wire.messages import (
 )
 
 M = TypeVar("M", bound=Message)
+
+_READS_MAX: Final = 64
+"""The most values of partitions that are read at the same time."""
 
 _DISBELIEF: Final = (
     *(f"[{kind.code}]" for kind in (CoordinatorOutdated, CoordinatorLost, CoordinatorDamaged)),
@@ -114,6 +124,45 @@ def later_noted(storage: Mapping[StorageId, Told], version: int) -> str:
         "If servers run, look again once they can be reached; else it was put back to an older state: restore its "
         f"latest one, or move it away and make its values again ({RECOVER})"
     )
+
+
+async def outdated_at(coordinator: Coordinator, partitions: Iterable[PartitionId], timeout_s: float) -> str:
+    """Return what `marked_outdated` says of the values that these partitions have at the coordinator.
+
+    It has `timeout_s` seconds to tell them: a value that could not be read by then says nothing.
+    """
+    found: dict[PartitionId, PartitionValue] = {}
+    reading = asyncio.Semaphore(_READS_MAX)
+
+    async def read(partition: PartitionId) -> None:
+        with contextlib.suppress(PolonaiseError):
+            async with reading:
+                found[partition] = (await coordinator.partition(partition)).value
+
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await asyncio.gather(*map(read, partitions))
+    return marked_outdated(found)
+
+
+def outdated_in(values: Mapping[PartitionId, PartitionValue]) -> list[PartitionId]:
+    """Return the partitions whose values are known to be older than what the storage nodes have seen."""
+    return [partition for partition, value in sorted(values.items()) if value.outdated != NO_SESSION]
+
+
+def marked_outdated(values: Mapping[PartitionId, PartitionValue]) -> str:
+    """Return what `outdated_in` returns, in words; empty if it is none."""
+    if not (partitions := outdated_in(values)):
+        return ""
+    return (
+        f"the coordinator {PUT_BACK}, and its values are older than the storage nodes know, of partitions "
+        f"{some(partitions)}: put the latest state back, or recover ({RECOVER})"
+    )
+
+
+def some(partitions: Sequence[PartitionId]) -> str:
+    """Return the first partitions of these, for messages."""
+    return ", ".join([*map(str, partitions[:5]), *(["…"] if len(partitions) > 5 else [])])
 
 
 def _doubt(health: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Final
 
-from polonaise.admin.askedservers import ask_servers, disbelief, later_noted
+from polonaise.admin.askedservers import ask_servers, disbelief, later_noted, outdated_at
 from polonaise.admin.asking import Told, ask_health, not_named, stores_in, trouble_in
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import (
@@ -51,6 +51,10 @@ from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
 
 _ASKED_MAX: Final = 64
 """The most nodes that are asked at the same time."""
+
+_MARKS_S: Final = 1.0
+"""Seconds in which partitions' values are read to see whether they are marked as outdated; as a rule all are, or none.
+"""
 
 _MADE_ANEW: Final = "its values were recovered or restored, and no server has been started since: start the servers"
 
@@ -406,9 +410,9 @@ class ClusterObserver:
     async def look(self) -> ClusterStatus:
         """Ask the coordinator and all nodes, and return the cluster's status.
 
-        A node that does not answer is part of it, with the reason. Takes at most twice the time limit, and once more
-        for each further `_ASKED_MAX` nodes that are silent. Raises `NotInitialized` if the coordinator knows no
-        cluster, and `BadOption` if its address is that of something else.
+        A node that does not answer is part of it, with the reason. Takes at most twice the time limit, a second, and
+        once more for each further `_ASKED_MAX` nodes that are silent. Raises `NotInitialized` if the coordinator knows
+        no cluster, and `BadOption` if its address is that of something else.
         """
         began_s = self._host.clock.monotonic_s()
         error, ensemble = await asyncio.gather(self._read_coordinator(), self._coordinator.servers(self._timeout_s))
@@ -425,6 +429,14 @@ class ClusterObserver:
         asked_storage = [self._ask_storage(name, address) for name, address in description.nodes.items()]
         servers, storage = await asyncio.gather(asyncio.gather(*asked_servers), asyncio.gather(*asked_storage))
         answers = dict(zip(sorted(addresses), servers, strict=True))
+        partitions = [self._partition_status(partition, answers) for partition in range(description.total)]
+        doubt = disbelief(answers, last.expected)
+        if not doubt and error is None:
+            # Of those that are ready their owners believe it; others may have none that could tell.
+            unproved = [each.partition for each in partitions if each.condition is None or not each.condition.ready]
+            doubt = await outdated_at(self._coordinator, unproved, min(self._timeout_s, _MARKS_S))
+        if not doubt and last.version is not None and not any(isinstance(each, dict) for each in servers):
+            doubt = later_noted(dict(zip(description.nodes, storage, strict=True)), last.version)
         owned = Counter(owner.server for owner in last.owners.values())
         copies, stores = _copies_in(description, last.owners, answers), stores_in(answers.values())
         return ClusterStatus(
@@ -455,18 +467,11 @@ class ClusterObserver:
                 )
                 for (name, address), answer in zip(description.nodes.items(), storage, strict=True)
             ],
-            [self._partition_status(partition, answers) for partition in range(description.total)],
+            partitions,
             ensemble,
             self._host.clock.monotonic_s() - began_s,
-            self._disbelief(answers, dict(zip(description.nodes, storage, strict=True))),
+            doubt,
         )
-
-    def _disbelief(self, servers: Mapping[ServerId, Told], storage: Mapping[StorageId, Told]) -> str:
-        """Return why nodes don't believe what the coordinator holds: servers, or storage nodes if none answers."""
-        told = disbelief(servers, self._last.expected)
-        if told or self._last.version is None or any(isinstance(each, dict) for each in servers.values()):
-            return told
-        return later_noted(storage, self._last.version)
 
     async def partition_value(self, partition: PartitionId) -> PartitionValue:
         """Return what the coordinator keeps of a partition: its members and their last sessions.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from polonaise.admin.askedservers import outdated_in, some
 from polonaise.admin.asking import ask_health, connected, values_in
 from polonaise.checksum import crc32
 from polonaise.coordination import Coordinator
+from polonaise.coordination.backend import PUT_BACK
 from polonaise.coordination.rebuilding import (
     NodeAnswer,
     Noted,
@@ -24,12 +26,12 @@ from polonaise.coordination.rebuilding import (
 )
 from polonaise.coordination.values import ClusterDescription, ExpectedServers
 from polonaise.errors import (
-    RECOVER,
     AlreadyInitialized,
     BadOption,
     CertificateRefused,
     CoordinatorDamaged,
     CoordinatorLost,
+    CoordinatorOutdated,
     NotInitialized,
     PolonaiseError,
     ProtocolError,
@@ -42,7 +44,7 @@ from polonaise.host.files import with_own_errors
 from polonaise.host.replacing import replaced
 from polonaise.link.connection import ANY_CLUSTER
 from polonaise.redaction import redacted
-from polonaise.terms import NO_SESSION, PartitionId, ServerId, StorageId
+from polonaise.terms import ServerId, StorageId
 from polonaise.wire.messages import NOTES_VERSION, ROLE_SERVER, ROLE_STORAGE, NotedAre, TellNoted
 
 _MAGIC: Final = "polonaise-coordinator-backup"
@@ -84,23 +86,8 @@ def write_backup(path: Path, noted: Noted) -> None:
     with_own_errors(str(path), write)
 
 
-def outdated_in(noted: Noted) -> list[PartitionId]:
-    """Return the partitions whose values are known to be older than what the storage nodes have seen."""
-    return [partition for partition, value in sorted(noted.partitions.items()) if value.outdated != NO_SESSION]
-
-
-def marked_outdated(noted: Noted) -> str:
-    """Return what `outdated_in` returns, in words; empty if it is none."""
-    if not (partitions := outdated_in(noted)):
-        return ""
-    return (
-        "the coordinator has been put back to an older state, and its values are older than the storage nodes know, of "
-        f"partitions {_some(partitions)}: put the latest state back, or recover ({RECOVER})"
-    )
-
-
 def check_replaces_no_later(path: Path, noted: Noted) -> None:
-    """Raise `BadOption` if the file is a backup with later values than these, or one of another cluster."""
+    """Raise `CoordinatorOutdated` if the file is a backup with later values, and `BadOption` if of another cluster."""
     try:
         kept = read_backup(path) if path.is_file() else None
     except PolonaiseError:
@@ -111,28 +98,26 @@ def check_replaces_no_later(path: Path, noted: Noted) -> None:
     if kept.description.key != noted.description.key:
         raise BadOption(f"{path} is a backup of another cluster, {kept.description.key.hex()}. {consent}")
     if kept.version > noted.version:
-        later = "the description of the cluster"
+        later = "of the cluster's description"
     elif behind := [
         partition
         for partition, value in sorted(noted.partitions.items())
         if (before := kept.partitions.get(partition)) is not None
         and (before.session > value.session or before.generation > value.generation)
     ]:
-        later = f"the values of partitions {_some(behind)}"
-    elif outdated_in(noted) and not outdated_in(kept):  # each try to start a session has raised the numbers since
-        later = f"the values of partitions {_some(outdated_in(noted))}"
+        later = f"of partitions {some(behind)}"
+    elif outdated_in(noted.partitions) and not outdated_in(
+        kept.partitions
+    ):  # each try to start a session has raised the numbers since
+        later = f"of partitions {some(outdated_in(noted.partitions))}"
     elif kept.unique_id > noted.unique_id or kept.expected_version > noted.expected_version:
-        later = "how many ids were given out, or which servers there are to be"
+        later = "of how many ids were given out, or of which servers there are to be"
     else:
         return
-    raise BadOption(
-        f"{path} is a later backup of this cluster: {later} there are later than the coordinator's, which has been put "
-        f"back to an older state. {consent}"
+    raise CoordinatorOutdated(
+        f"{path} is a later backup of this cluster: it has later values than the coordinator, {later}. So the "
+        f"coordinator {PUT_BACK}: keep that backup. {consent}"
     )
-
-
-def _some(partitions: Sequence[PartitionId]) -> str:
-    return ", ".join([*map(str, partitions[:5]), *(["…"] if len(partitions) > 5 else [])])
 
 
 def read_backup(path: Path) -> Noted:

@@ -15,6 +15,7 @@ from polonaise.admin.asking import answered, ask_health, connected, server_said
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import HeadReset, Owner, PartitionValue, Versioned
 from polonaise.errors import (
+    CoordinatorOutdated,
     CoordinatorUnavailable,
     DeadlineExceeded,
     HeadNotReset,
@@ -25,6 +26,7 @@ from polonaise.errors import (
 from polonaise.fragments.protocol.onlycopy import may_be_only_copy
 from polonaise.host import Host
 from polonaise.server.protocol.headreset import RESETS_MAX, carried_out, no_batch_ends, still_confirmed
+from polonaise.server.protocol.recovery import RESTORE_LATEST
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, SessionId, StorageId, TransactionId
 from polonaise.wire.messages import (
     BATCHES_VERSION,
@@ -128,7 +130,8 @@ async def head_state(host: Host, coordinator: Coordinator, partition: PartitionI
     """Return what is known about the end of a partition, as its owner tells it.
 
     Raises `HeadNotReset` while the partition is open, and while no owner tells what the replicas hold;
-    `UnknownPartition`, and `CoordinatorUnavailable` without an answer within `timeout_s` seconds.
+    `CoordinatorOutdated` where that is why; `UnknownPartition`, and `CoordinatorUnavailable` without an answer within
+    `timeout_s` seconds.
     """
     # Before the owner is asked: a session that starts after this read changes the version.
     current, owner, key = await answered(coordinator, _kept(coordinator, partition), timeout_s)
@@ -148,6 +151,8 @@ async def head_state(host: Host, coordinator: Coordinator, partition: PartitionI
             "there is nothing to reset"
         )
     held = health.get("held", {})
+    if not held and RESTORE_LATEST in health["waits_for"]:
+        raise CoordinatorOutdated(f"a reset of the head does not help. {health['waits_for']}")
     if not held:
         raise HeadNotReset(
             f"no replica of partition {partition} has told its owner what it holds: start the storage nodes that are "

@@ -63,7 +63,12 @@ def with_edits(
     async def run(host: Host, opened: Coordinator) -> None:
         from polonaise.admin.memberedits import MemberEdits
 
-        await do(host, MemberEdits(opened, timeout_s))
+        edits = MemberEdits(opened, timeout_s)
+        # Before anything is said or asked: in an older copy of the coordinator all else would be wrong. And before that
+        # a read, which tells by itself why the coordinator gives no answer.
+        await edits.description()
+        await edits.may_change()
+        await do(host, edits)
 
     looking.with_coordinator(coordinator, run, as_server=as_server)
 

@@ -77,6 +77,8 @@ def partition_reset_head(
         raise BadOption("--confirm is for a reset: name with --from the copy where each log ends. Nothing was changed")
 
     async def do(host: Host, opened: Coordinator) -> None:
+        if to is not None or source is not None:
+            await opened.may_change()  # before anything is asked
         if partitions is not None and len(partitions) == 1:
             await _reset_one(host, opened, partitions[0], to, source, confirm, timeout, as_json=as_json)
         elif to is not None:

@@ -8,11 +8,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
+import typer
 from typer import Option
 
 from polonaise.cli import inputs
 from polonaise.cli.output import print_table, say_json, tidy, while_read
 from polonaise.errors import BadOption
+from polonaise.redaction import redacted
 
 if TYPE_CHECKING:
     from polonaise.admin.cluster import ClusterObserver, ClusterStatus, PartitionStatus, ServerStatus, StorageStatus
@@ -124,9 +126,26 @@ def look(coordinator: str | None, timeout_s: float, show: Callable[[ClusterStatu
         status = await observer.look()
         if status.coordinator_error is not None:
             raise status.coordinator_error
+        warn_of(redacted(status.coordinator), status.coordinator_disbelief)
         show(status)
 
     with_observer(coordinator, timeout_s, do)
+
+
+def warn_of(coordinator: str, doubt: str) -> None:
+    """Warn on standard error of what makes a coordinator's values doubtful, such as an older state, if anything does.
+
+    What a command lists may be wrong then, or lack something.
+    """
+    if doubt:
+        typer.echo(f"WARNING: {coordinator}: {doubt}", err=True)
+
+
+async def warn_of_older_values(opened: Coordinator, timeout_s: float) -> None:
+    """Warn as `warn_of` does if the coordinator's own values are marked as older than the storage nodes know."""
+    from polonaise.admin.askedservers import outdated_at
+
+    warn_of(str(opened), await outdated_at(opened, range((await opened.describe()).total), timeout_s))
 
 
 def print_rows(each: Sequence[Status], rows_of: Callable[[Sequence[Status]], Rows], *, as_json: bool) -> None:

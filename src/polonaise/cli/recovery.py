@@ -54,19 +54,14 @@ def cluster_backup(
     address = looking.required(coordinator)
 
     async def do(host: Host, opened: Coordinator) -> None:
+        from polonaise.admin.askedservers import marked_outdated, outdated_in
         from polonaise.admin.cluster import ClusterObserver
-        from polonaise.admin.coordinatorbackup import (
-            backup,
-            check_replaces_no_later,
-            marked_outdated,
-            outdated_in,
-            write_backup,
-        )
+        from polonaise.admin.coordinatorbackup import backup, check_replaces_no_later, write_backup
         from polonaise.host.replacing import is_standard_output
 
         noted = await backup(opened)
         status = await ClusterObserver(host, opened, address, timeout, looking.named_servers()).look()
-        older = marked_outdated(noted) or status.coordinator_disbelief
+        older = marked_outdated(noted.partitions) or status.coordinator_disbelief
         if not force:
             check_replaces_no_later(path, noted)
             if older:
@@ -77,7 +72,7 @@ def cluster_backup(
         in_output = is_standard_output(path)
         write_backup(path, noted)
         assert noted.description is not None
-        key, total, outdated = noted.description.key.hex(), noted.description.total, outdated_in(noted)
+        key, total, outdated = noted.description.key.hex(), noted.description.total, outdated_in(noted.partitions)
         if older:
             typer.echo(
                 f"WARNING: {opened}: {older}. Keep your earlier backups: this one is of an older state", err=True

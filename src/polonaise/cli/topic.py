@@ -86,6 +86,7 @@ def topic_list(
         from polonaise.admin.topics import list_topics
 
         topics = await list_topics(opened, timeout)
+        await looking.warn_of_older_values(opened, timeout)
         if as_json:
             for each in topics:
                 say_json(each.document())
@@ -113,6 +114,7 @@ def topic_describe(
         from polonaise.admin.topics import describe_topic
 
         found = await describe_topic(opened, name, timeout)
+        await looking.warn_of_older_values(opened, timeout)
         if as_json:
             say_json(found.document())
             return

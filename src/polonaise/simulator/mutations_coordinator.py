@@ -62,6 +62,12 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
         "        if False:\n",
         "P13: an operator's change goes through on an older copy of the coordinator, and gives ids out a second time",
     ),
+    "mark-of-the-outdated-not-looked-at": Mutation(
+        "polonaise.admin.cluster",
+        "            doubt = await outdated_at(self._coordinator, unproved, min(self._timeout_s, _MARKS_S))\n",
+        "            pass\n",
+        "P13: with all nodes stopped, an older copy of the coordinator is changed although its values are marked",
+    ),
     "change-without-asking": Mutation(
         "polonaise.coordination.coordinator",
         "        await self.may_change()\n        await self._backend.add(entries)\n",
