@@ -19,7 +19,7 @@ from polonaise.admin.localplan import PLAN, LocalPlan, Wanted, plan_in, write_pl
 from polonaise.errors import AddressInUse, BadOption, JavaMissing
 from polonaise.host.address import HostPort, parse_address
 from polonaise.host.files import try_lock
-from polonaise.node.local import LocalCluster
+from polonaise.node.local import ChildNode, LocalCluster, StartFailed
 from rigs.shell import Shell
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
@@ -219,6 +219,13 @@ def test_a_file_of_a_newer_version(shell: Shell, directory: Path) -> None:
     directory.mkdir()
     (directory / PLAN).write_text(json.dumps({"format": 2}))
     shell.refuses("cluster", "start", "--directory", directory, code="unsupported_format", naming="newer")
+
+
+def test_a_node_that_is_killed_before_it_listens_is_said_to_be(tmp_path: Path) -> None:
+    for printed, end in (("", "$"), ("echo words >&2; ", r"\. The end of its log: words$")):
+        killed = ChildNode("storage 0", [], tmp_path / "log", prefix=["sh", "-c", f"{printed}kill -9 $$"])
+        with pytest.raises(StartFailed, match=f"storage 0 did not start: it was killed by SIGKILL{end}"):
+            killed.start()
 
 
 def test_a_node_that_does_not_start_ends_the_command_and_is_quoted(shell: Shell, directory: Path) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from polonaise.coordination.backend import NotAsked
 from polonaise.coordination.zookeeperensemble import ensemble_troubles
-from polonaise.host.tls import TlsFiles
+from polonaise.host.tls import TlsFiles, TlsIdentity
 from rigs.descriptors import no_descriptors_left
+from rigs.tls import Authority
 
 SERVES = b"Zookeeper version: 3.9\nMode: follower\nNode count: 5\n"
 
@@ -56,6 +57,16 @@ async def test_a_server_is_told_of_by_what_it_answers(answer: bytes | None, told
         assert list(troubles) == [address, well]
         assert troubles[well] == ""
         assert (told in troubles[address]) if told else not troubles[address]
+
+
+async def test_a_server_with_tls_only_is_no_server_that_hangs(tmp_path: Path) -> None:
+    context = TlsIdentity(Authority(tmp_path).node()).accepting()
+    listening = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context)
+    async with listening:
+        host, port = listening.sockets[0].getsockname()
+        (told,) = (await ensemble_troubles(f"{host}:{port}", None, 2.0)).values()
+    assert "has TLS only" in told
+    assert "hangs" not in told
 
 
 async def test_a_server_that_is_gone_is_told_of() -> None:

@@ -12,6 +12,7 @@ from polonaise.admin.zookeeper import ZooKeeperEnsemble
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription
 from polonaise.coordination.zookeeper import ZooKeeperBackend
+from polonaise.coordination.zookeeperensemble import ensemble_troubles
 from polonaise.errors import BadOption, CoordinatorUnavailable
 from polonaise.host.certificates import CLIENT
 from polonaise.host.real import RealClock, RealHost
@@ -67,6 +68,12 @@ async def test_an_ensemble_has_tls_among_its_servers_too(ours: Authority, tmp_pa
 @pytest.mark.slow
 async def test_a_zookeeper_with_tls_is_not_reached_without(encrypted: ZooKeeperEnsemble) -> None:
     await refused(encrypted.hosts, None, "one with TLS answers only to TLS")
+
+
+@pytest.mark.slow
+async def test_each_server_with_tls_is_told_to_have_it_if_it_is_asked_without(encrypted: ZooKeeperEnsemble) -> None:
+    for told in (await ensemble_troubles(encrypted.hosts, None, 3.0)).values():
+        assert "has TLS only" in told
 
 
 @pytest.mark.slow

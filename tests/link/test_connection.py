@@ -338,6 +338,19 @@ async def test_a_peer_that_only_listens_is_pinged_and_cut_when_it_does_not_answe
 
 
 @simulated
+async def test_what_this_process_did_not_hear_while_it_stood_still_is_no_silence_of_the_peer(rig: Rig) -> None:
+    await rig.greeted_raw()
+    await asyncio.sleep(0)
+    ours = rig.server.only
+    ours._heard_s -= 55.5
+    ours._beat_due_s -= 55.0
+    ours._check()
+    told = str(rig.server.closed[0])
+    assert "itself stood still for 5" in told, told
+    assert "silent" not in told
+
+
+@simulated
 async def test_a_peer_that_answers_pings_stays(rig: Rig) -> None:
     peer = await rig.greeted_raw()
     for _ in range(40):

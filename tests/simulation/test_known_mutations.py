@@ -213,6 +213,10 @@ FOUND_BY_TESTS = {
         "tests/server/test_resets_beside_an_archive.py"
         "::test_a_reset_below_what_the_store_holds_is_refused_before_it_is_written_down"
     ),
+    "own-standstill-told-as-silence-of-the-peer": (
+        "tests/link/test_connection.py"
+        "::test_what_this_process_did_not_hear_while_it_stood_still_is_no_silence_of_the_peer"
+    ),
     "connecting-does-not-count": (
         "tests/cli/test_log_commands.py"
         "::test_who_says_nothing_is_waited_for_no_longer_than_the_timeout[log append-polonaise]"

@@ -16,6 +16,11 @@ _WORD: Final = b"srvr"
 """The four-letter word that ZooKeeper answers by default, also over TLS: it says whether the server serves."""
 _SERVES: Final = "Mode: "
 _NOT_SERVING: Final = "not currently serving"
+_NO_TLS: Final = bytes(8)
+"""Bytes with which no message of TLS begins. A server with TLS waits for more than `_WORD`, as if it hung; after
+these it ends the connection."""
+_TLS_ALERT: Final = b"\x15\x03"
+_ONLY_TLS: Final = "only TLS"
 _ANSWER_BYTES_MAX: Final = 65_536
 
 
@@ -35,7 +40,7 @@ async def _trouble_of(address: str, tls: TlsFiles | None, timeout_s: float) -> s
     assert isinstance(parsed, HostPort)
     try:
         async with asyncio.timeout(timeout_s):
-            answer = await _answer(parsed, None if tls is None else _dialling(tls))
+            answer = await _answer(parsed, None if tls is None else _dialling(tls), timeout_s / 2)
     except CertificateUnusable as error:
         return NotAsked(f"can't be asked: {error}")
     except TimeoutError:
@@ -46,6 +51,8 @@ async def _trouble_of(address: str, tls: TlsFiles | None, timeout_s: float) -> s
         if (exhausted := too_many_open(error, "can't be asked")) is not None:
             return NotAsked(exhausted.text)
         return f"can't be reached: {error.strerror or error}"
+    if answer == _ONLY_TLS:
+        return "ends connections without TLS: it has TLS only; name this process's files (POLONAISE_TLS_CA, …)"
     if _SERVES in answer:
         return ""
     if _NOT_SERVING in answer:
@@ -60,14 +67,33 @@ def _dialling(tls: TlsFiles) -> ssl.SSLContext:
     return context
 
 
-async def _answer(address: HostPort, context: ssl.SSLContext | None) -> str:
+async def _answer(address: HostPort, context: ssl.SSLContext | None, patience_s: float) -> str:
+    """Return all that a server answers; `_ONLY_TLS` if it says nothing for `patience_s` and takes no plain bytes."""
     name = None if context is None else address.host
     reader, writer = await asyncio.open_connection(address.host, address.port, ssl=context, server_hostname=name)
     try:
         writer.write(_WORD)
-        received = b""
-        while len(received) < _ANSWER_BYTES_MAX and (part := await reader.read(4096)):
-            received += part
-        return received.decode(errors="replace")
+        reading = asyncio.ensure_future(_all_of(reader))
+        try:
+            await asyncio.wait([reading], timeout=patience_s)
+            if is_tried := context is None and not reading.done():
+                writer.write(_NO_TLS)
+            try:
+                answer = await reading
+            except ConnectionError:
+                if not is_tried:
+                    raise
+                answer = b""
+        finally:
+            reading.cancel()
+        refused = is_tried and (not answer or answer.startswith(_TLS_ALERT))
+        return _ONLY_TLS if refused else answer.decode(errors="replace")
     finally:
         writer.close()
+
+
+async def _all_of(reader: asyncio.StreamReader) -> bytes:
+    received = b""
+    while len(received) < _ANSWER_BYTES_MAX and (part := await reader.read(4096)):
+        received += part
+    return received

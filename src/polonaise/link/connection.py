@@ -182,6 +182,7 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         self._reading_paused: set[str] = set()
         self._beat: asyncio.TimerHandle | None = None
+        self._beat_due_s = 0.0
         self._linger: asyncio.TimerHandle | None = None
         self._own: deque[tuple[int, int]] = deque()
         """Messages in memory for this peer alone: where each ends in the stream of sent bytes, and its size."""
@@ -666,6 +667,7 @@ class Connection(asyncio.Protocol):
     def _schedule_beat(self) -> None:
         """Schedule the next `_check`, one heartbeat from now."""
         self._beat = asyncio.get_running_loop().call_later(self._settings.heartbeat_s, self._check)
+        self._beat_due_s = self._host.clock.monotonic_s() + self._settings.heartbeat_s
 
     def _check(self) -> None:
         """Check that the peer is alive and makes progress, and ping it if it is time; once per heartbeat."""
@@ -685,7 +687,7 @@ class Connection(asyncio.Protocol):
             self.abort(ConnectionLost(f"{self.peer_name} did not finish a frame in {settings.frame_s_max:g} s"))
             return
         elif not self._reading_paused and not self._held and now - self._heard_s > settings.silence_s_max:
-            self.abort(ConnectionLost(f"{self.peer_name} was silent for {settings.silence_s_max:g} s"))
+            self.abort(ConnectionLost(self._silence(now)))
             return
         if not self._makes_progress(now):
             self.abort(
@@ -701,6 +703,16 @@ class Connection(asyncio.Protocol):
         if not asked and self.peer is not None and now - min(self._sent_s, self._heard_s) >= settings.heartbeat_s * 0.9:
             self.send(Ping())
         self._schedule_beat()
+
+    def _silence(self, now: float) -> str:
+        """Return why the connection ends for want of any sign of the peer: this process itself may have stood still."""
+        late_s = now - self._beat_due_s
+        if now - self._heard_s - late_s > self._settings.silence_s_max:
+            return f"{self.peer_name} was silent for {self._settings.silence_s_max:g} s"
+        return (
+            f"this process, or its machine, itself stood still for {late_s:.1f} s, in which it heard nothing of "
+            f"{self.peer_name}"
+        )
 
     def _ask_time(self, now: float) -> bool:
         """Ask the peer for its time if that is due and it tells it; return whether it was asked."""

@@ -136,8 +136,14 @@ class ChildNode:
         assert self._process.stdout is not None
         line = _first_line(self._process.stdout.fileno(), deadline_s, given_up)
         if not line.startswith("listening "):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_SLICE_S)  # one that ends has closed its output a moment before
+            status, said = self._process.returncode, redacted_end(self.log, _LOG_END)
             self.kill()
-            raise StartFailed(f"{self.name} did not start: {redacted_end(self.log, _LOG_END) or 'it printed nothing'}")
+            if status is not None and status < 0:
+                killed = f"it was killed by {signal.Signals(-status).name}"
+                said = f"{killed}. The end of its log: {said}" if said else killed
+            raise StartFailed(f"{self.name} did not start: {said or 'it printed nothing'}")
         self.address = line.removeprefix("listening ").strip()
 
     def has_ended(self) -> bool:

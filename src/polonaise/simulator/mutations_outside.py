@@ -258,6 +258,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "            if all_fail or error.code:\n",
         "P11: nothing is archived behind a partition that lacks a fragment, and nobody says so",
     ),
+    "own-standstill-told-as-silence-of-the-peer": Mutation(
+        "polonaise.link.connection",
+        "        if now - self._heard_s - late_s > self._settings.silence_s_max:\n",
+        "        if now - self._heard_s > self._settings.silence_s_max:\n",
+        "P11: a node that answers is told to have been silent by one that was itself stopped",
+    ),
     "connecting-does-not-count": Mutation(
         "polonaise.cli.log",
         "asyncio.timeout_at(None if limit is None else limit.until_s)\n",
