@@ -130,8 +130,8 @@ async def head_state(host: Host, coordinator: Coordinator, partition: PartitionI
     """Return what is known about the end of a partition, as its owner tells it.
 
     Raises `HeadNotReset` while the partition is open, and while no owner tells what the replicas hold;
-    `CoordinatorOutdated` where that is why; `UnknownPartition`, and `CoordinatorUnavailable` without an answer within
-    `timeout_s` seconds.
+    `CoordinatorOutdated` while it waits for the coordinator's latest state; `UnknownPartition`, and
+    `CoordinatorUnavailable` without an answer within `timeout_s` seconds.
     """
     # Before the owner is asked: a session that starts after this read changes the version.
     current, owner, key = await answered(coordinator, _kept(coordinator, partition), timeout_s)
@@ -151,7 +151,7 @@ async def head_state(host: Host, coordinator: Coordinator, partition: PartitionI
             "there is nothing to reset"
         )
     held = health.get("held", {})
-    if not held and RESTORE_LATEST in health["waits_for"]:
+    if RESTORE_LATEST in health["waits_for"]:
         raise CoordinatorOutdated(f"a reset of the head does not help. {health['waits_for']}")
     if not held:
         raise HeadNotReset(
