@@ -43,7 +43,11 @@ StorageId: TypeAlias = str
 
 
 class RequestId(NamedTuple):
-    """The name of one append, for ever: who sent it, under which generation of which partition, and its sequence."""
+    """The name of one append, for ever: who sent it, under which generation of which partition, and its sequence.
+
+    The sequences of a client rise by one with each append to a partition, above the time at which it got its id, in
+    microseconds. So two clients that were given one id, by a coordinator of an older state, have none in common.
+    """
 
     client_id: ClientId
     generation: Generation

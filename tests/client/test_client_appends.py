@@ -382,7 +382,8 @@ async def test_a_contradicted_fate_stops_the_partition_loudly(world: World) -> N
     lost = client.append(b"lost")
     await client.flush()
     assert not lost.committed
-    world.log.fill(b"lost", client=client.client_id, sequence=lost.sequence)
+    (_, sent), *_ = world.server.heard.appends
+    world.log.fill(b"lost", client=client.client_id, sequence=sent.sequences[0])
     world.server.feed_all()
     await wait_until(lambda: client.trouble(0))
     assert isinstance(client.trouble(0), ConsistencyLost)

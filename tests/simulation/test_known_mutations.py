@@ -460,6 +460,13 @@ FOUND_BY_TESTS = {
         "tests/coordination/test_coordinator_rules.py"
         "::test_the_first_to_be_sure_again_changes_nothing_before_the_others_have_seen_what_is_back"
     ),
+    "sequences-of-every-client-from-one": (
+        "tests/client/test_ids_given_twice.py"
+        "::test_an_append_that_waits_is_not_committed_by_the_same_number_of_another_client"
+    ),
+    "holder-known-by-its-id": (
+        "tests/client/test_ids_given_twice.py::test_a_lease_that_one_of_them_holds_the_other_one_does_not_hold"
+    ),
     "topic-may-go": (
         "tests/coordination/test_coordinator_rules.py"
         "::test_a_description_without_a_topic_that_was_there_is_of_an_older_copy_that_was_changed"

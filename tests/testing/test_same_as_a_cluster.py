@@ -87,7 +87,7 @@ async def reading(log: Log, told: Told) -> None:
         told.append([(tx.id, tx.header, tx.data) async for tx in log.read(0, after=after, until=until)])
     for id in (-1, 0, 19, 20):
         await outcome(told, log.transaction(id, 0))
-    told[-3:-1] = [tx._replace(commit_time_us=0, client_id=0) for tx in told[-3:-1]]
+    told[-3:-1] = [tx._replace(commit_time_us=0, client_id=0, sequence=0) for tx in told[-3:-1]]
     await outcome(told, log.high_water_mark(0))
     await outcome(told, log.flush(0))
 

@@ -366,7 +366,7 @@ _BATCH_HEADING = (
     f"{'partition':>9} {'offset':>12} {'first':>12} {'last':>12} {'session':>8} {'bytes':>9} {'crc':>8} commit time"
 )
 _TRANSACTION_HEADING = (
-    f"{'partition':>9} {'id':>12} {'client':>10} {'generation':>10} {'sequence':>9} {'header':>11} data"
+    f"{'partition':>9} {'id':>12} {'client':>10} {'generation':>10} {'sequence':>16} {'header':>11} data"
 )
 
 
@@ -414,5 +414,5 @@ def _batch_row(path: str, offset: int, batch: Batch) -> tuple[dict[str, Any], st
 
 def _transaction_row(tx: Transaction) -> tuple[dict[str, Any], str]:
     generation = tx.request_id.generation
-    row = f"{tx.partition:>9} {tx.id:>12} {tx.client_id:>10} {generation:>10} {tx.sequence:>9} {tx.header:>11} "
+    row = f"{tx.partition:>9} {tx.id:>12} {tx.client_id:>10} {generation:>10} {tx.sequence:>16} {tx.header:>11} "
     return transaction_fields(tx), row + ("(the log's own) " if tx.own else "") + shown(tx.data)

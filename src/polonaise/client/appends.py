@@ -57,9 +57,17 @@ class PartitionAppends(PartitionCondition):
     """
 
     def __init__(
-        self, partition: PartitionId, client_id: ClientId, settings: ClientSettings, id: PartitionId | None = None
+        self,
+        partition: PartitionId,
+        client_id: ClientId,
+        settings: ClientSettings,
+        id: PartitionId | None = None,
+        numbered_above: int = 0,
     ) -> None:
-        """Begin without appends. `id` is the partition's id in the cluster, by default its number."""
+        """Begin without appends. `id` is the partition's id in the cluster, by default its number.
+
+        `numbered_above` is added to the sequences of appends where they are told to others: on the wire and in the log.
+        """
         super().__init__(partition, id)
         self._settings = settings
         self._window = AppendWindow()
@@ -80,14 +88,15 @@ class PartitionAppends(PartitionCondition):
         self._heard_s = 0.0
         """The loop's time of the server's last news of sent appends, or of the sending that started `_idle_timer`."""
         self.client_id = client_id
+        self._above = numbered_above
         self.generation: Generation = 0
         """The generation of the latest mount that was ready, which every append carries; 0 before the first."""
         self.admission = Admission(self._is_open)
         self.turntaking = TurnTaking(client_id, self.mark)
 
-    def identify(self, client_id: ClientId) -> None:
+    def identify(self, client_id: ClientId, numbered_above: int) -> None:
         """Take the id of a client that had none before."""
-        self.client_id = client_id
+        self.client_id, self._above = client_id, numbered_above
         self.turntaking.turns.client_id = client_id
 
     def _is_open(self, taken: int) -> bool:
@@ -251,7 +260,7 @@ class PartitionAppends(PartitionCondition):
         groups, self._unsent_groups = self._unsent_groups, []
         outstanding, window = self._outstanding, self._window
         for columns in self._frames(unsent, groups):
-            message = columns.message(self.generation)
+            message = columns.message(self.generation, self._above)
             size = len(message.columns) + columns.data_bytes
             if not window.fits(size):
                 self._keep_unsent(unsent, groups, outstanding.sent)
@@ -271,7 +280,7 @@ class PartitionAppends(PartitionCondition):
             frame = again[0]
             columns = still_pending(frame.columns, self._outstanding.is_pending)
             if columns is not None:
-                message = columns.message(self.generation)
+                message = columns.message(self.generation, self._above)
                 size = len(message.columns) + columns.data_bytes
                 if not window.fits(size):
                     return False
@@ -403,12 +412,22 @@ class PartitionAppends(PartitionCondition):
         own = clients.count(self.client_id)
         if not own:
             return
-        sequences = batch.sequences.tolist()
+        above, sequences = self._above, batch.sequences.tolist()
         ids: range | list[int] = range(batch.first, batch.last + 1)
-        if own != batch.count:
-            positions = [position for position, client in enumerate(clients) if client == self.client_id]
+        # Numbers up to `above` are an earlier client's, whose id was given out again: by an older state of the
+        # coordinator.
+        if own != batch.count or min(sequences) <= above:
+            positions = [
+                position
+                for position, client in enumerate(clients)
+                if client == self.client_id and sequences[position] > above
+            ]
+            if not positions:
+                return
             sequences = [sequences[position] for position in positions]
             ids = [batch.first + position for position in positions]
+        if above:
+            sequences = [sequence - above for sequence in sequences]
         self._settled(self._outstanding.committed(sequences, ids))
 
     def refused(self, rows: Sequence[FailedAppend]) -> None:
@@ -416,7 +435,7 @@ class PartitionAppends(PartitionCondition):
         settled: list[Pending] = []
         cause = self._cause()
         for sequence, value, reason in rows:
-            settled += self._outstanding.refused(sequence, AppendFailure(reason, value, cause))
+            settled += self._outstanding.refused(sequence - self._above, AppendFailure(reason, value, cause))
         self._settled(settled)
 
     def flushed(self, request: int, high_water_mark: TransactionId) -> None:

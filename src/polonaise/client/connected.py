@@ -109,6 +109,12 @@ class Connected:
         self.client_id: ClientId = 0
         """This client's id, unique in the cluster, given out by its coordinator; 0 before `start`, and while none can
         be had. Only what appends, leases and views need it."""
+        self._numbered_above = 0
+        """What this client's appends and leases are numbered above, for others: the time at which it got its id.
+
+        An older state of the coordinator gives an id out again. No append or lease of the client that has it besides
+        is taken for one of this client then, which would be told that its append is committed, or that it holds what
+        the other one does."""
         self._begun = False
         """Whether `start` has got so far that there are connections to close."""
         self._without_id: PolonaiseError | None = None
@@ -185,8 +191,9 @@ class Connected:
     def _identify(self, client_id: ClientId) -> None:
         """Take note of this client's id, which everything that writes has waited for."""
         self.client_id, self._without_id = client_id, None
+        self._numbered_above = self._host.clock.wall_us()
         for partition in self._partitions.values():
-            partition.appends.identify(client_id)
+            partition.appends.identify(client_id, self._numbered_above)
         self._identified.set_result(None)
 
     async def _keep_asking_for_an_id(self) -> None:
@@ -300,7 +307,7 @@ class Connected:
         if partition in self._partitions:
             return self._partitions[partition].appends
         id = self._routes.id_of(partition)
-        appends = PartitionAppends(partition, self.client_id, self._settings, id)
+        appends = PartitionAppends(partition, self.client_id, self._settings, id, self._numbered_above)
         appends.proofs = ProofRequests(self._host, partition, partial(self._requests.prove, partition))
         taker: Applier | MarkOnly
         if self._view is None:

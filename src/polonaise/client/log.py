@@ -399,9 +399,8 @@ class Log(ReadableLog):
         Raises `BadOption`, `UnknownPartition`, `Closed`.
         """
         checked = checked_lease(name, duration_s, note)
-        self._leases += 1
         return Lease(
-            self._host, self._requests, self._usable(partition), *checked, self._own_id() << 32 | self._leases,
+            self._host, self._requests, self._usable(partition), *checked, self._next_holder(),
             self._lease_keepers, lambda: self.failure,
         )  # fmt: skip
 
@@ -438,11 +437,16 @@ class Log(ReadableLog):
         checked_group(name, view, handler, lease_s, progress_s_max)
         self._check_open()
         check_loop(self._loop)
-        self._leases += 1
-        holder = self._own_id() << 32 | self._leases
         return WorkerGroup(
-            self, name, view=view, handler=handler, lease_s=lease_s, progress_s_max=progress_s_max, holder=holder
-        )
+            self, name, view=view, handler=handler, lease_s=lease_s, progress_s_max=progress_s_max,
+            holder=self._next_holder(),
+        )  # fmt: skip
+
+    def _next_holder(self) -> int:
+        """Return a number by which owners know one who holds leases: no other one has it, in any process."""
+        client_id = self._own_id()
+        self._leases += 1
+        return client_id << 32 | (self._numbered_above + self._leases) % 2**32
 
     # ------------------------------------------------------------------ marks
 

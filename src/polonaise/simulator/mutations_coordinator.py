@@ -110,6 +110,18 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
         "                pass\n",
         "P11: the first server that finds the latest state back changes it, and all others doubt it for good",
     ),
+    "sequences-of-every-client-from-one": Mutation(
+        "polonaise.client.connected",
+        "        self._numbered_above = self._host.clock.wall_us()\n",
+        "",
+        "P6: an append is told as committed for that of another client, which an older coordinator gave the same id",
+    ),
+    "holder-known-by-its-id": Mutation(
+        "polonaise.client.log",
+        "(self._numbered_above + self._leases) % 2**32",
+        "self._leases",
+        "P13: two clients to which an older coordinator gave one id hold one lease at the same time",
+    ),
     "topic-may-go": Mutation(
         "polonaise.coordination.values",
         "        return kept and (self.key",

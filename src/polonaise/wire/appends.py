@@ -125,13 +125,16 @@ class AppendColumns:
         for kind, key, value in operations:
             self.operations.append(Operation(index, kind, key, value))
 
-    def message(self, generation: int) -> Append:
-        """Return the message with these columns, which must end with the end of a group."""
+    def message(self, generation: int, above: int = 0) -> Append:
+        """Return the message with these columns, which must end with the end of a group.
+
+        Sequences are sent with `above` added to them.
+        """
         count = len(self.sequences)
         narrow = bytes(-4 * count & 7)
         flags = 0
         parts: list[Buffer] = [
-            self.sequences.tobytes(),
+            (array("q", [above + each for each in self.sequences]) if above else self.sequences).tobytes(),
             self.client_high_water_marks.tobytes(),
             self.headers.tobytes(), narrow,
             self.data_crcs.tobytes(), narrow,

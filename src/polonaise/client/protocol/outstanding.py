@@ -216,7 +216,9 @@ class Outstanding:
     def _contradiction(self, sequences: list[int], ids: list[TransactionId] | range) -> ConsistencyLost:
         return ConsistencyLost(
             f"the feed holds sequences {sequences[0]} to {sequences[-1]} of this client as ids {ids[0]} to {ids[-1]}, "
-            "but the fate of at least one of them was told otherwise: stop writing and compare the log"
+            "but the fate of at least one of them was told otherwise. If the coordinator was put back to an older "
+            "state, another client may have been given this one's id: close this one and connect again. Else "
+            "stop writing and compare the log"
         )
 
     def refused(self, sequence: int, failure: AppendFailure) -> list[Pending]:
