@@ -156,7 +156,7 @@ def marked_outdated(values: Mapping[PartitionId, PartitionValue]) -> str:
         return ""
     return (
         f"the coordinator {PUT_BACK}, and its values are older than the storage nodes know, of partitions "
-        f"{some(partitions)}: put the latest state back, or recover ({RECOVER})"
+        f"{some(partitions)}: put the latest state back, or move it away and make its values again ({RECOVER})"
     )
 
 

@@ -32,6 +32,8 @@ _VALUES_S: Final = 5.0
 _IDS_S: Final = 1.0
 """The same for how many unique ids were given out. Until a server has seen that another one gave one out, it would not
 notice that the coordinator was put back to the state before that, and would give the id out a second time."""
+_TRIED_S: Final = 10.0
+"""Seconds after a server's start in which each partition that it owns was tried to be started, as a rule."""
 _DESCRIPTION: Final = "the cluster's description can't be read"
 
 
@@ -40,8 +42,9 @@ class ValueNotes:
 
     The description, the unique ids, the servers that are to be there, and each partition's value, as its session began,
     go to all. Who has a copy that was given up learns so by the value, and others do not keep it. What is not of one
-    partition is told only once a session has begun here, and while no partition proves the coordinator to be of an
-    older state: else a description that nobody is to believe would be noted over the true one, which may be needed.
+    partition is told only once a session has begun here, at the beginning in each partition that the server owns, and
+    while none proves the coordinator to be of an older state: else a description that nobody is to believe would be
+    noted over the true one, which may be needed.
     Nothing waits for a note: no session and no append rests on one. The values that are read for them, which servers
     hardly need once they have started, are watched on the way: `trouble` is told what is wrong with them.
     """
@@ -65,9 +68,11 @@ class ValueNotes:
         self._links = links
         self._partitions = partitions
         self._changes = changes
-        self._looked_at: tuple[int, dict[str | PartitionId, Any]] | None = None
-        """The count of changes when `_known` looked at all partitions last, and the cluster's values; None before that.
-        """
+        self._tried_s = host.clock.monotonic_s() + _TRIED_S
+        """When every partition has had its chance to prove the coordinator to be of an older state."""
+        self._looked_at: tuple[int, bool, dict[str | PartitionId, Any]] | None = None
+        """The count of changes when `_known` looked at all partitions last, whether that was after `_tried_s`, and the
+        cluster's values; None before that."""
         self._latest: dict[str | PartitionId, Any] = {}
         """What `_known` returned last."""
         self._expected = expected
@@ -150,15 +155,17 @@ class ValueNotes:
             cluster["description"] = self._cluster.described
         if self._expected.seen is not None and self._expected.seen.version >= 0:
             cluster["expected"] = self._expected.seen
-        if self._looked_at is not None and self._looked_at[0] == self._changes.count:
-            before = self._looked_at[1]
+        count, tried = self._changes.count, self._host.clock.monotonic_s() >= self._tried_s
+        if self._looked_at is not None and self._looked_at[:2] == (count, tried):
+            before = self._looked_at[2]
             if before.keys() == cluster.keys() and all(before[key] is cluster[key] for key in cluster):
                 return self._latest
-        self._looked_at = self._changes.count, cluster
+        self._looked_at = count, tried, cluster
         owners = {partition: served.owner for partition, served in self._partitions.items()}
         values: dict[str | PartitionId, Any] = {
             partition: owner.session.value for partition, owner in owners.items() if owner.session is not None
         }
         older = any(proves_older_state(each.stopped or each.readiness.blocked) for each in owners.values())
-        self._latest = {**(cluster if values and not older else {}), **values}
+        believed = bool(values) and not older and (tried or values.keys() == owners.keys())
+        self._latest = {**(cluster if believed else {}), **values}
         return self._latest

@@ -148,8 +148,8 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "refused-description-noted": Mutation(
         "polonaise.server.valuenotes",
-        "if values and not older else",
-        "if True else",
+        "        believed = bool(values) and not older and",
+        "        believed = True or",
         "P13: servers that refuse an older copy of the coordinator have its description noted over the true one",
     ),
     "backup-of-another-cluster-taken": Mutation(
