@@ -8,6 +8,7 @@ more than the record.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 PartitionId: TypeAlias = int
@@ -219,6 +220,12 @@ class FailureReason(enum.IntEnum):
     """The client high-water mark is above the committed high-water mark, which is the value; or it is below -1."""
     OVERLOADED = 12
     """More appends wait to be ordered than the owner keeps; this one was not taken."""
+
+
+def partition_words(numbers: Sequence[object], most: int | None = None) -> str:
+    """Return partitions in words, `partition 3`, `partitions 1, 3`; with `most`, so many by number."""
+    more = f" and {len(numbers) - most} more" if most is not None and len(numbers) > most else ""
+    return f"partition{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:most]))}{more}"
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

@@ -233,7 +233,7 @@ async def test_a_request_has_a_deadline_and_an_answer_that_comes_later_harms_nob
     rig.server.on_message = lambda c, m, request, p: asked.append(request)
     connection = await rig.connect()
     began_s = rig.client.host.clock.monotonic_s()
-    with pytest.raises(DeadlineExceeded, match="sam did not answer HighWaterMark within 2 s"):
+    with pytest.raises(DeadlineExceeded, match="sam was asked for what is committed and did not answer within 2 s"):
         await connection.request(HighWaterMark(), deadline_s=2.0)
     assert 2.0 <= rig.client.host.clock.monotonic_s() - began_s < 2.1
     rig.server.only.send(HighWaterMarkIs(1, 1), request=asked[0])

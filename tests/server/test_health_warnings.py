@@ -15,6 +15,7 @@ from polonaise.server.healthwarnings import HealthWarnings, _Trouble
 from polonaise.server.protocol.readiness import ReadinessChanges
 from polonaise.server.protocol.recovery import ReplicaAnswer, Undecided
 from polonaise.server.settings import ServerSettings
+from polonaise.terms import partition_words
 from rigs.town import Town, held_down, in_a_town, in_an_application
 
 
@@ -191,3 +192,9 @@ async def test_health_of_a_partition_comes_from_a_server_that_knows_it_as_its_ow
     unread = server.partitions.pop(0)  # as while it reads its first assignment
     asyncio.get_running_loop().call_later(2, server.partitions.__setitem__, 0, unread)
     assert (await log.health(0, timeout=10))["partitions"]["0"]["ready"]
+
+
+def test_several_partitions_are_told_as_several() -> None:
+    assert partition_words([3]) == "partition 3"
+    assert partition_words([1, 3]) == "partitions 1, 3"
+    assert partition_words([1, 3, 5], 2) == "partitions 1, 3 and 1 more"

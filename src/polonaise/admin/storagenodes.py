@@ -116,10 +116,12 @@ def check_enough_without(description: ClusterDescription, name: StorageId) -> No
     """Raise `CopyNeeded` if fewer nodes than a partition has copies could be given any without this one."""
     left = [each for each in description.storage if each != name and each not in description.draining]
     if len(left) < description.replication_factor:
+        others = [each for each in description.draining if each != name]
+        drained = f", as {' and '.join(others)} {'is' if len(others) == 1 else 'are'} being drained" if others else ""
         raise CopyNeeded(
             f"without {name} the cluster has {counted(len(left), 'storage node')} ({', '.join(left)}) for "
-            f"{counted(description.replication_factor, 'copy', 'copies')} of each partition: add another one first "
-            "(polonaise storage add NAME HOST:PORT)"
+            f"{counted(description.replication_factor, 'copy', 'copies')} of each partition{drained}: add another one "
+            f"first (polonaise storage add NAME HOST:PORT{', which also ends a drain' if others else ''})"
         )
 
 

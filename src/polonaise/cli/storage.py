@@ -309,6 +309,12 @@ def storage_remove(
     changing.with_edits(coordinator, timeout, remove)
 
 
+def _moved(move: Move) -> str:
+    if not move.source:
+        return f"another copy, on {move.target}"
+    return f"from {move.source} to {move.target}" if move.target else f"one copy less, without the one on {move.source}"
+
+
 @storage.command("balance", epilog=EXIT_STATUS)
 @with_tls
 def storage_balance(
@@ -325,7 +331,7 @@ def storage_balance(
             if as_json:
                 say_json(move._asdict())
             else:
-                say(f"partition {move.partition}: from {move.source or 'nowhere'} to {move.target or 'nowhere'}")
+                say(f"partition {move.partition}: {_moved(move)}")
 
         if dry_run:
             planned = await moves.balance()

@@ -42,6 +42,7 @@ from polonaise.wire.messages import (
     RegisterIs,
     RegistersListed,
 )
+from polonaise.wire.requestwords import request_words
 
 M = TypeVar("M", bound=Message)
 
@@ -112,8 +113,8 @@ class Requests:
             # Not of this call alone: its timeout may be what was left of a longer one, next to nothing.
             silent_s = timeout if since_s is None else round(self._host.clock.monotonic_s() - since_s, 2)
             raise DeadlineExceeded(
-                f"partition {partition} did not answer {type(request).__name__} within {silent_s:g} s: "
-                f"it waited for {self._routes.waits_for(partition)}{because}"
+                f"partition {partition} was asked for {request_words(request)} and did not answer within "
+                f"{silent_s:g} s: it waited for {self._routes.waits_for(partition)}{because}"
             ) from trouble
 
     async def _ask_once(
@@ -122,7 +123,7 @@ class Requests:
         """Send a request to whichever server is the owner now, and return the answer."""
         owner = await self._routes.owner(partition)
         connection = await self._links.bulk(owner.address, partial(self._routes.route, partition, owner))
-        check_knows(connection, version, type(request).__name__)
+        check_knows(connection, version, f"a request for {request_words(request)}")
         patience, clock = self._patience_of(partition), self._host.clock
         id, began_s, deadline_s = self._routes.id_of(partition), clock.monotonic_s(), patience.seconds
         try:

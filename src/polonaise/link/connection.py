@@ -49,6 +49,7 @@ from polonaise.wire.messages import (
     Refused,
     TimeIs,
 )
+from polonaise.wire.requestwords import request_words
 
 OWN_REQUESTS: Final = 0x8000_0000
 """The request numbers from here on are those that `Connection.request` gives out."""
@@ -352,7 +353,7 @@ class Connection(asyncio.Protocol):
                 return await answer
         except TimeoutError:
             raise DeadlineExceeded(
-                f"{self.peer_name} did not answer {type(message).__name__} within {deadline_s:g} s"
+                f"{self.peer_name} was asked for {request_words(message)} and did not answer within {deadline_s:g} s"
             ) from None
         finally:
             self._requests.pop(number, None)

@@ -13,7 +13,7 @@ from polonaise.server.protocol.readiness import ReadinessChanges
 from polonaise.server.protocol.sessionfaults import FAULTS_LAST_S
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLink
-from polonaise.terms import StorageId, counted
+from polonaise.terms import StorageId, counted, partition_words
 
 _log = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
@@ -176,6 +176,4 @@ class HealthWarnings:
 
 def _named(owners: Sequence[PartitionOwner]) -> str:
     """Return the partitions of these owners as text, the first few by number."""
-    named = ", ".join(str(owner.partition) for owner in owners[:_NAMED_MAX])
-    more = f" and {len(owners) - _NAMED_MAX} more" if len(owners) > _NAMED_MAX else ""
-    return f"partition {named}{more}"
+    return partition_words([owner.partition for owner in owners], _NAMED_MAX)

@@ -9,6 +9,7 @@ from polonaise.host import Network, network_trouble
 from polonaise.node.condition import client_clock_trouble
 from polonaise.node.playernode import PlayerNode
 from polonaise.node.reasons import Reason, Trouble
+from polonaise.terms import partition_words
 
 
 def player_reasons(node: PlayerNode, told: Mapping[str, Any], network: Network) -> dict[str, list[Trouble]]:
@@ -47,5 +48,5 @@ def _of_target(target: Mapping[str, Any]) -> list[Trouble]:
         by_why: dict[str, list[str]] = {}
         for partition, why in partitions.items():
             by_why.setdefault(why, []).append(partition)
-        found += [(reason, f"partition {', '.join(numbers)}: {why}") for why, numbers in by_why.items()]
+        found += [(reason, f"{partition_words(numbers)}: {why}") for why, numbers in by_why.items()]
     return found
