@@ -120,6 +120,23 @@ def test_a_rebuild_that_leaves_them_out_has_no_older_letters(
 
 
 @pytest.mark.slow
+def test_a_run_names_no_dead_letter_table_before_there_is_one(
+    spark: SparkSession, log: Log, address: str, table: str
+) -> None:
+    update(spark, address, changes, table, on_undecodable="skip")
+    report = update(spark, address, changes, table, on_undecodable="table")
+    assert (report.commits, report.letters, report.refused) == (0, None, None)
+    assert report.fields()["undecodable"]["table"] is None
+    log.append(BAD, 1).result(timeout=30)
+    report = update(spark, address, changes, table, on_undecodable="table")
+    assert report.letters is not None
+    assert report.letters.endswith("_undecodable")
+    assert report.refused is None
+    assert letters_in(table, changes) == [(1, COUNT + 1, 0, BAD)]
+    assert update(spark, address, changes, table, on_undecodable="table").letters == report.letters
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["delta", "sqlite"], indirect=True)
 def test_letters_that_are_gone_alone_are_not_begun_anew_in_silence(
     spark: SparkSession, log: Log, address: str, table: str

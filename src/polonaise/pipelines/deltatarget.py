@@ -122,8 +122,8 @@ class DeltaTarget(DirectoryTarget):
         marks = {**dict.fromkeys(before, -1), **after}
         return self._commit(self._table(), rows, before, marks, "overwrite", letters, replaces=True)
 
-    def letters(self) -> str:
-        return str(self._directory / LETTERS)
+    def letters(self) -> str | None:
+        return str(self._directory / LETTERS) if self._letters_in(self._table()) else None
 
     @contextmanager
     def state(self, *, with_marks: bool = True) -> Iterator[TableState]:

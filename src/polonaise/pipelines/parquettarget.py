@@ -99,8 +99,9 @@ class ParquetTarget(DirectoryTarget):
     ) -> bool:
         return self._commit(rows, before, after, letters, replaces=True)
 
-    def letters(self) -> str:
-        return str(self._directory / CURRENT / LETTERS)
+    def letters(self) -> str | None:
+        files = self._directory / CURRENT / LETTERS
+        return str(files) if files.is_dir() else None
 
     @contextmanager
     def state(self, *, with_marks: bool = True) -> Iterator[TableState]:

@@ -132,11 +132,11 @@ class SqlTarget(Target):
                 partial(_chunks, computed), before, after, _chunks_of(letters), _chunks_of(refused)
             )
 
-    def letters(self) -> str:
-        return f"{self._view.name}{LETTERS}"
+    def letters(self) -> str | None:
+        return f"{self._view.name}{LETTERS}" if self._opened().left_out()[0] else None
 
     def refused(self) -> str | None:
-        return f"{self._view.name}{REFUSED}"
+        return f"{self._view.name}{REFUSED}" if self._opened().left_out()[1] else None
 
     @contextmanager
     def state(self, *, with_marks: bool = True) -> Iterator[TableState]:

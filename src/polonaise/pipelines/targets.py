@@ -117,11 +117,12 @@ class Target(ABC):
         """
 
     @abstractmethod
-    def letters(self) -> str:
-        """Return the location of the dead-letter table, for people to read."""
+    def letters(self) -> str | None:
+        """Return the location of the dead-letter table, for people to read; None if there is none yet."""
 
     def refused(self) -> str | None:
-        """Return the location of the table of refused rows, for people to read; None for a table without limits."""
+        """Return the location of the table of refused rows, for people to read; None if there is none yet, as beside
+        a table without limits."""
         return None
 
     @abstractmethod

@@ -70,10 +70,10 @@ class ViewReport:
     """The undecodable bodies in the ranges of these commits, and the rows that the table can't hold. Neither are in it.
     """
     letters: str | None = None
-    """Location of the dead-letter table, which need not exist before there is an undecodable body; None unless the
+    """Location of the dead-letter table; None if there is none, as before the first undecodable body, and unless the
     policy is TABLE."""
     refused: str | None = None
-    """Location of the table of refused rows, likewise; None also for a table that can hold all rows."""
+    """Location of the table of refused rows, likewise; None beside a table that can hold all rows."""
     well: ClassVar = True
 
     def fields(self) -> dict[str, Any]:

@@ -26,12 +26,15 @@ class LeftOut:
     def __init__(self, table: Table) -> None:
         self.table = table
 
+    def is_there(self, db: Connection) -> bool:
+        """Tell whether the table exists. Another application's of the same name does not count."""
+        inspector, name = inspect(db), self.table.name
+        columns = {each["name"] for each in inspector.get_columns(name)} if inspector.has_table(name) else set()
+        return columns >= set(self.table.c.keys())
+
     def clear(self, db: Connection) -> None:
         """Delete all rows, if the table exists. Another application's of the same name is left alone."""
-        inspector, name = inspect(db), self.table.name
-        if inspector.has_table(name) and {each["name"] for each in inspector.get_columns(name)} >= set(
-            self.table.c.keys()
-        ):
+        if self.is_there(db):
             db.execute(self.table.delete())
 
 

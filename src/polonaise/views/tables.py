@@ -206,6 +206,12 @@ class MarkedTable:
         """
         return self._tried("reading its marks", lambda db: _marks_in(db, self._marks, self._cluster))
 
+    def left_out(self) -> tuple[bool, bool]:
+        """Return whether there is a dead-letter table, and whether there is one of refused rows."""
+        return self._tried(
+            "looking for the tables beside it", lambda db: (self._letters.is_there(db), self._refused.is_there(db))
+        )
+
     def merge(
         self,
         chunks: Chunks,
