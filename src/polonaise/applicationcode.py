@@ -6,21 +6,30 @@ import asyncio
 import threading
 from concurrent import futures
 from contextlib import suppress
+from typing import Any
 
 
-def ordinary(raised: BaseException, whose: str) -> Exception:
+def task_here() -> asyncio.Task[Any] | None:
+    """Return the task that runs in this thread; None in no task."""
+    with suppress(RuntimeError):  # no event loop runs in this thread
+        return asyncio.current_task()
+    return None
+
+
+def ordinary(raised: BaseException, whose: str, began_in: asyncio.Task[Any] | None) -> Exception:
     """Return what an application's code has raised, as an exception that only tells its caller of a failure.
 
     A future can't carry a `StopIteration`. A task takes a cancellation for its own, though the code may only have
     waited for something that somebody else had cancelled; and a task that was cancelled tells nobody why it ended. An
-    exit in another thread than the main one ends what that thread works for, and not the process. These become a
-    `RuntimeError`, with `whose` in its text. Raises `raised` itself if it concerns more than the code's caller: a
-    cancellation that somebody has asked for, and an exit of the main thread.
+    exit in another thread than the main one ends what that thread works for, and not the process. A `GeneratorExit`
+    that the code raises closes no coroutine. These become a `RuntimeError`, with `whose` in its text. Raises `raised`
+    itself if it concerns more than the code's caller: a cancellation that somebody has asked for, an exit of the main
+    thread, and the end of a coroutine that is closed. `began_in` is what `task_here` returned before the code was run.
     """
     if isinstance(raised, Exception):
         if not isinstance(raised, (StopIteration, futures.CancelledError)):
             return raised
-    elif _concerns_others(raised):
+    elif _concerns_others(raised, began_in):
         raise raised
     made = RuntimeError(f"{whose} raised {raised!r}")
     made.__cause__ = raised
@@ -33,29 +42,31 @@ class OrdinaryErrors:
     A class, because those made of generators pass on a `StopIteration` whatever is raised in its place.
     """
 
-    __slots__ = ("_whose",)
+    __slots__ = ("_began_in", "_whose")
 
     def __init__(self, whose: str) -> None:
         self._whose = whose
 
-    def __enter__(self) -> None: ...
+    def __enter__(self) -> None:
+        self._began_in = task_here()
 
     def __exit__(self, kind: type[BaseException] | None, raised: BaseException | None, trace: object) -> None:
-        if raised is not None and (error := ordinary(raised, self._whose)) is not raised:
+        if raised is not None and (error := ordinary(raised, self._whose, self._began_in)) is not raised:
             raise error
 
 
 def is_being_cancelled() -> bool:
     """Whether somebody has asked the current task to end; False in no task."""
-    task = None
-    with suppress(RuntimeError):  # no event loop runs in this thread
-        task = asyncio.current_task()
+    task = task_here()
     return task is not None and task.cancelling() > 0
 
 
-def _concerns_others(raised: BaseException) -> bool:
+def _concerns_others(raised: BaseException, began_in: asyncio.Task[Any] | None) -> bool:
     """Whether something that is no `Exception` concerns more than the caller of the code that raised it."""
     if isinstance(raised, asyncio.CancelledError):
         return is_being_cancelled()
-    # In the main thread it may come from a handler of signals. A coroutine that is closed has to end in any thread.
-    return isinstance(raised, GeneratorExit) or threading.current_thread() is threading.main_thread()
+    if isinstance(raised, GeneratorExit):
+        # A coroutine is closed from outside of its task: by a loop that ends, or by whoever collects garbage.
+        return task_here() is not began_in
+    # In the main thread it may come from a handler of signals.
+    return threading.current_thread() is threading.main_thread()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -38,7 +40,7 @@ def test_what_is_raised_in_another_thread_is_an_ordinary_error(raised: BaseExcep
 @pytest.mark.parametrize("raised", [ValueError("x"), OSError("y")])
 def test_an_ordinary_error_stays_what_it_is(raised: Exception) -> None:
     assert called(raised) is raised
-    assert ordinary(raised, "the handler") is raised
+    assert ordinary(raised, "the handler", None) is raised
 
 
 @pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt()])
@@ -67,6 +69,44 @@ async def test_a_cancellation_that_somebody_has_asked_for_passes_and_another_one
     await asyncio.wait([task])
     assert [type(each) for each in outcomes] == [RuntimeError, asyncio.CancelledError]
     assert not is_being_cancelled()
+
+
+@pytest.mark.parametrize("closes", ["coroutine", "loop"])
+def test_a_coroutine_that_is_closed_ends_as_one(closes: str) -> None:
+    ended: list[type[BaseException]] = []
+
+    async def work() -> None:
+        try:
+            with OrdinaryErrors("the handler"):
+                await asyncio.get_running_loop().create_future()
+        except BaseException as error:
+            ended.append(type(error))
+            raise
+
+    async def closed_by_another_task() -> None:
+        coroutine = work()
+        coroutine.send(None)
+        await asyncio.create_task(_closing(coroutine))
+
+    loop = asyncio.new_event_loop()
+    if closes == "coroutine":
+        loop.run_until_complete(closed_by_another_task())
+    else:
+        loop.run_until_complete(_left(work(), loop))
+    loop.close()
+    gc.collect()
+    assert ended == [GeneratorExit]
+
+
+async def _closing(coroutine: Coroutine[Any, Any, None]) -> None:
+    coroutine.close()
+
+
+async def _left(coroutine: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> None:
+    """Begin a task that nobody keeps or waits for, as its loop ends."""
+    task = loop.create_task(coroutine)
+    await asyncio.sleep(0)
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("raised", [*ON_THE_LOOP, pytest.param(WorkerFenced("of another group"), id="WorkerFenced")])

@@ -350,6 +350,29 @@ def test_coroutines_are_refused(log: testing.BlockingMemoryLog) -> None:
             log.submit(wrong)
 
 
+def test_a_context_that_returns_what_never_ran_is_refused(log: testing.BlockingMemoryLog) -> None:
+    async def later(tx: Draft) -> None:
+        tx.append(b"1 1")
+
+    def generating(tx: Draft) -> Iterator[None]:
+        yield tx.append(b"1 1")
+
+    def returns_it(tx: Draft) -> Any:
+        tx.append(b"1 1")
+        return later(tx)
+
+    for context, returned in (
+        (lambda tx: asyncio.sleep(0), "coroutine"),
+        (lambda tx: later(tx), "coroutine"),
+        (lambda tx: generating(tx), "generator"),
+        (returns_it, "coroutine"),
+    ):
+        for run in (log.run, lambda given: log.submit(given).result()):
+            with pytest.raises(BadOption, match=f"the context returned a {returned}: .* is a plain function"):
+                run(context)
+    assert log.transactions() == []
+
+
 @pytest.mark.parametrize(
     "wait",
     [

@@ -41,6 +41,19 @@ def check_plain(function: object, name: str, call: str) -> None:
         )
 
 
+def returned_plainly(returned: T, name: str) -> T:
+    """Return what a plain function has returned. Raises `BadOption` for what runs only once it is awaited or asked.
+
+    Nothing of its code has run. `name` says what the function is to the application.
+    """
+    if inspect.iscoroutine(returned):
+        returned.close()
+    elif not inspect.isgenerator(returned) and not inspect.isasyncgen(returned):
+        return returned
+    what = type(returned).__name__.replace("_", " ")
+    raise BadOption(f"the {name} returned a {what}: the {name} of the blocking face is a plain function")
+
+
 def run_here(background: Background, context: PlainContext, run: Callable[[Any], Awaitable[T]]) -> T:
     """Await `run(context)` in the background thread, with each run of the context in the calling thread.
 
@@ -70,7 +83,7 @@ def run_here(background: Background, context: PlainContext, run: Callable[[Any],
 def _ran(context: PlainContext, arguments: tuple[Any, ...]) -> tuple[Any, Exception | None]:
     """Run the context; return its value and None, or None and the exception that it raised."""
     try:
-        return context(*arguments), None
+        return returned_plainly(context(*arguments), "context"), None
     except StopIteration as error:  # a future can't carry it
         return None, RuntimeError(f"the context raised {error!r}")
     except Exception as error:  # noqa: BLE001 - the application's own code; raised by `run`

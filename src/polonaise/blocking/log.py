@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar, TypeVarTuple
 from uuid import UUID
 
 from polonaise.blocking.background import Background
-from polonaise.blocking.contexts import check_plain, run_here
+from polonaise.blocking.contexts import check_plain, returned_plainly, run_here
 from polonaise.blocking.lease import Lease
 from polonaise.blocking.producer import Producer
 from polonaise.blocking.reading import Reading
@@ -142,8 +142,12 @@ class Log:
         As `polonaise.Log.submit`, for a context that is a plain function.
         """
         check_plain(context, "context", "submit(context, *args)")
+
+        def plain(tx: Draft, *given: *Ts) -> Any:
+            return returned_plainly(context(tx, *given), "context")
+
         submit = self._log.submit
-        submission = self._background.now(lambda: submit(context, *args, partition=partition, timeout=timeout))
+        submission = self._background.now(lambda: submit(plain, *args, partition=partition, timeout=timeout))
         return Submission(self._background, submission)
 
     def once(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
 from polonaise.applicationcode import OrdinaryErrors
 from polonaise.blocking.background import Background
-from polonaise.blocking.contexts import check_plain
+from polonaise.blocking.contexts import check_plain, returned_plainly
 from polonaise.client import workergroup as asynchronous
-from polonaise.errors import BadOption, Closed
+from polonaise.errors import Closed
 from polonaise.terms import PartitionId, Transaction
 
 PlainHandler = Callable[[Transaction], object]
@@ -47,12 +46,7 @@ class HandlerThreads:
     def _run(self, tx: Transaction) -> None:
         with OrdinaryErrors("the handler"):
             returned = self._handler(tx)
-        # Nothing of their code has run: the transaction would be passed over.
-        if inspect.iscoroutine(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
-            if inspect.iscoroutine(returned):
-                returned.close()
-            what = type(returned).__name__.replace("_", " ")
-            raise BadOption(f"the handler returned a {what}: the handler of the blocking face is a plain function")
+        returned_plainly(returned, "handler")
 
     def close(self) -> None:
         """Start nothing more, and do not wait for what runs."""

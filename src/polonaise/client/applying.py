@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Iterator
 from itertools import islice
 from typing import Any, Final, TypeVar, cast
 
-from polonaise.applicationcode import ordinary
+from polonaise.applicationcode import ordinary, task_here
 from polonaise.client.appends import PartitionAppends
 from polonaise.client.bodies import BodyFetch, BodyFetcher
 from polonaise.client.mounting import Form, Mounting
@@ -178,7 +178,7 @@ class Applier:
 
     async def _apply_each(self) -> None:
         """Apply the first batch of the queue, one transaction after the other, until the view fails on one."""
-        batch, fetch = self._queue[0]
+        here, (batch, fetch) = task_here(), self._queue[0]
         bodies = None if fetch is None else await fetch.bodies()
         apply, reach = cast(View, self._view).apply, self._mark.reach
         for tx in self._transactions(batch, bodies):
@@ -188,7 +188,7 @@ class Applier:
                     await self._until_done(applied, Applying(tx.id, tx.id, self._loop.time()))
             except BaseException as raised:  # noqa: BLE001 - the application's own code; told to the application
                 # The batch stays in the queue: the mark decides where it is taken up again.
-                await self._failed(tx.id, ordinary(raised, "the view"))
+                await self._failed(tx.id, ordinary(raised, "the view", here))
                 return
             self._view_mark = tx.id
             reach(tx.id)  # at once, because contexts wait for single ids, and the rest of the batch may take long
@@ -203,6 +203,7 @@ class Applier:
         if not run:  # nothing but the library's own transactions
             self._mark.reach(through)
             return
+        here = task_here()
         try:
             applied: Any = cast(RunView, self._view).apply_run(run)
             if hasattr(applied, "__await__"):
@@ -211,7 +212,7 @@ class Applier:
                 raise wrong(f"the view's apply_run(run of partition {self._partition})", applied, _A_MARK)
             reached: TransactionId = applied
         except BaseException as raised:  # noqa: BLE001 - the application's own code; told to the application
-            error = ordinary(raised, "the view")
+            error = ordinary(raised, "the view", here)
             if len(run) == 1 or isinstance(error, ViewUnavailable | ViewUnfit):
                 await self._failed(run[0].id, error)
             else:
@@ -310,12 +311,13 @@ class Applier:
         )
         _log.warning("%s", text)
         self._mark.trouble = ViewFailed(text)
+        here = task_here()
         try:
             reported = self._view.failed(self._partition, transaction, error)
             if reported is not None:
                 await reported
         except BaseException as raised:  # noqa: BLE001 - the application's own code; logged
-            ordinary(raised, "the view")
+            ordinary(raised, "the view", here)
             _log.exception("the view's `failed` itself failed, on %d of partition %d", transaction, self._partition)
 
     def _note(self, error: ViewUnavailable | ViewFailed) -> None:
@@ -361,7 +363,7 @@ class Applier:
 
         Raises `ViewUnfit`, `Forked`, and `BadOption` for an answer that is no mark.
         """
-        logged = ""
+        logged, here = "", task_here()
         while True:
             try:
                 answer: Any = self._view.high_water_mark(self._partition)
@@ -373,7 +375,7 @@ class Applier:
             except ViewUnavailable as error:
                 self._note(error)
             except BaseException as raised:  # noqa: BLE001 - the application's own code; asked until it answers
-                what = redacted_text(ordinary(raised, "the view"), repr)
+                what = redacted_text(ordinary(raised, "the view", here), repr)
                 text = f"the view did not return its high-water mark of partition {self._partition}: {what}"
                 if text != logged:
                     _log.exception("%s", text)

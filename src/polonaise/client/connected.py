@@ -36,7 +36,7 @@ from polonaise.errors import (
     fresh,
 )
 from polonaise.host import Host
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted_text
 from polonaise.terms import ClientId, PartitionId
 from polonaise.topics import ClusterTopics
 from polonaise.wire.messages import Health, HealthIs
@@ -261,7 +261,11 @@ class Connected:
         """
         if self._closed or self._fault is not None:
             return
-        fault = error if isinstance(error, PolonaiseError) else PolonaiseError(f"the client failed: {redacted(error)}")
+        fault = (
+            error
+            if isinstance(error, PolonaiseError)
+            else PolonaiseError(f"the client failed: {redacted_text(error, repr)}")
+        )
         self._fault = fault
         for partition in self._partitions.values():
             partition.mounting.stop(fault)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
-from polonaise.applicationcode import ordinary
+from polonaise.applicationcode import ordinary, task_here
 from polonaise.errors import PolonaiseError, ViewFailed, ViewUnavailable
 from polonaise.redaction import redacted_text
 from polonaise.terms import PartitionId, Transaction, TransactionId
@@ -156,6 +156,7 @@ async def watch_view(
 
     Without it, a database that was restored would be noticed with the next transaction of each partition only.
     """
+    here = task_here()
     while True:
         await asyncio.sleep(_LOOK_S)
         away: ViewUnavailable | ViewFailed | None = None
@@ -163,7 +164,7 @@ async def watch_view(
         try:
             partitions = await stepped_back()
         except BaseException as raised:  # noqa: BLE001 - the view's own, whatever it is; its partitions' trouble
-            error = ordinary(raised, "the view")
+            error = ordinary(raised, "the view", here)
             partitions = list(followers)
             if isinstance(error, ViewUnavailable):
                 away = error

@@ -138,7 +138,7 @@ class Decoder:
                     made = type(row).__name__
                     raise ValueError(f"the decoder made {made} of a body: an object with named fields is needed")
                 rows.append(row)
-            except (KeyboardInterrupt, GeneratorExit):
+            except KeyboardInterrupt:
                 raise
             except BaseException as error:  # noqa: BLE001 - whatever a decoder raises: these bytes can't be read
                 bad[index] = _in_one_line(error)
