@@ -182,7 +182,7 @@ def test_options_of_a_reset_are_not_passed_over_where_none_is_asked_for(shell: S
 def test_a_head_is_shown_with_what_only_the_store_has(capsys: pytest.CaptureFixture[str]) -> None:
     value = PartitionValue.initial(("a", "b"))
     copies = [HeldCopy("a", 2000, 2000, 1, True), HeldCopy("b", -1, -1, 0, False)]
-    _show_head(HeadState(0, "a quorum", copies, [], 2000, value, 1, "./archive", 4400))
+    _show_head(HeadState(0, "a quorum", copies, [], 2000, value, 1, "./archive", 4400), decided=False)
     said = capsys.readouterr().out
     assert "The fragments in ./archive reach up to 4400. The ids 2001 to 4400 of partition 0 are committed" in said
     assert "polonaise archive restore ./archive NEW-DIRECTORY" in said

@@ -114,7 +114,7 @@ async def _reset_one(
     (state,), troubles = await with_archived(opened, [await head_state(host, opened, number, look_s)], look_s)
     _warn_of_stores(troubles)
     if not as_json:
-        _show_head(state)
+        _show_head(state, decided=to is not None)
     if to is None:
         if as_json:
             say_json(state.document())
@@ -153,7 +153,7 @@ async def _reset_several(
         if as_json and source is None:
             say_json(state.document())
         elif not as_json:
-            _show_head(state)
+            _show_head(state, decided=source is not None)
     if source is None:
         return
     decided = decisions_from(states, source, host.clock.wall_us())
@@ -207,11 +207,12 @@ def _confirm(told: str, wanted: int, confirm: int | None, *, as_json: bool) -> N
         raise HeadNotReset(f"{again} was given to confirm {wanted}: nothing was changed")
 
 
-def _show_head(state: HeadState) -> None:
+def _show_head(state: HeadState, *, decided: bool) -> None:
+    """Show what the replicas hold; and what only the store has, unless a decision is given, whose refusal tells it."""
     say(f"partition {state.partition} is not open: {state.waits_for}")
     rows = [(c.name, c.last, c.proved, c.confirmed, c.joined) for c in state.copies]
     print_table(["replica", "holds", "proves", "confirmed", "session"], rows, right=(1, 2, 3, 4))
     if state.silent:
         say(f"no answer from {', '.join(state.silent)}")
-    if state.only_archived:
+    if state.only_archived and not decided:
         say(f"The fragments in {state.store} reach up to {state.archived}. {state.only_archived}.")
