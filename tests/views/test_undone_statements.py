@@ -1,22 +1,25 @@
 """A statement that waited for a lock too long is done in the end, also if `apply` caught its error and went on.
 
-MariaDB undoes that statement alone: committed with the mark, the others would be all that is ever done.
+MariaDB undoes that statement alone, and `begin_nested()` undoes no more on any database: committed with the mark, the
+others would be all that is ever done, and what a view holds would hang on who had held a lock.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, select, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, inspect, select, text
 
 from polonaise.player.protocol.entries import RoutedEntry
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.terms import Transaction
-from rigs.bankview import Bank, accounts, check_fold, open_accounts, schema, transactions
+from polonaise.views.databaseerrors import database_errors
+from polonaise.views.writerconnection import WriterConnection
+from rigs.bankview import Bank, accounts, check_fold, journal, open_accounts, schema, transactions
 from rigs.databases import MariaDB, engine_at
 from rigs.deliverycalls import batch_of, stream
 from rigs.lacking import lacking
@@ -74,44 +77,81 @@ class Locked:
             self._held.close()
 
 
+@contextlib.contextmanager
+def by_hand(db: Connection) -> Iterator[None]:
+    """A savepoint that only the driver knows of."""
+    with contextlib.closing(db.connection.cursor()) as cursor:
+        cursor.execute("SAVEPOINT mine")
+        try:
+            yield
+        except BaseException:
+            cursor.execute("ROLLBACK TO SAVEPOINT mine")
+            raise
+
+
+@contextlib.contextmanager
+def after_a_look(db: Connection) -> Iterator[None]:
+    """With MariaDB, SQLAlchemy tells nobody of errors any more once it has looked at a table."""
+    inspect(db).has_table("nothing")
+    with db.begin_nested():
+        yield
+
+
+CATCHES: dict[str, Callable[[Connection], AbstractContextManager[Any]]] = {
+    "outright": lambda _: contextlib.nullcontext(),
+    "around begin_nested": Connection.begin_nested,
+    "around a savepoint by hand": by_hand,
+    "after a look at tables": after_a_look,
+}
+"""Where `apply` catches an error: around what."""
+GOES_ON = pytest.mark.parametrize("raises", [False, True], ids=["and goes on", "and raises an error of its own"])
+
+
 class CatchingBank(Bank):
     """A bank whose `apply` catches what the database tells it, and goes on, or raises an error of its own."""
 
-    locked: Locked
+    meets: Callable[[Connection, Callable[[], None]], None]
     raises = False
-    nested = False
+    around = staticmethod(CATCHES["outright"])
+    caught = 0
 
     def apply(self, tx: Transaction, db: Connection) -> None:
         apply = super().apply
         try:
-            with db.begin_nested() if self.nested else contextlib.nullcontext():
-                self.locked.meets(db, lambda: apply(tx, db))
-        except DBAPIError:
+            with self.around(db):
+                self.meets(db, lambda: apply(tx, db))
+        except database_errors():
+            self.caught += 1
             if self.raises:
                 raise ValueError("the balance is not what it should be") from None
 
 
-async def applied_over_a_lock(url: str, how: str = "a view", **said: bool) -> CatchingBank:
+async def applied_over_a_lock(url: str, how: str = "a view", **said: Any) -> CatchingBank:
     """Apply two transactions, the first of which waits for a lock in vain."""
     open_accounts(url)
     view = CatchingBank(url)
     for name, value in said.items():
         setattr(view, name, value)
     with contextlib.ExitStack() as held:
-        view.locked = Locked(url, held)
+        locked = Locked(url, held)
+        view.meets = locked.meets
         try:
             await view.high_water_mark(0)
             assert await READS[how](view) == 1
         finally:
             await view.close()
+    assert view.caught
     return view
 
 
-@pytest.mark.parametrize("raises", [False, True], ids=["and goes on", "and raises an error of its own"])
+@GOES_ON
+@pytest.mark.parametrize("around", CATCHES)
 @pytest.mark.parametrize("how", READS)
-async def test_a_lock_timeout_that_apply_caught_is_tried_again(server_url: str, how: str, raises: bool) -> None:
-    view = await applied_over_a_lock(server_url, how, raises=raises)
-    assert (view.locked.times, view.failures) == (3 if raises else 4, [])
+async def test_a_lock_timeout_that_apply_caught_is_tried_again(
+    server_url: str, how: str, around: str, raises: bool
+) -> None:
+    view = await applied_over_a_lock(server_url, how, raises=raises, around=CATCHES[around])
+    assert view.failures == []
     check_fold(server_url, {0: 2})
 
 
@@ -119,21 +159,158 @@ async def test_a_lock_timeout_that_apply_caught_is_tried_again(server_url: str, 
 async def test_planted_without_its_error_kept_the_statement_is_never_done(
     mariadb_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Connection, "in_nested_transaction", lambda _: True)
+    monkeypatch.setattr(WriterConnection, "note", lambda *_: None)
     await applied_over_a_lock(mariadb_url)
     with pytest.raises(AssertionError):
         check_fold(mariadb_url, {0: 2})
 
 
-async def test_what_apply_tries_in_begin_nested_it_may_leave_undone(server_url: str) -> None:
-    view = await applied_over_a_lock(server_url, nested=True)
-    assert view.locked.times == 2
+async def test_planted_where_errors_in_savepoints_are_the_application_s_own_the_statement_is_never_done(
+    server_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = WriterConnection.note
+
+    def note_outside(self: WriterConnection, error: Exception) -> None:
+        if not self.db.in_nested_transaction():
+            note(self, error)
+
+    monkeypatch.setattr(WriterConnection, "note", note_outside)
+    await applied_over_a_lock(server_url, around=CATCHES["around begin_nested"])
     with pytest.raises(AssertionError, match="each once"):
         check_fold(server_url, {0: 2})
 
 
-@pytest.mark.parametrize("raises", [False, True], ids=["and goes on", "and raises an error of its own"])
-async def test_a_lock_timeout_that_a_target_caught_is_tried_again(server_url: str, raises: bool) -> None:
+def executed(cursor: Any, statement: str) -> None:
+    cursor.execute(statement)
+
+
+def streamed(cursor: Any, statement: str) -> None:
+    list(cursor.stream(f"{statement} RETURNING account"))
+
+
+def copied(cursor: Any, statement: str) -> None:
+    with cursor.copy(f"COPY ({statement} RETURNING account) TO STDOUT") as copy:
+        list(copy)
+
+
+async def applied_past_sqlalchemy(url: str, send: Callable[[Any, str], None] = executed) -> None:
+    """As `applied_over_a_lock`, with the driver's cursor alone."""
+    open_accounts(url)
+    view = CatchingBank(url)
+    with contextlib.ExitStack() as held:
+        locked = Locked(url, held)
+
+        def meets(db: Connection, change: Callable[[], None]) -> None:
+            def raw() -> None:
+                with contextlib.closing(db.connection.cursor()) as cursor:
+                    send(cursor, "UPDATE accounts SET balance = balance WHERE account = 0")
+
+            locked.meets(db, raw)
+            change()
+
+        view.meets, view.around = meets, CATCHES["around a savepoint by hand"]
+        try:
+            await view.high_water_mark(0)
+            assert await view.apply_run(transactions(2)) == 1
+        finally:
+            await view.close()
+    assert view.caught == 1
+
+
+async def test_a_lock_timeout_past_sqlalchemy_is_tried_again(server_url: str) -> None:
+    await applied_past_sqlalchemy(server_url)
+    check_fold(server_url, {0: 2})
+
+
+@pytest.mark.parametrize("send", [streamed, copied])
+async def test_a_lock_timeout_in_what_psycopg_streams_or_copies_is_tried_again(
+    postgresql_url: str, send: Callable[[Any, str], None]
+) -> None:
+    await applied_past_sqlalchemy(postgresql_url, send)
+    check_fold(postgresql_url, {0: 2})
+
+
+async def test_planted_where_only_sqlalchemy_tells_of_errors_the_statement_is_never_done(
+    server_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WriterConnection, "_noting", lambda _: contextlib.nullcontext())
+    await applied_past_sqlalchemy(server_url)
+    with pytest.raises(AssertionError, match="each once"):
+        check_fold(server_url, {0: 2})
+
+
+SLOW = {
+    "sqlite": "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 1000000) SELECT count(*) FROM n",
+    "postgresql": "SELECT pg_sleep(5)",
+    "mariadb": "SET STATEMENT max_statement_time = 0.05 FOR SELECT SLEEP(5)",
+}
+
+
+def takes_too_long(db: Connection) -> None:
+    """Execute a statement that the database ends for the time that it takes."""
+    kind = db.dialect.name
+    if kind == "postgresql":
+        db.execute(text("SET LOCAL statement_timeout = '50ms'"))
+    driver: Any = db.connection.dbapi_connection
+    try:
+        if kind == "sqlite":
+            driver.set_progress_handler(lambda: 1, 1_000)
+        db.execute(text(SLOW[kind]))
+    finally:
+        if kind == "sqlite":
+            driver.set_progress_handler(None, 0)
+
+
+@pytest.mark.parametrize("around", ["outright", "around begin_nested"])
+async def test_a_statement_that_took_too_long_is_done_in_the_end(url: str, around: str) -> None:
+    """Sent with less of the run, as after any limit: it may be the whole that takes long."""
+    open_accounts(url)
+    view = CatchingBank(url)
+    slow = [True]
+
+    def meets(db: Connection, change: Callable[[], None]) -> None:
+        if slow and slow.pop():
+            takes_too_long(db)
+        change()
+
+    view.meets, view.around = meets, CATCHES[around]
+    try:
+        mark = -1
+        while mark < 1:
+            mark = await view.apply_run(transactions(2)[mark + 1 :])
+    finally:
+        await view.close()
+    assert view.caught
+    assert view.failures == []
+    check_fold(url, {0: 2})
+
+
+@pytest.mark.parametrize("around", ["around begin_nested", "around a savepoint by hand"])
+async def test_a_constraint_s_error_that_apply_caught_around_a_savepoint_is_its_own_business(
+    url: str, around: str
+) -> None:
+    """It comes each time: what is tried and left undone is the same in every database."""
+    open_accounts(url)
+    view = CatchingBank(url)
+
+    def meets(db: Connection, change: Callable[[], None]) -> None:
+        change()
+        if view.runs[-1:] and view.caught < 1:
+            db.execute(accounts.insert(), {"account": 0, "balance": 1})
+
+    view.meets, view.around = meets, CATCHES[around]
+    try:
+        assert await view.apply_run(transactions(2)) == 1
+    finally:
+        await view.close()
+    assert view.caught == 1
+    with engine_at(url) as engine, engine.connect() as db:
+        assert db.execute(select(journal.c.id)).scalars().all() == [1]
+
+
+@GOES_ON
+@pytest.mark.parametrize("around", CATCHES)
+async def test_a_lock_timeout_that_a_target_caught_is_tried_again(server_url: str, around: str, raises: bool) -> None:
     open_accounts(server_url)
     held = contextlib.ExitStack()
     locked = Locked(server_url, held)
@@ -145,8 +322,9 @@ async def test_a_lock_timeout_that_a_target_caught_is_tried_again(server_url: st
             mine = accounts.c.account == 0
             deposit = accounts.update().where(mine).values(balance=accounts.c.balance + 1)
             try:
-                locked.meets(db, lambda: db.execute(deposit) and None)
-            except DBAPIError:
+                with CATCHES[around](db):
+                    locked.meets(db, lambda: db.execute(deposit) and None)
+            except database_errors():
                 if raises:
                     raise ValueError("the balance is not what it should be") from None
 

@@ -69,7 +69,7 @@ def deadlock_with(url: str) -> Iterator[Callable[[Connection], None]]:
         thread.join(20)
 
 
-async def applied_over_a_deadlock(url: str) -> int:
+async def applied_over_a_deadlock(url: str, *, nested: bool = False) -> int:
     """Apply two transactions, the first of which falls into a deadlock, whose error is caught. Return how often."""
     open_accounts(url)
     with deadlock_with(url) as fall:
@@ -79,9 +79,15 @@ async def applied_over_a_deadlock(url: str) -> int:
 
             def apply(self, tx: Transaction, db: Connection) -> None:
                 try:
-                    fall(db)
+                    with db.begin_nested() if nested else contextlib.nullcontext():
+                        fall(db)
+                        if nested:
+                            super().apply(tx, db)
+                            return
                 except DBAPIError:  # "keep a note and go on", as applications do
                     self.caught += 1
+                    if nested:
+                        return
                 with contextlib.suppress(DBAPIError):
                     super().apply(tx, db)
 
@@ -94,8 +100,9 @@ async def applied_over_a_deadlock(url: str) -> int:
     return view.caught
 
 
-async def test_a_deadlock_that_apply_caught_is_tried_again(server_url: str) -> None:
-    assert await applied_over_a_deadlock(server_url) == 1
+@pytest.mark.parametrize("nested", [False, True], ids=["outright", "around begin_nested"])
+async def test_a_deadlock_that_apply_caught_is_tried_again(server_url: str, nested: bool) -> None:
+    assert await applied_over_a_deadlock(server_url, nested=nested) == 1
     check_fold(server_url, {0: 2})
 
 

@@ -356,7 +356,7 @@ class SqlDeliveryTarget:
         except Exception as error:
             # The library tells an application that it has ended the transaction after the application's own code, and
             # the database checks a deferred constraint when it commits.
-            late = isinstance(error, BadOption) or (is_applied and isinstance(error, DBAPIError))
+            late = isinstance(error, BadOption) or (is_applied and isinstance(error, database_errors()))
             if trouble_in(error) is not None:
                 raise
             # Whatever the application has made of an error of the database's.

@@ -160,8 +160,8 @@ def _driver_errors() -> tuple[type[Exception], ...]:
     return tuple(each for each in loaded if each is not None)
 
 
-def trouble_in(error: BaseException) -> Trouble | None:
-    """Return the trouble behind an error, or behind one of the errors that caused it; None for any other error.
+def trouble_in(error: BaseException | None) -> Trouble | None:
+    """Return the trouble behind an error, or behind one of the errors that caused it; None for any other, or for none.
 
     The causes count because the application's code may have wrapped the database's error.
     """
@@ -215,9 +215,9 @@ def first_line(error: BaseException) -> str:
     return redacted_line(getattr(error, "orig", None) or error)
 
 
-def has_failed_before(error: DBAPIError) -> bool:
+def has_failed_before(error: Exception) -> bool:
     """Tell whether the database only says that the transaction has failed on an earlier error."""
-    return getattr(error.orig, "sqlstate", None) == _FAILED_BEFORE
+    return getattr(getattr(error, "orig", error), "sqlstate", None) == _FAILED_BEFORE
 
 
 def _trouble_of(error: DBAPIError) -> Trouble | None:

@@ -78,14 +78,14 @@ class WriterConnection:
         """What a guarded transaction does once it is known to be whole, just before it is committed."""
         self._ours = True
         self._meddled = False
-        self._swallowed: DBAPIError | None = None
+        self._swallowed: Exception | None = None
         """The error of this transaction that `apply` may have caught."""
-        self._undone: DBAPIError | None = None
+        self._undone: Exception | None = None
         """The error of this transaction with which others, or the database itself, have kept a statement from its work.
 
-        Not within `begin_nested()`, by which `apply` says that it goes on without that work.
+        Within `begin_nested()`, too: another time, or in another database, that work would be done.
         """
-        self._ended_by: DBAPIError | None = None
+        self._ended_by: Exception | None = None
         """The error with which SQLite has rolled this transaction back."""
         db.execution_options(**{_WRITER: self})
         event.listen(db, "commit", self._check_end)
@@ -178,7 +178,8 @@ class WriterConnection:
         """Raise unless the transaction is the one that began with the savepoint, and can be committed.
 
         MariaDB and SQLite undo only the statement that waited for a lock too long, was interrupted, or found no space,
-        and would commit the others with the mark: what it was to do would never be done.
+        and all databases only what the application's own savepoint holds: they would commit the rest with the mark, and
+        what was undone would never be done.
         """
         if self._undone is not None:
             raise self._undone
@@ -202,7 +203,7 @@ class WriterConnection:
         self._meddled = True  # what made it so may be a setting of the connection
         return MadeReadOnly(f"{_MADE_READ_ONLY}: {first_line(cause)}")
 
-    def _ending(self, error: BaseException) -> DBAPIError | None:
+    def _ending(self, error: BaseException) -> Exception | None:
         """Return the error with which the database has ended the transaction, if `error` only followed from it."""
         if self._ended_by is not None:
             return self._ended_by if isinstance(error, Exception) and error is not self._ended_by else None
@@ -229,13 +230,19 @@ class WriterConnection:
         except SQLAlchemyError as gone:
             self._meddled = isinstance(gone, DBAPIError) and trouble_in(gone) is None
 
-    def note(self, error: DBAPIError) -> None:
-        """Keep the database's error, which the application's code may catch."""
+    def note(self, error: Exception) -> None:
+        """Keep the database's error, which the application's code may catch: SQLAlchemy's in the place of the driver's.
+
+        The driver's own is all that is seen of what goes past SQLAlchemy, or comes while SQLAlchemy tells nobody.
+        """
         if self._ours or has_failed_before(error):
             return
-        if self._undone is None and trouble_in(error) is not None and not self.db.in_nested_transaction():
+        trouble, driver_s = trouble_in(error), getattr(error, "orig", error)
+        # What `apply` itself has made read-only in a savepoint is its own business, as a constraint is.
+        is_its_own = trouble is Trouble.READ_ONLY and self.db.in_nested_transaction()
+        if trouble is not None and not is_its_own and (self._undone is None or self._undone is driver_s):
             self._undone = error
-        if self._swallowed is None or trouble_in(error) is not None or trouble_in(self._swallowed) is None:
+        if trouble is not None or self._swallowed is driver_s or trouble_in(self._swallowed) is None:
             self._swallowed = error
 
     def _check_end(self, _: Connection) -> None:
@@ -286,22 +293,46 @@ class WriterConnection:
             # Meddled with, the transaction is lost already: SQLAlchemy rolls it back while it closes the connection.
             if not (self._ours or self._meddled) and refused(*args):
                 raise BadOption(why)
-            return method(*args, **kwargs)
+            with self._noting():
+                return method(*args, **kwargs)
 
         return call
 
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Note an error of the driver's that passes."""
+        try:
+            yield
+        except database_errors() as error:
+            self.note(error)
+            raise
+
     def _refusing_cursor(self, kind: Any) -> Any:
-        """Return a class of psycopg's cursors that refuses statements which end the transaction, whoever sends them."""
+        """Return a class of psycopg's cursors that refuses statements which end the transaction, whoever sends them.
+
+        Errors of all statements are noted.
+        """
         writer = self
 
         class RefusingCursor(kind):  # type: ignore[misc]
             def execute(self, query: Any, *args: Any, **kwargs: Any) -> Any:
                 self._check(query)
-                return super().execute(query, *args, **kwargs)
+                with writer._noting():
+                    return super().execute(query, *args, **kwargs)
 
             def executemany(self, query: Any, *args: Any, **kwargs: Any) -> Any:
                 self._check(query)
-                return super().executemany(query, *args, **kwargs)
+                with writer._noting():
+                    return super().executemany(query, *args, **kwargs)
+
+            def stream(self, *args: Any, **kwargs: Any) -> Any:
+                with writer._noting():
+                    yield from super().stream(*args, **kwargs)
+
+            @contextlib.contextmanager
+            def copy(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+                with writer._noting(), super().copy(*args, **kwargs) as copy:
+                    yield copy
 
             def _check(self, query: Any) -> None:
                 if not (writer._ours or writer._meddled) and _ends_on_postgresql(query, self):
@@ -329,7 +360,8 @@ def note_errors(engine: Engine) -> None:
     # SQLAlchemy's own `contains` goes by ids, which an engine may have from one that is gone.
     if engine not in _NOTING:
         _NOTING.add(engine)
-        event.listen(engine, "handle_error", _note)
+        # First: another handler may raise an error in the place of the database's, and later ones are not called then.
+        event.listen(engine, "handle_error", _note, insert=True)
 
 
 def _note(context: ExceptionContext) -> None:
