@@ -52,8 +52,8 @@ class SqlView:
     once per database, whatever dies when, and however many processes keep the same database up to date. `apply` and
     `apply_many` run in a thread of the view's: partitions at the same time on PostgreSQL and MariaDB (one thread each,
     up to `workers_max`), all on one thread on SQLite, which has one writer. They may be run again when the database
-    ended their transaction (deadlocks are tried again and not reported, also if they catch the error), so they must change
-    the database and nothing else.
+    ended their transaction (deadlocks are tried again and not reported, also if they catch the error), so they must
+    change the database and nothing else.
 
     - `engine`: a SQLAlchemy engine, which stays the application's, or a URL.
     - `create`: whether missing tables (of `metadata`, marks and keys) are made. Existing tables are checked, and
