@@ -62,7 +62,7 @@ def started(kind: str, directory: Path) -> list[str]:
         ("zookeeper://127.0.0.1/bank", "write host:port"),
         ("zookeeper://127.0.0.1:0/bank", "port above 0"),
         ("zookeeper://127.0.0.1:2181,/bank", "write host:port"),
-        ("zookeeper://user:pass@127.0.0.1:x/bank", "not an address"),
+        ("zookeeper://user:pass@127.0.0.1:x/bank", "names no HOST:PORT"),
     ],
 )
 def test_an_invalid_address_of_a_coordinator(shell: Shell, address: str, naming: str) -> None:
