@@ -434,7 +434,7 @@ async def test_an_sqlite_engine_that_begins_by_itself_can_be_used(sqlite_url: st
     [
         ("sqlite://", "kept in memory"),
         ("sqlite:///:memory:", "kept in memory"),
-        ("nonsense", "no engine"),
+        ("nonsense", "invalid URL nonsense"),
         ("nosuch://host/db", "no SQL dialect"),
         ("postgresql+psycopg2://host/db", r"driver psycopg2 can't be used .* postgresql\+psycopg://"),
         ("postgresql+pg8000://host/db", r"driver pg8000 can't be used .* postgresql\+psycopg://"),
