@@ -85,7 +85,9 @@ def audit(
         run_on_spark("audit", of_log, _show_log, output, master=master, conf=conf, address=address)
         return
     if table is None:
-        raise BadOption(f"which table of view {redacted(view)}? Give it after the view: {TABLE}")
+        # A URL is the table's, whose view was forgotten: a part of its password may stand where a port does.
+        which = "the view" if "://" in view else f"view {redacted(view)}"
+        raise BadOption(f"which table of {which}? Give it after the view: {TABLE}")
     if storage or partition != "all":
         raise BadOption(
             "--storage and --partition are for the audit of a log: leave them out; the view names its partitions"
