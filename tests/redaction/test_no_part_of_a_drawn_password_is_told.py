@@ -26,6 +26,7 @@ from polonaise.host.address import parse_address
 from polonaise.host.real import RealHost
 from polonaise.node.addresses import coordinator_at, storage_nodes_of
 from polonaise.node.embedded import parse_embedded
+from polonaise.pipelines.declarations import load_view
 from polonaise.pipelines.targetaddress import check_target, open_target
 from polonaise.redaction import redacted_address
 from polonaise.spark.options import read_options, write_options
@@ -164,6 +165,9 @@ def test_no_part_of_a_password_is_told(call: Callable[[str], Any], form: str, pa
 
 @pytest.mark.parametrize("url", ["bank:p@b:QXZJK97@127.0.0.1/db", "bank:p@b:QXZJK97/db", "bank:QXZJK97/db"])
 def test_a_url_whose_password_is_taken_for_a_port_is_refused_by_what_to_write(url: str) -> None:
+    with pytest.raises(BadOption, match="no views in a URL") as no_view:
+        load_view(f"postgresql+psycopg://{url}")
+    assert not parts_told("QXZJK97", "\n".join(all_told(no_view.value)))
     for refused_by in (Accounts, lambda given: check_target(given, there=False), database_url):
         with pytest.raises(BadOption, match=r"postgresql\+psycopg://bank:\*\*\*.*%40") as refused:
             refused_by(f"postgresql+psycopg://{url}")

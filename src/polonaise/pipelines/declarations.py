@@ -216,7 +216,9 @@ def load_view(text: str) -> TableView:
     `BadOption`.
     """
     if "@" in text or "://" in text:
-        raise BadOption(f"no views in {redacted(text)!r}: write FILE.py:NAME or module:NAME")
+        # The URL of a table, given in place of its view, may have a part of a password behind what can be hidden.
+        given = "a URL" if "://" in text else repr(redacted(text))
+        raise BadOption(f"no views in {given}: write FILE.py:NAME or module:NAME")
     origin, name = _origin_and_name(text)
     module = _module(origin)
     views = {variable: value for variable, value in vars(module).items() if isinstance(value, TableView)}
