@@ -95,6 +95,7 @@ async def test_a_transaction_that_can_not_be_routed(tmp_path: Path) -> None:
         node = nodes.start(nodes.loaded(nodes.plan("a"), routing))
         await node.until("active")
         await nodes.append(b"poison")
+        await node.until("pausing")  # soon after: no other partition is left
         await fired(node, "PolonaisePlayerStopped")
 
 

@@ -64,6 +64,8 @@ class PlayerNode:
         self.candidacy = Candidacy(loaded.plan.lease_s)
         self.player: Player | None = None
         """The player, while this process has the lease."""
+        self.stopped_partitions = 0
+        """How many partitions had stopped when the player of the last turn ended, as it does once all of them have."""
         self.last_reload = ""
         """What came of the last request to read the settings again; empty if there was none."""
         self.reload_refused = False
@@ -171,6 +173,7 @@ class PlayerNode:
             raise
         finally:
             self.player = None
+            self.stopped_partitions = sum(bool(each["stopped"]) for each in player.health()["partitions"].values())
             await player.close()
             for task in (lost, delivering):
                 task.cancel()

@@ -30,6 +30,9 @@ def player_samples(node: PlayerNode, detail: Detail, host: Host) -> Samples:
     health = {"targets": {}, "partitions": {}} if player is None else player.health()
     found = player_reasons(node, health, host.network)
     samples.add_reasons({reason for each in found.values() for reason, _ in each}, OF_PLAYERS)
+    if player is None and candidacy.state is CandidateState.PAUSING:
+        # A turn in which all partitions stop is over in a moment, and would be seen by hardly anybody who asks.
+        add(metrics.PLAYER_STOPPED, node.stopped_partitions)
     if player is None or not health["targets"]:
         return samples
     if player.clock_ahead_s is not None:
