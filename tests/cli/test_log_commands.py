@@ -318,7 +318,8 @@ def test_a_transaction_for_people_and_for_machines(filled: Shell) -> None:
     assert said.output.splitlines()[0].split() == ["partition", "id", "commit", "time", "header", "data"]
     assert said.rows == [["1", "0", "2000-01-01T00:00:00.001000Z", "4", "x"]]
     (tx,) = filled.run("log", "read", LOG, "-p", 1, "--limit", 1, "--json").objects
-    assert tx | {"client_id": 0} == {
+    assert tx["sequence"] > 10**15, "above the time of the client's id, in microseconds"
+    assert tx | {"client_id": 0, "sequence": 1} == {
         "partition": 1,
         "transaction_id": 0,
         "header": 4,

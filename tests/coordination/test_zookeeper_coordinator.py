@@ -81,6 +81,8 @@ async def test_a_server_that_hangs_delays_a_call_no_longer_than_a_session_and_ca
         backend = ZooKeeperBackend(own.hosts, "/bank", session_s=SESSION_S)
         assert await backend.create(ENTRIES)
         own.servers[0].signal(signal.SIGSTOP)
+        # Its threads go on until one of them has taken the signal.
+        await wait_until(lambda: not own.servers[0].is_serving())
         started_s = asyncio.get_running_loop().time()
         with pytest.raises(CoordinatorUnavailable):
             await backend.compare_and_set("partition-0", b"{}", None)
