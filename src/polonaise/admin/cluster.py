@@ -519,8 +519,7 @@ class ClusterObserver:
         return CoordinatorUnavailable(
             with_trouble(
                 f"{redacted_address(self._address)} did not answer within {self._timeout_s:g} s: correct the "
-                "address, start "
-                "it, or give it more time with --timeout",
+                "address, start it, or give it more time with --timeout",
                 self._coordinator,
             )
         )

@@ -18,6 +18,7 @@ from polonaise.coordination.rebuilding import (
     NodeAnswer,
     Noted,
     Promised,
+    all_noted,
     lacking,
     newest_description,
     newest_expected,
@@ -106,10 +107,9 @@ def check_replaces_no_later(path: Path, noted: Noted) -> None:
         and (before.session > value.session or before.generation > value.generation)
     ]:
         later = f"of partitions {some(behind)}"
-    elif outdated_in(noted.partitions) and not outdated_in(
-        kept.partitions
-    ):  # each try to start a session has raised the numbers since
-        later = f"of partitions {some(outdated_in(noted.partitions))}"
+    # Each try to start a session has raised the numbers since.
+    elif (outdated := outdated_in(noted.partitions)) and not outdated_in(kept.partitions):
+        later = f"of partitions {some(outdated)}"
     elif kept.unique_id > noted.unique_id or kept.expected_version > noted.expected_version:
         later = "of how many ids were given out, or of which servers there are to be"
     else:
@@ -174,14 +174,14 @@ async def recover(
     for _ in range(2):
         await _ask_all(host, to_ask, answers, silent, timeout_s)
         try:
-            _, description = newest_description([*(a.noted for a in answers.values()), *([known] if known else [])])
+            _, description = newest_description(all_noted(known, answers))
         except RecoveryUnsafe as error:
             told = "; ".join(f"{name}: {why}" for name, why in silent.items())
             raise RecoveryUnsafe(f"{error.text}{'. ' + told if told else ''}") from None
         _, description = told_descriptions(known, answers).get(believed, (0, description))
         to_ask = {name: address for name, address in description.nodes.items() if name not in answers}
-    sources = [*(each.noted for each in answers.values()), *([known] if known else [])]
-    running = await _running(host, newest_expected(sources), description.key, timeout_s)
+    expected = newest_expected(all_noted(known, answers))
+    running = await _running(host, expected, description.key, timeout_s)
     try:
         description, beginning = rebuilt(known, answers, confirmed, running, believed)
     except RecoveryUnsafe as error:

@@ -14,7 +14,7 @@ from typer import Option
 from polonaise.cli import inputs
 from polonaise.cli.output import print_table, say_json, tidy, while_read
 from polonaise.errors import BadOption
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted_address
 
 if TYPE_CHECKING:
     from polonaise.admin.cluster import ClusterObserver, ClusterStatus, PartitionStatus, ServerStatus, StorageStatus
@@ -126,7 +126,7 @@ def look(coordinator: str | None, timeout_s: float, show: Callable[[ClusterStatu
         status = await observer.look()
         if status.coordinator_error is not None:
             raise status.coordinator_error
-        warn_of(redacted(status.coordinator), status.coordinator_disbelief)
+        warn_of(redacted_address(status.coordinator), status.coordinator_disbelief)
         show(status)
 
     with_observer(coordinator, timeout_s, do)

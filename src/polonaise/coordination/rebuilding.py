@@ -33,7 +33,7 @@ from polonaise.coordination.values import (
 )
 from polonaise.errors import ClusterInUse, RecoveryUnsafe
 from polonaise.redaction import redacted
-from polonaise.terms import NO_SESSION, PartitionId, ServerId, SessionId, StorageId
+from polonaise.terms import NO_SESSION, PartitionId, ServerId, SessionId, StorageId, partition_words
 
 SESSIONS_APART: Final = 1_000_000
 """How far above the highest session that is seen the next one lies: a node that is away may know of later ones."""
@@ -118,6 +118,11 @@ def newest_description(sources: Sequence[Noted]) -> tuple[int, ClusterDescriptio
     return max(known, key=lambda each: each[0])
 
 
+def all_noted(backup: Noted | None, answers: Mapping[StorageId, NodeAnswer]) -> list[Noted]:
+    """Return what every storage node that answers has noted, then the backup, if there is one."""
+    return [*(each.noted for each in answers.values()), *([] if backup is None else [backup])]
+
+
 def told_descriptions(
     backup: Noted | None, answers: Mapping[StorageId, NodeAnswer]
 ) -> dict[str, tuple[int, ClusterDescription]]:
@@ -151,7 +156,7 @@ def believed_description(
                 f"have are {', '.join(told) or 'none'}. Nothing was changed"
             )
         return told[believed][1]
-    newest_description([each.noted for each in answers.values()] + ([] if backup is None else [backup]))
+    newest_description(all_noted(backup, answers))  # for what it raises: none, or of two clusters
 
     def doubt(description: ClusterDescription) -> str:
         return f", and can't be right ({lack})" if (lack := lacking(description, backup, answers)) else ""
@@ -189,7 +194,7 @@ def lacking(description: ClusterDescription, backup: Noted | None, answers: Mapp
 
     That is storage nodes that have a copy of a partition, and partitions that are in use.
     """
-    sources = [each.noted for each in answers.values()] + ([] if backup is None else [backup])
+    sources = all_noted(backup, answers)
     used = {partition for each in sources for partition in each.partitions}
     used |= {partition for each in answers.values() for partition in each.promised}
     strange: dict[StorageId, PartitionId] = {}
@@ -200,12 +205,7 @@ def lacking(description: ClusterDescription, backup: Noted | None, answers: Mapp
                 strange.setdefault(name, partition)
     found = [f"storage node {name} has a copy of partition {each} and is not in it" for name, each in strange.items()]
     if beyond := sorted(partition for partition in used if partition >= description.total):
-        shown = ", ".join([*map(str, beyond[:5]), *(["…"] if len(beyond) > 5 else [])])
-        found.append(
-            f"partition {shown} is in use and not in it"
-            if len(beyond) == 1
-            else f"partitions {shown} are in use and not in it"
-        )
+        found.append(f"{partition_words(beyond, 5)} {'is' if len(beyond) == 1 else 'are'} in use and not in it")
     return "; ".join(found)
 
 
@@ -245,7 +245,7 @@ def rebuilt(
     # First: with the values of another cluster all else would be said of the wrong one.
     if reasons := _of_different_clusters(backup, answers):
         raise _unsafe(reasons)
-    sources = [each.noted for each in answers.values()] + ([] if backup is None else [backup])
+    sources = all_noted(backup, answers)
     version, _ = newest_description(sources)
     description = believed_description(backup, answers, believed)
     if confirmed and confirmed.strip().lower() != description.key.hex():

@@ -57,8 +57,7 @@ def parse_address(text: str) -> Address:
     if not _may_be_host(host):
         raise BadOption(
             f"{redacted_address(text)!r} is not an address: no host has this name; write host:port, where the "
-            "parts of host "
-            "between dots have 1 to 63 letters each"
+            "parts of host between dots have 1 to 63 letters each"
         )
     return HostPort(host, int(port))
 

@@ -83,8 +83,7 @@ def split_topic(address: str) -> tuple[str, str]:
     if scheme == "embedded" and any(name == "topic" for name, _ in parse_qsl(address.partition("?")[2], True)):
         raise BadOption(
             f"invalid address {redacted_address(address)!r}: an embedded log has no topics, only a cluster has; "
-            "leave the "
-            "topic out, or run a cluster (polonaise cluster start)"
+            "leave the topic out, or run a cluster (polonaise cluster start)"
         )
     return address, ""
 
@@ -179,8 +178,7 @@ def coordinator_at(host: Host, address: str, tls: TlsIdentity | None = None) -> 
         if holds_embedded(directory):
             raise BadOption(
                 f"{redacted_address(address)!r} is the coordinator of an embedded log, which is opened by its "
-                "directory: write "
-                f"embedded:{redacted(directory)}"
+                f"directory: write embedded:{redacted(directory)}"
             )
     return coordinator_in(host, path)
 
@@ -205,16 +203,14 @@ def _in_zookeeper(host: Host, address: str, tls: TlsIdentity | None) -> Coordina
     if mark and query != "tls=no":
         raise BadOption(
             f"invalid coordinator address {redacted_address(address)!r}: its only option is ?tls=no, for a "
-            "ZooKeeper that has "
-            "no TLS"
+            "ZooKeeper that has no TLS"
         )
     hosts, slash, root = place.removeprefix("zookeeper:").removeprefix("//").partition("/")
     names = root.split("/")
     if not address.startswith("zookeeper://") or not hosts or not slash or not all(map(_ROOT_NAME.fullmatch, names)):
         raise BadOption(
             f"invalid coordinator address {redacted_address(address)!r}: write "
-            "zookeeper://HOST:PORT,HOST:PORT/ROOT, with a "
-            "root of its own for each cluster"
+            "zookeeper://HOST:PORT,HOST:PORT/ROOT, with a root of its own for each cluster"
         )
     for each in hosts.split(","):
         parsed = parse_address(each)

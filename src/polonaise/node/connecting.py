@@ -175,9 +175,8 @@ async def _opened(
     else:
         raise BadOption(
             f"{redacted_address(address)!r} is no address of a log: write embedded:PATH for a log in a "
-            "directory of its own; "
-            "for a cluster, some of its servers, polonaise://HOST:PORT,…, or its coordinator, file:PATH or "
-            "zookeeper://HOST:PORT,…/ROOT"
+            "directory of its own; for a cluster, some of its servers, polonaise://HOST:PORT,…, or its "
+            "coordinator, file:PATH or zookeeper://HOST:PORT,…/ROOT"
         )
     async with AsyncExitStack() as stack:
         try:

@@ -140,7 +140,8 @@ class Server:
         """The partitions that the assignment gave this server that it followed last."""
         self._looked_s = 0.0
         self._expired = ""
-        """That this server's certificate had expired at the last look; empty if it had not, and without one."""
+        """Why no client connects any more: the certificate had expired at the last look. Empty if it had not, and
+        without TLS."""
         self._telling: asyncio.Task[None] | None = None
         self._ticks = Ticks()
         self._changes = ReadinessChanges()

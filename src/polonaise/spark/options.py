@@ -283,8 +283,8 @@ def _topic(texts: GivenOptions, cluster: str, fragments: str | None) -> str:
         if cluster.partition(":")[0] not in ("file", "zookeeper", SERVERS):
             raise BadOption(
                 f"topic={option!r}: cluster={redacted_address(cluster)!r} has no topics that could be read by "
-                "name: name the "
-                "cluster, polonaise://HOST:PORT,…, zookeeper://…/ROOT or file:PATH, or leave the topic out"
+                "name: name the cluster, polonaise://HOST:PORT,…, zookeeper://…/ROOT or file:PATH, or "
+                "leave the topic out"
             )
         if named and named != option:
             raise BadOption(f"topic={option!r}: the option cluster names topic {named!r}: name one topic")
