@@ -38,7 +38,7 @@ class Scripted:
         self.names: dict[str, Entry] = {}
         self.now_s = 0.0
         self.held: list[asyncio.Future[None]] | None = None
-        """While it is a list, answers to reads wait there until they are let go."""
+        """While it is a list, answers to reads and changes wait there until they are let go."""
 
     has_servers = False
     renewed_us: int | None = None
@@ -51,10 +51,13 @@ class Scripted:
 
     async def read(self, key: str) -> Entry | None:
         answer = self.entries.get(key)
+        await self._let_go()
+        return answer
+
+    async def _let_go(self) -> None:
         if self.held is not None:
             self.held.append(asyncio.get_running_loop().create_future())
             await self.held[-1]
-        return answer
 
     async def add(self, entries: Mapping[str, Entry]) -> None:
         self.entries = {**entries, **self.entries}
@@ -67,8 +70,9 @@ class Scripted:
         found = self.entries[key]
         if found.version < least or (present is not None and found != present):
             return None
-        self.entries[key] = Entry(found.cluster_key, found.version + 1, contents)
-        return self.entries[key]
+        changed = self.entries[key] = Entry(found.cluster_key, found.version + 1, contents)
+        await self._let_go()
+        return changed
 
     async def registered(self, _: str) -> dict[str, Entry]:
         return dict(self.names)
@@ -159,6 +163,23 @@ async def test_a_description_that_was_made_again_need_not_follow(backend: Script
     assert (await coordinator.describe()).topics == {"u": (1,)}
     put(backend, 5 + VERSIONS_APART, u=(1,), v=(2,))
     assert (await coordinator.describe()).topics == {"u": (1,), "v": (2,)}
+
+
+async def test_an_id_whose_answer_was_overtaken_by_a_look_at_the_counter_is_no_older_state(
+    backend: Scripted, coordinator: Coordinator
+) -> None:
+    assert await coordinator.unique_id() == 1
+    backend.held = []
+    slow = asyncio.ensure_future(coordinator.unique_id())
+    await asyncio.sleep(0)
+    look = asyncio.ensure_future(coordinator.unique_ids_given())
+    await asyncio.sleep(0)
+    for answer, asking in ((backend.held[1], look), (backend.held[0], slow)):
+        answer.set_result(None)
+        assert await asking == 2
+    backend.held = None
+    backend.raise_version("unique-id", 2)  # by others
+    assert await coordinator.unique_id() == 5
 
 
 async def test_a_counter_of_ids_that_went_back_is_neither_counted_up_nor_believed_until_it_is_back(

@@ -444,6 +444,10 @@ FOUND_BY_TESTS = {
         "tests/coordination/test_coordinator_rules.py"
         "::test_a_description_that_went_back_is_not_believed_by_a_later_version_but_as_it_was"
     ),
+    "own-id-that-was-read-already-doubted": (
+        "tests/coordination/test_coordinator_rules.py"
+        "::test_an_id_whose_answer_was_overtaken_by_a_look_at_the_counter_is_no_older_state"
+    ),
     "older-counter-counted-up": (
         "tests/coordination/test_coordinator_rules.py"
         "::test_a_counter_of_ids_that_went_back_is_neither_counted_up_nor_believed_until_it_is_back"

@@ -80,12 +80,13 @@ class SeenValues:
         return True
 
     def follows(self, key: str, entry: Entry, value: CoordinatorValue) -> bool:
-        """Tell whether an entry that is not the known one may be of the same history; else doubt the value.
+        """Tell whether an entry may be of the same history as what is known; else doubt the value.
 
-        One of an earlier version than is known by now may be: it was asked for before (`went_back`).
+        One of an earlier version than is known by now may be: it was asked for before (`went_back`). So may the very
+        entry that is known: what this process has written may have been read before the answer to the change is here.
         """
         known = self._known.get(key)
-        if known is None or entry.version < known.entry.version:
+        if known is None or entry == known.entry or entry.version < known.entry.version:
             return True
         if made_again(known.entry.version, entry.version):
             self._doubted.clear()

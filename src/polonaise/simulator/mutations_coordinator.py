@@ -86,6 +86,12 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
         " or not value",
         "P13: servers believe an older copy of the coordinator once enough changes were made in it",
     ),
+    "own-id-that-was-read-already-doubted": Mutation(
+        "polonaise.coordination.seen",
+        " or entry == known.entry or entry.version <",
+        " or entry.version <",
+        "P11: a server that reads the counter of ids while it is given one doubts a healthy coordinator, for good",
+    ),
     "older-counter-counted-up": Mutation(
         "polonaise.coordination.coordinator",
         "UniqueIds().encode(), None, least=seen)\n",
