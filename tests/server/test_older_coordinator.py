@@ -18,7 +18,8 @@ from polonaise.coordination.values import ClusterDescription, PartitionValue
 from polonaise.errors import ConsistencyLost, CoordinatorLost, CoordinatorOutdated, PolonaiseError
 from polonaise.host import Host
 from polonaise.node import processes
-from polonaise.server.protocol.recovery import RESTORE_LATEST, ReplicaAnswer, decide, proves_older_state
+from polonaise.server.protocol.readiness import Readiness
+from polonaise.server.protocol.recovery import OlderStateProved, ReplicaAnswer, decide
 from polonaise.server.sessionstart import SessionStart
 from polonaise.simulator.cluster import Cluster, Node
 from polonaise.terms import StorageId
@@ -266,11 +267,12 @@ def test_servers_that_refuse_an_older_state_have_nothing_of_it_noted() -> None:
     assert noted_last == [latest] * 3
 
 
-def test_what_proves_an_older_state_is_told_from_other_reasons() -> None:
-    for error in (outdated("description", 3, 2), not_following("description", 3, 4), ConsistencyLost(RESTORE_LATEST)):
-        assert proves_older_state(error)
-    assert not proves_older_state(ConsistencyLost("a fork"))
-    assert not proves_older_state(None)
+@pytest.mark.parametrize("error", [outdated("description", 3, 2), not_following("description", 3, 4)])
+def test_what_this_process_has_seen_proves_an_older_state_as_a_replica_does(error: CoordinatorOutdated) -> None:
+    blocked = Readiness(0).attempt_failed(error, operator=False)
+    assert isinstance(blocked, OlderStateProved)
+    assert blocked.code == ConsistencyLost.code
+    assert not isinstance(Readiness(0).attempt_failed(ConsistencyLost("a fork"), operator=False), OlderStateProved)
 
 
 def words_of(town: Town) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from polonaise.errors import ConsistencyLost, PolonaiseError
-from polonaise.server.protocol.recovery import RESTORE_LATEST
+from polonaise.server.protocol.recovery import OlderStateProved
 from polonaise.server.valuenotes import ValueNotes
 
-OLDER = ConsistencyLost(f"partition 1: {RESTORE_LATEST}")
+OLDER = OlderStateProved("partition 1: the coordinator was put back")
 FORK = ConsistencyLost("partition 1: a fork")
 
 

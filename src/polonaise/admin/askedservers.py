@@ -24,7 +24,6 @@ from polonaise.errors import (
 )
 from polonaise.host import Host
 from polonaise.link.connection import ANY_CLUSTER, Connection
-from polonaise.server.protocol.recovery import RESTORE_LATEST
 from polonaise.terms import NO_SESSION, PartitionId, ServerId, StorageId, counted
 from polonaise.wire.assignments import parse_assignment
 from polonaise.wire.codec import Message
@@ -42,11 +41,8 @@ M = TypeVar("M", bound=Message)
 _READS_MAX: Final = 64
 """The most values of partitions that are read at the same time."""
 
-_DISBELIEF: Final = (
-    *(f"[{kind.code}]" for kind in (CoordinatorOutdated, CoordinatorLost, CoordinatorDamaged)),
-    RESTORE_LATEST,
-)
-"""What a server's words have in them if the coordinator answers it, and it can't believe what that holds."""
+_DISBELIEF: Final = tuple(f"[{kind.code}]" for kind in (CoordinatorOutdated, CoordinatorLost, CoordinatorDamaged))
+"""The codes that a server's words have in them if the coordinator answers it, and it can't believe what that holds."""
 
 
 class AskedServers(NamedTuple):
@@ -166,5 +162,8 @@ def some(partitions: Sequence[PartitionId]) -> str:
 
 
 def _doubt(health: Mapping[str, Any]) -> str:
-    told = [health.get("coordinator", ""), *(each["waits_for"] for each in health["partitions"].values())]
-    return next((words for words in told if any(mark in words for mark in _DISBELIEF)), "")
+    """Return why a server does not believe what the coordinator holds, by its health; empty if it does."""
+    partitions = health["partitions"].values()
+    proved = (each["waits_for"] for each in partitions if each.get("coordinator_outdated"))
+    told = [health.get("coordinator", ""), *(each["waits_for"] for each in partitions)]
+    return next(proved, "") or next((words for words in told if any(code in words for code in _DISBELIEF)), "")

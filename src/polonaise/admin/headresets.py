@@ -26,7 +26,6 @@ from polonaise.errors import (
 from polonaise.fragments.protocol.onlycopy import may_be_only_copy
 from polonaise.host import Host
 from polonaise.server.protocol.headreset import RESETS_MAX, carried_out, no_batch_ends, still_confirmed
-from polonaise.server.protocol.recovery import RESTORE_LATEST
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, SessionId, StorageId, TransactionId
 from polonaise.wire.messages import (
     BATCHES_VERSION,
@@ -151,7 +150,7 @@ async def head_state(host: Host, coordinator: Coordinator, partition: PartitionI
             "there is nothing to reset"
         )
     held = health.get("held", {})
-    if RESTORE_LATEST in health["waits_for"]:
+    if health.get("coordinator_outdated"):
         raise CoordinatorOutdated(f"a reset of the head does not help. {health['waits_for']}")
     if not held:
         raise HeadNotReset(

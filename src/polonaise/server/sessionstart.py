@@ -223,7 +223,7 @@ class SessionStart:
         async with self._coordinator_answers():
             current = await self._coordinator.partition(self._partition)
             if current.value.outdated != NO_SESSION:
-                raise ConsistencyLost(
+                raise recovery.OlderStateProved(
                     f"partition {self._partition}: session {current.value.outdated} was given out before, and the "
                     f"coordinator's value is of an older state. {recovery.RESTORE_LATEST}"
                 )
@@ -241,7 +241,7 @@ class SessionStart:
         return written
 
     async def _check_coordinator(self, fenced: Fenced) -> None:
-        """After a newer fence: raise `ConsistencyLost` unless a claim in the coordinator explains it.
+        """After a newer fence: raise `OlderStateProved` unless a claim in the coordinator explains it.
 
         Without such a claim, the coordinator was restored from an older state. It would give out session numbers a
         second time, and two owners could write in one session.
@@ -250,7 +250,7 @@ class SessionStart:
             current = await self._coordinator.partition(self._partition)
         if current.value.session == self._session:
             await self._mark_outdated(self._session)
-            raise ConsistencyLost(
+            raise recovery.OlderStateProved(
                 f"partition {self._partition}: a replica knows of a later session than the coordinator's "
                 f"{self._session} ({fenced.text}): the coordinator was restored from an older state. "
                 f"{recovery.RESTORE_LATEST}"
@@ -333,7 +333,8 @@ class SessionStart:
             raise PartitionNotReady(outcome.why)
         if isinstance(outcome, Contradiction):
             self._outdated = outcome.outdated
-            raise ConsistencyLost(f"partition {self._partition}: {outcome.what}")
+            kind = ConsistencyLost if outcome.outdated == NO_SESSION else recovery.OlderStateProved
+            raise kind(f"partition {self._partition}: {outcome.what}")
         return outcome
 
     async def _until_decided(self, value: PartitionValue) -> Decided | CarryOut:

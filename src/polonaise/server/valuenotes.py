@@ -16,7 +16,7 @@ from polonaise.server.clusteranswers import UNIQUE_IDS, ClusterAnswers
 from polonaise.server.coordinatortrouble import CoordinatorTrouble, answered_within
 from polonaise.server.expectedservers import ExpectedServersWatch
 from polonaise.server.protocol.readiness import ReadinessChanges
-from polonaise.server.protocol.recovery import proves_older_state
+from polonaise.server.protocol.recovery import OlderStateProved
 from polonaise.server.servedpartition import ServedPartition
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLinks
@@ -165,7 +165,7 @@ class ValueNotes:
         values: dict[str | PartitionId, Any] = {
             partition: owner.session.value for partition, owner in owners.items() if owner.session is not None
         }
-        older = any(proves_older_state(each.stopped or each.readiness.blocked) for each in owners.values())
+        older = any(isinstance(each.stopped or each.readiness.blocked, OlderStateProved) for each in owners.values())
         believed = bool(values) and not older and (tried or values.keys() == owners.keys())
         self._latest = {**(cluster if believed else {}), **values}
         return self._latest

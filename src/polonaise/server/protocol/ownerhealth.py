@@ -7,7 +7,7 @@ from typing import Any, Final
 from polonaise.server.protocol.commit import losses_that_stop, zones_that_stop
 from polonaise.server.protocol.moment import Moment
 from polonaise.server.protocol.owner import PartitionOwner
-from polonaise.server.protocol.recovery import ReplicaAnswer
+from polonaise.server.protocol.recovery import OlderStateProved, ReplicaAnswer
 from polonaise.terms import NO_TRANSACTION
 
 _STILL_US: Final = 1_000_000
@@ -18,6 +18,7 @@ def health_of(owner: PartitionOwner, now: Moment) -> dict[str, Any]:
     """Return the health of one partition at this moment, as a JSON-ready document."""
     now_s, stand_still = now.monotonic_s, stand_still_until_us(owner, now)
     session, trouble, answers = owner.session, owner.readiness.trouble(now_s), owner.readiness.answers
+    stopped = owner.stopped or owner.readiness.blocked
     required = session.value.required if session else None
     members, engaged = (session.value.members, list(session.engaged)) if session else ((), [])
     zone_of = required.zone_of if required is not None and required.zones else {}
@@ -26,6 +27,8 @@ def health_of(owner: PartitionOwner, now: Moment) -> dict[str, Any]:
         "committed": owner.committed,
         "ready": session is not None and not trouble,
         "waits_for": trouble or owner.readiness.waits_for,
+        # Whether what it waits for is a later state of the coordinator, which then nobody is to believe or change.
+        **({"coordinator_outdated": True} if isinstance(stopped, OlderStateProved) else {}),
         "engaged": engaged,
         "members": list(members) if session else None,
         "next": list(session.value.next) if session and session.value.next is not None else None,

@@ -18,7 +18,7 @@ from polonaise.errors import (
     UnsupportedFormat,
 )
 from polonaise.server.protocol.copythrottle import CopyProgress
-from polonaise.server.protocol.recovery import ReplicaAnswer
+from polonaise.server.protocol.recovery import OlderStateProved, ReplicaAnswer
 from polonaise.server.protocol.sessionfaults import SessionFaults
 from polonaise.terms import NO_TRANSACTION, PartitionId, StorageId, TransactionId
 
@@ -131,7 +131,7 @@ class Readiness:
         """
         self._changes.note()
         if isinstance(error, CoordinatorOutdated):
-            error = ConsistencyLost(f"partition {self._partition}: {error.text}")
+            error = OlderStateProved(f"partition {self._partition}: {error.text}")
         operator = operator or isinstance(error, CoordinatorLost | ConsistencyLost)
         self.waits_for = str(error)
         self.blocked = error if operator else None

@@ -10,9 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from polonaise.coordination.backend import PUT_BACK
 from polonaise.coordination.values import Engagement, PartitionValue
-from polonaise.errors import RECOVER, PolonaiseError
+from polonaise.errors import RECOVER, ConsistencyLost
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, Generation, SessionId, StorageId, TransactionId
 
 
@@ -118,9 +117,12 @@ RESTORE_LATEST: Final = (
 """What to do about a coordinator of an older state, for messages."""
 
 
-def proves_older_state(error: PolonaiseError | None) -> bool:
-    """Whether a partition is stopped or blocked by this error because the coordinator is of an older state."""
-    return error is not None and any(words in error.text for words in (RESTORE_LATEST, PUT_BACK))
+class OlderStateProved(ConsistencyLost):
+    """A partition stops because its replicas, or this process, know of a later state than the coordinator holds.
+
+    To clients it is what its base is, and has that code. Servers tell it apart, so that nobody believes or notes what
+    else that coordinator holds.
+    """
 
 
 class Known(NamedTuple):
