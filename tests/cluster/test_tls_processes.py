@@ -246,7 +246,8 @@ async def test_another_server_takes_over_from_one_whose_certificate_has_expired(
                             return "has expired on " in first.log
                     return False
 
-                await wait_until(taken_over, "new clients append, without the server that they can't connect to")
+                what = "new clients append, without the server that they can't connect to"
+                await wait_until(taken_over, what, every_s=0.2)
                 await log.append(b"the client of before goes on, too", partition=0)
             assert "gives up 1 partition that it can't serve: 0" in first.log
             assert first.log.count("expires on ") == 1, "the warning before that"
