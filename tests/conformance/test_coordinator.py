@@ -32,6 +32,7 @@ from polonaise.errors import (
     Closed,
     ClusterInUse,
     CoordinatorDamaged,
+    CoordinatorOutdated,
     CoordinatorUnavailable,
     DirectoryInUse,
     NotInitialized,
@@ -339,6 +340,22 @@ async def test_a_unique_id_that_others_may_have_is_refused(cluster: Cluster) -> 
     await cluster.restore(backup)
     with pytest.raises(CoordinatorDamaged, match=r"unique-id.*went back"):
         await coordinator.unique_id()
+
+
+@on_every_backend
+async def test_ids_that_another_process_takes_from_an_older_copy_are_not_those_that_were_known(
+    cluster: Cluster,
+) -> None:
+    coordinator = await initialized(cluster)
+    older = await cluster.backup()
+    assert await coordinator.unique_id() == 1
+    latest = await cluster.backup()
+    await cluster.restore(older)
+    assert await (await cluster.process()).unique_id() == 1
+    with pytest.raises(CoordinatorOutdated, match=r"unique-id.*its version 1 does not follow version 1"):
+        await coordinator.unique_ids_given()
+    await cluster.restore(latest)
+    assert await coordinator.unique_ids_given() == 1
 
 
 # ------------------------------------------------------------------ members

@@ -37,6 +37,7 @@ class Scripted:
         self.entries = first_entries(DESCRIPTION)
         self.names: dict[str, Entry] = {}
         self.now_s = 0.0
+        self.now_us = 0
         self.held: list[asyncio.Future[None]] | None = None
         """While it is a list, answers to reads and changes wait there until they are let go."""
 
@@ -79,6 +80,10 @@ class Scripted:
 
     def monotonic_s(self) -> float:
         return self.now_s
+
+    def wall_us(self) -> int:
+        self.now_us += 1
+        return self.now_us
 
     def raise_version(self, key: str, by: int) -> None:
         self.entries[key] = self.entries[key]._replace(version=self.entries[key].version + by)
@@ -202,6 +207,62 @@ async def test_a_counter_of_ids_that_went_back_is_neither_counted_up_nor_believe
     assert await coordinator.unique_ids_given() == 5
     backend.now_s += CALM_S
     assert await coordinator.unique_id() == 6
+
+
+async def test_a_counter_that_others_counted_up_in_the_older_state_is_not_taken_for_the_one_that_was_known(
+    backend: Scripted, coordinator: Coordinator
+) -> None:
+    backend.raise_version("unique-id", 4)
+    older = dict(backend.entries)
+    assert await coordinator.unique_id() == 5
+    latest = dict(backend.entries)
+    backend.entries = dict(older)
+    other = Coordinator(backend, backend)  # type: ignore[arg-type]
+    for given in (5, 6):
+        assert await other.unique_id() == given
+        with pytest.raises(CoordinatorOutdated, match=f"its version {given} does not follow version 5"):
+            await coordinator.unique_ids_given()
+    backend.entries = dict(latest)
+    assert await coordinator.unique_ids_given() == 5
+    backend.now_s += CALM_S
+    assert await coordinator.unique_id() == 6
+
+
+async def test_nothing_that_is_read_while_another_value_is_doubted_counts_as_known(
+    backend: Scripted, coordinator: Coordinator
+) -> None:
+    put(backend, 5, t=(1,))
+    backend.raise_version("unique-id", 4)
+    assert await coordinator.unique_ids_given() == 4
+    latest = dict(backend.entries)
+    put(backend, 4)
+    backend.raise_version("unique-id", 2)  # by others, in the older state
+    for ask in (coordinator.describe, coordinator.unique_ids_given):
+        with pytest.raises(CoordinatorOutdated, match="the place of description: "):
+            await ask()
+    backend.entries = latest
+    assert (await coordinator.describe()).topics == {"t": (1,)}
+    assert await coordinator.unique_ids_given() == 4
+
+
+async def test_what_was_read_just_before_the_latest_state_is_back_is_read_again(
+    backend: Scripted, coordinator: Coordinator
+) -> None:
+    put(backend, 5, t=(1,))
+    await coordinator.describe()
+    latest = dict(backend.entries)
+    put(backend, 4)
+    with pytest.raises(CoordinatorOutdated):
+        await coordinator.describe()
+    owned = Assignment({0: Owner(3, "s:3", 1)})
+    backend.entries["assignment"] = backend.entries["assignment"]._replace(version=7, contents=owned.encode())
+    backend.held = []
+    reading = asyncio.ensure_future(coordinator.assignment())
+    await asyncio.sleep(0)
+    (answer,), backend.held = backend.held, None
+    backend.entries = latest
+    answer.set_result(None)
+    assert (await reading).version == 0
 
 
 @pytest.mark.parametrize("key", ["unique-id", "assignment", "partition-0", "description"])

@@ -448,6 +448,18 @@ FOUND_BY_TESTS = {
         "tests/coordination/test_coordinator_rules.py"
         "::test_an_id_whose_answer_was_overtaken_by_a_look_at_the_counter_is_no_older_state"
     ),
+    "counters-of-two-histories-alike": (
+        "tests/coordination/test_coordinator_rules.py"
+        "::test_a_counter_that_others_counted_up_in_the_older_state_is_not_taken_for_the_one_that_was_known"
+    ),
+    "known-while-another-value-is-doubted": (
+        "tests/coordination/test_coordinator_rules.py"
+        "::test_nothing_that_is_read_while_another_value_is_doubted_counts_as_known"
+    ),
+    "read-of-the-older-state-returned": (
+        "tests/coordination/test_coordinator_rules.py"
+        "::test_what_was_read_just_before_the_latest_state_is_back_is_read_again"
+    ),
     "older-counter-counted-up": (
         "tests/coordination/test_coordinator_rules.py"
         "::test_a_counter_of_ids_that_went_back_is_neither_counted_up_nor_believed_until_it_is_back"

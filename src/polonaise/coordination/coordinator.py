@@ -52,6 +52,7 @@ from polonaise.topics import ClusterTopics
 UNIQUE_ID_MAX: Final = 2**31 - 1
 """The largest unique id: a batch has signed 32-bit client ids."""
 
+T = TypeVar("T")
 V = TypeVar("V", bound=CoordinatorValue)
 
 
@@ -231,9 +232,7 @@ class Coordinator:
         Without a cluster, raises `NotInitialized`; or `CoordinatorLost` if this process has known one here, or servers
         of one are registered.
         """
-        found = await self._look_at_description()
-        await self._check_belief()
-        return found
+        return await self._believed(self._look_at_description)
 
     async def _look_at_description(self) -> Versioned[ClusterDescription]:
         """Read the description, and refuse one that must not be believed. Raises what `description` raises."""
@@ -368,10 +367,11 @@ class Coordinator:
             seen = self._seen.version(UNIQUE_ID)
             # The entry's version is the number. Nothing is compared but that it is none that was given out before, so
             # that callers need not try again: each of them gets a version of its own.
-            entry = await self._replaced(UNIQUE_ID, UniqueIds().encode(), None, least=seen)
+            value = UniqueIds(self._clock.wall_us())
+            entry = await self._replaced(UNIQUE_ID, value.encode(), None, least=seen)
             if entry is None:
                 await self._get(UNIQUE_ID, UniqueIds)
-        self._judge(UNIQUE_ID, entry, seen + 1, UniqueIds())
+        self._judge(UNIQUE_ID, entry, seen + 1, value)
         if entry.version > UNIQUE_ID_MAX:
             raise PolonaiseError(f"all {UNIQUE_ID_MAX} unique ids of {self._backend} have been given out")
         return entry.version
@@ -555,9 +555,18 @@ class Coordinator:
     async def _get(self, key: str, kind: type[V]) -> Versioned[V]:
         """Read a value, and refuse one that must not be believed, be it for what other values are by now."""
         await self._cluster()
-        found = await self._look(key, kind)
-        await self._check_belief()
-        return found
+        return await self._believed(lambda: self._look(key, kind))
+
+    async def _believed(self, look: Callable[[], Awaitable[T]]) -> T:
+        """Return what `look` reads, and raise why it is not believed.
+
+        Read again if what is doubted was back only after the read, which may have been of the older state.
+        """
+        while True:
+            found = await look()
+            if not self._seen.doubted:
+                return found
+            await self._check_belief()
 
     async def _look(self, key: str, kind: type[V]) -> Versioned[V]:
         """Read a value, and refuse one that must not be believed by itself."""

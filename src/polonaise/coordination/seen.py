@@ -28,8 +28,8 @@ class SeenValues:
     changes may all be of the older state. While one is doubted, so is the whole coordinator. Values that were made
     again, all of them at once, have versions far above the lost ones and end every doubt.
 
-    What this process has not seen it can't miss. And a value that is changed in the older state until it is what was
-    known, such as the counter of unique ids, passes for that.
+    What is read while any is doubted may be of the older state, and does not count as known. What this process has not
+    seen it can't miss.
     """
 
     def __init__(self) -> None:
@@ -97,8 +97,8 @@ class SeenValues:
         return True
 
     def remember(self, key: str, entry: Entry, value: CoordinatorValue) -> None:
-        """Keep the entry and its value, unless a later one is known."""
-        if self.version(key) <= entry.version:
+        """Keep the entry and its value, unless a later one is known, or a value is doubted."""
+        if not self._doubted and self.version(key) <= entry.version:
             self._known[key] = SeenValue(entry, value)
 
     def forget(self) -> None:

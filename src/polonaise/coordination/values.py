@@ -504,14 +504,21 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True)
 class UniqueIds(CoordinatorValue):
-    """The counter of unique ids. How many were given out is the version of its entry, and nothing is in the value."""
+    """The counter of unique ids. How many were given out is the version of its entry.
+
+    The value only tells apart two counters that were raised to one version, one of them in an older state.
+    """
+
+    raised_us: int = 0
+    """When the last id was given out, by the clock of who asked for it, in microseconds UTC. 0, and not written, for a
+    counter as it was made. Versions before 0.2 pass over it, and count it up without it."""
 
     def encode(self) -> bytes:
-        return _encode()
+        return _encode(**({"raised_us": self.raised_us} if self.raised_us else {}))
 
     @classmethod
     def _of(cls, fields: Any) -> Self:
-        return cls()
+        return cls(int(fields.get("raised_us", 0)))
 
 
 @dataclass(frozen=True, slots=True)

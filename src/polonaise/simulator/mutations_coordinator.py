@@ -92,16 +92,34 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
         " or entry.version <",
         "P11: a server that reads the counter of ids while it is given one doubts a healthy coordinator, for good",
     ),
+    "counters-of-two-histories-alike": Mutation(
+        "polonaise.coordination.coordinator",
+        "UniqueIds(self._clock.wall_us())\n",
+        "UniqueIds()\n",
+        "P13: a server takes an older counter of ids, counted up by others, for what it knew, and doubts the latest",
+    ),
+    "known-while-another-value-is-doubted": Mutation(
+        "polonaise.coordination.seen",
+        "        if not self._doubted and self.version(key)",
+        "        if self.version(key)",
+        "P13: a server remembers what it reads in an older coordinator, and then doubts the latest state for good",
+    ),
+    "read-of-the-older-state-returned": Mutation(
+        "polonaise.coordination.coordinator",
+        "                return found\n            await self._check_belief()\n",
+        "                return found\n            await self._check_belief()\n            return found\n",
+        "P13: a server believes what it read of an older coordinator just before the latest state is back",
+    ),
     "older-counter-counted-up": Mutation(
         "polonaise.coordination.coordinator",
-        "UniqueIds().encode(), None, least=seen)\n",
-        "UniqueIds().encode(), None)\n",
+        "value.encode(), None, least=seen)\n",
+        "value.encode(), None)\n",
         "P13: a server counts ids of an older coordinator up until they are those that it has seen, and believes it",
     ),
     "rest-of-an-older-coordinator-believed": Mutation(
         "polonaise.coordination.coordinator",
-        "        found = await self._look(key, kind)\n        await self._check_belief()\n",
-        "        found = await self._look(key, kind)\n",
+        "            if not self._seen.doubted:\n",
+        "            if True:\n",
         "P13: a server that has seen one value go back acts by the other ones of the older coordinator",
     ),
     "older-coordinator-changed": Mutation(
