@@ -36,7 +36,7 @@ from polonaise.errors import (
     UnknownPartition,
 )
 from polonaise.host import Host
-from polonaise.node.condition import without_spare
+from polonaise.node.condition import condition_of, without_spare
 from polonaise.server.coordinatortrouble import CoordinatorTrouble
 from polonaise.server.expectedservers import ExpectedServersWatch
 from polonaise.server.protocol.recovery import ReplicaAnswer, Undecided
@@ -404,6 +404,22 @@ def test_a_storage_node_whose_disk_is_full_is_not_well() -> None:
     assert trouble.endswith("no space left")
     document["no_room"] = ""
     assert _storage_status("a", "a:1", document, {}).wellness is Wellness.WELL
+
+
+def test_a_storage_node_whose_disk_hangs_is_not_well_and_its_late_copies_say_so() -> None:
+    document: dict[str, Any] = {"directory": "/d", "disk_waits_s": 4.9, "scrub": {"damages": []}}
+    assert _storage_status("a", "a:1", document, {}).wellness is Wellness.WELL
+    document["disk_waits_s"] = 12.3
+    (trouble,) = _storage_status("a", "a:1", document, {}).troubles
+    assert trouble.startswith("the disk of /d hangs: it was asked for something 12 s ago, and has not done it yet")
+    assert _storage_status("a", "a:1", document, {}).unable == [trouble]
+    health = {
+        "ready": True, "engaged": ["b"], "members": ["a", "b"], "committed": 3, "generation": 1, "session": 1,
+        "late": {"a": "it did not answer within 10 s"},
+    }  # fmt: skip
+    linked = {"a": {"connected": True, "error": "", **document}, "b": {"connected": True, "error": ""}}
+    answer = {"server": 1, "storage": linked, "partitions": {"0": health}}
+    assert condition_of(0, answer, health).left_out == {"a": trouble}
 
 
 def test_a_storage_node_whose_clock_is_off_is_told_in_its_own_row() -> None:

@@ -46,7 +46,7 @@ def run(loop: Loop, main: Callable[[RealHost], Coroutine[Any, Any, None]]) -> No
 
 async def quiet(host: RealHost) -> None:
     """Until the threads have done what they were asked for."""
-    await wait_until(lambda: not host._threads._unfinished)
+    await wait_until(lambda: not host._threads._begun_s)
 
 
 @LOOPS

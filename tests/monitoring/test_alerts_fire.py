@@ -208,6 +208,16 @@ async def test_disks_that_are_slow(town: Town, log: Log) -> None:
     await fired(town, "PolonaiseAppendsSlow", "PolonaiseSyncsSlow", before=before)
 
 
+@fires("PolonaiseDiskHangs")
+@in_an_application
+async def test_a_disk_that_hangs(town: Town, log: Log) -> None:
+    await log.append(b"first", 0)
+    disk = town.cluster.storage[0].machine.disk
+    disk.slow(3_600.0)
+    await log.append(b"with the others", 0)
+    await fired(town, "PolonaiseDiskHangs", "PolonaiseUnderReplicated", "PolonaiseNodeDegraded")
+
+
 @fires("PolonaiseManyConflicts")
 @in_an_application
 async def test_appends_that_meet_locks_all_the_time(town: Town, log: Log) -> None:

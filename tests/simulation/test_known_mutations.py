@@ -627,6 +627,14 @@ FOUND_BY_TESTS = {
         "::test_a_pipeline_s_first_row_that_a_constraint_refuses_ends_the_run[sqlite-sums_marks-high_water_mark]"
     ),
     "refusal-for-want-of-room-untold": "tests/storage/test_full_disk_told.py::test_a_quota_that_is_used_up_is_told",
+    "disk-that-hangs-untold": (
+        "tests/storage/test_hanging_disk_told.py"
+        "::test_a_disk_that_hangs_is_told_until_it_has_done_what_it_was_asked_for"
+    ),
+    "copy-on-a-hanging-disk-is-being-brought-up-to-date": (
+        "tests/admin/test_cluster_status.py"
+        "::test_a_storage_node_whose_disk_hangs_is_not_well_and_its_late_copies_say_so"
+    ),
     "want-of-room-told-for-ever": "tests/storage/test_full_disk_told.py::test_a_quota_that_is_used_up_is_told",
     "every-lost-connection-was-idle": (
         "tests/views/test_driven_away.py::test_a_run_that_loses_its_connection_is_made_smaller_at_once[sqlite-False]"

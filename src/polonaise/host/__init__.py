@@ -162,6 +162,15 @@ class Disk(Protocol):
         """
 
 
+def disk_under_way_s(disk: Disk) -> float:
+    """Return for how many seconds the oldest call to a disk has not returned, for health; 0 if none is under way.
+
+    A disk that hangs is noticed by nothing else: its calls raise nothing, and don't end.
+    """
+    under_way_s: float = getattr(disk, "under_way_s", 0.0)
+    return under_way_s
+
+
 class Listener(Protocol):
     """A listening socket."""
 

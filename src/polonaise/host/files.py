@@ -86,6 +86,11 @@ class RealDisk:
         self._locks: set[RealLock] = set()
         self._open: set[_RealFile] = set()
 
+    @property
+    def under_way_s(self) -> float:
+        """For how many seconds the oldest call has not returned; 0 if none is under way."""
+        return self._threads.under_way_s
+
     async def _hop(self, path: str, call: Callable[[], T]) -> T:
         """Run the call in a thread, with its `OSError`s translated."""
         return await self._threads.run(lambda: with_own_errors(path, call))

@@ -83,7 +83,9 @@ class DiskThreads:
         self._threads: list[threading.Thread] = []
         # By the name in its module: gevent may have put another one there.
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._unfinished = 0
+        self._begun_s: dict[asyncio.Future[Any], float] = {}
+        """When `run` was given each call that has not returned, in monotonic seconds, by the future of its outcome; in
+        that order."""
         self._closed = False
 
     def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
@@ -95,8 +97,8 @@ class DiskThreads:
             raise Closed("this machine's disk was closed")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
-        self._unfinished += 1
-        if self._unfinished > len(self._threads) < self._count_max:
+        self._begun_s[done] = time.monotonic()
+        if len(self._begun_s) > len(self._threads) < self._count_max:
             thread = threading.Thread(target=_work, args=(self._jobs, self._settle), name="disk", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -120,7 +122,14 @@ class DiskThreads:
     @property
     def idle(self) -> bool:
         """Whether no call is under way, and one could be made."""
-        return not self._unfinished and not self._closed
+        return not self._begun_s and not self._closed
+
+    @property
+    def under_way_s(self) -> float:
+        """For how many seconds the oldest call has not returned, with its wait for a thread; 0 if none is under way."""
+        for begun_s in self._begun_s.values():
+            return time.monotonic() - begun_s
+        return 0.0
 
     def close(self, *, drop: bool = False, within_s: float = CLOSE_S_MAX) -> bool:
         """End the threads after all calls that `run` was given; with `drop`, after those that have begun.
@@ -144,7 +153,7 @@ class DiskThreads:
 
     def _settle(self, done: asyncio.Future[Any], outcome: _Outcome) -> None:
         """Give the caller the outcome of a finished job. Runs in the loop."""
-        self._unfinished -= 1
+        del self._begun_s[done]
         if done.done():
             return
         result, error = outcome

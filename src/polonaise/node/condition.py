@@ -24,6 +24,10 @@ _LOSSY: Final = 0.05
 _FULL_BYTES: Final = 1024 * 1024
 """A disk with less than this many free bytes counts as full: hardly one more batch fits."""
 
+_DISK_HANGS_S: Final = 5.0
+"""A disk counts as one that hangs once it has not done for so many seconds what it was asked for: less than a server
+waits for the answer of a storage node, and more than a sync takes while others write much."""
+
 
 class HealthStatus(enum.StrEnum):
     """The health of a node or a log, in one word."""
@@ -255,6 +259,7 @@ def storage_reasons(health: Mapping[str, Any]) -> list[Trouble]:
     found = [
         (Reason.DIRECTORY_GONE, health.get("gone", "")),
         (Reason.DISK_FULL, _full_disk(health)),
+        (Reason.DISK_HANGS, _hanging_disk(health)),
         (Reason.UNREACHABLE, health.get("unreachable", "")),
         (Reason.TLS, health.get("tls", "")),
         (Reason.STRANGER, health.get("refused", "")),
@@ -280,6 +285,17 @@ def _full_disk(health: Mapping[str, Any]) -> str:
             f"and trim the log, or allow more (a larger disk or quota, a higher ulimit -f). The last refusal: {refused}"
         )
     return ""
+
+
+def _hanging_disk(health: Mapping[str, Any]) -> str:
+    """Return that a storage node's disk hangs, by its health document; empty if it does not."""
+    waits_s = health.get("disk_waits_s", 0)
+    if waits_s < _DISK_HANGS_S:
+        return ""
+    return (
+        f"the disk of {health.get('directory', '')} hangs: it was asked for something {waits_s:.0f} s ago, and has not "
+        "done it yet: look at the device, at its way there, and whether the file system is frozen"
+    )
 
 
 def _unrepaired(name: str, scrub: Mapping[str, Any]) -> list[str]:
@@ -310,7 +326,8 @@ def condition_of(
     # a copy of each partition.
     members = health.get("members")
     left_out = {
-        name: node["error"]
+        name: _hanging_disk(node)
+        or node["error"]
         or node.get("unavailable", {}).get(str(partition))
         or late.get(name)
         or ("being brought up to date" if node["connected"] else "not tried yet")

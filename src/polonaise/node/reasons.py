@@ -53,6 +53,8 @@ class Reason(enum.StrEnum):
     """The storage node has lost its directory."""
     DISK_FULL = "disk_full"
     """The disk of the storage node is full, or has lately had no room for something that was to be stored."""
+    DISK_HANGS = "disk_hangs"
+    """The disk of the storage node has not done for seconds what it was asked for."""
     STRANGER = "stranger"
     """The storage node has refused the server of another cluster lately."""
     REPLICA_UNUSABLE = "replica_unusable"
@@ -89,7 +91,7 @@ OF_SERVERS = frozenset(
 OF_STORAGE = frozenset(
     {
         Reason.DIRECTORY_GONE, Reason.TLS, Reason.STRANGER, Reason.REPLICA_UNUSABLE, Reason.PACKETS_LOST,
-        Reason.DAMAGE, Reason.UNREACHABLE, Reason.DISK_FULL,
+        Reason.DAMAGE, Reason.UNREACHABLE, Reason.DISK_FULL, Reason.DISK_HANGS,
     }
 )  # fmt: skip
 OF_PLAYERS = frozenset(
@@ -103,7 +105,7 @@ KEEP_FROM_SERVING = frozenset(
     {Reason.GIVEN_UP, Reason.CUT_OFF, Reason.COORDINATOR, Reason.UNREACHABLE, Reason.FRAGMENTS_UNREADABLE}
 )
 """The reasons for which a server could not serve partitions that it got from others now."""
-KEEP_FROM_WRITING = frozenset({Reason.DIRECTORY_GONE, Reason.DISK_FULL, Reason.UNREACHABLE})
+KEEP_FROM_WRITING = frozenset({Reason.DIRECTORY_GONE, Reason.DISK_FULL, Reason.DISK_HANGS, Reason.UNREACHABLE})
 """The reasons for which a storage node can't write, or soon can't: at times it still has room for a few batches."""
 
 

@@ -44,6 +44,8 @@ class DiskPort:
         self._loop = process.environment.loop
         self._under_way: dict[int, _Call] = {}
         self._calls = 0
+        self._begun_s: dict[Future, float] = {}
+        """When calls were made, in virtual seconds, in that order: all that have not returned, and some that have."""
         disk.users.add(process)
         process.at_end.append(self._break_off)
 
@@ -61,10 +63,25 @@ class DiskPort:
         """
         self.process.call()
         future = self._loop.create_future()
+        self._forget_returned()
+        self._begun_s[future] = self._loop.now
         self._calls += 1
         self._under_way[self._calls] = _Call(lambda: act(future), partly, future, give_back)
         self._loop.at(self._loop.now + self.disk.delay_s(), self._act, self._calls)
         return future
+
+    @property
+    def under_way_s(self) -> float:
+        """For how many seconds the oldest call has not returned; 0 if none is under way."""
+        self._forget_returned()
+        for begun_s in self._begun_s.values():
+            return self._loop.now - begun_s
+        return 0.0
+
+    def _forget_returned(self) -> None:
+        """Forget the calls before the oldest one that has not returned."""
+        while self._begun_s and (oldest := next(iter(self._begun_s))).done():
+            del self._begun_s[oldest]
 
     async def obtain(self, make: Callable[[], T], give_back: Callable[[T], None]) -> T:
         """Call `make` for what must be given back, such as a lock, and give it back if the caller is cancelled."""

@@ -437,9 +437,21 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "full-storage-node-counts-as-able": Mutation(
         "polonaise.node.reasons",
-        "frozenset({Reason.DIRECTORY_GONE, Reason.DISK_FULL, Reason.UNREACHABLE})",
-        "frozenset({Reason.DIRECTORY_GONE, Reason.UNREACHABLE})",
+        "frozenset({Reason.DIRECTORY_GONE, Reason.DISK_FULL, Reason.DISK_HANGS, Reason.UNREACHABLE})",
+        "frozenset({Reason.DIRECTORY_GONE, Reason.DISK_HANGS, Reason.UNREACHABLE})",
         "P13: a storage node may be stopped, it is said, although the others that would be left include a full one",
+    ),
+    "disk-that-hangs-untold": Mutation(
+        "polonaise.storage.node",
+        '"disk_waits_s": round(disk_under_way_s(self._host.disk), 1),',
+        '"disk_waits_s": 0.0,',
+        "P13: a storage node whose disk hangs says that it is well, and its copies are said to be brought up to date",
+    ),
+    "copy-on-a-hanging-disk-is-being-brought-up-to-date": Mutation(
+        "polonaise.node.condition",
+        '        name: _hanging_disk(node)\n        or node["error"]\n',
+        '        name: node["error"]\n',
+        "P13: a copy is late because its node's disk hangs, and is said to be brought up to date, or not to answer",
     ),
     "lost-copy-counts-as-able": Mutation(
         _SAFE_STOP,

@@ -43,6 +43,8 @@ class StorageMeasures(NamedTuple):
     """The times to write and sync what arrived for a replica at once: one for each sync."""
     gone: bool
     """Whether the storage directory does not belong to this node any more, so that nothing is stored."""
+    disk_waits_s: float
+    """For how many seconds the oldest call to the disk has not returned; 0 if none is under way."""
     partitions_known: int
     """The number of partitions that have files in the storage directory, or are about to get them."""
     connections: int

@@ -388,6 +388,9 @@ OPEN_FILES: Final = _gauge(
 OPEN_FILES_MAX: Final = _gauge("storage_open_files_max", "The most files of partitions that stay open.")
 DISK_BYTES: Final = _gauge("storage_disk_bytes", "Size of the file system that the directory is on, in bytes.")
 DISK_FREE: Final = _gauge("storage_disk_free_bytes", "Free bytes of that file system that the node may use.")
+DISK_WAITS: Final = _gauge(
+    "storage_disk_waits_seconds", "For how long the oldest call to the disk has not returned; 0 if none is under way."
+)
 DIRECTORY_GONE: Final = _gauge(
     "storage_directory_gone", "1 if the node has lost its directory, and so stores nothing, else 0."
 )

@@ -65,6 +65,7 @@ def _add_node(samples: Samples, node: StorageNode, space: DiskSpace | None) -> N
     if space is not None:
         add(metrics.DISK_BYTES, space.total_bytes)
         add(metrics.DISK_FREE, space.free_bytes)
+    add(metrics.DISK_WAITS, measures.disk_waits_s)
     add(metrics.DIRECTORY_GONE, int(measures.gone))
     add(metrics.SCRUB_RATE, measures.scrub_bytes_per_s)
     add(metrics.SCRUB_ROUNDS, scrubbed.rounds)
