@@ -329,6 +329,25 @@ async def test_a_server_that_was_given_another_name_is_told_how_to_take_out_the_
 
 
 @in_a_town(partitions=PARTITIONS, servers=2)
+async def test_nobody_is_told_to_take_a_server_out_of_a_coordinator_that_is_not_believed(
+    town: Town, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = (await until(town, lambda status: len(status.servers) == 2 and not status.wellness)).servers[0]
+
+    async def expect(_: Host, coordinator: Coordinator) -> None:
+        await coordinator.expect_server("before", ExpectedServer(4711, server.address))
+        await coordinator.expect_server("silent", ExpectedServer(4712, "nobody:1"))
+
+    await town.operator(expect)
+    monkeypatch.setattr("polonaise.admin.cluster.disbelief", lambda *_: "it is not believed by server 3")
+    status = await status_of(town)
+    rows = [each for each in status.servers if each.server in (4711, 4712)]
+    assert f"another server ({server.server}) answers at its address" in rows[0].troubles[0]
+    assert "is not registered" in rows[1].troubles[1]
+    assert not [line for each in rows for line in each.troubles if "server remove" in line]
+
+
+@in_a_town(partitions=PARTITIONS, servers=2)
 async def test_a_server_with_a_name_notes_itself_and_tells_whom_it_misses(town: Town) -> None:
     await until(town, lambda status: len(status.servers) == 2 and not status.wellness)
 

@@ -121,7 +121,10 @@ def test_nothing_is_changed_where_a_value_is_marked_as_older_though_no_node_answ
     assert kept(tmp_path) == before
 
 
-@pytest.mark.parametrize("command", ["topic list", "topic describe t", "storage list", "server list", "partition list"])
+@pytest.mark.parametrize(
+    "command",
+    ["topic list", "topic describe t", "storage list", "server list", "partition list", "partition describe 0"],
+)
 def test_what_is_listed_of_a_coordinator_that_is_marked_as_older_has_a_warning_beside_it(
     shell: Shell, tmp_path: Path, command: str
 ) -> None:
@@ -133,6 +136,28 @@ def test_what_is_listed_of_a_coordinator_that_is_marked_as_older_has_a_warning_b
     assert said.status == 0
     assert said.errors.startswith("WARNING: ")
     assert MARKED in said.errors
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "topic list", "topic describe t", "storage list", "server list", "partition list", "partition describe 0",
+        "cluster status",
+    ],
+)  # fmt: skip
+def test_what_is_listed_of_a_coordinator_that_servers_do_not_believe_has_a_warning_beside_it(
+    shell: Shell, place: str, command: str
+) -> None:
+    said = shell.run(*command.split(" "), "--coordinator", place)
+    assert "it is not believed by server 3" in (said.output if command == "cluster status" else said.errors)
+    assert command == "cluster status" or said.errors.startswith(f"WARNING: {place}: ")
+
+
+@pytest.mark.parametrize("command", ["topic describe new", "partition describe 9"])
+def test_what_an_older_coordinator_does_not_know_is_told_with_a_warning(shell: Shell, place: str, command: str) -> None:
+    said = shell.run(*command.split(" "), "--coordinator", place)
+    assert said.status != 0
+    assert said.errors.startswith(f"WARNING: {place}: it is not believed by server 3\n")
 
 
 @pytest.mark.parametrize(

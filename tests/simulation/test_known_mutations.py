@@ -436,6 +436,14 @@ FOUND_BY_TESTS = {
         "tests/cli/test_changes_of_older_coordinators.py"
         "::test_nothing_is_changed_in_a_coordinator_of_an_older_state[topic create]"
     ),
+    "listing-without-a-warning": (
+        "tests/cli/test_changes_of_older_coordinators.py"
+        "::test_what_is_listed_of_a_coordinator_that_servers_do_not_believe_has_a_warning_beside_it[topic list]"
+    ),
+    "removal-told-while-doubted": (
+        "tests/admin/test_cluster_status.py"
+        "::test_nobody_is_told_to_take_a_server_out_of_a_coordinator_that_is_not_believed"
+    ),
     "later-notes-not-looked-at": (
         "tests/cli/test_changes_of_older_coordinators.py"
         "::test_notes_that_are_not_later_and_nodes_that_tell_nothing_raise_no_doubt"

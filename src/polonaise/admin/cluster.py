@@ -59,6 +59,15 @@ _MARKS_S: Final = 1.0
 _MADE_ANEW: Final = "its values were recovered or restored, and no server has been started since: start the servers"
 
 
+_DOUBTED_SERVER: Final = (
+    "it is not registered; the coordinator, which names it, is not believed: have that put right first"
+)
+
+
+class _AnotherServer(NotInitialized):
+    """Another server answers at the address of the one that was asked."""
+
+
 def _first(causes: Sequence[str], lines: Sequence[str]) -> list[str]:
     """Return lines with those of them in front that are causes, and causes that are not among them."""
     return [*causes, *(line for line in lines if line not in causes)]
@@ -97,6 +106,8 @@ class ServerStatus:
     """The storage nodes that the server reaches."""
     given_up: Sequence[PartitionId] = ()
     """The partitions that the server has given up lately, also those that another one serves since."""
+    doubted: bool = False
+    """Whether the coordinator that names the server is not believed: it may know nothing of how the server is now."""
 
     @property
     def troubles(self) -> list[str]:
@@ -108,7 +119,7 @@ class ServerStatus:
                 "also once it was removed, until another server has them"
             )
         elif self.registered is False and self.trouble:
-            lines.append(missing_server(self.name, self.address))
+            lines.append(_DOUBTED_SERVER if self.doubted else missing_server(self.name, self.address))
         elif self.registered is False:
             why = f": {told.pop(0)}" if self.unable else ", and says nothing of why"
             lines.append(f"it runs, and has left the servers that may own partitions{why}")
@@ -449,12 +460,13 @@ class ClusterObserver:
                     addresses[server],
                     None if last.members is None else server in last.registered,
                     None if last.assignment is None else owned[server],
-                    trouble_in(answer),
+                    _server_trouble(server, answer, doubt),
                     (*_told_by(answer, known=error is None), *_without_the_store(answer, stores)),
                     last.expected.name_of(server) or _text_told(answer, "name"),
                     _unable(answer),
                     _reached_by(answer),
                     tuple(answer.get("given_up", ())) if isinstance(answer, dict) else (),
+                    bool(doubt),
                 )
                 for server, answer in answers.items()
             ],
@@ -536,10 +548,7 @@ class ClusterObserver:
         if isinstance(answer, dict) and not _is_known(answer):
             return ProtocolError("its health has another form: it may be of another version")
         if isinstance(answer, dict) and answer.get("server") != server:
-            return NotInitialized(
-                f"another server ({answer.get('server')}) answers at its address: this one has ended. If it was given "
-                f"another name, or is gone for good, nobody has to miss this one: polonaise server remove {server}"
-            )
+            return _AnotherServer(f"another server ({answer.get('server')}) answers at its address: this one has ended")
         return answer
 
     async def _ask_storage(self, name: StorageId, address: str) -> Told:
@@ -586,6 +595,20 @@ def _is_known(answer: Mapping[str, Any]) -> bool:
         return all({"error", "connected"} <= set(node) for node in answer["storage"].values())
     except (AttributeError, LookupError, TypeError, ValueError):
         return False
+
+
+def _server_trouble(server: ServerId, answer: Told, doubt: str) -> str:
+    """Return why there is no health of a server; empty if there is. With what to do, unless there is a doubt.
+
+    An older state of the coordinator may name servers that were started again since.
+    """
+    trouble = trouble_in(answer)
+    if isinstance(answer, _AnotherServer) and not doubt:
+        trouble += (
+            ". If it was given another name, or is gone for good, nobody has to miss this one: polonaise server remove "
+            f"{server}"
+        )
+    return trouble
 
 
 def _text_told(answer: Told, key: str) -> str:

@@ -34,6 +34,8 @@ class PartitionDescription:
     required: str
     """What its commits need beside a quorum, by the cluster's description; empty for nothing. While an older session
     goes on, that one still commits by what was required before."""
+    doubt: str
+    """Why nodes don't believe what the coordinator holds; empty if they do."""
 
     def document(self) -> dict[str, Any]:
         """Return the description as a JSON-ready document."""
@@ -60,7 +62,8 @@ async def describe_partition(observer: ClusterObserver, partition: PartitionId) 
     status = cluster.partitions[partition]
     required = None if cluster.description is None else cluster.description.requirements().get(partition)
     replicas = [_replica_status(name, value, status) for name in value.members]
-    return PartitionDescription(status, value, replicas, "" if required is None else required.told)
+    told = "" if required is None else required.told
+    return PartitionDescription(status, value, replicas, told, cluster.coordinator_disbelief)
 
 
 def _replica_status(name: str, value: PartitionValue, status: PartitionStatus) -> ReplicaStatus:

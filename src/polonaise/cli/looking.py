@@ -112,11 +112,16 @@ def with_observer(
     address = required(coordinator)
 
     async def observed(host: Host, opened: Coordinator) -> None:
-        from polonaise.admin.cluster import ClusterObserver
-
-        await do(ClusterObserver(host, opened, address, timeout_s, named_servers()))
+        await do(observer_of(host, opened, address, timeout_s))
 
     with_coordinator(address, observed)
+
+
+def observer_of(host: Host, opened: Coordinator, coordinator: str | None, timeout_s: float) -> ClusterObserver:
+    """Return an observer of the cluster with this coordinator, which is open."""
+    from polonaise.admin.cluster import ClusterObserver
+
+    return ClusterObserver(host, opened, required(coordinator), timeout_s, named_servers())
 
 
 def look(coordinator: str | None, timeout_s: float, show: Callable[[ClusterStatus], None]) -> None:
@@ -141,11 +146,10 @@ def warn_of(coordinator: str, doubt: str) -> None:
         typer.echo(f"WARNING: {coordinator}: {doubt}", err=True)
 
 
-async def warn_of_older_values(opened: Coordinator, timeout_s: float) -> None:
-    """Warn as `warn_of` does if the coordinator's own values are marked as older than the storage nodes know."""
-    from polonaise.admin.askedservers import outdated_at
-
-    warn_of(str(opened), await outdated_at(opened, range((await opened.describe()).total), timeout_s))
+async def warn_of_older_state(observer: ClusterObserver) -> None:
+    """Ask the coordinator and all nodes, and warn as `warn_of` does: for what did not ask the nodes itself."""
+    status = await observer.look()
+    warn_of(redacted_address(status.coordinator), status.coordinator_disbelief)
 
 
 def print_rows(each: Sequence[Status], rows_of: Callable[[Sequence[Status]], Rows], *, as_json: bool) -> None:

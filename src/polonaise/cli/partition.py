@@ -11,6 +11,8 @@ from polonaise.cli import changing, inputs, looking
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.output import print_table, say, say_json
 from polonaise.cli.tlsoptions import with_tls
+from polonaise.errors import UnknownPartition
+from polonaise.redaction import redacted_address
 
 if TYPE_CHECKING:
     from polonaise.admin.copymoves import CopyMoves
@@ -60,7 +62,12 @@ def partition_describe(
     from polonaise.admin.partitiondescription import describe_partition
 
     async def do(observer: ClusterObserver) -> None:
-        found = await describe_partition(observer, number)
+        try:
+            found = await describe_partition(observer, number)
+        except UnknownPartition:
+            await looking.warn_of_older_state(observer)  # the latest state may have it
+            raise
+        looking.warn_of(redacted_address(looking.required(coordinator)), found.doubt)
         if as_json:
             say_json(found.document())
             return

@@ -11,6 +11,7 @@ from polonaise.cli import looking
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.output import print_table, say, say_json
 from polonaise.cli.tlsoptions import with_tls
+from polonaise.errors import UnknownTopic
 from polonaise.terms import counted
 
 if TYPE_CHECKING:
@@ -82,11 +83,11 @@ def topic_list(
     The log's own partitions, which are in no topic, are not listed: `polonaise partition list` shows all.
     """
 
-    async def do(_: Host, opened: Coordinator) -> None:
+    async def do(host: Host, opened: Coordinator) -> None:
         from polonaise.admin.topics import list_topics
 
         topics = await list_topics(opened, timeout)
-        await looking.warn_of_older_values(opened, timeout)
+        await looking.warn_of_older_state(looking.observer_of(host, opened, coordinator, timeout))
         if as_json:
             for each in topics:
                 say_json(each.document())
@@ -110,11 +111,16 @@ def topic_describe(
 ) -> None:
     """Describe one topic: for each of its partitions the id in the cluster, and the server that owns it."""
 
-    async def do(_: Host, opened: Coordinator) -> None:
+    async def do(host: Host, opened: Coordinator) -> None:
         from polonaise.admin.topics import describe_topic
 
-        found = await describe_topic(opened, name, timeout)
-        await looking.warn_of_older_values(opened, timeout)
+        observer = looking.observer_of(host, opened, coordinator, timeout)
+        try:
+            found = await describe_topic(opened, name, timeout)
+        except UnknownTopic:
+            await looking.warn_of_older_state(observer)  # the latest state may have it
+            raise
+        await looking.warn_of_older_state(observer)
         if as_json:
             say_json(found.document())
             return

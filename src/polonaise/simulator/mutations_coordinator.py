@@ -74,6 +74,18 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
         "        await self._backend.add(entries)\n",
         "P13: partitions of a topic are made in an older copy of the coordinator before anybody is asked",
     ),
+    "listing-without-a-warning": Mutation(
+        "polonaise.cli.looking",
+        "    status = await observer.look()\n    warn_of(",
+        "    status = await observer.look()\n    str(",
+        "P13: topics are listed of an older coordinator, and nothing says that servers don't believe it",
+    ),
+    "removal-told-while-doubted": Mutation(
+        "polonaise.admin.cluster",
+        "    if isinstance(answer, _AnotherServer) and not doubt:\n",
+        "    if isinstance(answer, _AnotherServer):\n",
+        "P13: an operator is told to take a server out that only an older coordinator takes for one that has ended",
+    ),
     "later-notes-not-looked-at": Mutation(
         "polonaise.admin.askedservers",
         'isinstance(told := each.get("noted"), int) and told > version\n',
