@@ -165,9 +165,30 @@ async def test_a_coordinator_that_hangs_holds_up_a_unique_id_for_a_bounded_time(
     answering.close()
 
 
+@pytest.mark.parametrize("stranger", [True, False])
+@pytest.mark.parametrize("known_by", ["connection", "assignment"])
+async def test_a_coordinator_that_is_known_to_be_away_is_waited_for_shorter_than_clients_wait_and_that_is_told(
+    monkeypatch: pytest.MonkeyPatch, known_by: str, *, stranger: bool
+) -> None:
+    monkeypatch.setattr(clusteranswers, "_KNOWN_TROUBLE_S", 0.05)
+    coordinator = Hanging()
+    told = answers(coordinator, coordinator_s_max=30.0)
+    if known_by == "assignment":
+        coordinator.trouble = ""
+        told.note_trouble(str(CoordinatorUnavailable("no answer from 10.0.0.1:2181")))
+    answering, waiting = asked(told, GetUniqueId(), stranger=stranger)
+    with pytest.raises(CoordinatorUnavailable, match=r"no unique id from the coordinator within 0.05 s") as refused:
+        await asyncio.wait_for(waiting, 5)
+    text = refused.value.text
+    assert ("does not reach its coordinator at present: its log and health say why" in text) == stranger
+    assert ("a:1 is silent" in text) == (not stranger and known_by == "connection")
+    answering.close()
+
+
 class Counting:
     """A coordinator that gives out ids at once, and counts them."""
 
+    trouble = ""
     given = 0
 
     async def unique_id(self) -> int:
@@ -198,6 +219,8 @@ async def test_clients_that_ask_for_ids_without_end_are_given_so_many_a_second_b
 
 class Failing:
     """A coordinator that can't be reached."""
+
+    trouble = ""
 
     async def unique_id(self) -> int:
         raise CoordinatorUnavailable("no answer from 10.0.0.1:2181, whose key is in /etc/secret")
@@ -234,6 +257,7 @@ async def test_a_client_that_has_named_no_cluster_is_told_codes_of_the_coordinat
         texts.append(answer.trouble)
     assert all("[coordinator_unavailable]" in text for text in texts)
     assert [("10.0.0.1" in text) for text in texts] == [not stranger] * 4
+    assert [("its log and health say why" in text) for text in texts] == [stranger] * 4, "never a code alone"
 
 
 def test_other_messages_are_left_to_partitions() -> None:

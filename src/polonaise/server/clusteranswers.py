@@ -36,9 +36,14 @@ _TROUBLE_S: Final = 1.0
 """Seconds for which a request for a newer assignment still waits once the coordinator can't be read. Without that wait
 a hiccup of the coordinator would send all clients to other servers, and while no server can read it, clients would go
 from one server to the next without a pause."""
+_KNOWN_TROUBLE_S: Final = 2.0
+"""Seconds for which the coordinator is waited for while it is known that it can't be reached. The client asks another
+server then, and is told why it waits before its own patience ends; a hiccup is over by then."""
 
 _IDS_BURST_S: Final = 2.0
 """The length of the longest burst: ids that the pace allowed in this many idle seconds may be given out at once."""
+_OWN_WORDS: Final = "its log and health say why"
+"""Where a stranger finds what is told to others."""
 
 Answering: TypeAlias = tuple[Coroutine[Any, Any, Message], Coroutine[Any, Any, None] | None]
 """The coroutine that makes an answer, and one to await before it, or None. While the latter waits, it takes nothing
@@ -99,13 +104,19 @@ class ClusterAnswers:
         if changed:
             self._changed.wake()
 
+    @property
+    def _coordinator_s(self) -> float:
+        """For how many seconds the coordinator is waited for, for the answer to a client."""
+        most_s = self._settings.coordinator_s_max
+        return min(most_s, _KNOWN_TROUBLE_S) if self._trouble or self._coordinator.trouble else most_s
+
     async def read_description(self) -> ClusterDescription:
         """Read the description from the coordinator, and return the newest one.
 
-        Calls at the same time share their results. Raises `CoordinatorUnavailable` after `coordinator_s_max`, and what
+        Calls at the same time share their results. Raises `CoordinatorUnavailable` after `_coordinator_s`, and what
         the coordinator raises.
         """
-        begun_before, limit_s = self._descriptions, self._settings.coordinator_s_max
+        begun_before, limit_s = self._descriptions, self._coordinator_s
         silence = (
             f"the coordinator did not tell server {self.server} the cluster's description within {limit_s:g} s: "
             "another server may reach it"
@@ -171,7 +182,7 @@ class ClusterAnswers:
                 return
             if not stranger:
                 raise
-            text = f"server {self.server} can't read the cluster's description: its log and health say why"
+            text = f"server {self.server} can't read the cluster's description: {_OWN_WORDS}"
             raise error_of(error.code, text) from None
 
     def _suffices(self, request: DescribeTopic) -> bool:
@@ -213,29 +224,33 @@ class ClusterAnswers:
 
         Waits for its turn first, at this server's pace: each id is a write at the coordinator, and anybody who reaches
         the port may ask. Raises `Overloaded` if too many wait already; `CoordinatorUnavailable` after
-        `coordinator_s_max`, the wait for the turn included, for another server may reach the coordinator; and what the
+        `_coordinator_s`, the wait for the turn included, for another server may reach the coordinator; and what the
         coordinator raises (to a stranger, without its text). An id that is lost on its way here or to the client stays
         unused.
         """
+        limit_s = self._coordinator_s
         try:
-            async with asyncio.timeout(self._settings.coordinator_s_max):
+            async with asyncio.timeout(limit_s):
                 await self._ids.turn()
                 ids.append(await self._coordinator.unique_id())
             self._failing.succeeded(UNIQUE_IDS)
         except TimeoutError:
             text = (
-                f"server {self.server} got no unique id from the coordinator within "
-                f"{self._settings.coordinator_s_max:g} s, its turn for it included: ask another server, or ask later"
+                f"server {self.server} got no unique id from the coordinator within {limit_s:g} s, its turn for it "
+                "included: ask another server, or ask later"
             )
-            # Not to a stranger: it tells of the network.
-            raise CoordinatorUnavailable(text if stranger else with_trouble(text, self._coordinator)) from None
+            if not stranger:
+                text = with_trouble(text, self._coordinator)
+            elif self._trouble or self._coordinator.trouble:  # which tells of the network
+                text = f"{text}. The server does not reach its coordinator at present: {_OWN_WORDS}"
+            raise CoordinatorUnavailable(text) from None
         except Overloaded:
             raise
         except PolonaiseError as error:
             self._failing.failed(UNIQUE_IDS, error, server=self.server)
             if not stranger:
                 raise
-            text = f"server {self.server} was given no unique id by the coordinator: its log and health say why"
+            text = f"server {self.server} was given no unique id by the coordinator: {_OWN_WORDS}"
             raise error_of(error.code, text) from None
 
     async def _tell_id(self, ids: list[int]) -> UniqueIdIs:
@@ -269,7 +284,7 @@ class ClusterAnswers:
 
         Raises `CoordinatorUnavailable` if none was read yet.
         """
-        trouble = _code_in(self._trouble) if stranger else self._trouble
+        trouble = _told_to_strangers(self._trouble) if stranger else self._trouble
         if self._assignment is None:
             because = f": {trouble}" if trouble else ""
             raise CoordinatorUnavailable(f"server {self.server} has not read the assignment yet{because}")
@@ -317,10 +332,10 @@ class _Pace:
             self._waiting -= 1
 
 
-def _code_in(trouble: str) -> str:
-    """Return the error code with which the text of a trouble begins, in its brackets; empty without trouble.
+def _told_to_strangers(trouble: str) -> str:
+    """Return the error code with which the text of a trouble begins, in its brackets, and who tells more; or "".
 
     A text without a code counts as `CoordinatorUnavailable`: without any trouble a client would believe the assignment.
     """
     code = re.match(r"\[\w+\]", trouble)
-    return code[0] if code else trouble and "[coordinator_unavailable]"
+    return trouble and f"{code[0] if code else '[coordinator_unavailable]'} it can't be read: {_OWN_WORDS}"
