@@ -421,6 +421,45 @@ def test_who_says_nothing_is_waited_for_no_longer_than_the_timeout(
         assert time.monotonic() - began_s < 4.0
 
 
+def test_why_a_log_could_not_be_opened_in_time_is_told(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent:
+        trouble = "a:1: it does not reach its coordinator"
+
+        async def describe(self) -> Any:
+            await asyncio.get_running_loop().create_future()
+
+        async def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("polonaise.node.connecting._discovery_at", lambda *_: Silent())
+    told = f"polonaise://a:1 could not be opened within 0.2 s: {Silent.trouble}"
+    shell.refuses("log", "append", "polonaise://a:1", "x", "--timeout", 0.2, code="deadline_exceeded", naming=told)
+
+
+@pytest.mark.parametrize("told_before", [True, False])
+def test_what_keeps_a_partition_is_told_with_the_deadline(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, *, told_before: bool
+) -> None:
+    why = "the disks of c are slow: a sync takes seconds, and commits wait for it"
+    keeps = {"ready": False, "waits_for": why, "committed": -1, "generation": 1}
+
+    async def health(log: polonaise.Log, partition: int, *, timeout: float) -> Any:
+        return {"server": 1, "storage": {}, "partitions": {"0": keeps}}
+
+    async def ready(log: polonaise.Log, partition: int | None = None, *, timeout: float) -> None:
+        await time_passes(timeout)
+        raise DeadlineExceeded(f"partition 0 was not ready: {why if told_before else 'it waits for its owner'}")
+
+    shell.cluster()
+    monkeypatch.setattr(polonaise.Log, "health", health)
+    monkeypatch.setattr(polonaise.Log, "ready", ready)
+    said = shell.run("log", "append", LOG, "x", "--timeout", 0.5)
+    assert said.status == 1
+    assert said.errors.count(why) == 1
+    assert ("; what keeps it, as its server says: partition 0: the disks of c are slow" in said.errors) != told_before
+    assert said.errors.endswith("Give it more time with --timeout if that may pass\n")
+
+
 @pytest.mark.parametrize("verb", ["append", "read", "tail", "health", "high-water-mark", "registers"])
 def test_the_time_in_which_a_log_was_found_counts(shell: Shell, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = shell.cluster()

@@ -42,6 +42,7 @@ from polonaise.wire.messages import (
     GetAssignment,
     GetUniqueId,
     HighWaterMark,
+    Refused,
     UniqueIdIs,
 )
 from rigs.scenarios import runs_tests
@@ -378,8 +379,9 @@ class Answering:
         def answer(connection: Connection, message: Message, request: int, partition: int) -> None:
             self.asked.append(address)
             self.requests.append(message)
-            (found,) = [each for each in answers if isinstance(each, by_request[type(message)])]
-            connection.send(found, request=request)
+            for found in answers:
+                if isinstance(found, (by_request[type(message)], Refused)):
+                    connection.send(found, request=request)
 
         def accept() -> Connection:
             said = link.hello(ROLE_SERVER, "server", cluster_key=KEY)
@@ -430,6 +432,20 @@ async def test_a_wait_at_a_server_that_cannot_read_the_assignment_ends_and_the_n
         servers.add("well:2", told(2))
         discovery._listed += ("well:2",)
         assert (await discovery.assignment_after(1)).version == 2
+
+
+async def test_who_waits_no_longer_knows_what_the_servers_said_by_then() -> None:
+    servers = Answering()
+    servers.add("away:1", Refused(0, "coordinator_unavailable", "it is away: its log and health say why"))
+    servers.add("silent:2")
+    async with servers.discovery() as discovery:
+        assert discovery.trouble == ""
+        discovery._failed.add("silent:2")  # the last one to be asked
+        waiting = asyncio.ensure_future(discovery.unique_id())
+        await wait_until(lambda: set(servers.asked) == {"away:1", "silent:2"}, "both were asked")
+        assert discovery.trouble == "away:1: it is away: its log and health say why"
+        waiting.cancel()
+        await asyncio.wait([waiting])
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -643,6 +643,18 @@ FOUND_BY_TESTS = {
         "tests/admin/test_cluster_status.py"
         "::test_a_storage_node_whose_disk_hangs_is_not_well_and_its_late_copies_say_so"
     ),
+    "clients-wait-for-a-coordinator-that-is-known-to-be-away": (
+        "tests/server/test_cluster_answers.py"
+        "::test_a_coordinator_that_is_known_to_be_away_is_waited_for_shorter_than_clients_wait_and_that_is_told"
+        "[connection-True]"
+    ),
+    "reason-lost-with-the-deadline": (
+        "tests/client/test_client_connect.py::test_a_log_that_gives_no_answer_in_time_says_why_as_far_as_that_is_known"
+    ),
+    "what-keeps-a-partition-not-asked": (
+        "tests/admin/test_what_keeps_partitions.py"
+        "::test_disks_that_hang_are_told_to_who_waits_for_the_partition_within_its_time"
+    ),
     "want-of-room-told-for-ever": "tests/storage/test_full_disk_told.py::test_a_quota_that_is_used_up_is_told",
     "every-lost-connection-was-idle": (
         "tests/views/test_driven_away.py::test_a_run_that_loses_its_connection_is_made_smaller_at_once[sqlite-False]"

@@ -102,6 +102,7 @@ async def conditions(
     partitions: Iterable[PartitionId],
     timeout_s: float,
     silent: Callable[[PartitionId, DeadlineExceeded], None] | None = None,
+    moment_s: float = _MOMENT_S,
 ) -> list[Condition]:
     """Return the condition of each partition, by its number in the log, with one request per server.
 
@@ -111,8 +112,8 @@ async def conditions(
     `DeadlineExceeded`, with the first partition of that server. The conditions known by then are returned: waiting for
     further silent servers would take the full time for each.
 
-    The partitions first get up to a second, all together, to become ready: a server that has only just started, such as
-    that of an embedded log which nobody else hosts, would report them as not ready yet.
+    The partitions first get up to `moment_s` seconds, all together, to become ready: a server that has only just
+    started, such as that of an embedded log which nobody else hosts, would report them as not ready yet.
     """
     known: dict[PartitionId, Condition] = {}
     requested = list(partitions)
@@ -120,13 +121,13 @@ async def conditions(
     numbers = {log.id_of(partition): partition for partition in requested}
     limit = TimeLimit(timeout_s)
     limit.begin()
-    until_s = asyncio.get_running_loop().time() + min(_MOMENT_S, timeout_s)
+    until_s = asyncio.get_running_loop().time() + min(moment_s, timeout_s)
     for partition in requested:
         if partition not in known:
-            moment_s = until_s - asyncio.get_running_loop().time()
-            if moment_s > 0:
+            left_s = until_s - asyncio.get_running_loop().time()
+            if left_s > 0:
                 with suppress(PolonaiseError):
-                    await log.ready(partition, timeout=moment_s)
+                    await log.ready(partition, timeout=left_s)
             try:
                 answer = await log.health(partition, timeout=limit.left_s())
                 limit.begin()
@@ -139,6 +140,26 @@ async def conditions(
                 if (number := numbers.get(id)) is not None:
                     known[number] = condition._replace(partition=number)
     return [known[partition] for partition in requested if partition in known]
+
+
+async def what_keeps(log: Log, limit: TimeLimit) -> dict[str, list[PartitionId]]:
+    """Return why partitions take no appends, by the word of their owners, each reason with its partitions.
+
+    Asks when half of the time that is left is over without an answer to what else is asked: an owner that waits itself
+    says nothing to who waits for it. Empty if that answer came, or if nothing is told.
+    """
+    until_s, left_s = limit.until_s, limit.left_s()
+    await asyncio.sleep(left_s / 2)
+    if limit.until_s != until_s:
+        return {}
+    whys: dict[str, list[PartitionId]] = {}
+    # KeyError: a server of another version may tell of its health otherwise.
+    with suppress(PolonaiseError, KeyError):
+        partitions = range(log.partition_count)
+        for condition in await conditions(log, partitions, 0.4 * left_s, lambda *_: None, moment_s=0.0):
+            if condition.waits_for:
+                whys.setdefault(condition.waits_for, []).append(condition.partition)
+    return whys if limit.until_s == until_s else {}
 
 
 async def registers(

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer import Argument, Option
@@ -30,7 +30,7 @@ from polonaise.cli.tlsoptions import with_tls
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, DeadlineExceeded, NotInitialized
 from polonaise.redaction import redacted_address
-from polonaise.terms import counted
+from polonaise.terms import counted, partition_words
 
 if TYPE_CHECKING:
     from polonaise.admin.logs import TimeLimit
@@ -39,6 +39,11 @@ if TYPE_CHECKING:
     from polonaise.terms import PartitionId, Transaction
 
 log = typer.Typer(help="Append to a log, read it, and check its health.", no_args_is_help=True, epilog=EXIT_STATUS)
+
+_NAMED_MAX: Final = 8
+"""The most partitions that a reason names; it only counts the others."""
+_WHYS_MAX: Final = 3
+"""The most reasons that are told of why a command got no answer in time."""
 
 Address = Annotated[
     str | None,
@@ -101,6 +106,7 @@ def with_log(
     that of the command's --timeout: it begins here, and connecting counts; what is left is for `do` to keep to.
     """
     import polonaise
+    from polonaise.node.connecting import known_of_silence
 
     if not makes:
         check_there(address)
@@ -116,22 +122,47 @@ def with_log(
             except TimeoutError as error:
                 if limit is None or not connecting.expired():
                     raise
+                named, within = redacted_address(address), f"within {limit.timeout_s:g} s"
+                if why := known_of_silence(error):
+                    raise DeadlineExceeded(f"{named} could not be opened {within}: {why}") from error
                 raise DeadlineExceeded(
-                    f"{redacted_address(address)} did not answer within {limit.timeout_s:g} s: see that what is named "
-                    "there is at work, or give it more time with --timeout"
+                    f"{named} did not answer {within}: see that what is named there is at work, or give it more time "
+                    "with --timeout"
                 ) from error
-            try:
+            if limit is None:
                 await do(log)
-            except DeadlineExceeded as error:
-                if limit is None:
-                    raise
-                raise DeadlineExceeded(
-                    f"{error.text}. A server that has many partitions to start may need longer than "
-                    f"{limit.timeout_s:g} s: give it more with --timeout"
-                ) from error
+            else:
+                await _with_reason(log, do, limit)
 
     with tidy():
         asyncio.run(while_read(connected()))
+
+
+async def _with_reason(log: Log, do: Callable[[Log], Coroutine[Any, Any, None]], limit: TimeLimit) -> None:
+    """Run `do` with the log; where its time ends, tell what keeps the partitions, by their owners."""
+    from polonaise.admin.logs import what_keeps
+
+    asking = asyncio.create_task(what_keeps(log, limit))
+    try:
+        await do(log)
+    except DeadlineExceeded as error:
+        whys = asking.result() if asking.done() else {}
+        told = [
+            f"{partition_words(numbers, _NAMED_MAX)}: {why}"
+            for why, numbers in list(whys.items())[:_WHYS_MAX]
+            if why not in error.text
+        ]
+        because = f"; what keeps it, as its server says: {'; '.join(told)}" if told else ""
+        longer = (
+            "Give it more time with --timeout if that may pass"
+            if whys
+            else f"A server that has many partitions to start may need longer than {limit.timeout_s:g} s: give it more "
+            "with --timeout"
+        )
+        raise DeadlineExceeded(f"{error.text}{because}. {longer}") from error
+    finally:
+        asking.cancel()
+        await asyncio.wait([asking])
 
 
 @log.command(epilog=EXIT_STATUS)

@@ -39,6 +39,11 @@ class Discovery(Protocol):
     Every call may raise `PolonaiseError`, and may be repeated after that.
     """
 
+    @property
+    def trouble(self) -> str:
+        """Why the call under way has no answer yet, as far as that is known; empty if nothing is: for messages of who
+        waits no longer."""
+
     async def describe(self) -> Described:
         """Return the cluster's description."""
 

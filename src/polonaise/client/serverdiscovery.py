@@ -126,9 +126,16 @@ class ServerDiscovery:
         self._latest: tuple[int, Versioned[Assignment]] | None = None
         """The number, by `_readings`, of the last time that `assignment` succeeded in asking servers, with its result;
         None before the first."""
+        self._troubles: dict[str, PolonaiseError] = {}
+        """The errors of the servers that the latest call has asked in vain, by address."""
         self._closed = False
 
     # ------------------------------------------------------------------ the port
+
+    @property
+    def trouble(self) -> str:
+        """What the servers said that the latest call has asked in vain; empty if there are none."""
+        return _told_by(self._troubles)
 
     async def describe(self) -> ClusterShape:
         """Return the cluster's key and the number of the log's own partitions."""
@@ -263,6 +270,7 @@ class ServerDiscovery:
         one. Servers that fail are added to `troubles`, with the error. `wait_s` is how many seconds the request itself
         allows the server to wait, beyond the usual deadline.
         """
+        self._troubles = troubles
         while True:
             address, connection = await self._connected(troubles)
             self._asking[connection] += 1
@@ -378,7 +386,7 @@ class ServerDiscovery:
         """
         if self._closed:
             return Closed("this client was closed: connect a new one")
-        told = "; ".join(_reason(address, error) for address, error in sorted(troubles.items()))
+        told = _told_by(troubles)
         errors = troubles.values()
         for error in errors:
             if isinstance(error, CoordinatorDamaged):  # it answers, and what it holds is lost, older or damaged
@@ -396,6 +404,11 @@ class ServerDiscovery:
             ((kind, _),) = tls.most_common(1)
             return kind(f"TLS with the known servers fails: {told}")
         return ServersUnavailable(f"none of the known servers answered: start one, or correct the list of them: {told}")
+
+
+def _told_by(troubles: dict[str, PolonaiseError]) -> str:
+    """Return why servers did not answer, each by its address."""
+    return "; ".join(_reason(address, error) for address, error in sorted(troubles.items()))
 
 
 def _reason(address: str, error: PolonaiseError) -> str:

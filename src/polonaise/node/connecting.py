@@ -138,14 +138,16 @@ async def _waited_for(
     deadline_s = began_s + wait_s
     backoff = Backoff(settings.retry_s_min, settings.retry_s_max)
     trouble: PolonaiseError | None = None
+    silence = ""
     while True:
         limit = asyncio.timeout_at(max(deadline_s, began_s + _TRY_S))
         try:
             async with limit:
                 return await stack.enter_async_context(_opened(address, settings, options, tls))
-        except TimeoutError:
+        except TimeoutError as error:
             if not limit.expired():
                 raise
+            silence = known_of_silence(error)
         except PolonaiseError as error:
             # A cluster that does not exist is an error of its own, but may be about to be made.
             if error.retry is not Retry.AGAIN and not isinstance(error, NotInitialized | NotFound):
@@ -153,10 +155,18 @@ async def _waited_for(
             trouble = error
         left_s = deadline_s - loop.time()
         if left_s < settings.retry_s_min:
-            why = "it did not answer" if trouble is None else str(trouble)
+            why = silence or (str(trouble) if trouble is not None else "it did not answer")
             raise DeadlineExceeded(f"no log at {redacted_address(address)} within {wait_s:g} s: {why}") from trouble
         # Never more than half of the time that is left, so that the last attempt is close to its end.
         await asyncio.sleep(min(backoff.pause_s(random.random()), left_s / 2))
+
+
+def known_of_silence(error: TimeoutError) -> str:
+    """Return why a log could not be opened in time, as far as it was known then; empty if nothing was.
+
+    `asyncio.timeout` cancels what opens the log, which notes at the cancellation what it has heard by then.
+    """
+    return "; ".join(getattr(error.__cause__, "__notes__", ()))
 
 
 @asynccontextmanager
@@ -186,7 +196,12 @@ async def _opened(
             at.host.on_fail = log.fail
             at.tell_failures(log.fail)
             log.whereabouts = at.whereabouts
-            await stack.enter_async_context(log)
+            try:
+                await stack.enter_async_context(log)
+            except asyncio.CancelledError as cancelled:  # for who waits no longer, see `known_of_silence`
+                if told := at.discovery.trouble:
+                    cancelled.add_note(told)
+                raise
         except (DiskFull, DiskFailed, CoordinatorUnavailable) as error:
             raise _with_reading_hint(error, address) from error
         yield log

@@ -453,6 +453,24 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         '        name: node["error"]\n',
         "P13: a copy is late because its node's disk hangs, and is said to be brought up to date, or not to answer",
     ),
+    "clients-wait-for-a-coordinator-that-is-known-to-be-away": Mutation(
+        "polonaise.server.clusteranswers",
+        "return min(most_s, _KNOWN_TROUBLE_S) if self._trouble or self._coordinator.trouble else most_s",
+        "return most_s",
+        "P13: servers that know why there are no ids keep clients waiting for longer than these wait, and say nothing",
+    ),
+    "reason-lost-with-the-deadline": Mutation(
+        "polonaise.node.connecting",
+        "                    cancelled.add_note(told)\n",
+        "                    pass\n",
+        "P13: servers have said why a log can't be opened, and the deadline says that nobody answered",
+    ),
+    "what-keeps-a-partition-not-asked": Mutation(
+        "polonaise.admin.logs",
+        "            if condition.waits_for:\n",
+        "            if False:\n",
+        "P13: the owner knows which disks hold a partition up, and the command line says that it waits for its owner",
+    ),
     "lost-copy-counts-as-able": Mutation(
         _SAFE_STOP,
         '[*each.unable, each.unusable.get(str(partition), "")]',

@@ -124,6 +124,10 @@ class MemoryCoordinator:
         self._assignment = Versioned(1, Assignment())
         self._watching: list[asyncio.Future[None]] = []
 
+    @property
+    def trouble(self) -> str:
+        return ""
+
     async def describe(self) -> ClusterDescription:
         return self.description
 
