@@ -13,6 +13,7 @@ import pytest
 from polonaise.admin.coordinatorbackup import read_backup
 from polonaise.admin.opening import opened_coordinator
 from polonaise.coordination.values import ClusterDescription, PartitionValue
+from polonaise.errors import CertificateRefused, PolonaiseError
 from rigs.cluster import unserved
 from rigs.shell import Shell
 
@@ -120,3 +121,17 @@ def test_a_backup_of_another_cluster_is_not_replaced_and_what_is_none_is(
     file.write_text("no backup")
     assert shell.run("cluster", "backup", str(file), "--coordinator", other).status == 0
     shell.refuses("cluster", "backup", str(file), *at, code="bad_option", naming="a backup of another cluster")
+
+
+def test_values_of_which_nobody_could_be_asked_are_written_only_with_consent(
+    shell: Shell, at: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object) -> PolonaiseError:
+        return CertificateRefused("it is of another CA")
+
+    monkeypatch.setattr("polonaise.admin.cluster.ask_health", refuse)
+    command = ("cluster", "backup", str(tmp_path / "backup"), *at)
+    shell.refuses(*command, code="certificate_refused", naming="storage node a: it is of another CA. Nothing was wr")
+    assert not (tmp_path / "backup").exists()
+    assert shell.run(*command, "--force").status == 0
+    assert (tmp_path / "backup").exists()

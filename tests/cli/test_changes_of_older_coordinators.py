@@ -11,14 +11,29 @@ from typing import Any
 import pytest
 import typer.main
 
-from polonaise.admin.askedservers import later_noted
+from polonaise.admin.askedservers import later_noted, not_asked
 from polonaise.admin.headresets import HeadState, ask_reset
 from polonaise.admin.opening import opened_coordinator
 from polonaise.admin.ownermoves import move_owner
 from polonaise.cli.application import application
 from polonaise.coordination import Coordinator
-from polonaise.coordination.values import ClusterDescription, Engagement, ExpectedServer, HeadReset, Registration
-from polonaise.errors import CoordinatorOutdated
+from polonaise.coordination.values import (
+    ClusterDescription,
+    Engagement,
+    ExpectedServer,
+    ExpectedServers,
+    HeadReset,
+    Registration,
+)
+from polonaise.errors import (
+    CertificateRefused,
+    ConnectionLost,
+    CoordinatorOutdated,
+    PolonaiseError,
+    TlsNotSpoken,
+    TlsRequired,
+    UnsupportedVersion,
+)
 from polonaise.host import Host
 from rigs.cluster import unserved
 from rigs.shell import Shell
@@ -228,3 +243,44 @@ def test_a_storage_node_that_noted_a_later_description_tells_while_no_server_ans
 def test_notes_that_are_not_later_and_nodes_that_tell_nothing_raise_no_doubt() -> None:
     assert later_noted({"a": {"noted": 4}, "b": {}, "c": CoordinatorOutdated("no answer")}, 4) == ""
     assert "b, c noted version 6" in later_noted({"a": {"noted": 4}, "b": {"noted": 5}, "c": {"noted": 6}}, 4)
+
+
+REFUSED = CertificateRefused("the certificate of 'n' is for server, and not for a client: use one with both")
+
+
+@pytest.mark.parametrize("command", CHANGING)
+def test_nothing_is_changed_where_all_nodes_refuse_the_certificate_with_which_they_are_asked(
+    shell: Shell, tmp_path: Path, place: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+
+    async def refuse(*_: object) -> PolonaiseError:
+        return REFUSED
+
+    monkeypatch.setattr("polonaise.admin.cluster.ask_health", refuse)
+    before = kept(tmp_path)
+    asked = (*command.split(" "), *CHANGING[command], "--coordinator", place)
+    shell.refuses(
+        *asked, code="certificate_refused", naming="nobody could be asked whether it holds the latest state: server 1"
+    )
+    assert kept(tmp_path) == before
+
+
+SILENT = ConnectionLost("it is stopped")
+
+
+@pytest.mark.parametrize("fault", [TlsRequired, TlsNotSpoken, UnsupportedVersion, CertificateRefused])
+def test_who_is_there_and_could_not_be_asked_counts_unless_another_one_was(fault: type[PolonaiseError]) -> None:
+    there, expected = fault("why"), ExpectedServers({"s1": ExpectedServer(1, "127.0.0.1:8")})
+
+    def of(servers: dict[int, Any], storage: dict[str, Any]) -> str:
+        why = not_asked(servers, storage, expected)
+        assert why is None or isinstance(why, fault)
+        return "" if why is None else why.text
+
+    assert of({1: there}, {"a": {}}) == "server 1 (s1): why", "servers know more than storage nodes have noted"
+    assert of({1: SILENT}, {"a": SILENT, "b": there}) == "storage node b: why"
+    assert of({1: there, 2: {}}, {"a": there}) == ""
+    assert of({1: SILENT}, {"a": {}, "b": there}) == ""
+    assert of({1: SILENT}, {"a": SILENT}) == ""
+    assert of({}, {}) == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,21 +16,25 @@ import pytest
 import polonaise
 import polonaise.blocking
 from polonaise.admin import coordinatorbackup
+from polonaise.admin.asking import ask_health, connected
 from polonaise.coordination.values import ExpectedServer, ExpectedServers
 from polonaise.errors import CertificateRefused, CertificateUnusable, PolonaiseError, TlsNotSpoken, TlsRequired
 from polonaise.host.certificates import SERVER, STORAGE
 from polonaise.host.real import RealHost
 from polonaise.host.tls import TlsFiles, TlsIdentity
 from polonaise.node.local import ChildNode, LocalCluster, StartFailed
+from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE, GetUniqueId
 from rigs.cluster import running
 from rigs.health import until_engaged
 from rigs.programs import run_polonaise
 from rigs.tls import Authority, replace
-from rigs.waiting import wait_until
+from rigs.waiting import block_until, wait_until
 
 pytestmark = pytest.mark.slow
 QUICK_S = 8.0
 """Less than any deadline after which somebody would give up by itself."""
+ENDING_S = 0.2
+"""For connections to end on both sides before their loop does."""
 
 
 @pytest.fixture(scope="module")
@@ -109,20 +114,85 @@ def test_what_is_changed_at_the_coordinator_takes_a_clients_certificate(cluster:
     assert "[bad_option] the cluster misses no server 'nobody'" in done.stderr
 
 
-def test_a_recovery_notices_servers_that_refuse_the_certificate_that_it_needs(
-    cluster: LocalCluster, ours: Authority
+def test_a_recovery_notices_servers_that_run_by_the_certificate_that_it_needs(
+    cluster: LocalCluster, ours: Authority, tmp_path: Path
 ) -> None:
-    """Servers take clients only: one that says so is alive, and may work with the real coordinator."""
+    """A server that refuses the certificate is alive as well, and may work with the real coordinator."""
     assert cluster.server is not None
-    files = ours.node("recovers")
+    key = key_of(cluster, ours.client("before-recovery"))
 
-    async def look(address: str) -> dict[int, str]:
+    async def look(address: str, files: TlsFiles) -> dict[int, str]:
         with contextlib.closing(RealHost(tls=TlsIdentity(files, SERVER))) as host:
             expected = ExpectedServers({"a": ExpectedServer(7, address)})
-            return await coordinatorbackup._running(host, expected, bytes(16), 5.0)
+            running = await coordinatorbackup._running(host, expected, key, 5.0)
+            await asyncio.sleep(ENDING_S)
+            return running
 
-    assert asyncio.run(look(cluster.server.address)) == {7: cluster.server.address}
-    assert asyncio.run(look("127.0.0.1:1")) == {}
+    assert [*asyncio.run(look(cluster.server.address, ours.node("recovers"))).values()] == [cluster.server.address]
+    theirs = Authority(tmp_path).node("stranger")
+    assert asyncio.run(look(cluster.server.address, theirs)) == {7: cluster.server.address}
+    assert asyncio.run(look("127.0.0.1:1", theirs)) == {}
+
+
+def key_of(cluster: LocalCluster, client: TlsFiles) -> bytes:
+    done = run_polonaise("cluster", "status", "--json", "--coordinator", cluster.coordinator, *options_of(client))
+    return bytes.fromhex(json.loads(done.stdout)["cluster"])
+
+
+async def test_a_servers_certificate_asks_all_nodes_for_their_health_and_servers_for_nothing_else(
+    cluster: LocalCluster, ours: Authority
+) -> None:
+    """`storage clean` takes such a certificate, and asks them before whether they believe the coordinator."""
+    assert cluster.server is not None
+    key = await asyncio.to_thread(key_of, cluster, ours.client("before-asking"))
+    with contextlib.closing(RealHost(tls=TlsIdentity(ours.node("asks"), SERVER))) as host:
+        told = await ask_health(host, cluster.server.address, ROLE_SERVER, key, 5.0)
+        assert isinstance(told, dict), told
+        assert {*told["storage"]} == {*cluster.named}
+        for each in cluster.storage:
+            told = await ask_health(host, each.address, ROLE_STORAGE, key, 5.0)
+            assert isinstance(told, dict), told
+        async with connected(host, cluster.server.address, ROLE_SERVER, ROLE_SERVER, key, 5.0) as connection:
+            with pytest.raises(PolonaiseError, match="may ask a server for its health only, and sent GetUniqueId"):
+                await connection.request(GetUniqueId(), deadline_s=5.0)
+        await asyncio.sleep(ENDING_S)
+
+
+def test_storage_clean_finds_with_the_certificate_of_a_node_that_the_coordinator_is_of_an_older_state(
+    tmp_path: Path,
+) -> None:
+    """No server runs; the storage nodes have noted what the coordinator holds no more."""
+    ours = Authority(tmp_path / "ours")
+    nodes, client = ours.node(), ours.client()
+    with running(tmp_path / "cluster", tls=nodes) as cluster:
+        assert cluster.server is not None
+        at = ("--coordinator", cluster.coordinator)
+        directory = Path(cluster.coordinator.removeprefix("file:"))
+        shutil.copytree(directory, tmp_path / "older")
+        done = run_polonaise("topic", "create", "t", *at, *options_of(client))
+        assert (done.returncode, done.stderr) == (0, "")
+        key = key_of(cluster, client)
+        name, a = next(iter(cluster.named.items()))
+        block_until(lambda: noted_by(a.address, key, client) > 0)
+        cluster.server.kill()
+        shutil.rmtree(directory)
+        shutil.copytree(tmp_path / "older", directory)
+        done = run_polonaise("storage", "clean", name, *at, *options_of(nodes))
+        assert "[coordinator_outdated]" in done.stderr
+        assert done.returncode == 1
+        done = run_polonaise("storage", "clean", name, *at, *options_of(Authority(tmp_path / "other").node("other")))
+        assert "[certificate_refused]" in done.stderr
+        assert "nobody could be asked whether it holds the latest state: storage node" in done.stderr
+
+
+def noted_by(address: str, key: bytes, client: TlsFiles) -> int:
+    async def ask() -> int:
+        with contextlib.closing(RealHost(tls=TlsIdentity(client))) as host:
+            told = await ask_health(host, address, ROLE_STORAGE, key, 5.0)
+            await asyncio.sleep(ENDING_S)
+            return int(told["noted"] or -1) if isinstance(told, dict) else -1
+
+    return asyncio.run(ask())
 
 
 async def test_a_plain_client_is_told_at_once(cluster: LocalCluster) -> None:

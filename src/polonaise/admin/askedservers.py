@@ -16,11 +16,16 @@ from polonaise.coordination.backend import PUT_BACK
 from polonaise.coordination.values import Assignment, ClusterDescription, ExpectedServers, Owner, PartitionValue
 from polonaise.errors import (
     RECOVER,
+    CertificateRefused,
+    CertificateUnusable,
     CoordinatorDamaged,
     CoordinatorLost,
     CoordinatorOutdated,
     PolonaiseError,
     ProtocolError,
+    TlsNotSpoken,
+    TlsRequired,
+    UnsupportedVersion,
 )
 from polonaise.host import Host
 from polonaise.link.connection import ANY_CLUSTER, Connection
@@ -43,6 +48,10 @@ _READS_MAX: Final = 64
 
 _DISBELIEF: Final = tuple(f"[{kind.code}]" for kind in (CoordinatorOutdated, CoordinatorLost, CoordinatorDamaged))
 """The codes that a server's words have in them if the coordinator answers it, and it can't believe what that holds."""
+
+
+SHUT_OUT: Final = (CertificateRefused, CertificateUnusable, TlsRequired, TlsNotSpoken, UnsupportedVersion)
+"""The errors of a node that is there, and that this process can't ask as it is: mending that is up to the operator."""
 
 
 class AskedServers(NamedTuple):
@@ -120,6 +129,28 @@ def later_noted(storage: Mapping[StorageId, Told], version: int) -> str:
         "If servers run, look again once they can be reached; else it was put back to an older state: restore its "
         f"latest one, or move it away and make its values again ({RECOVER})"
     )
+
+
+def not_asked(
+    servers: Mapping[ServerId, Told], storage: Mapping[StorageId, Told], expected: ExpectedServers
+) -> PolonaiseError | None:
+    """Return why nobody was asked whether the coordinator is believed, although a node is there; else None.
+
+    Such as for this process's certificate: then nothing is known, where silence would be taken for consent. Nodes that
+    are stopped are not there, and keep nobody from changing anything. One server that answers is enough, or one
+    storage node while no server is there: servers know more.
+    """
+    groups = (
+        {f"server {expected.said(server)}": told for server, told in sorted(servers.items())},
+        {f"storage node {name}": told for name, told in sorted(storage.items())},
+    )
+    for group in groups:
+        if any(isinstance(told, dict) for told in group.values()):
+            return None
+        for name, told in group.items():
+            if isinstance(told, SHUT_OUT):
+                return type(told)(f"{name}: {told.text}")
+    return None
 
 
 async def outdated_at(coordinator: Coordinator, partitions: Iterable[PartitionId], timeout_s: float) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import PartitionValue
 from polonaise.errors import (
+    CertificateRefused,
     PolonaiseError,
     ProtocolError,
     WrongClusterKey,
@@ -29,7 +30,7 @@ Told: TypeAlias = dict[str, Any] | PolonaiseError
 """A node's health document, or the error for which it could not be had."""
 
 _AS: Final = {ROLE_SERVER: ROLE_CLIENT, ROLE_STORAGE: ROLE_OPERATOR}
-"""The role in which an operator asks a node, by the node's role."""
+"""The role in which an operator asks a node, by the node's role. With TLS either takes a client's certificate."""
 _READS_MAX: Final = 16
 """How many partitions' values are read at the same time."""
 
@@ -83,11 +84,24 @@ async def values_of(
 async def ask_health(host: Host, address: str, role: int, cluster_key: bytes, timeout_s: float) -> Told:
     """Ask the node at this address for its health, within `timeout_s` seconds. `role` is the role that it must have.
 
-    Returns the node's health document, or the error for which it could not be had.
+    With a server's certificate it is asked as servers ask each other. Returns the node's health document, or the error
+    for which it could not be had.
     """
     began_s = host.clock.monotonic_s()
+    told = await _ask_as(_AS[role], host, address, role, cluster_key, timeout_s)
+    if not isinstance(told, CertificateRefused):
+        return told
+    # `storage clean` and `cluster recover` have a server's certificate, by which nobody is let in as a client.
+    left_s = max(0.0, timeout_s - (host.clock.monotonic_s() - began_s))
+    answer = await _ask_as(ROLE_SERVER, host, address, role, cluster_key, left_s)
+    return answer if isinstance(answer, dict) else told
+
+
+async def _ask_as(own: int, host: Host, address: str, role: int, cluster_key: bytes, timeout_s: float) -> Told:
+    """Ask as `ask_health` does, in the role `own`."""
+    began_s = host.clock.monotonic_s()
     try:
-        async with connected(host, address, role, _AS[role], cluster_key, timeout_s) as connection:
+        async with connected(host, address, role, own, cluster_key, timeout_s) as connection:
             left_s = max(0.0, timeout_s - (host.clock.monotonic_s() - began_s))
             return await health_on(connection, left_s)
     except PolonaiseError as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Final
 
-from polonaise.admin.askedservers import ask_servers, disbelief, later_noted, outdated_at
+from polonaise.admin.askedservers import ask_servers, disbelief, later_noted, not_asked, outdated_at
 from polonaise.admin.asking import Told, ask_health, not_named, stores_in, trouble_in
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import (
@@ -305,6 +305,8 @@ class ClusterStatus:
     """The seconds that it took to ask the coordinator and all nodes."""
     coordinator_disbelief: str = ""
     """Why nodes don't believe what the coordinator holds, such as an older state than theirs; empty if they do."""
+    not_asked: PolonaiseError | None = None
+    """Why no node could be asked whether it believes that, although one is there; None if one could, or none is."""
 
     @property
     def wellness(self) -> Wellness:
@@ -446,8 +448,9 @@ class ClusterObserver:
             # Of those that are ready their owners believe it; others may have none that could tell.
             unproved = [each.partition for each in partitions if each.condition is None or not each.condition.ready]
             doubt = await outdated_at(self._coordinator, unproved, min(self._timeout_s, _MARKS_S))
+        stored = dict(zip(description.nodes, storage, strict=True))
         if not doubt and last.version is not None and not any(isinstance(each, dict) for each in servers):
-            doubt = later_noted(dict(zip(description.nodes, storage, strict=True)), last.version)
+            doubt = later_noted(stored, last.version)
         owned = Counter(owner.server for owner in last.owners.values())
         copies, stores = _copies_in(description, last.owners, answers), stores_in(answers.values())
         return ClusterStatus(
@@ -483,6 +486,7 @@ class ClusterObserver:
             ensemble,
             self._host.clock.monotonic_s() - began_s,
             doubt,
+            not_asked(answers, stored, last.expected),
         )
 
     async def partition_value(self, partition: PartitionId) -> PartitionValue:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from polonaise.admin.askedservers import outdated_in, some
+from polonaise.admin.askedservers import SHUT_OUT, outdated_in, some
 from polonaise.admin.asking import ask_health, connected, values_in
 from polonaise.checksum import crc32
 from polonaise.coordination import Coordinator
@@ -29,7 +29,6 @@ from polonaise.coordination.values import ClusterDescription, ExpectedServers
 from polonaise.errors import (
     AlreadyInitialized,
     BadOption,
-    CertificateRefused,
     CoordinatorDamaged,
     CoordinatorLost,
     CoordinatorOutdated,
@@ -206,8 +205,8 @@ async def _running(
     for (address, server), each in zip(last.items(), told, strict=True):
         if isinstance(each, dict):
             running[int(each["server"])] = address
-        elif isinstance(each, CertificateRefused):
-            # With TLS this command has a server's certificate, and servers take clients: one that says so is running.
+        elif isinstance(each, SHUT_OUT):
+            # One that says so is running. An earlier version lets nobody in with the certificate of this command.
             running[server] = address
     return running
 

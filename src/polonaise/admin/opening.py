@@ -29,7 +29,8 @@ async def opened_coordinator(address: str, role: str = CLIENT) -> AsyncGenerator
     """Open the coordinator with this address and a host to reach it and nodes by; close both at the end.
 
     With TLS, this process's certificate has to be for `role`. A change of its values raises `CoordinatorOutdated`, with
-    nothing changed, while nodes of the cluster don't believe what it holds.
+    nothing changed, while nodes of the cluster don't believe what it holds; and why they could not be asked, such as
+    `CertificateRefused`, if they are there.
 
     Raises `BadOption` for an invalid address, `ExtraMissing` if its library is missing, and `CertificateUnusable`.
     """
@@ -78,6 +79,7 @@ class _Belief:
     async def check(self) -> None:
         """Raise `CoordinatorOutdated` if a node does not believe the coordinator, or why the coordinator is not read.
 
+        Or why nodes that are there could not be asked: their silence would be taken for consent.
         A caller whose time is over while nodes are asked asks again, and finds the same answers under way.
         """
         now_s = self._host.clock.monotonic_s()
@@ -97,6 +99,11 @@ class _Belief:
             raise CoordinatorOutdated(
                 f"{self._coordinator}: {status.coordinator_disbelief}. The change that was asked for was not made: it "
                 "would be lost with this state"
+            )
+        if status.not_asked is not None:
+            raise type(status.not_asked)(
+                f"{self._coordinator}: nobody could be asked whether it holds the latest state: "
+                f"{status.not_asked.text}. The change that was asked for was not made"
             )
         self._asked_s = self._host.clock.monotonic_s()
 

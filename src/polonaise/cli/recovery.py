@@ -64,6 +64,12 @@ def cluster_backup(
         older = marked_outdated(noted.partitions) or status.coordinator_disbelief
         if not force:
             check_replaces_no_later(path, noted)
+            if not older and status.not_asked is not None:
+                raise type(status.not_asked)(
+                    f"{opened}: nobody could be asked whether it holds the latest state: {status.not_asked.text}. "
+                    "Nothing was written: keep your earlier backups. To have these values all the same, name another "
+                    "file, with --force"
+                )
             if older:
                 raise CoordinatorOutdated(
                     f"{opened}: {older}. Nothing was written: keep your earlier backups. To have these values all "

@@ -19,6 +19,7 @@ from polonaise.errors import (
     CoordinatorNewer,
     NotOwner,
     PolonaiseError,
+    ProtocolError,
     UnknownPartition,
     WrongClusterKey,
     fresh,
@@ -580,17 +581,17 @@ class Server:
     # ------------------------------------------------------------------ connections
 
     def _accept(self) -> Connection:
-        """Make the connection for a client that has just connected."""
+        """Make the connection for a client that has just connected, or for whoever asks for health as a server."""
         return Connection(
             self._host,
             hello=hello(ROLE_SERVER, f"server {self.id}", cluster_key=self._description.key, node=self.id),
-            peer_roles=(ROLE_CLIENT,),
+            peer_roles=(ROLE_CLIENT, ROLE_SERVER),
             on_message=self._on_message,
             on_closed=self._on_closed,
             on_greeted=self._on_greeted,
             settings=self._settings.link,
             accepted=True,
-            tells_strangers=(ROLE_CLIENT,),
+            tells_strangers=(ROLE_CLIENT, ROLE_SERVER),
             budget=self._budget,
         )
 
@@ -621,6 +622,10 @@ class Server:
 
         Raises the error with which the message is refused.
         """
+        # An operator with a server's certificate, such as that of `storage clean`; a client's is needed for all else.
+        if connection.peer_role == ROLE_SERVER and not isinstance(message, Health):
+            name = type(message).__name__
+            raise ProtocolError(f"whoever is no client may ask a server for its health only, and sent {name}")
         stranger = connection.peer is not None and connection.peer.cluster_key == ANY_CLUSTER
         asked = self._cluster.answering(message, stranger=stranger)
         if asked is not None:
