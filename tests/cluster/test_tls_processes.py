@@ -28,7 +28,7 @@ from rigs.cluster import running
 from rigs.health import until_engaged
 from rigs.programs import run_polonaise
 from rigs.tls import Authority, replace
-from rigs.waiting import block_until, wait_until
+from rigs.waiting import block_until, nothing_happens_for, wait_until
 
 pytestmark = pytest.mark.slow
 QUICK_S = 8.0
@@ -125,7 +125,7 @@ def test_a_recovery_notices_servers_that_run_by_the_certificate_that_it_needs(
         with contextlib.closing(RealHost(tls=TlsIdentity(files, SERVER))) as host:
             expected = ExpectedServers({"a": ExpectedServer(7, address)})
             running = await coordinatorbackup._running(host, expected, key, 5.0)
-            await asyncio.sleep(ENDING_S)
+            await nothing_happens_for(ENDING_S)
             return running
 
     assert [*asyncio.run(look(cluster.server.address, ours.node("recovers"))).values()] == [cluster.server.address]
@@ -155,7 +155,7 @@ async def test_a_servers_certificate_asks_all_nodes_for_their_health_and_servers
         async with connected(host, cluster.server.address, ROLE_SERVER, ROLE_SERVER, key, 5.0) as connection:
             with pytest.raises(PolonaiseError, match="may ask a server for its health only, and sent GetUniqueId"):
                 await connection.request(GetUniqueId(), deadline_s=5.0)
-        await asyncio.sleep(ENDING_S)
+        await nothing_happens_for(ENDING_S)
 
 
 def test_storage_clean_finds_with_the_certificate_of_a_node_that_the_coordinator_is_of_an_older_state(
@@ -189,7 +189,7 @@ def noted_by(address: str, key: bytes, client: TlsFiles) -> int:
     async def ask() -> int:
         with contextlib.closing(RealHost(tls=TlsIdentity(client))) as host:
             told = await ask_health(host, address, ROLE_STORAGE, key, 5.0)
-            await asyncio.sleep(ENDING_S)
+            await nothing_happens_for(ENDING_S)
             return int(told["noted"] or -1) if isinstance(told, dict) else -1
 
     return asyncio.run(ask())
