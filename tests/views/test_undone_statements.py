@@ -6,18 +6,21 @@ others would be all that is ever done, and what a view holds would hang on who h
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from sqlalchemy import Connection, inspect, select, text
+from sqlalchemy.exc import OperationalError
 
 from polonaise.player.protocol.entries import RoutedEntry
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.terms import Transaction
-from polonaise.views.databaseerrors import database_errors
+from polonaise.views.databaseerrors import Trouble, database_errors, trouble_in
 from polonaise.views.writerconnection import WriterConnection
 from rigs.bankview import Bank, accounts, check_fold, journal, open_accounts, schema, transactions
 from rigs.databases import MariaDB, engine_at
@@ -126,10 +129,12 @@ class CatchingBank(Bank):
                 raise ValueError("the balance is not what it should be") from None
 
 
-async def applied_over_a_lock(url: str, how: str = "a view", **said: Any) -> CatchingBank:
+async def applied_over_a_lock(
+    url: str, how: str = "a view", kind: type[CatchingBank] = CatchingBank, **said: Any
+) -> CatchingBank:
     """Apply two transactions, the first of which waits for a lock in vain."""
     open_accounts(url)
-    view = CatchingBank(url)
+    view = kind(url)
     for name, value in said.items():
         setattr(view, name, value)
     with contextlib.ExitStack() as held:
@@ -239,6 +244,129 @@ async def test_planted_where_only_sqlalchemy_tells_of_errors_the_statement_is_ne
         check_fold(server_url, {0: 2})
 
 
+def in_a_savepoint(db: Connection) -> None:
+    with db.begin_nested():
+        pass
+
+
+def from_the_server(db: Connection) -> None:
+    db.execute(select(accounts), execution_options={"stream_results": True})
+
+
+def past_sqlalchemy(db: Connection, send: Callable[[Any, str], None] = executed) -> None:
+    with contextlib.closing(db.connection.cursor()) as cursor:
+        send(cursor, "UPDATE accounts SET balance = balance WHERE account = 1")
+
+
+FURTHER: dict[str, Callable[[Connection], Any]] = {
+    "a statement": lambda db: db.execute(select(accounts)),
+    "a savepoint": in_a_savepoint,
+    "a cursor of the server's": from_the_server,
+    "a statement past SQLAlchemy": past_sqlalchemy,
+}
+"""What `apply` may send after it has caught an error."""
+
+
+class StubbornBank(CatchingBank):
+    """A bank whose `apply` catches what it is told, sends something again and again, and catches that, too."""
+
+    further: Callable[[Connection], Any]
+
+    def __init__(self, *args: Any, **said: Any) -> None:
+        super().__init__(*args, **said)
+        self.told: list[Exception] = []
+        self.begun: list[int] = []
+
+    def apply(self, tx: Transaction, db: Connection) -> None:
+        self.begun.append(tx.id)
+        before = self.caught
+        super().apply(tx, db)
+        for _ in range(3 * (self.caught - before)):
+            try:
+                self.further(db)
+            except database_errors() as error:
+                self.told.append(error)
+
+    def check(self, kind: Trouble) -> None:
+        assert [trouble_in(each) for each in self.told] == 3 * [kind]
+        assert len({id(each) for each in self.told}) == 1, "it is the database's own, and was sent nothing"
+        assert self.begun == [0, 0, 1], "what follows in the run is not begun before it is tried again"
+
+
+@pytest.mark.parametrize("further", FURTHER)
+@pytest.mark.parametrize("around", CATCHES)
+@pytest.mark.parametrize("how", READS)
+async def test_after_a_lock_timeout_that_apply_caught_no_statement_is_sent(
+    server_url: str, how: str, around: str, further: str
+) -> None:
+    """Locks that the run holds are in the way of others until it is rolled back, and so are those of others in its."""
+    said = {"around": CATCHES[around], "further": FURTHER[further]}
+    view = await applied_over_a_lock(server_url, how, StubbornBank, **said)
+    assert isinstance(view, StubbornBank)
+    view.check(Trouble.PASSING)
+    check_fold(server_url, {0: 2})
+
+
+@pytest.mark.parametrize("send", [streamed, copied])
+async def test_after_an_error_that_apply_caught_nothing_is_streamed_or_copied(
+    postgresql_url: str, send: Callable[[Any, str], None]
+) -> None:
+    said = {"around": CATCHES["around begin_nested"], "further": lambda db: past_sqlalchemy(db, send)}
+    view = await applied_over_a_lock(postgresql_url, "a view", StubbornBank, **said)
+    assert isinstance(view, StubbornBank)
+    view.check(Trouble.PASSING)
+
+
+async def test_planted_where_a_caught_error_is_raised_at_the_end_alone_the_run_goes_on(
+    server_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WriterConnection, "check_undone", lambda *_: None)
+    said = {"around": CATCHES["around begin_nested"], "further": FURTHER["a statement"]}
+    view = await applied_over_a_lock(server_url, "a view", StubbornBank, **said)
+    assert isinstance(view, StubbornBank)
+    with pytest.raises(AssertionError):
+        view.check(Trouble.PASSING)
+
+
+class CrossingBank(Bank):
+    """A bank that begins with a deadlock of its two partitions, and catches what the database says of each change."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.told: list[Exception] = []
+        self._met = threading.Barrier(2)
+        self._crossed: set[int] = set()
+
+    def apply(self, tx: Transaction, db: Connection) -> None:
+        for account in (tx.partition, 1 - tx.partition):
+            try:
+                with db.begin_nested():
+                    mine = accounts.c.account == account
+                    db.execute(accounts.update().where(mine).values(balance=accounts.c.balance + 1))
+            except OperationalError as error:
+                self.told.append(error)
+            if tx.partition not in self._crossed:
+                self._crossed.add(tx.partition)
+                self._met.wait(60)
+
+
+async def test_partitions_whose_deadlock_is_caught_do_not_run_into_each_other_again(server_url: str) -> None:
+    open_accounts(server_url, partitions=2)
+    view = CrossingBank(server_url)
+    try:
+        for partition in (0, 1):
+            await view.high_water_mark(partition)
+        runs = [transactions(30, partition=partition) for partition in (0, 1)]
+        assert await asyncio.gather(*map(view.apply_run, runs)) == [29, 29]
+    finally:
+        await view.close()
+    assert [trouble_in(each) for each in view.told[:1]] == [Trouble.PASSING]
+    assert len({id(each) for each in view.told}) < 5, "each deadlock takes as long as the database waits for it"
+    with engine_at(server_url) as engine, engine.connect() as db:
+        balances = dict(map(tuple, db.execute(select(accounts.c.account, accounts.c.balance))))
+    assert (balances[0], balances[1]) == (60, 60)
+
+
 SLOW = {
     "sqlite": "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 1000000) SELECT count(*) FROM n",
     "postgresql": "SELECT pg_sleep(5)",
@@ -285,6 +413,26 @@ async def test_a_statement_that_took_too_long_is_done_in_the_end(url: str, aroun
     check_fold(url, {0: 2})
 
 
+async def test_after_a_statement_that_took_too_long_no_other_is_sent(url: str) -> None:
+    open_accounts(url)
+    view = StubbornBank(url)
+
+    def meets(db: Connection, change: Callable[[], None]) -> None:
+        if not view.caught:
+            takes_too_long(db)
+        change()
+
+    view.meets, view.around, view.further = meets, CATCHES["around begin_nested"], FURTHER["a statement"]
+    try:
+        mark = -1
+        while mark < 1:
+            mark = await view.apply_run(transactions(2)[mark + 1 :])
+    finally:
+        await view.close()
+    view.check(Trouble.DRIVEN)
+    check_fold(url, {0: 2})
+
+
 @pytest.mark.parametrize("around", ["around begin_nested", "around a savepoint by hand"])
 async def test_a_constraint_s_error_that_apply_caught_around_a_savepoint_is_its_own_business(
     url: str, around: str
@@ -317,8 +465,10 @@ async def test_a_lock_timeout_that_a_target_caught_is_tried_again(server_url: st
 
     class Deposits(SqlDeliveryTarget):
         metadata = schema
+        begun: ClassVar[list[int]] = []
 
         def apply_entry(self, partition: int, entry: RoutedEntry, db: Connection) -> None:
+            self.begun.append(entry.id)
             mine = accounts.c.account == 0
             deposit = accounts.update().where(mine).values(balance=accounts.c.balance + 1)
             try:
@@ -336,5 +486,6 @@ async def test_a_lock_timeout_that_a_target_caught_is_tried_again(server_url: st
         held.close()
         await target.close()
     assert (applied.last, applied.refusal) == (1, "")
+    assert Deposits.begun == [0, 0, 1], "after the error no other entry is begun before all is tried again"
     with engine_at(server_url) as engine, engine.connect() as db:
         assert db.execute(select(accounts.c.balance).where(accounts.c.account == 0)).scalar_one() == 2

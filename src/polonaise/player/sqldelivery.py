@@ -28,7 +28,7 @@ from polonaise.views.lostmarks import check_kept, check_rows_kept, held_in
 from polonaise.views.marks import Marks, row_lost
 from polonaise.views.portions import Portion
 from polonaise.views.worker import Worker, end_all
-from polonaise.views.writerconnection import WriterConnection
+from polonaise.views.writerconnection import WriterConnection, check_undone
 
 _log = logging.getLogger("polonaise.player")
 
@@ -131,6 +131,7 @@ class SqlDeliveryTarget:
         entries come again one by one.
         """
         for entry in entries:
+            check_undone(db)
             self.apply_entry(partition, entry, db)
 
     # ------------------------------------------------------------------ what a stream calls

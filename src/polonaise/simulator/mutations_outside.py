@@ -363,6 +363,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "is_stale = connection is not None and not connection.usable",
         "P13: a run that drives the database away is repeated whole, again and again, and nobody is told why",
     ),
+    "caught-deadlock-raised-at-the-end-alone": Mutation(
+        "polonaise.views.writerconnection",
+        "        if self._undone is not None and not (self._ours",
+        "        if False and not (self._ours",
+        "P11: a run that caught a deadlock goes on to its end, and its partition deadlocks with others all the while",
+    ),
     "driver-s-own-errors-passed-on": Mutation(
         "polonaise.views.databaseerrors",
         "    return (SQLAlchemyError, sqlite3.Error, *_driver_errors())\n",

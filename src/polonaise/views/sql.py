@@ -29,7 +29,7 @@ from polonaise.views.oncetable import OnceKept
 from polonaise.views.portions import Portion
 from polonaise.views.reached import Reached
 from polonaise.views.worker import Worker, end_all
-from polonaise.views.writerconnection import WriterConnection
+from polonaise.views.writerconnection import WriterConnection, check_undone
 
 T = TypeVar("T")
 
@@ -146,6 +146,7 @@ class SqlView:
         one by one.
         """
         for tx in transactions:
+            check_undone(db)
             self.apply(tx, db)
 
     def failed(self, partition: PartitionId, id: TransactionId, error: Exception) -> Awaitable[None] | None:

@@ -48,6 +48,8 @@ _ENDS_MARIADB: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 """Statements that end a transaction in MariaDB: those that change tables, users or the server commit it unasked."""
+_LEAVES: Final = re.compile(_COMMENTS_MARIADB + r"(?:ROLLBACK|RELEASE)\b", re.IGNORECASE | re.DOTALL)
+"""Statements with which a savepoint ends, in each database."""
 
 _MAY_NOT_END: Final = (
     "`apply` may not end its SQL transaction, which is committed together with the high-water mark: "
@@ -83,7 +85,8 @@ class WriterConnection:
         self._undone: Exception | None = None
         """The error of this transaction with which others, or the database itself, have kept a statement from its work.
 
-        Within `begin_nested()`, too: another time, or in another database, that work would be done.
+        Within `begin_nested()`, too: another time, or in another database, that work would be done. Each further
+        statement raises it, until the transaction is rolled back and tried again: others wait for its locks.
         """
         self._ended_by: Exception | None = None
         """The error with which SQLite has rolled this transaction back."""
@@ -99,9 +102,10 @@ class WriterConnection:
             # statements that roll back on their own (INSERT OR ROLLBACK, a trigger's RAISE): what came after one would
             # be committed without the mark.
             self._sqlite.set_authorizer(self._authorize)
-            event.listen(db, "before_cursor_execute", self._check_open)
         else:
             self._watch(driver)
+        # For statements of cursors that are not watched as well, such as those that the server keeps.
+        event.listen(db, "before_cursor_execute", self._check_open)
 
     @property
     def usable(self) -> bool:
@@ -251,10 +255,25 @@ class WriterConnection:
             self._meddled = True
             raise BadOption(_MAY_NOT_END)
 
-    def _check_open(self, *_: object) -> None:
-        """Raise `BadOption` before a statement on SQLite if the transaction has ended."""
+    def _check_open(self, _: Connection, __: object, statement: str, *___: object) -> None:
+        """Raise before a statement of SQLAlchemy's if the transaction can't be committed: `BadOption` if it has ended.
+
+        Whether it has is known of SQLite alone.
+        """
         if not self._ours:
-            self._check_still_open()
+            if self._sqlite is not None:
+                self._check_still_open()
+            self.check_undone(statement)
+
+    def check_undone(self, statement: object = "", cursor: object = None) -> None:
+        """Raise the noted error that keeps the transaction from being committed, before this statement of `apply`'s.
+
+        `apply` has caught it. Going on would keep locks that others wait for, and run into others again and again. The
+        end of a savepoint passes: the code that caught the error may be on its way out of it.
+        """
+        if self._undone is not None and not (self._ours or _LEAVES.match(_text(statement, cursor))):
+            # Without the places where it was raised before: `apply` may catch it for each of many statements.
+            raise self._undone.with_traceback(None)
 
     def _check_still_open(self) -> None:
         """Raise if the transaction has ended, as far as is known without asking: `BadOption` if `apply` ended it.
@@ -293,6 +312,7 @@ class WriterConnection:
             # Meddled with, the transaction is lost already: SQLAlchemy rolls it back while it closes the connection.
             if not (self._ours or self._meddled) and refused(*args):
                 raise BadOption(why)
+            self.check_undone(*args[:1])
             with self._noting():
                 return method(*args, **kwargs)
 
@@ -325,18 +345,21 @@ class WriterConnection:
                 with writer._noting():
                     return super().executemany(query, *args, **kwargs)
 
-            def stream(self, *args: Any, **kwargs: Any) -> Any:
+            def stream(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+                self._check(query)
                 with writer._noting():
-                    yield from super().stream(*args, **kwargs)
+                    yield from super().stream(query, *args, **kwargs)
 
             @contextlib.contextmanager
-            def copy(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-                with writer._noting(), super().copy(*args, **kwargs) as copy:
+            def copy(self, statement: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+                self._check(statement)
+                with writer._noting(), super().copy(statement, *args, **kwargs) as copy:
                     yield copy
 
             def _check(self, query: Any) -> None:
-                if not (writer._ours or writer._meddled) and _ends_on_postgresql(query, self):
+                if not (writer._ours or writer._meddled) and _ENDS.match(_text(query, self)):
                     raise BadOption(_MAY_NOT_END)
+                writer.check_undone(query, self)
 
         return RefusingCursor
 
@@ -372,15 +395,21 @@ def _note(context: ExceptionContext) -> None:
         writer.note(context.sqlalchemy_exception)
 
 
+def check_undone(db: Connection) -> None:
+    """Raise the error that keeps the transaction of this connection from being committed, if `apply` has caught one."""
+    writer = db.get_execution_options().get(_WRITER)
+    if writer is not None:
+        writer.check_undone()
+
+
 def _ends_on_mariadb(statement: str | bytes, *_: object) -> bool:
-    text = statement if isinstance(statement, str) else bytes(statement[:1000]).decode(errors="replace")
-    return _ENDS_MARIADB.match(text) is not None
+    return _ENDS_MARIADB.match(_text(statement if isinstance(statement, str) else statement[:1000])) is not None
 
 
-def _ends_on_postgresql(query: Any, cursor: Any) -> bool:
-    text = query.as_string(cursor) if hasattr(query, "as_string") else query
-    text = text if isinstance(text, str) else bytes(text).decode(errors="replace")
-    return _ENDS.match(text) is not None
+def _text(statement: Any, cursor: object = None) -> str:
+    """Return a statement as text; `cursor` is the one it is sent with, where psycopg may compose it."""
+    text = statement.as_string(cursor) if hasattr(statement, "as_string") else statement
+    return text if isinstance(text, str) else bytes(text).decode(errors="replace")
 
 
 def begin_sqlite(db: Connection, how: str) -> None:
