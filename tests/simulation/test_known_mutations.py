@@ -672,8 +672,7 @@ FOUND_BY_TESTS = {
         "::test_whatever_a_look_at_the_view_raises_is_its_trouble_and_not_the_clients_end[raised0]"
     ),
     "caught-deadlock-raised-at-the-end-alone": (
-        "tests/views/test_undone_statements.py"
-        "::test_after_a_statement_that_took_too_long_no_other_is_sent[sqlite]"
+        "tests/views/test_undone_statements.py::test_after_a_statement_that_took_too_long_no_other_is_sent[sqlite]"
     ),
     "own-read-only-blamed-on-the-database": (
         "tests/views/test_read_only.py"
