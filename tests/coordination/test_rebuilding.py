@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from polonaise.cli.recovery import lack_told
 from polonaise.coordination.coordinator import first_entries
-from polonaise.coordination.rebuilding import BACKUP, NodeAnswer, Noted, Promised, lacking, rebuilt
+from polonaise.coordination.rebuilding import BACKUP, Lack, NodeAnswer, Noted, Promised, lacking, rebuilt
 from polonaise.coordination.values import (
     EXPECTED,
     ClusterDescription,
@@ -116,9 +117,8 @@ def of_a_fork() -> dict[str, NodeAnswer]:
 def test_of_two_descriptions_that_contradict_an_operator_chooses() -> None:
     backup = described(2, t1=(1,))
     why = refused(backup, **of_a_fork())
-    assert "that of the backup, of version 2, has topics t1 (ids 1); " in why
-    assert "that of storage node a, of version 4, has topics t2 (ids 1)" in why
-    assert "--believe backup or --believe a" in why
+    assert "--believe backup: that of the backup, of version 2, has topics t1 (ids 1). Topics" in why
+    assert "--believe a: that of storage node a, of version 4, has topics t2 (ids 1); or --believe backup" in why
     assert "Nothing was changed" in why
     for believed, topics in (("backup", {"t1": (1,)}), ("a", {"t2": (1,)})):
         description, beginning = rebuilt(backup, of_a_fork(), believed=believed)
@@ -218,23 +218,61 @@ def test_a_description_without_a_storage_node_that_has_a_copy_is_refused(backup:
     assert "the description that was told last, that of storage node a, of version 3, can't be right" in why
     assert "storage node d has a copy of partition 0 and is not in it" in why
     assert ("partitions 1, 2 are in use and not in it" in why) == zones
-    assert "no description that was told has them: name the storage nodes that are missing with --storage" in why
-    assert "--believe a" in why
+    assert (
+        "No description that was told has all that: have d answer as well (--storage NAME=HOST:PORT), or give a" in why
+    )
+    assert ("give a backup" if backup is None else "give a later backup") in why
+    assert "--believe a: that of storage node a, of version 3, has " in why
+    assert "--believe backup" not in why, "it is of the same past, and lacks no less"
     assert "Nothing was changed" in why
 
 
 def test_the_description_that_has_what_the_latest_lacks_is_named_and_can_be_chosen() -> None:
     answers, backup = of_an_older_copy(zones=True), Noted(LATEST, 2, 41, {0: MOVED})
-    assert "--believe backup" in refused(backup, **answers)
+    why = refused(backup, **answers)
+    assert "least: --believe backup: that of the backup, of version 2, has topics pay (ids 1, 2); or --believe a" in why
+    assert "No description that was told has all that" not in why
     assert rebuilt(backup, answers, believed=BACKUP)[0] == LATEST
-    assert lacking(rebuilt(backup, answers, believed=BACKUP)[0], backup, answers) == ""
+    assert not lacking(rebuilt(backup, answers, believed=BACKUP)[0], backup, answers)
+
+
+def test_of_descriptions_that_all_lack_something_each_is_named_with_that_and_the_one_that_lacks_least_is_first() -> (
+    None
+):
+    """In the older copy node d was removed and a topic created, which its partition's copies have heard of."""
+    changed = replace(LATEST, storage=ABC, topics={"pay": (1, 2), "other": (3,)})
+    promised = {0: Promised(4, 4), 1: Promised(1, 1), 2: Promised(1, 1), 3: Promised(0, -1)}
+    values = {0: MOVED, 1: value(1), 2: value(1)}
+    answers = {name: NodeAnswer(KEY, Noted(changed, 5, 41, values), promised) for name in ABC}
+    backup = Noted(LATEST, 4, 41, values)
+    chosen = (
+        "has topics pay (ids 1, 2), and lacks something (partition 3 is in use and not in it); or --believe a: that of "
+        "storage node a, of version 5, has topics other (ids 3), pay (ids 1, 2), and lacks something (storage node d "
+        "has a copy of partition 0 and is not in it). Nothing was changed"
+    )
+    why = refused(backup, **answers)
+    assert f"least: --believe backup: that of the backup, of version 4, {chosen}" in why
+    assert "have d answer as well (--storage NAME=HOST:PORT), or give a later backup. See which" in why
+    answers["d"] = NodeAnswer(KEY, Noted(LATEST, 4, 41, values), {0: Promised(4, 4)})
+    why = refused(backup, **answers)
+    assert f"least: --believe d: that of storage node d and of the backup, of version 4, {chosen}" in why
+    assert "No description that was told has all that: give a later backup. See which" in why, "d was asked"
+    assert rebuilt(backup, answers, believed=BACKUP)[0] == LATEST
+
+
+def test_what_is_advised_after_a_choice_fits_what_is_missing() -> None:
+    partition, node = lack_told(Lack(partitions=[6])), lack_told(Lack({"d": 0}))
+    assert "partition 6 is in use and not in it. Nobody serves partition 6 any more" in partition
+    assert "storage add" not in partition
+    assert "storage node d has a copy of partition 0 and is not in it. Add d (polonaise storage add NAME HOST" in node
+    assert "serves" not in node
 
 
 def test_who_chooses_a_description_that_lacks_something_is_told_what() -> None:
     answers = of_an_older_copy(zones=True)
     description, beginning = rebuilt(None, answers, believed="a")
     assert beginning.partitions[0].members == ("b", "c", "d")
-    assert lacking(description, None, answers) == (
+    assert str(lacking(description, None, answers)) == (
         "storage node d has a copy of partition 0 and is not in it; partitions 1, 2 are in use and not in it"
     )
 
@@ -249,8 +287,8 @@ def test_a_description_that_a_node_kept_beside_its_latest_one_can_be_chosen() ->
     both = replace(one, noted=replace(one.noted, contradicting=((2, LATEST),)))
     assert Noted.of(both.noted.document()) == both.noted
     why = refused(None, a=both)
-    assert "that of storage node a@2, of version 2, has topics pay (ids 1, 2); that of storage node a, of " in why
-    assert "topics other (ids 1, 2), and can't be right (storage node d has a copy of partition 0" in why
+    assert "least: --believe a@2: that of storage node a@2, of version 2, has topics pay (ids 1, 2); or" in why
+    assert "topics other (ids 1, 2), and lacks something (storage node d has a copy of partition 0" in why
     answers = {**of_an_older_copy(zones=False), "a": both}
     assert rebuilt(None, answers, believed="a@2")[0] == LATEST
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +15,7 @@ from polonaise.checksum import crc32
 from polonaise.coordination import Coordinator
 from polonaise.coordination.backend import PUT_BACK
 from polonaise.coordination.rebuilding import (
+    Lack,
     NodeAnswer,
     Noted,
     Promised,
@@ -58,9 +59,8 @@ class RecoveredCluster:
     description: ClusterDescription
     silent: Mapping[StorageId, str]
     """The storage nodes that did not answer, with the reason: they were not needed."""
-    lacking: str = ""
-    """What the description lacks that was to be believed although values and promises tell of more; empty if nothing.
-    """
+    lacking: Lack = field(default_factory=Lack)
+    """What the description lacks that was to be believed although values and promises tell of more."""
 
 
 async def backup(coordinator: Coordinator) -> Noted:

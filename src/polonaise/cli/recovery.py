@@ -16,11 +16,12 @@ from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.output import say, say_json, tidy
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.errors import BadOption, CoordinatorOutdated
-from polonaise.terms import counted
+from polonaise.terms import counted, partition_words
 
 if TYPE_CHECKING:
     from polonaise.admin.coordinatorbackup import RecoveredCluster
     from polonaise.coordination import Coordinator
+    from polonaise.coordination.rebuilding import Lack
     from polonaise.host import Host
 
 _STREAM: Final = Path("-")
@@ -95,6 +96,20 @@ def cluster_backup(
     looking.with_coordinator(address, do)
 
 
+def lack_told(lack: Lack) -> str:
+    """Return what to do about what the description lacks by which a cluster was made again."""
+    remedies = []
+    if lack.nodes:
+        remedies.append(f"Add {', '.join(lack.nodes)} (polonaise storage add NAME HOST:PORT). ")
+    if lack.partitions:
+        words = partition_words(lack.partitions, 5)
+        remedies.append(f"Nobody serves {words} any more, and what was appended there stays on the storage nodes. ")
+    return (
+        f"the description that was to be believed lacks something: {lack}. {''.join(remedies)}If applications need "
+        "what is missing, stop and recover again with another description"
+    )
+
+
 @cluster.command("recover", epilog=EXIT_STATUS)
 @with_tls
 def cluster_recover(
@@ -147,17 +162,14 @@ def cluster_recover(
     def tell(made: RecoveredCluster) -> None:
         key, total = made.description.key.hex(), made.description.total
         if as_json:
-            say_json({"cluster": key, "partitions": total, "silent": dict(made.silent), "lacking": made.lacking})
+            say_json({"cluster": key, "partitions": total, "silent": dict(made.silent), "lacking": str(made.lacking)})
             return
         then = "open the log" if embedded else "start the servers"
         say(f"cluster {key}: the values of {counted(total, 'partition')} were made again; {then}")
         for name, why in made.silent.items():
             say(f"storage node {name} did not answer, and was not needed: {why}")
         if made.lacking:
-            say(
-                f"WARNING: the description that was to be believed lacks something: {made.lacking}. Add such storage "
-                "nodes (polonaise storage add NAME HOST:PORT), or stop and recover again with another description"
-            )
+            say(f"WARNING: {lack_told(made.lacking)}")
 
     async def do(host: Host, opened: Coordinator) -> None:
         from polonaise.admin.coordinatorbackup import recover

@@ -158,42 +158,115 @@ def believed_description(
         return told[believed][1]
     newest_description(all_noted(backup, answers))  # for what it raises: none, or of two clusters
 
-    def doubt(description: ClusterDescription) -> str:
-        return f", and can't be right ({lack})" if (lack := lacking(description, backup, answers)) else ""
-
     right, (version, newest) = max(told.items(), key=lambda each: each[1][0])
+    older_copy = "An older copy of the coordinator was in its place for a while, and was changed there"
     for name, (before, older) in told.items():
         if not newest.may_be_after(older, before, version):
             raise RecoveryUnsafe(
                 f"two descriptions of the cluster can't both be right: that of {_source(name)}, of version {before}, "
-                f"has {_topics(older)}{doubt(older)}; that of {_source(right)}, of version {version}, has "
-                f"{_topics(newest)}{doubt(newest)}. An "
-                "older copy of the coordinator was in its place for a while, and was changed there: see which one the "
-                f"applications know, and repeat the command with --believe {name} or --believe {right}. Topics that "
-                "are only in the other one are gone then; what was appended under their ids stays in the log of these "
-                "ids. Nothing was changed"
+                f"and that of {_source(right)}, of version {version}. {older_copy}. "
+                f"{_choose(_choices(told, backup, answers))}. Topics that are only in another one are gone then; what "
+                "was appended under their ids stays in the log of these ids. Nothing was changed"
             )
     if lack := lacking(newest, backup, answers):
-        whole = next((name for name, (_, each) in told.items() if not lacking(each, backup, answers)), "")
-        has = f"that of {_source(whole)} has all that" if whole else "no description that was told has them"
+        choices = _choices(told, backup, answers)
+        advice = ""
+        if choices[0].lack:
+            unheard = [name for name in lack.nodes if name not in answers]
+            asked = f"have {', '.join(unheard)} answer as well (--storage NAME=HOST:PORT), or " if unheard else ""
+            advice = f"No description that was told has all that: {asked}give a {'later ' if backup else ''}backup. "
         raise RecoveryUnsafe(
             f"the description that was told last, that of {_source(right)}, of version {version}, can't be right: "
-            f"{lack}. An older copy of the coordinator was in its place for a while, and was changed there; {has}: "
-            + (
-                f"repeat the command with --believe {whole}. Only"
-                if whole
-                else "name the storage nodes that are missing with --storage, or give a later backup. Only"
-            )
-            + f" if it is right all the same, repeat the command with --believe {right}. Nothing was changed"
+            f"{lack}. {older_copy}. {advice}{_choose(choices)}. Nothing was changed"
         )
     return newest
 
 
-def lacking(description: ClusterDescription, backup: Noted | None, answers: Mapping[StorageId, NodeAnswer]) -> str:
-    """Return what values and promises tell of that this description lacks; empty if nothing.
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """What values and promises tell of and a description lacks. It is false if that is nothing."""
 
-    That is storage nodes that have a copy of a partition, and partitions that are in use.
-    """
+    nodes: Mapping[StorageId, PartitionId] = field(default_factory=dict)
+    """The storage nodes that have a copy of a partition and are not in it, each with the first such partition."""
+    partitions: Sequence[PartitionId] = ()
+    """The partitions that are in use and not in it."""
+
+    def __bool__(self) -> bool:
+        """Whether anything is missing."""
+        return bool(self.nodes or self.partitions)
+
+    def __str__(self) -> str:
+        """Return what is missing, in words; an empty text if nothing is."""
+        found = [
+            f"storage node {name} has a copy of partition {each} and is not in it" for name, each in self.nodes.items()
+        ]
+        if beyond := self.partitions:
+            found.append(f"{partition_words(beyond, 5)} {'is' if len(beyond) == 1 else 'are'} in use and not in it")
+        return "; ".join(found)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """How much is missing, to compare: a storage node with a copy weighs more than any number of partitions.
+
+        What is on it was committed; partitions may be in use only since a topic was created in an older copy.
+        """
+        return len(self.nodes), len(self.partitions)
+
+    def within(self, other: Lack) -> bool:
+        """Whether nothing is missing here that is not missing there, too."""
+        return {*self.nodes} <= {*other.nodes} and {*self.partitions} <= {*other.partitions}
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A description that an operator may choose to believe."""
+
+    name: str
+    said: str
+    """Who tells it."""
+    version: int
+    description: ClusterDescription
+    lack: Lack
+
+    def replaces(self, other: _Choice) -> bool:
+        """Whether nobody needs the other one beside this: it may be of this one's past, and lacks at least as much."""
+        return (
+            self.version > other.version
+            and self.description.may_be_after(other.description, other.version, self.version)
+            and self.lack.within(other.lack)
+        )
+
+
+def _choices(
+    told: Mapping[str, tuple[int, ClusterDescription]], backup: Noted | None, answers: Mapping[StorageId, NodeAnswer]
+) -> list[_Choice]:
+    """Return the descriptions that may be believed, each once; the one that lacks least, of these the latest, first."""
+    found: list[_Choice] = []
+    for name, (version, description) in told.items():
+        if any((version, description) == (each.version, each.description) for each in found):
+            continue
+        same = name != BACKUP and told.get(BACKUP) == (version, description)
+        said = f"{_source(name)} and of {_source(BACKUP)}" if same else _source(name)
+        found.append(_Choice(name, said, version, description, lacking(description, backup, answers)))
+    kept = [each for each in found if not any(other.replaces(each) for other in found)]
+    return sorted(kept, key=lambda each: (each.lack.size, -each.version))
+
+
+def _choose(choices: Sequence[_Choice]) -> str:
+    """Return in words that one of these is to be chosen, and what each has and lacks."""
+    each = [
+        f"--believe {choice.name}: that of {choice.said}, of version {choice.version}, has "
+        f"{_topics(choice.description)}" + (f", and lacks something ({choice.lack})" if choice.lack else "")
+        for choice in choices
+    ]
+    return (
+        "See which one the applications know, and repeat the command with one of these, of which the first lacks "
+        f"least: {'; or '.join(each)}"
+    )
+
+
+def lacking(description: ClusterDescription, backup: Noted | None, answers: Mapping[StorageId, NodeAnswer]) -> Lack:
+    """Return what values and promises tell of that this description lacks."""
     sources = all_noted(backup, answers)
     used = {partition for each in sources for partition in each.partitions}
     used |= {partition for each in answers.values() for partition in each.promised}
@@ -203,10 +276,7 @@ def lacking(description: ClusterDescription, backup: Noted | None, answers: Mapp
         for name in () if base is None else (*base.members, *(base.next or ())):
             if name not in description.storage:
                 strange.setdefault(name, partition)
-    found = [f"storage node {name} has a copy of partition {each} and is not in it" for name, each in strange.items()]
-    if beyond := sorted(partition for partition in used if partition >= description.total):
-        found.append(f"{partition_words(beyond, 5)} {'is' if len(beyond) == 1 else 'are'} in use and not in it")
-    return "; ".join(found)
+    return Lack(strange, sorted(partition for partition in used if partition >= description.total))
 
 
 def _latest_value(partition: PartitionId, sources: Sequence[Noted]) -> PartitionValue | None:
