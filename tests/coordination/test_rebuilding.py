@@ -260,6 +260,25 @@ def test_of_descriptions_that_all_lack_something_each_is_named_with_that_and_the
     assert rebuilt(backup, answers, believed=BACKUP)[0] == LATEST
 
 
+def test_a_description_that_an_operator_chose_before_is_shown_as_that() -> None:
+    """A node keeps what was rejected then. It asks again: nobody can tell whether that was seen by who chose."""
+    other = replace(LATEST, topics={"other": (1, 2)})
+    answers = {name: NodeAnswer(KEY, Noted(other, 5, 41), {}) for name in "abcd"}
+    backup = Noted(LATEST, 4, 41)
+    chosen, beginning = rebuilt(backup, answers, believed=BACKUP)
+    assert chosen == LATEST
+    again = replace(answers["a"].noted, description=LATEST, version=beginning.version, contradicting=((5, other),))
+    why = refused(backup, **dict.fromkeys("abcd", NodeAnswer(KEY, again, {})))
+    made = (
+        f"--believe a: that of storage node a, of version {beginning.version}, which an earlier `cluster recover` has"
+    )
+    assert (
+        f"least: {made} made, has topics pay (ids 1, 2); or --believe a@5: that of storage node a@5, of version 5, h"
+        in why
+    )
+    assert "--believe backup" not in why, "it is of the past of what was chosen"
+
+
 def test_what_is_advised_after_a_choice_fits_what_is_missing() -> None:
     partition, node = lack_told(Lack(partitions=[6])), lack_told(Lack({"d": 0}))
     assert "partition 6 is in use and not in it. Nobody serves partition 6 any more" in partition

@@ -30,6 +30,7 @@ from polonaise.coordination.values import (
     ExpectedServers,
     Owner,
     PartitionValue,
+    made_again,
 )
 from polonaise.errors import ClusterInUse, RecoveryUnsafe
 from polonaise.redaction import redacted
@@ -254,11 +255,18 @@ def _choices(
 
 def _choose(choices: Sequence[_Choice]) -> str:
     """Return in words that one of these is to be chosen, and what each has and lacks."""
-    each = [
-        f"--believe {choice.name}: that of {choice.said}, of version {choice.version}, has "
-        f"{_topics(choice.description)}" + (f", and lacks something ({choice.lack})" if choice.lack else "")
-        for choice in choices
-    ]
+
+    def said(choice: _Choice) -> str:
+        # Whoever chose it may have seen the others and rejected them; or not, if the nodes that tell them were silent.
+        # That nobody knows, so it is asked once more.
+        chosen = any(made_again(other.version, choice.version) for other in choices)
+        return (
+            f"--believe {choice.name}: that of {choice.said}, of version {choice.version}"
+            f"{', which an earlier `cluster recover` has made,' if chosen else ','} has {_topics(choice.description)}"
+            f"{f', and lacks something ({choice.lack})' if choice.lack else ''}"
+        )
+
+    each = map(said, choices)
     return (
         "See which one the applications know, and repeat the command with one of these, of which the first lacks "
         f"least: {'; or '.join(each)}"
