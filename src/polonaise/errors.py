@@ -123,6 +123,11 @@ def fresh(error: E) -> E:
     return copied
 
 
+def trace_of(error: BaseException) -> BaseException | None:
+    """Return the error whose traceback is to be logged: None for one of Polonaise's, whose message says what to do."""
+    return None if isinstance(error, PolonaiseError) else error
+
+
 class InvariantViolated(Exception):
     """A mistake of our own code. The node that finds one stops; code that handles faults must not catch it."""
 

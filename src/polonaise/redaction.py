@@ -7,6 +7,7 @@ any text, and where that is not clear, rather more than less.
 from __future__ import annotations
 
 import re
+import string
 import traceback
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -36,6 +37,8 @@ _BEFORE_NEXT: Final = re.compile(r"[^;&'\"{}\n]{1,200}(?=;\s?[A-Za-z][\w \-]{0,4
 """A value of `Password=…;Server=…`, which may have blanks in it: up to the next name. Not in a query."""
 _AFTER: Final = "'\")]},;:."
 """What the text itself may have written behind a value: it is shown if nothing else follows before a blank."""
+_DONE: Final = re.compile(r"\*\*\*(?=['\")\]},;:.]*(?:[&\s]|\Z))")
+"""A value that is hidden already."""
 _CERTAIN_NAMES: Final = "passw(?:or)?d|passphrase|pwd|secret|token|(?:api|access|private)[_-]?key|authorization"
 _SETTING: Final = re.compile(
     rf"(?i)(?<![\w.\-])(?:[\w.\-]{{0,100}}(?:{_CERTAIN_NAMES})(?:['\"]?\s{{0,9}}:|['\"]?\s{{1,9}}=)|"
@@ -47,22 +50,34 @@ Fewer names than in an address: many a word of a message stands before a colon.
 """
 _PRIVATE_KEY: Final = re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----).*?(?=-----END|\Z)", re.DOTALL)
 """A private key as PEM; one without its end has been cut by somebody else."""
-_UP_TO_AT: Final = re.compile(r"(?<!\S)\S*@")
-"""A word up to its last at sign."""
+_UP_TO_AT: Final = re.compile(r"(?<!\S)(?P<up_to>\S*@)(?P<rest>\S*)")
+"""A word with an at sign: up to its last one, and the rest."""
 _PASSWORD: Final = re.compile(
-    r"(?P<scheme>(?<![\w+.\-])[\w+.\-]+:/{1,3}|//)?(?<![^\s:/@'\"])(?P<user>[^\s:/@'\"]*):(?!/)\S+@"
+    r"(?P<scheme>(?<![\w+.\-])[\w+.\-]+:/{1,3}|//)?(?<![^\s:/@'\"])(?P<user>[^\s:/@'\"]*):(?!/|\*\*\*@)(?P<hidden>\S+)@"
 )
 """`user:password@`, up to the last at sign: an unquoted at sign within a password would leave its second half visible.
+
+What is hidden already stays as it is, here and below: a later at sign is none of its password's.
 """
 _ADDRESS: Final = re.compile(
-    r"(?P<scheme>[\w+.\-]+://|\A(?!(?:embedded|file|unix):))(?P<user>[^:/?]*):(?!/).*@", re.DOTALL
+    r"(?P<scheme>[\w+.\-]+://|\A(?!(?:embedded|file|unix):))(?P<user>[^:/?]*):(?!/)(?P<hidden>.*)@", re.DOTALL
 )
 """`user:password@` in a text that is one address, up to its last at sign: the password may have anything in it."""
+_QUERY: Final = re.compile(r"[^?]*\?[^=]*=")
+"""A query within what looks like a password: `HOST:PORT/DATABASE?password=a@b`, where a host's part is the password's.
+"""
+_WORD: Final = re.compile(r"\S*")
 _ESCAPED: Final = re.compile(r"[^\s/?#@&\[\]\\]*")
 """A password that ends where it is meant to."""
-_SPACED: Final = re.compile(r"(?P<scheme>(?<![\w+.\-])[\w+.\-]+://)(?P<user>[^\s:/@'\"]*):(?:[^\n:]|:(?!//)){1,200}@")
+_SPACED: Final = re.compile(
+    r"(?P<scheme>(?<![\w+.\-])[\w+.\-]+://)(?P<user>[^\s:/@'\"]*):(?!\*\*\*@)"
+    r"(?P<hidden>(?:[^\s,;'\"()/?#:@]+://){0,9}(?:[^\n:]|:(?!//)){1,200}(?:(?<!')@|@(?!'))(?:\S*@)?)"
+)
 """`user:password@` with blanks in it, up to the last at sign before another address, only where a scheme shows that an
-address begins: what is told between an address and a later at sign of its line is hidden with the password."""
+address begins: what is told between an address and a later at sign of its line is hidden with the password.
+
+`://` within the password's first word begins no other address. The at sign of MariaDB's `'user'@'host'` ends none.
+"""
 _TOKEN: Final = re.compile(r"(?i)\b(?P<scheme>https?://)[^\s:/@'\"]+@")
 """A user without a password in an http or https address, where the user may be itself the token."""
 _QUOTED: Final = re.compile(r"(?i)(?<![^\s?&=;'\"])[^\s?&=;'\"]*(?:%3a%2f%2f|%40|%3d)[^\s&;'\"]*")
@@ -70,17 +85,44 @@ _QUOTED: Final = re.compile(r"(?i)(?<![^\s?&=;'\"])[^\s?&=;'\"]*(?:%3a%2f%2f|%40
 
 Often only its delimiters are encoded: in `fragments=s3://bucket?aws_secret_access_key%3D…` the equals sign is.
 """
+_MAY_STAY: Final = frozenset(string.punctuation) - {"%"}
 _QUOTED_TIMES_MAX: Final = 8
 """How often an address may be percent-encoded, one within the other; what is so more often is hidden whole."""
+_STAYS_AFTER_MAX: Final = 8
+"""How often a text is redacted at most until it stays as it is."""
+
+_OPTION: Final = re.compile(r"(?P<name>[?&#][\w.\-%]+=)(?P<value>[^&]*)")
+"""An option in a text that is one address: its value goes to the next one, with all blanks."""
+_KINDS: Final = r"(?<![\w+.\-])(?i:sqlite|postgres|postgresql|mariadb|mysql|oracle|mssql|\w+\+\w+)://"
+_DATABASE: Final = re.compile(rf"(?P<before>{_KINDS}[^\s?]*)(?P<query>\?\S*)?")
+"""A database's URL in a text, and its query."""
+_DATABASE_ADDRESS: Final = re.compile(rf"\A(?P<before>{_KINDS}[^?]*)(?P<query>\?.*)?", re.DOTALL)
+_HARMLESS_OPTIONS: Final = frozenset(
+    {
+        *("user", "host", "hostaddr", "port", "dbname", "database", "db", "unix_socket"),
+        *("application_name", "charset", "client_encoding", "use_unicode", "autocommit", "prepare_threshold"),
+        *("connect_timeout", "read_timeout", "write_timeout", "timeout", "tcp_user_timeout"),
+        *("keepalives", "keepalives_count", "keepalives_idle", "keepalives_interval"),
+        *("sslmode", "sslcert", "sslcrl", "sslrootcert", "sslnegotiation", "channel_binding", "gssencmode"),
+        *("ssl", "ssl_ca", "ssl_capath", "ssl_cert", "ssl_disabled", "ssl_check_hostname", "ssl_verify_cert"),
+        *("ssl_verify_identity", "target_session_attrs", "load_balance_hosts"),
+        *("mode", "cache", "uri", "immutable", "check_same_thread"),
+    }
+)
+"""The options of a database's URL whose values are shown. Any other may be a misspelled password, or SQL with one."""
 
 
 def redacted(text: object, characters_max: int | None = None) -> str:
     """Return the text without the secrets of the addresses in it, cut to `characters_max`. Bytes are decoded first.
 
-    A text that is cut ends with `…`, and is never cut before: half a secret is not seen to be one. Takes time in
-    proportion to the text's length.
+    A text that is cut ends with `…`, and is never cut before: half a secret is not seen to be one. What is redacted
+    once stays as it is when it is redacted again. Takes time in proportion to the text's length.
     """
-    shown = _redacted(text.decode(errors="replace") if isinstance(text, bytes) else str(text), 0)
+    before, shown = None, text.decode(errors="replace") if isinstance(text, bytes) else str(text)
+    for _ in range(_STAYS_AFTER_MAX):
+        if before == shown:
+            break
+        before, shown = shown, _redacted(shown, 0)
     return shown if characters_max is None else shortened(shown, characters_max)
 
 
@@ -89,7 +131,13 @@ def redacted_address(address: str, characters_max: int | None = None) -> str:
 
     A password that nobody has escaped has blanks, slashes and at signs in it: within other text it has no end.
     """
-    return redacted(_ADDRESS.sub(_without_password, address, count=1), characters_max)
+    shown = _ADDRESS.search(address)
+    if shown is not None:
+        hidden = _without_password(shown)
+        # Behind the at sign of a query is more of its value.
+        address = address[: shown.start()] + hidden + (address[shown.end() :] if hidden.endswith("@") else "")
+    address = _OPTION.sub(_without_option, address)
+    return redacted(_DATABASE_ADDRESS.sub(_without_unknown, address), characters_max)
 
 
 def has_unescaped_password(address: str) -> bool:
@@ -135,16 +183,61 @@ def redacted_end(text: str, characters_max: int) -> str:
 
 def _redacted(shown: str, depth: int) -> str:
     # Each pattern begins where a word or a run of letters does, so that no letter is looked at from many beginnings.
+    # With blanks first: the first half of a password, hidden on its own, would look like the whole of it. And before
+    # anything is decoded: what is encoded in a password ends it nowhere.
+    shown = _UP_TO_AT.sub(_without_word, _without_spaced(shown))
     shown = _QUOTED.sub(lambda match: _within(match[0], depth), shown)
-    # With blanks first: the first half of a password, hidden on its own, would look like the whole of it.
-    shown = _SPACED.sub(_without_password, shown)
-    shown = _UP_TO_AT.sub(lambda word: _PASSWORD.sub(_without_password, word[0]), shown)
     shown = _TOKEN.sub(lambda match: f"{match['scheme']}{HIDDEN}@", shown)
-    return _PRIVATE_KEY.sub(rf"\1{HIDDEN}", _without_settings(_without_named(shown)))
+    shown = _DATABASE.sub(lambda url: _without_unknown(url, _AFTER), _without_named(shown))
+    return _PRIVATE_KEY.sub(rf"\1{HIDDEN}", _without_settings(shown))
 
 
 def _without_password(match: re.Match[str]) -> str:
-    return f"{match['scheme'] or ''}{match['user']}:{HIDDEN}@"
+    """Return what is shown of `user:password@`: without the at sign, if what follows it is not certainly a host."""
+    end = "" if _QUERY.match(match["hidden"]) else "@"
+    return f"{match['scheme'] or ''}{match['user']}:{HIDDEN}{end}"
+
+
+def _without_spaced(text: str) -> str:
+    parts, at = [], 0
+    while (match := _SPACED.search(text, at)) is not None:
+        parts += [text[at : match.start()], shown := _without_password(match)]
+        at = match.end()
+        if not shown.endswith("@"):
+            rest = _WORD.match(text, at)
+            assert rest is not None  # it may be empty
+            at += len(rest[0].rstrip(_AFTER))
+    return "".join((*parts, text[at:]))
+
+
+def _without_word(word: re.Match[str]) -> str:
+    """Return a word with an at sign without passwords."""
+    shown, rest = _PASSWORD.sub(_without_password, word["up_to"]), word["rest"]
+    return shown + (rest if shown.endswith("@") else rest[len(rest.rstrip(_AFTER)) :])
+
+
+def _without_option(option: re.Match[str]) -> str:
+    return option["name"] + (HIDDEN if _SECRET_NAME.search(option["name"][1:-1]) else option["value"])
+
+
+def _without_unknown(url: re.Match[str], after: str = "") -> str:
+    """Return a database's URL without the values of options that are not known to be harmless.
+
+    `after` has the letters that are the text's own if they end the URL.
+    """
+    if not url["query"]:
+        return url[0]
+    query = url["query"].rstrip(after)
+    shown = "&".join(map(_known, query[1:].split("&")))
+    return f"{url['before']}?{shown}{url['query'][len(query) :]}"
+
+
+def _known(option: str) -> str:
+    """Return an option of a database, or its name alone. Without a name it may be more of the value before it."""
+    name, equals, _ = option.partition("=")
+    if name in _HARMLESS_OPTIONS or not option:
+        return option
+    return f"{name}={HIDDEN}" if equals else HIDDEN
 
 
 def _without_named(text: str) -> str:
@@ -164,7 +257,10 @@ def _without_values(text: str, names: re.Pattern[str], hides: Callable[[re.Match
         at = name.end()
         if hides(name):
             parts.append(HIDDEN)
-            at = _end_of_value(text, at, in_query=name[0][:1] in ("?", "&", "#"))
+            if (done := _DONE.match(text, at)) is not None:
+                at = done.end()
+            else:
+                at = _end_of_value(text, at, in_query=name[0][:1] in ("?", "&", "#"))
     return "".join((*parts, text[at:]))
 
 
@@ -183,7 +279,10 @@ def _within(quoted: str, depth: int) -> str:
         return HIDDEN
     unquoted = unquote(quoted)
     shown = _redacted(unquoted, depth + 1)
-    return quoted if shown == unquoted else quote(shown, safe=HIDDEN + "/:" if "/" in quoted else HIDDEN)
+    if shown == unquoted:
+        return quoted
+    # What is not encoded stays so.
+    return quote(shown, safe=HIDDEN + "".join(set(quoted) & _MAY_STAY), errors="replace")
 
 
 def redacted_text(

@@ -152,6 +152,30 @@ async def test_a_mark_that_a_view_can_not_tell_is_logged_once_for_the_same_cause
     assert [text.split(": ")[-1] for text in logged] == ["ValueError('no idea')", "ValueError('not sure')"]
 
 
+@pytest.mark.parametrize(("error", "is_traced"), [(BadOption("correct the URL"), False), (ValueError("no"), True)])
+async def test_only_what_does_not_say_what_to_do_is_logged_with_its_traceback(
+    world: World, caplog: pytest.LogCaptureFixture, error: Exception, is_traced: bool
+) -> None:
+    class Unready(Memo):
+        asked = 0
+
+        def high_water_mark(self, partition: int) -> int:
+            self.asked += 1
+            if self.asked == 1:
+                raise error from OSError("a driver's own, with many frames")
+            return self.mark
+
+        def close(self) -> None:
+            raise error
+
+    client = await world.client(view=Unready())
+    await (await client.append(b"paid")).applied()
+    await client.close()
+    traced = {record.message.partition(":")[0]: bool(record.exc_info) for record in caplog.records}
+    assert traced["the view did not return its high-water mark of partition 0"] is is_traced
+    assert [is_ for text, is_ in traced.items() if "`close` failed" in text] == [is_traced]
+
+
 async def test_a_view_that_another_process_has_moved_on_is_not_given_it_again(world: World, view: Memo) -> None:
     view.fail_on = {1: 1}
     seen: list[int] = []

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -28,7 +28,7 @@ from polonaise.node.addresses import coordinator_at, storage_nodes_of
 from polonaise.node.embedded import parse_embedded
 from polonaise.pipelines.declarations import load_view
 from polonaise.pipelines.targetaddress import check_target, open_target
-from polonaise.redaction import redacted_address
+from polonaise.redaction import redacted, redacted_address
 from polonaise.spark.options import read_options, write_options
 from polonaise.terms import Transaction
 from polonaise.views.dialects import database_url
@@ -42,6 +42,7 @@ PART = 4
 DATABASE = "postgresql+psycopg://bank:{}@127.0.0.1:1/db"
 STORE = "s3://key:{}@bucket/path"
 SERVERS = "polonaise://bank:{}@127.0.0.1:0"
+QUERY = "postgresql+psycopg://127.0.0.1:1/db?user=bank&password={}"
 ZOOKEEPER = "zookeeper://bank:{}@127.0.0.1/bank/!"
 
 
@@ -89,6 +90,8 @@ def listed(url: str) -> str:
 CALLS: list[tuple[Callable[[str], Any], str]] = [
     (view, DATABASE),
     (view, "mariadb+pymysql://bank:{}@127.0.0.1:1/db"),
+    (view, QUERY),
+    (view, "mariadb+pymysql://[::1]:1/db?user=bank&password={}"),
     (view, "foo://bank:{}@127.0.0.1/db"),
     (view, "sqlite://bank:{}@127.0.0.1/db"),
     (view, "postgresql+psycopg//bank:{}@127.0.0.1/db"),
@@ -117,6 +120,8 @@ CALLS: list[tuple[Callable[[str], Any], str]] = [
     (lambda cluster: write_options({"cluster": cluster}, is_stream=False), SERVERS),
     (lambda cluster: read_options({"cluster": "file:/c", "fragments": cluster, "startingOffsets": "x"}), STORE),
     (redacted_address, DATABASE),
+    (redacted_address, QUERY),
+    (redacted_address, "postgresql+psycopg://127.0.0.1:1/db?user=bank&pasword={}"),
 ]
 
 
@@ -161,6 +166,64 @@ def test_no_part_of_a_password_is_told(call: Callable[[str], Any], form: str, pa
     except Exception as error:  # noqa: BLE001 - of any kind
         told = "\n".join(all_told(error))
     assert not parts_told(password, told)
+
+
+BEHIND_AN_AT_SIGN = [
+    "postgresql+psycopg://127.0.0.1:5432/bank?user=bank&password=abc@{}",
+    "postgresql+psycopg://127.0.0.1:5432/bank?user=bank&password=abc@{}&sslmode=require",
+    "postgresql+psycopg://bank@127.0.0.1:5432/bank?password=abc@{}",
+    "postgresql+psycopg://db:/bank?user=bank&password=abc@{}",
+    "postgresql+psycopg://db?user=bank&password=abc@{}",
+    "postgresql+psycopg://db?user=bank&password=abc:d@{}",
+    "mariadb+pymysql://[::1]:3306/bank?user=bank&password=abc@{}",
+    "mariadb+pymysql://bank@[::1]:3306/bank?password=abc@{}",
+    "mariadb+pymysql://[::1]/bank?user=bank&password=abc@{}",
+]
+"""URLs whose password is an option, and whose rest behind an at sign SQLAlchemy takes for a host."""
+
+
+@pytest.mark.parametrize("form", BEHIND_AN_AT_SIGN)
+def test_a_url_with_a_query_in_front_of_an_at_sign_is_refused_by_what_to_write(form: str) -> None:
+    url = form.format("QXZJK97")
+    for refused_by in (Accounts, lambda given: check_target(given, there=False), database_url):
+        with pytest.raises(BadOption, match="%40") as refused:
+            refused_by(url)
+        assert not parts_told("QXZJK97", "\n".join(all_told(refused.value)))
+    assert not parts_told("QXZJK97", redacted_address(url))
+    assert not parts_told("QXZJK97", redacted(f"can't connect to {url}: no such host"))
+
+
+def test_an_address_alone_tells_no_part_of_an_option_with_blanks() -> None:
+    assert redacted_address("s3://h/db?password=abc SECRET&user=b") == "s3://h/db?password=***&user=b"
+    assert redacted_address("mysql://h/db?init_command=SET PASSWORD='SECRET a'&mode=ro") == (
+        "mysql://h/db?init_command=***&mode=ro"
+    )
+
+
+def test_a_password_with_a_question_mark_is_taken() -> None:
+    assert database_url("postgresql+psycopg://bank:wh?t@127.0.0.1:1/db").password == "wh?t"
+    assert database_url("postgresql+psycopg://bank@h/db?password=a@b").query["password"] == "a@b"
+
+
+@pytest.mark.parametrize("form", [DATABASE, QUERY, STORE, SERVERS, "north=bank:{}@127.0.0.1:0", CALLS[-1][1]])
+@example("JJJZX://XZQZQ XZZQZ|")
+@example("QX***@ZJ K97@XZ")
+@example("%Q@XZ%2FJ%40 K97'@'X")
+@given(passwords())
+def test_what_is_redacted_once_stays_as_it_is(form: str, password: str) -> None:
+    given = form.format(password)
+    for text in (
+        given,
+        quote(given),
+        f"embedded:/log?fragments={quote(given, safe='')}&host=no",
+        f"can't connect to {given}: (1045, \"Access denied for user 'bank'@'localhost' (using password: YES)\")",
+        f"can't connect to {redacted(given)}: (1045, \"Access denied for user 'bank'@'localhost'\")",
+        f'{{"password": "{password}", "url": "{given}"}}, see https://{password}@h:1/x?token={password} or a@b',
+        f"Server=h;Password={password};Uid=u --db-password {password} IDENTIFIED BY '{password}'",
+    ):
+        shown = redacted(text)
+        assert redacted(shown) == shown
+        assert redacted_address(redacted_address(text)) == redacted_address(text)
 
 
 @pytest.mark.parametrize("url", ["bank:p@b:QXZJK97@127.0.0.1/db", "bank:p@b:QXZJK97/db", "bank:QXZJK97/db"])

@@ -65,6 +65,10 @@ DATABASES = [
     "host=127.0.0.1 port=1 user=bank password='a {}'",
     "postgresql+psycopg://bank:p@b:{}@127.0.0.1:1/db",
     "postgresql+psycopg://bank:p@b:{}/db",
+    "postgresql+psycopg://127.0.0.1:1/db?user=bank&password=p@{}",
+    "postgresql+psycopg://127.0.0.1:1/db?user=bank&pasword={}",
+    "mariadb+pymysql://127.0.0.1:1/db?user=bank&nosuch={}",
+    "mariadb+pymysql://127.0.0.1:1/db?user=bank&init_command=SET PASSWORD='{}'",
 ]
 STORES = [
     "s3://key:{}@bucket/path",
@@ -301,7 +305,7 @@ PLACES = {
     "listen": _A_LOG[-1:],
     "store": _A_STORE,
     "fragments": _A_STORE,
-    "table": DATABASES[:1] + DATABASES[7:9] + DATABASES[11:13] + DATABASES[-2:],
+    "table": DATABASES[:1] + DATABASES[7:9] + DATABASES[11:13] + DATABASES[16:18],
     "nodes": _A_LOG[-1:],
     "server": _A_LOG[-1:],
     "master": ["sparc://user:{}@h:1"],
@@ -432,7 +436,7 @@ def test_what_a_job_reports_tells_no_secret(
 @pytest.mark.parametrize(
     ("said", "shown"),
     [
-        ("postgres://bank:s@host:5/db?x=1", f"postgres://bank:{HIDDEN}@host:5/db?x=1"),
+        ("postgres://bank:s@host:5/db?mode=1", f"postgres://bank:{HIDDEN}@host:5/db?mode=1"),
         ("postgres://bank:a@b/c:d@host/db", f"postgres://bank:{HIDDEN}@host/db"),
         ("https://token@host/x", f"https://{HIDDEN}@host/x"),
         ("s3://b/p?aws_secret_access_key=s&region=r", f"s3://b/p?aws_secret_access_key={HIDDEN}&region=r"),

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 
 from polonaise.client.waiting import cancelled_elsewhere, ended_here
+from polonaise.errors import trace_of
 from polonaise.host.real import RealHost
 from polonaise.host.tls import TlsIdentity
 
@@ -25,7 +26,7 @@ class ApplicationHost(RealHost):
 
     def fail(self, error: BaseException) -> None:
         """Log the error and call `on_fail`, which ends the client; leave the process alone."""
-        _log.critical("this client stops: %s", error, exc_info=error)
+        _log.critical("this client stops: %s", error, exc_info=trace_of(error))
         if self.on_fail is not None:
             self.on_fail(error)
 

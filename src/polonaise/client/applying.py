@@ -24,7 +24,7 @@ from polonaise.client.requests import Requests
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import RunView, View, gone_back, takes_nothing, takes_own
 from polonaise.client.waiting import AppliedMark, Applying, Asking
-from polonaise.errors import Forked, PolonaiseError, ViewFailed, ViewUnavailable, ViewUnfit
+from polonaise.errors import Forked, PolonaiseError, ViewFailed, ViewUnavailable, ViewUnfit, trace_of
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.redaction import redacted_text
@@ -317,8 +317,9 @@ class Applier:
             if reported is not None:
                 await reported
         except BaseException as raised:  # noqa: BLE001 - the application's own code; logged
-            ordinary(raised, "the view", here)
-            _log.exception("the view's `failed` itself failed, on %d of partition %d", transaction, self._partition)
+            trouble = ordinary(raised, "the view", here)
+            what, where = redacted_text(trouble, repr), f"on {transaction} of partition {self._partition}"
+            _log.error("the view's `failed` itself failed, %s: %s", where, what, exc_info=trace_of(trouble))
 
     def _note(self, error: ViewUnavailable | ViewFailed) -> None:
         """Show in `Log.trouble` that the view can't go on; log it once, not for each try."""
@@ -375,10 +376,11 @@ class Applier:
             except ViewUnavailable as error:
                 self._note(error)
             except BaseException as raised:  # noqa: BLE001 - the application's own code; asked until it answers
-                what = redacted_text(ordinary(raised, "the view", here), repr)
+                trouble = ordinary(raised, "the view", here)
+                what = redacted_text(trouble, repr)
                 text = f"the view did not return its high-water mark of partition {self._partition}: {what}"
                 if text != logged:
-                    _log.exception("%s", text)
+                    _log.error("%s", text, exc_info=trace_of(trouble))
                 logged, self._mark.trouble = text, ViewFailed(text)
             else:
                 if not isinstance(mark, int) or not NO_TRANSACTION <= mark <= INT64_MAX:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 from polonaise.applicationcode import ordinary, task_here
-from polonaise.errors import PolonaiseError, ViewFailed, ViewUnavailable
+from polonaise.errors import PolonaiseError, ViewFailed, ViewUnavailable, trace_of
 from polonaise.redaction import redacted_text
 from polonaise.terms import PartitionId, Transaction, TransactionId
 
@@ -138,8 +138,8 @@ async def close_view(view: View | RunView) -> None:
         closed = close()
         if closed is not None:
             await closed
-    except Exception:  # noqa: BLE001 - the application's own code; logged
-        _log.exception("the view's `close` failed")
+    except Exception as error:  # noqa: BLE001 - the application's own code; logged
+        _log.error("the view's `close` failed: %s", redacted_text(error, repr), exc_info=trace_of(error))
 
 
 class ViewFollower(Protocol):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
 from typing import Any, Final, TypeAlias
 
-from polonaise.errors import PolonaiseError
+from polonaise.errors import PolonaiseError, trace_of
 from polonaise.host import Clock, Disk, Host, Network
 from polonaise.host.files import RealDisk
 from polonaise.host.patching import check_patches
@@ -82,7 +82,7 @@ class RealHost:
     def fail(self, error: BaseException) -> None:
         """Log the error, and end the process at once."""
         # A fault's message says what to do. A mistake of ours is logged with its traceback.
-        _log.critical("this process stops: %s", error, exc_info=None if isinstance(error, PolonaiseError) else error)
+        _log.critical("this process stops: %s", error, exc_info=trace_of(error))
         os._exit(FAILED_EXIT_CODE)
 
     def cut_off_disk(self) -> None:

@@ -16,7 +16,7 @@ from polonaise.pipelines.tablecomparison import Comparison, compare, plain
 from polonaise.pipelines.targetaddress import check_target
 from polonaise.pipelines.views import opened
 from polonaise.pipelines.viewsource import NO_LETTERS, Letters
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted_address
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def audit_table(
         with source.letters({}, upto) as letters:
             undecodable = letters.and_then(NO_LETTERS)
     behind = sum(max(last - upto.get(partition, NO_TRANSACTION), 0) for partition, last in committed.items())
-    return AuditReport(view.name, redacted(table), upto, behind, comparison, undecodable)
+    return AuditReport(view.name, redacted_address(table), upto, behind, comparison, undecodable)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from polonaise.pipelines.sparkerrors import translating
 from polonaise.pipelines.targetaddress import has_limits, open_target
 from polonaise.pipelines.targets import Target
 from polonaise.pipelines.viewsource import NO_LETTERS, Letters, UndecodablePolicy, ViewSource, policy_of
-from polonaise.redaction import redacted
+from polonaise.redaction import redacted_address
 from polonaise.spark.protocol.admission import admitted
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
@@ -212,7 +212,7 @@ def _report(
 ) -> ViewReport:
     return ViewReport(
         view.name,
-        redacted(table),
+        redacted_address(table),
         how,
         target.marks(),
         len(commits),

@@ -33,10 +33,12 @@ _MODES_WANTED: Final = ("STRICT_ALL_TABLES", "NO_ENGINE_SUBSTITUTION", "NO_AUTO_
 the next number where a column is numbered."""
 _MODES_UNWANTED: Final = ("EMPTY_STRING_IS_NULL", "NO_BACKSLASH_ESCAPES")
 """SQL modes of MariaDB that make another value of the one that was given."""
-_BEGIN: Final = re.compile(r"(?:[\w+.\-]+://)?[^:]*:?")
-"""What of a URL stands before a password."""
-_PASSWORD: Final = re.compile(r"\A[\w+]+://[^:/]*:[^@]*@")
-"""A URL up to the end of what SQLAlchemy takes for its password. A user may have an at sign in it."""
+_BEGIN: Final = re.compile(r"(?:[\w+.\-]+://)?[^:?]*[:?]?")
+"""What of a URL stands before a password, and before options."""
+_BEFORE_HOST: Final = re.compile(r"\A[\w+]+://[^:/]*(?::[^@]*)?@")
+"""A URL up to the end of what SQLAlchemy takes for its user and password. A user may have an at sign in it."""
+_OPTIONS: Final = re.compile(r"\?[^=]*=")
+"""Options in front of an at sign: `HOST:PORT/DATABASE?password=a@b`, of which SQLAlchemy takes `b` for the host."""
 _ALL_ROWS: Final = 2**64 - 1
 DIGITS: Final = ("extra_float_digits", "1")
 """The setting with which PostgreSQL sends floating-point numbers with all their digits."""
@@ -88,7 +90,12 @@ def database_url(url: URL | str) -> URL:
             "the port is a number, and in a password, @ is written %40 and / is written %2F"
         )
     # Or the rest of the password would be looked up by name, and told. Of a URL in parts the options are meant so.
-    behind = _PASSWORD.sub("", url) if isinstance(url, str) else f"{parsed.host} {parsed.database}"
+    before = _BEFORE_HOST.match(url) if isinstance(url, str) else None
+    if before is not None and _OPTIONS.search(before[0]):
+        raise BadOption(
+            f"invalid URL {_begin_of(url)}: in an option, @ is written %40; in a password, ? is written %3F"
+        )
+    behind = url[before.end() if before else 0 :] if isinstance(url, str) else f"{parsed.host} {parsed.database}"
     if parsed.password is not None and "@" in behind:
         raise BadOption(
             f"invalid URL {_shown(url)}: in a password, @ is written %40 and / is written %2F, "
