@@ -22,7 +22,7 @@ import pytest
 import polonaise
 from polonaise.admin.logs import TimeLimit
 from polonaise.cli import log as log_commands
-from polonaise.errors import DeadlineExceeded
+from polonaise.errors import DeadlineExceeded, PartitionNotReady
 from polonaise.node.condition import condition_of
 from polonaise.terms import FailureReason
 from rigs.shell import Shell
@@ -458,6 +458,20 @@ def test_what_keeps_a_partition_is_told_with_the_deadline(
     assert said.errors.count(why) == 1
     assert ("; what keeps it, as its server says: partition 0: the disks of c are slow" in said.errors) != told_before
     assert said.errors.endswith("Give it more time with --timeout if that may pass\n")
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_many_partitions_are_blamed_only_where_no_reason_is_known(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, *, known: bool
+) -> None:
+    async def ready(log: polonaise.Log, partition: int | None = None, *, timeout: float) -> None:
+        raise DeadlineExceeded("partition 0 was not ready") from (PartitionNotReady("no quorum") if known else None)
+
+    shell.cluster()
+    monkeypatch.setattr(polonaise.Log, "ready", ready)
+    said = shell.run("log", "append", LOG, "x", "--timeout", 0.5)
+    assert ("many partitions" in said.errors) != known
+    assert "--timeout" in said.errors
 
 
 @pytest.mark.parametrize("verb", ["append", "read", "tail", "health", "high-water-mark", "registers"])

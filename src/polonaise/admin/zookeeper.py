@@ -176,17 +176,22 @@ class ZooKeeperServer:
         while not self.is_serving():
             if not self.running or time.monotonic() > until_s:
                 self.kill()
-                raise self.ended("did not start")
+                raise self.ended("did not start", "")
             time.sleep(_PAUSE_S)
 
-    def ended(self, how: str) -> ZooKeeperEnded:
-        """Return the error for this server, with its exit status, and the end of what it has printed lately."""
+    def ended(self, how: str, printed: str = "; it printed last, which need not be about that") -> ZooKeeperEnded:
+        """Return the error for this server, with its exit status, and the end of what it has printed lately.
+
+        `printed` leads to the latter. By itself it says that it need not be the cause: there may have been another
+        trouble some seconds before, such as a lost connection.
+        """
+        nothing = ": it printed nothing just before"
         status = None if self._process is None else self._process.poll()
         if status is not None:
             killed = -status if status < 0 else status - 128  # by the shell that watches over it, or by its status
             how += f", killed by signal {killed}" if killed > 0 else f" with exit status {status}"
         said = redacted_end(self._log_from(self._recent), _LOG_END)
-        return ZooKeeperEnded(f"ZooKeeper server {self.number} {how}: {said or 'it printed nothing just before'}")
+        return ZooKeeperEnded(f"ZooKeeper server {self.number} {how}{f'{printed}: {said}' if said else nothing}")
 
     def look(self, now_s: float) -> None:
         """Take note of how long the log is, so that what was printed long ago is not told as why the server ended."""

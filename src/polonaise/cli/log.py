@@ -28,7 +28,7 @@ from polonaise.cli.output import (
 )
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.client.protocol.arguments import partitions_named
-from polonaise.errors import BadOption, DeadlineExceeded, NotInitialized
+from polonaise.errors import BadOption, DeadlineExceeded, NotInitialized, PolonaiseError
 from polonaise.redaction import redacted_address
 from polonaise.terms import counted, partition_words
 
@@ -155,7 +155,7 @@ async def _with_reason(log: Log, do: Callable[[Log], Coroutine[Any, Any, None]],
         because = f"; what keeps it, as its server says: {'; '.join(told)}" if told else ""
         longer = (
             "Give it more time with --timeout if that may pass"
-            if whys
+            if whys or isinstance(error.__cause__, PolonaiseError)  # the reason is told
             else f"A server that has many partitions to start may need longer than {limit.timeout_s:g} s: give it more "
             "with --timeout"
         )
