@@ -524,6 +524,28 @@ async def test_a_place_without_a_cluster_is_an_error_and_no_status(town: Town) -
 
 
 @in_a_town(partitions=PARTITIONS)
+async def test_copies_that_promised_later_sessions_tell_of_an_older_coordinator_while_no_server_answers(
+    town: Town,
+) -> None:
+    await well(town)
+    service, (server,) = town.cluster.service, town.cluster.servers
+    older = service.snapshot()
+    held_down(server)
+    server.let_up()
+    await well(town)
+    held_down(server)
+    latest = service.snapshot()
+    assert latest["description"] == older["description"]
+    assert not (await status_of(town)).coordinator_disbelief, "all is well but for the server"
+    service.restore({**latest, "partition-1": older["partition-1"]})
+    status = await status_of(town)
+    assert status.coordinator_disbelief.startswith("it answers, but what it holds is older than what copies on storage")
+    assert "partitions 1 " in status.coordinator_disbelief
+    service.restore(latest)
+    assert not (await status_of(town)).coordinator_disbelief
+
+
+@in_a_town(partitions=PARTITIONS)
 async def test_a_partition_is_described_with_what_the_coordinator_keeps_of_its_replicas(town: Town) -> None:
     await town.application("writer", lambda log: log.append(b"first", 1))
     await well(town)

@@ -17,6 +17,7 @@ from polonaise.admin.opening import opened_coordinator
 from polonaise.admin.ownermoves import move_owner
 from polonaise.cli.application import application
 from polonaise.coordination import Coordinator
+from polonaise.coordination.rebuilding import NodeAnswer, Noted, Promised
 from polonaise.coordination.values import (
     ClusterDescription,
     Engagement,
@@ -238,6 +239,42 @@ def test_a_storage_node_that_noted_a_later_description_tells_while_no_server_ans
     shell.refuses(*create, code="coordinator_outdated", naming="description is of version 0, and b noted version 7")
     noted = 0
     assert shell.run(*create).status == 0
+
+
+@pytest.mark.parametrize("command", ["storage remove", "storage balance", "cluster backup", "topic list"])
+def test_a_copy_that_promised_a_later_session_tells_while_no_server_answers(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    place = unserved(tmp_path / "coordinator", SHARED)
+    arguments = {"storage remove": ("e",), "cluster backup": (tmp_path / "backup",)}.get(command, ())
+    asked = (*command.split(" "), *arguments, "--coordinator", place)
+    promised = {0: Promised(5, 5), 1: Promised(7, 5), 2: None, 3: Promised(-1, -1)}
+    answers = [("e", NodeAnswer(KEY, Noted(), promised))]
+
+    async def told(_: object, address: str, __: float) -> tuple[str, NodeAnswer]:
+        if address != NODES["e"]:
+            raise ConnectionLost("nobody there")
+        return answers[-1]
+
+    async def given_out() -> None:
+        async with opened_coordinator(place) as (_, coordinator):
+            for partition in range(SHARED.total):
+                current = await coordinator.partition(partition)
+                await coordinator.set_partition(partition, replace(current.value, session=5), current.version)
+
+    asyncio.run(given_out())
+    monkeypatch.setattr("polonaise.admin.askedservers.ask_noted", told)
+    words = "of partitions 1 the copies on e know later sessions"
+    if command == "topic list":
+        said = shell.run(*asked)
+        assert said.errors.startswith("WARNING: ")
+        assert words in said.errors
+    else:
+        shell.refuses(*asked, code="coordinator_outdated", naming=words)
+    for name, key, fence in (("e", bytes(16), 7), ("d", KEY, 7), ("e", KEY, 5)):
+        answers.append((name, NodeAnswer(key, Noted(), {1: Promised(fence, 5)})))
+        said = shell.run("topic", "list", "--coordinator", place)
+        assert (said.status, said.errors) == (0, ""), "another cluster's, another node, or no later session"
 
 
 def test_notes_that_are_not_later_and_nodes_that_tell_nothing_raise_no_doubt() -> None:

@@ -448,6 +448,10 @@ FOUND_BY_TESTS = {
         "tests/cli/test_changes_of_older_coordinators.py"
         "::test_notes_that_are_not_later_and_nodes_that_tell_nothing_raise_no_doubt"
     ),
+    "later-promises-not-looked-at": (
+        "tests/cli/test_changes_of_older_coordinators.py"
+        "::test_a_copy_that_promised_a_later_session_tells_while_no_server_answers[storage remove]"
+    ),
     "later-version-cures-what-went-back": (
         "tests/coordination/test_coordinator_rules.py"
         "::test_a_description_that_went_back_is_not_believed_by_a_later_version_but_as_it_was"

@@ -10,9 +10,10 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from polonaise.admin.asking import Told, ask_health, connected
+from polonaise.admin.asking import Told, ask_health, ask_noted, connected
 from polonaise.coordination import Coordinator
 from polonaise.coordination.backend import PUT_BACK
+from polonaise.coordination.rebuilding import Promised
 from polonaise.coordination.values import Assignment, ClusterDescription, ExpectedServers, Owner, PartitionValue
 from polonaise.errors import (
     RECOVER,
@@ -153,11 +154,57 @@ def not_asked(
     return None
 
 
+async def later_promised(
+    host: Host, coordinator: Coordinator, description: ClusterDescription, timeout_s: float
+) -> str:
+    """Return which storage nodes have copies that promised later sessions than were given out; empty if none has.
+
+    To be asked after servers, as `later_noted`, and where the description alone shows nothing. Each node has
+    `timeout_s` seconds to tell, and the coordinator as long to tell the values of the partitions; what is not told by
+    then says nothing. With TLS, nodes tell only who has a server's certificate.
+    """
+
+    async def ask(name: StorageId, address: str) -> tuple[StorageId, Mapping[PartitionId, Promised | None]]:
+        try:
+            told, answer = await ask_noted(host, address, timeout_s)
+        except (PolonaiseError, ValueError, LookupError, TypeError, AttributeError):
+            return name, {}  # as one that does not answer, or is of another version
+        return name, answer.promised if told in (None, name) and answer.cluster_key == description.key else {}
+
+    promised = dict(await asyncio.gather(*(ask(*each) for each in description.nodes.items())))
+    # Read after that: a session is given out before any copy promises it.
+    asked = sorted({partition for each in promised.values() for partition in each})
+    sessions = {
+        partition: value.session for partition, value in (await _read_at(coordinator, asked, timeout_s)).items()
+    }
+    later = {
+        name: [
+            each for each, told in copies.items() if told is not None and told.fence > sessions.get(each, told.fence)
+        ]
+        for name, copies in sorted(promised.items())
+    }
+    if not (partitions := sorted({each for found in later.values() for each in found})):
+        return ""
+    return (
+        "it answers, but what it holds is older than what copies on storage nodes have promised, and no server answers:"
+        f" of partitions {some(partitions)} the copies on {', '.join(name for name, found in later.items() if found)} "
+        "know later sessions. If servers run, look again once they can be reached; else it was put back to an older "
+        f"state: restore its latest one, or move it away and make its values again ({RECOVER})"
+    )
+
+
 async def outdated_at(coordinator: Coordinator, partitions: Iterable[PartitionId], timeout_s: float) -> str:
     """Return what `marked_outdated` says of the values that these partitions have at the coordinator.
 
     It has `timeout_s` seconds to tell them: a value that could not be read by then says nothing.
     """
+    return marked_outdated(await _read_at(coordinator, partitions, timeout_s))
+
+
+async def _read_at(
+    coordinator: Coordinator, partitions: Iterable[PartitionId], timeout_s: float
+) -> dict[PartitionId, PartitionValue]:
+    """Return the values of these partitions that could be read within `timeout_s` seconds."""
     found: dict[PartitionId, PartitionValue] = {}
     reading = asyncio.Semaphore(_READS_MAX)
 
@@ -169,7 +216,7 @@ async def outdated_at(coordinator: Coordinator, partitions: Iterable[PartitionId
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await asyncio.gather(*map(read, partitions))
-    return marked_outdated(found)
+    return found
 
 
 def outdated_in(values: Mapping[PartitionId, PartitionValue]) -> list[PartitionId]:

@@ -9,20 +9,32 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, TypeAlias, TypeVar
 
 from polonaise.coordination import Coordinator
+from polonaise.coordination.rebuilding import NodeAnswer, Noted, Promised
 from polonaise.coordination.values import PartitionValue
 from polonaise.errors import (
     CertificateRefused,
     PolonaiseError,
     ProtocolError,
+    UnsupportedVersion,
     WrongClusterKey,
     WrongRole,
     WrongStorageNode,
 )
 from polonaise.host import Host
-from polonaise.link.connection import Connection, connect, hello
+from polonaise.link.connection import ANY_CLUSTER, Connection, connect, hello
 from polonaise.server.coordinatortrouble import answered_within
 from polonaise.terms import PartitionId, ServerId, StorageId
-from polonaise.wire.messages import ROLE_CLIENT, ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE, Health, HealthIs
+from polonaise.wire.messages import (
+    NOTES_VERSION,
+    ROLE_CLIENT,
+    ROLE_OPERATOR,
+    ROLE_SERVER,
+    ROLE_STORAGE,
+    Health,
+    HealthIs,
+    NotedAre,
+    TellNoted,
+)
 
 T = TypeVar("T")
 
@@ -131,6 +143,29 @@ async def connected(
         yield connection
     finally:
         connection.close()
+
+
+async def ask_noted(host: Host, address: str, timeout_s: float) -> tuple[StorageId | None, NodeAnswer]:
+    """Return what the storage node at this address has noted and promised, with the name that it has.
+
+    Raises why it does not tell.
+    """
+    # In the role of a server, as for whatever tells of a cluster's inside: with TLS that takes a server's certificate.
+    async with connected(host, address, ROLE_STORAGE, ROLE_SERVER, ANY_CLUSTER, timeout_s) as connection:
+        assert connection.peer is not None
+        if connection.peer.version_max < NOTES_VERSION:
+            raise UnsupportedVersion("the storage node is too old to tell: upgrade it, then repeat the command")
+        told = await connection.request(TellNoted(), deadline_s=timeout_s)
+        if not isinstance(told, NotedAre):
+            raise ProtocolError(f"it answered with {type(told).__name__}")
+        document = json.loads(told.document)
+        promised = {
+            int(partition): None if each is None else Promised(each[0], each[1], bool(each[3]))
+            for partition, each in document["promises"].items()
+        }
+        noted = Noted.of(document["note"])
+        servers = {int(server): str(address) for server, address in document.get("servers", {}).items()}
+        return document["name"], NodeAnswer(bytes.fromhex(document["cluster"]), noted, promised, servers)
 
 
 def trouble_in(told: Told) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Final
 
-from polonaise.admin.askedservers import ask_servers, disbelief, later_noted, not_asked, outdated_at
+from polonaise.admin.askedservers import ask_servers, disbelief, later_noted, later_promised, not_asked, outdated_at
 from polonaise.admin.asking import Told, ask_health, not_named, stores_in, trouble_in
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import (
@@ -423,9 +423,10 @@ class ClusterObserver:
     async def look(self) -> ClusterStatus:
         """Ask the coordinator and all nodes, and return the cluster's status.
 
-        A node that does not answer is part of it, with the reason. Takes at most twice the time limit, a second, and
-        once more for each further `_ASKED_MAX` nodes that are silent. Raises `NotInitialized` if the coordinator knows
-        no cluster, and `BadOption` if its address is that of something else.
+        A node that does not answer is part of it, with the reason. Takes at most twice the time limit and a second,
+        three times more while no server answers, and once more for each further `_ASKED_MAX` nodes that are silent.
+        Raises `NotInitialized` if the coordinator knows no cluster, and `BadOption` if its address is that of
+        something else.
         """
         began_s = self._host.clock.monotonic_s()
         error, ensemble = await asyncio.gather(self._read_coordinator(), self._coordinator.servers(self._timeout_s))
@@ -451,6 +452,8 @@ class ClusterObserver:
         stored = dict(zip(description.nodes, storage, strict=True))
         if not doubt and last.version is not None and not any(isinstance(each, dict) for each in servers):
             doubt = later_noted(stored, last.version)
+            if not doubt and error is None:
+                doubt = await later_promised(self._host, self._coordinator, description, self._timeout_s)
         owned = Counter(owner.server for owner in last.owners.values())
         copies, stores = _copies_in(description, last.owners, answers), stores_in(answers.values())
         return ClusterStatus(

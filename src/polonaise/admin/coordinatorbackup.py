@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from polonaise.admin.askedservers import SHUT_OUT, outdated_in, some
-from polonaise.admin.asking import ask_health, connected, values_in
+from polonaise.admin.asking import ask_health, ask_noted, values_in
 from polonaise.checksum import crc32
 from polonaise.coordination import Coordinator
 from polonaise.coordination.backend import PUT_BACK
@@ -18,7 +18,6 @@ from polonaise.coordination.rebuilding import (
     Lack,
     NodeAnswer,
     Noted,
-    Promised,
     all_noted,
     lacking,
     newest_description,
@@ -35,18 +34,15 @@ from polonaise.errors import (
     CoordinatorOutdated,
     NotInitialized,
     PolonaiseError,
-    ProtocolError,
     RecoveryUnsafe,
     UnsupportedFormat,
-    UnsupportedVersion,
 )
 from polonaise.host import Host
 from polonaise.host.files import with_own_errors
 from polonaise.host.replacing import replaced
-from polonaise.link.connection import ANY_CLUSTER
 from polonaise.redaction import redacted
 from polonaise.terms import ServerId, StorageId
-from polonaise.wire.messages import NOTES_VERSION, ROLE_SERVER, ROLE_STORAGE, NotedAre, TellNoted
+from polonaise.wire.messages import ROLE_SERVER
 
 _MAGIC: Final = "polonaise-coordinator-backup"
 _FORMAT: Final = 1
@@ -220,29 +216,9 @@ async def _ask_all(
 ) -> None:
     async def ask(given: StorageId, address: str) -> None:
         try:
-            name, answer = await _ask(host, address, timeout_s)
+            name, answer = await ask_noted(host, address, timeout_s)
             answers[name or given] = answer
         except PolonaiseError as error:
             silent[given] = str(error)
 
     await asyncio.gather(*(ask(name, address) for name, address in nodes.items()))
-
-
-async def _ask(host: Host, address: str, timeout_s: float) -> tuple[StorageId | None, NodeAnswer]:
-    """Return what the storage node at this address tells, with the name that it has."""
-    # In the role of a server, as for whatever tells of a cluster's inside: with TLS that takes a server's certificate.
-    async with connected(host, address, ROLE_STORAGE, ROLE_SERVER, ANY_CLUSTER, timeout_s) as connection:
-        assert connection.peer is not None
-        if connection.peer.version_max < NOTES_VERSION:
-            raise UnsupportedVersion("the storage node is too old to tell: upgrade it, then repeat the command")
-        told = await connection.request(TellNoted(), deadline_s=timeout_s)
-        if not isinstance(told, NotedAre):
-            raise ProtocolError(f"it answered with {type(told).__name__}")
-        document = json.loads(told.document)
-        promised = {
-            int(partition): None if each is None else Promised(each[0], each[1], bool(each[3]))
-            for partition, each in document["promises"].items()
-        }
-        noted = Noted.of(document["note"])
-        servers = {int(server): str(address) for server, address in document.get("servers", {}).items()}
-        return document["name"], NodeAnswer(bytes.fromhex(document["cluster"]), noted, promised, servers)

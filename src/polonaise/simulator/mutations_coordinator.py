@@ -92,6 +92,12 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
         'isinstance(told := each.get("noted"), int) and False\n',
         "P13: with all servers stopped, an older copy of the coordinator is changed although storage nodes know later",
     ),
+    "later-promises-not-looked-at": Mutation(
+        "polonaise.admin.askedservers",
+        "told.fence > sessions.get(each, told.fence)",
+        "told.fence > sessions.get(each, told.fence) + 2**63",
+        "P13: with all servers stopped, an older coordinator takes a storage node out whose copy is needed and answers",
+    ),
     "later-version-cures-what-went-back": Mutation(
         "polonaise.coordination.seen",
         " or key in self._doubted or not value",
