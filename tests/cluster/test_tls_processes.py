@@ -102,6 +102,11 @@ def test_commands_take_the_files_as_options_or_from_the_environment(cluster: Loc
     assert done.returncode == 1
     assert "[tls_required]" in done.stderr
     assert "--tls-ca" in done.stderr
+    # The coordinator, a directory, has no TLS. A change there is refused all the same: the nodes can't be asked.
+    done = run_polonaise("topic", "create", "unasked", "--coordinator", cluster.coordinator)
+    assert done.returncode == 1
+    assert "[tls_required]" in done.stderr
+    assert "nobody could be asked whether it holds the latest state: server" in done.stderr
 
 
 def test_what_is_changed_at_the_coordinator_takes_a_clients_certificate(cluster: LocalCluster, ours: Authority) -> None:
