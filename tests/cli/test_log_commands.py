@@ -610,7 +610,8 @@ def test_the_progress_of_a_scrub_in_words() -> None:
         "last round ended 1970-01-01T00:00:04.000000Z; current round: 3,000 bytes read, 1 of 4 partitions done; "
         "2 damages found, 1 repaired"
     )
-    assert log_commands.progress_of({**scrub, "bytes_per_s": 0}).startswith("switched off")
+    assert log_commands.progress_of({**scrub, "bytes_per_s": 0}) == "switched off (storage run --scrub-bytes)"
+    assert "(server run --scrub-bytes)" in log_commands.progress_of({**scrub, "bytes_per_s": 0}, "fragment")
 
 
 # ------------------------------------------------------------------ an empty log

@@ -351,6 +351,21 @@ FOUND_BY_TESTS = {
     "mistake-in-old-history-ends-the-server": (
         "tests/fragments/test_history.py::test_a_mistake_in_a_read_fails_that_read_and_is_told_until_the_id_was_read"
     ),
+    "fragment-that-a-read-can-t-use-untold": (
+        "tests/server/test_what_reads_find.py"
+        "::test_a_damaged_fragment_that_a_reader_met_is_told_at_once_and_until_it_is_put_back[0]"
+    ),
+    "ids-that-a-read-misses-untold": (
+        "tests/server/test_what_reads_find.py::test_ids_that_a_reader_missed_are_told_at_once_and_until_they_are_back"
+    ),
+    "digest-clears-a-contradiction": (
+        "tests/server/test_what_reads_find.py"
+        "::test_fragments_that_contradict_each_other_are_told_until_the_read_that_was_refused_succeeds"
+    ),
+    "fragment-that-was-put-back-told-as-damaged": (
+        "tests/server/test_what_reads_find.py"
+        "::test_a_fragment_that_was_cut_and_put_back_is_told_no_more_though_nobody_reads_it"
+    ),
     "size-of-a-damaged-fragment-kept": (
         "tests/fragments/test_history.py::test_a_fragment_that_was_cut_is_damaged_until_it_is_put_back[0]"
     ),

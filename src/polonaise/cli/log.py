@@ -444,7 +444,7 @@ def progress_of(scrub: dict[str, Any], unit: str = "partition") -> str:
     `unit` names what its progress is counted in, as in the field names of `scrub`: partitions, or fragments.
     """
     if not scrub["bytes_per_s"]:
-        return "switched off (storage run --scrub-bytes)"
+        return f"switched off ({'server' if unit == 'fragment' else 'storage'} run --scrub-bytes)"
     last_round = f"last round ended {timestamp(scrub['finished_us'])}" if scrub["rounds"] else "no round has ended yet"
     current_round = ""
     if scrub["started_us"] > scrub["finished_us"]:

@@ -121,8 +121,16 @@ class FragmentHistory:
         self._groups_bytes = 0
         self._damaged: dict[FragmentName, tuple[float, PolonaiseError]] = {}
         """When each damaged fragment was found, on the event loop's clock, and what is wrong with it."""
+        self._doubted: dict[FragmentName, TransactionId] = {}
+        """The fragments that could not be used, each with the least id whose read proves that it can be used again."""
         self.failed: dict[PartitionId, tuple[TransactionId, str]] = {}
         """The first id of the latest read that failed by a mistake of our own, and why, until that id was read."""
+        self.on_refused: Callable[[FragmentName, TransactionId, str], None] = lambda name, transaction, why: None
+        """Called when a read, or a trim, can't use a fragment: with the id that it wanted, and with what is wrong."""
+        self.on_sound: Callable[[FragmentName], None] = lambda name: None
+        """Called when a fragment that could not be used was read, after it was looked at anew."""
+        self.on_missing: Callable[[PartitionId, str], None] = lambda partition, why: None
+        """Called when no fragment holds an id that is to be read: with what is to be told."""
         self._verifying = asyncio.Lock()
         """Held while a fragment is read through for a read: one at a time. The scrub does not take it."""
         self._decoding = asyncio.Lock()
@@ -195,6 +203,7 @@ class FragmentHistory:
                     raise refused[name]
                 await self._open(name, sizes.get(name, 0))
             except (FragmentDamaged, UnsupportedFormat, NotFound) as error:
+                self._tell(name, name.first, error)
                 raise NotArchived(
                     f"nothing was trimmed: a fragment in {self}, the store that this server uses, can't be used, "
                     f"whatever a copy of that store holds: {error.text}"
@@ -259,7 +268,7 @@ class FragmentHistory:
                     if first_at_time > first:
                         first = first_at_time
                         continue
-                with self._refusing(name, refused):
+                with self._refusing(name, refused, first):
                     opened = await self._verified(name, size)
                     up_to = await self._agreed_up_to(opened, first, refused, follows)
                     number = max(bisect_right(opened.firsts, first) - 1, 0)
@@ -267,6 +276,10 @@ class FragmentHistory:
             except (_Refused, _SearchAgain):
                 # Another fragment may hold the same ids. If none does, `_holding` raises the error in the next round.
                 continue
+            # Not by a read that had opened it before it was found damaged.
+            if name in self._doubted and first >= self._doubted[name] and self._opened.get(name) is opened:
+                del self._doubted[name]
+                self.on_sound(name)
             return span_of(batches, first, min(last, up_to), bytes_max, after_time_us)
 
     async def _holding(
@@ -288,15 +301,23 @@ class FragmentHistory:
             pieces = cover(good, Span(transaction, transaction)).pieces
             if pieces:
                 return pieces[0].fragment, listing.fragments[pieces[0].fragment]
-        for name, error in refused.items():
-            if name.partition == partition and name.first <= transaction <= name.last:
-                if isinstance(error, NotFound):
-                    continue
-                raise error
-        raise FragmentMissing(
+        holding = [
+            (name, error)
+            for name, error in refused.items()
+            if name.partition == partition
+            and name.first <= transaction <= name.last
+            and not isinstance(error, NotFound)
+        ]
+        for name, error in holding:  # one that another one contradicts is told only here, where no other one is read
+            self._tell(name, transaction, error)
+        if holding:
+            raise holding[0][1]
+        missing = FragmentMissing(
             f"{self} has no fragment with id {transaction} of partition {partition}, and the storage nodes no longer "
             "hold it: restore that fragment, or correct the address of the store"
         )
+        self.on_missing(partition, missing.text)
+        raise missing
 
     async def _first_at(
         self,
@@ -328,7 +349,7 @@ class FragmentHistory:
         while low < high:
             middle = (low + high) // 2
             name = pieces[middle].fragment
-            with self._refusing(name, refused):
+            with self._refusing(name, refused, pieces[middle].span.first):
                 opened = await self._open(name, listing.fragments[name])
                 await self._agreed_up_to(opened, pieces[middle].span.last, refused, follows)
             if self._listings.get(partition) is not listing or bounded != (listing.walked is not None):
@@ -344,7 +365,7 @@ class FragmentHistory:
                 await self._holding(partition, hole, refused)
             return None
         name = pieces[low].fragment
-        with self._refusing(name, refused):
+        with self._refusing(name, refused, pieces[low].span.first):
             opened = await self._open(name, listing.fragments[name])
         reaches = [last_time_us_of_group(opened.metadata, number) >= time_us for number in range(len(opened.firsts))]
         return max(opened.firsts[reaches.index(True)], pieces[low].span.first)
@@ -461,7 +482,8 @@ class FragmentHistory:
         """Read a fragment through, a little at a time; `pause` is awaited with the length of each piece.
 
         Raises `FragmentDamaged` when its bytes do not have the digest in its name: then none of them is given out until
-        the fragment was found good again. Raises `NotFound` when it does not exist.
+        the fragment was found good again. Raises `NotFound` when it does not exist, and for one that has its digest and
+        still can't be opened what is wrong, such as `UnsupportedFormat`.
         """
         try:
             await self._check_digest(name, size, _PIECE_BYTES, pause)
@@ -469,6 +491,7 @@ class FragmentHistory:
             self._forget(name, error)
             raise
         self._sound_again(name)
+        await self._open(name, size)
 
     async def mend(self, name: FragmentName, batches: AsyncIterable[Batch]) -> int:
         """Write a damaged fragment again from the log's batches, and return how many bytes it has.
@@ -506,14 +529,26 @@ class FragmentHistory:
         return {name: error for name, (_, error) in self._damaged.items()}
 
     @contextmanager
-    def _refusing(self, name: FragmentName, refused: dict[FragmentName, PolonaiseError]) -> Iterator[None]:
-        """If this fragment can't be used, add it to `refused` with the error, and raise `_Refused`."""
+    def _refusing(
+        self, name: FragmentName, refused: dict[FragmentName, PolonaiseError], transaction: TransactionId
+    ) -> Iterator[None]:
+        """If this fragment can't be used, add it to `refused` with the error, and raise `_Refused`.
+
+        `transaction` is what is to be read from it.
+        """
         try:
             yield
         except (FragmentDamaged, UnsupportedFormat, NotFound) as error:
             refused[name] = error
             self._forget(name, error)
+            self._tell(name, transaction, error)
             raise _Refused from error
+
+    def _tell(self, name: FragmentName, transaction: TransactionId, error: PolonaiseError) -> None:
+        """Tell that a fragment can't be used; one that does not exist is missing, if no other one holds its ids."""
+        if not isinstance(error, NotFound):
+            self._doubted.setdefault(name, transaction)
+            self.on_refused(name, transaction, error.text)
 
     def _sound_again(self, name: FragmentName) -> None:
         """Take a fragment that was found damaged for sound: it may have another size than when it was listed."""
@@ -524,6 +559,7 @@ class FragmentHistory:
         """Forget what was read of a fragment; remember it as damaged, unless the error is that it does not exist."""
         if not isinstance(error, NotFound):
             self._damaged[name] = asyncio.get_running_loop().time(), error
+            self._doubted[name] = name.first
         self._opened.pop(name, None)
         for key in [key for key in self._groups if key[0] == name]:
             self._groups_bytes -= _bytes(self._groups.pop(key))

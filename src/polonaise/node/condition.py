@@ -60,8 +60,8 @@ class Condition(NamedTuple):
     """Reports of the scrubs of the members or, while there is no session, of all storage nodes, by the node's name.
     Their `damages` are those found in this partition."""
     fragments_scrub: dict[str, Any] | None
-    """The report of the scrub of the server's fragment store, with the damages in this partition; None if the server
-    has no store, or does not scrub it."""
+    """The report of the scrub of the server's fragment store, with the damages in this partition, those that reads
+    found included; None if the server has no store."""
     coordinator: str
     """What the server can't do at the coordinator at present, and why; empty if nothing."""
     generation: Generation

@@ -35,6 +35,12 @@ class ArchivedHistory(Protocol):
 
     failed: dict[PartitionId, tuple[TransactionId, str]]
     """By partition the first id of a read that failed by a mistake of our own, and why, until that id was read."""
+    on_refused: Callable[[FragmentName, TransactionId, str], None]
+    """Called when a read, or a trim, can't use a fragment: with the id that it wanted, and with what is wrong."""
+    on_sound: Callable[[FragmentName], None]
+    """Called when a fragment that could not be used was read, after it was looked at anew."""
+    on_missing: Callable[[PartitionId, str], None]
+    """Called when no fragment holds an id that is to be read: with what is to be told."""
 
     async def look(self) -> None:
         """Return if the store is there and is this cluster's, by one small read."""
@@ -76,13 +82,14 @@ class ArchivedHistory(Protocol):
         each other: then those are read from which the log goes on.
         """
 
-    async def held(self) -> Mapping[FragmentName, int]:
-        """Return all fragments in the store at this moment, each with its size in bytes."""
+    async def held(self, partition: PartitionId | None = None) -> Mapping[FragmentName, int]:
+        """Return all fragments in the store, or of a partition, at this moment, each with its size in bytes."""
 
     async def check(self, name: FragmentName, size: int, pause: Callable[[int], Awaitable[None]]) -> None:
         """Read a fragment of `size` bytes through; await `pause` with the length of each piece that was read.
 
-        Raises `FragmentDamaged` unless it has the digest in its name, and `NotFound` if it is gone.
+        Raises `FragmentDamaged` unless it has the digest in its name, `NotFound` if it is gone, and, if it has the
+        digest and can't be opened, what is wrong with it.
         """
 
     async def mend(self, name: FragmentName, batches: AsyncIterable[Batch]) -> int:

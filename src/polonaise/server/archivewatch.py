@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
@@ -67,12 +68,18 @@ class ArchiveWatch:
         """What was measured of the partitions that lack something in the store."""
         self.lag: ArchiveLag | None = None
         """None before the first look."""
+        self._missed = asyncio.Event()
+        """Set when a read has met ids that no fragment holds: then the next look is taken at once."""
+        history.on_missing = self._miss
 
     async def run(self) -> None:
         """Look for ever. Of a store that can't be read, what it lacked stands; that it lacked nothing does not."""
         while True:
             gone = self.lag is not None and self.lag.gone
-            await asyncio.sleep(self._missing_look_s if gone else self._look_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._missing_look_s if gone else self._look_s):
+                    await self._missed.wait()
+            self._missed.clear()
             try:
                 await self._look(await self._history.held())
             except PolonaiseError as error:
@@ -80,6 +87,14 @@ class ArchiveWatch:
                 before = self.lag or ArchiveLag(None, None, 0)
                 lag = before.transactions or None, before.due_us or None
                 self.lag = ArchiveLag(*lag, len(self._readers()), before.gone)
+
+    def _miss(self, partition: PartitionId, why: str) -> None:
+        """Tell that a read of a partition has met ids that no fragment holds, and take the next look at once."""
+        before = self.lag or ArchiveLag(None, None, len(self._readers()))
+        if partition not in before.gone:
+            _log.warning("partition %d: %s", partition, why, extra={"partition": partition})
+            self.lag = before._replace(gone={**before.gone, partition: why})
+            self._missed.set()
 
     async def _look(self, fragments: Iterable[FragmentName]) -> None:
         by_partition: dict[PartitionId, list[FragmentName]] = {}

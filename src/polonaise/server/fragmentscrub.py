@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from polonaise.errors import (
     FragmentDamaged,
@@ -24,16 +25,18 @@ from polonaise.log.batch import Batch, split
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.partitionreader import PartitionReader
 from polonaise.server.settings import ServerSettings
-from polonaise.terms import PartitionId
+from polonaise.terms import PartitionId, TransactionId
 
 _log = logging.getLogger(__name__)
+_PAUSE_S_MAX: Final = 3600.0
+"""The longest sleep, in seconds: without rounds there may be nothing to wait for."""
 
 
 class FragmentScrubbing:
     """Carries out what `FragmentScrub` decides, until it is cancelled.
 
     Each server scrubs the fragments of the partitions that it owns, because only it can read their log, from which a
-    damaged fragment is written again.
+    damaged fragment is written again. What its reads find is reported, looked at and mended in the same way.
     """
 
     def __init__(
@@ -50,6 +53,9 @@ class FragmentScrubbing:
         self._readers = readers
         first_s = self._clock.monotonic_s() + settings.scrub_first_s * host.random.uniform(0.5, 1.5)
         self._scrub = FragmentScrub(settings.scrub_bytes_per_s, settings.scrub_every_s, first_s, settings.scrub_again_s)
+        self._found = asyncio.Event()
+        """Set when a read could not use a fragment, which is to be looked at before a pause is over."""
+        history.on_refused, history.on_sound = self._refused, self._sound
 
     def health(self) -> dict[str, Any]:
         """Return how far the scrub is and what it found; of the latest damages also why they last, and what to do."""
@@ -68,11 +74,32 @@ class FragmentScrubbing:
             step = self._scrub.next(self._clock.monotonic_s())
             match step:
                 case Pause():
-                    await asyncio.sleep(step.seconds)
+                    await self._pass(min(step.seconds, _PAUSE_S_MAX))
                 case ListStore():
                     await self._list()
                 case Verify():
                     await self._verify(step)
+
+    def _refused(self, name: FragmentName, transaction: TransactionId, why: str) -> None:
+        """Note that a read could not use a fragment."""
+        known = self._scrub.is_damaged(name)
+        self._scrub.refused(self._clock.monotonic_s(), self._clock.wall_us(), name, transaction, why)
+        if not known:
+            _log.warning("a read of %s: %s", self._history, why, extra={"partition": name.partition})
+            self._found.set()
+
+    def _sound(self, name: FragmentName) -> None:
+        """Note that a fragment that could not be used was read: somebody has put it right."""
+        if self._scrub.is_damaged(name):
+            self._scrub.good(self._clock.wall_us(), name)
+            self._warn(name, f"{name.path} can be read again")
+
+    async def _pass(self, seconds: float) -> None:
+        """Sleep, but no longer than until a read finds something."""
+        self._found.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._found.wait()
 
     async def _list(self) -> None:
         """List the store, and tell the scrub which fragments are of this server's partitions."""
@@ -93,6 +120,8 @@ class FragmentScrubbing:
             scrub.gone(self._clock.wall_us(), name)
             return
         try:
+            if scrub.is_damaged(name):
+                step = await self._sized(name)
             await self._history.check(name, step.size, self._pause)
         except FragmentDamaged as error:
             scrub.damaged(self._clock.wall_us(), name, error.text)
@@ -103,7 +132,29 @@ class FragmentScrubbing:
         except PolonaiseError as error:
             await self._not_read(step, error)
         else:
-            scrub.good(self._clock.wall_us(), name)
+            await self._read_again(reader, step)
+
+    async def _sized(self, name: FragmentName) -> Verify:
+        """Return what to read of a damaged fragment, by its present size. Raises `NotFound` if it is gone."""
+        size = (await self._history.held(name.partition)).get(name)
+        if size is None:
+            raise NotFound(f"{name.path} is gone")
+        return Verify(name, size)
+
+    async def _read_again(self, reader: PartitionReader, step: Verify) -> None:
+        """Tell the scrub that a fragment has its digest and opens. If a read was refused, that read has to succeed.
+
+        The digest does not tell whether another fragment contradicts this one.
+        """
+        refused = self._scrub.refused_id(step.name)
+        if refused is not None:
+            try:
+                await reader.read_history(refused, refused, 1)
+            except PolonaiseError as error:
+                why = f"it has the digest in its name, but id {refused} still can't be read: {error}"
+                self._not_mended(step, why, passing=True)
+                return
+        self._scrub.good(self._clock.wall_us(), step.name)
 
     async def _not_read(self, step: Verify, error: PolonaiseError) -> None:
         """After a failed read, find out whether the whole store can't be read, or only this fragment.
@@ -131,8 +182,8 @@ class FragmentScrubbing:
         except PolonaiseError as error:
             self._not_mended(step, str(error), passing=error.retry in (Retry.AGAIN, Retry.ELSEWHERE))
         else:
-            self._scrub.good(self._clock.wall_us(), name)
             self._warn(name, f"{name.path} was written again from the log")
+            await self._read_again(reader, step)
 
     def _not_mended(self, step: Verify, why: str, *, passing: bool) -> None:
         """Note that a fragment could not be repaired; `passing`: another try may succeed."""

@@ -46,7 +46,7 @@ class ServerMeasures(NamedTuple):
     coordinator_servers: Mapping[str, bool]
     """Whether each server of the coordinator served at the last look, by its address; none for a directory."""
     fragments_scrub: Mapping[str, Any] | None
-    """The report of the scrub of the fragment store; None without a store or a scrub."""
+    """The report of the scrub of the fragment store; None without a store."""
     store_trouble: str | None
     """Why the fragment store can't be used; empty if it can, None without a store, and before the first look."""
     archive: ArchiveLag | None

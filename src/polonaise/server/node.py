@@ -236,7 +236,6 @@ class Server:
             fragment_bytes = self._settings.archive_fragment_bytes
             self._archive = ArchiveWatch(self._history, look_s, missing_look_s, fragment_bytes, self._readers)
             self._tasks.append(self._host.spawn(self._archive.run(), "archive"))
-        if self._history is not None and self._settings.scrub_bytes_per_s:
             self._scrubbing = FragmentScrubbing(self._host, self._settings, self._history, self._readers)
             self._tasks.append(self._host.spawn(self._scrubbing.run(), "scrub of the fragments"))
         _log.info("server %d listens on %s", self.id, self.address, extra=self._fields)

@@ -136,7 +136,8 @@ class ServerSettings(OwnerSettings):
     """The size of the fragments that the archiver writes, in bytes of batches: what fills none yet is not late. 0 for
     an archiver that writes all there is (`--rest`)."""
     scrub_bytes_per_s: int = 2 * 1024 * 1024
-    """The rate of the scrub, which reads the fragment store to find rot while the log can mend it; 0 for no scrub."""
+    """The rate of the scrub, which reads the fragment store to find rot while the log can mend it. 0 for none: then
+    only what reads could not use is looked at again."""
     scrub_every_s: float = 24 * 3600.0
     """The shortest time between the beginnings of two rounds of the scrub."""
     scrub_first_s: float = 60.0

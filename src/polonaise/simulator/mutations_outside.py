@@ -272,8 +272,8 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "missing-ids-looked-for-as-seldom-as-others": Mutation(
         "polonaise.server.archivewatch",
-        "            await asyncio.sleep(self._missing_look_s if gone else self._look_s)\n",
-        "            await asyncio.sleep(self._look_s)\n",
+        "                async with asyncio.timeout(self._missing_look_s if gone else self._look_s):\n",
+        "                async with asyncio.timeout(self._look_s):\n",
         "P13: fragments that were brought back are told as missing for minutes",
     ),
     "empty-fragment-is-a-store-away": Mutation(
@@ -287,6 +287,30 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         '            raise StoreUnavailable(f"{why}; the server\'s log has more: report that") from error\n',
         "            raise\n",
         "P11: a read of old history that meets a mistake of ours ends one owner after the other",
+    ),
+    "fragment-that-a-read-can-t-use-untold": Mutation(
+        "polonaise.fragments.history",
+        "        if not isinstance(error, NotFound):\n            self._doubted.setdefault",
+        "        if isinstance(error, NotFound):\n            self._doubted.setdefault",
+        "P13: a server that has just refused a damaged fragment to a reader says that all is well",
+    ),
+    "ids-that-a-read-misses-untold": Mutation(
+        "polonaise.server.archivewatch",
+        "            self.lag = before._replace(gone={**before.gone, partition: why})\n",
+        "            self.lag = before\n",
+        "P13: a server that has just told a reader that no fragment holds an id says that all is well",
+    ),
+    "digest-clears-a-contradiction": Mutation(
+        "polonaise.server.fragmentscrub",
+        "        refused = self._scrub.refused_id(step.name)\n",
+        "        refused = None\n",
+        "P13: a fragment that others contradict is told as whole, because it has the digest in its name",
+    ),
+    "fragment-that-was-put-back-told-as-damaged": Mutation(
+        "polonaise.server.fragmentscrub",
+        "            if scrub.is_damaged(name):\n                step = await self._sized(name)\n",
+        "",
+        "P13: a fragment that was cut and put back is told as damaged until the next round of the scrub",
     ),
     "size-of-a-damaged-fragment-kept": Mutation(
         "polonaise.fragments.history",

@@ -2,7 +2,7 @@
 
 Every fragment is read again and again, in rounds, at a bounded rate, so that what rots in a store is found while the
 log can still mend it. One that was found damaged and could not be repaired is looked at again sooner: an operator may
-have restored it.
+have restored it. One that a read could not use counts as damaged at once, and is looked at next.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeAlias
 
 from polonaise.fragments.protocol.names import FragmentName
-from polonaise.terms import PartitionId
+from polonaise.terms import PartitionId, TransactionId
 
 DAMAGES_MAX: Final = 100
 """How many damages are remembered, the latest ones."""
@@ -24,7 +24,7 @@ _ROUND_S_MIN: Final = 1.0
 
 
 class FragmentDamage(NamedTuple):
-    """A fragment that was not as it was written when the scrub read it, or that was listed and could not be read."""
+    """A fragment that was not as it was written when it was read, or that was listed and could not be read or used."""
 
     partition: PartitionId
     path: str
@@ -69,7 +69,10 @@ class ListStore(NamedTuple):
 
 
 class Verify(NamedTuple):
-    """Read this fragment through; then call `good`, `damaged`, `gone`, `unreadable` or `unreachable`."""
+    """Read this fragment through; then call `good`, `damaged`, `gone`, `unreadable` or `unreachable`.
+
+    The size is the one that it had when it was listed, or else 0; one that was found damaged may have another by now.
+    """
 
     name: FragmentName
     size: int
@@ -93,6 +96,7 @@ class FragmentScrub:
         "_bytes_per_s",
         "_every_s",
         "_next_s",
+        "_refused",
         "_round_s",
         "_unrepaired",
         "_waiting",
@@ -102,15 +106,17 @@ class FragmentScrub:
     def __init__(self, bytes_per_s: int, every_s: float, first_s: float, again_s: float = 60.0) -> None:
         """Read `bytes_per_s`, in rounds that begin `every_s` seconds after each other or later, the first at `first_s`.
 
+        With 0 bytes per second there are no rounds: only what reads could not use is looked at, at any rate.
+
         After trouble that may pass, such as a store that does not answer or a partition that is not ready, the scrub
         tries again in `again_s` seconds.
         """
         self._bytes_per_s = bytes_per_s
         self._every_s = max(every_s, _ROUND_S_MIN)
         self._again_s = again_s
-        self._round_s = first_s
+        self._round_s = first_s if bytes_per_s else float("inf")
         """When the next round may begin."""
-        self._next_s = first_s
+        self._next_s = float("-inf")
         """When anything may be read next."""
         self._waiting: deque[Verify] = deque()
         """The fragments that this round has still to read; the first of them is the next one, or is being read."""
@@ -118,12 +124,22 @@ class FragmentScrub:
         """The fragments to read again apart from the rounds, each with the time from which that may be done."""
         self._unrepaired: set[FragmentName] = set()
         """The damaged fragments that are not repaired, also those that are no longer among the latest `damages`."""
+        self._refused: dict[FragmentName, TransactionId] = {}
+        """The unrepaired fragments that a read could not use, each with the id that was to be read from it."""
         self.scrubbed = FragmentsScrubbed()
 
     @property
     def unrepaired(self) -> int:
         """The number of fragments in the store that were found damaged and are not repaired."""
         return len(self._unrepaired)
+
+    def is_damaged(self, name: FragmentName) -> bool:
+        """Tell whether the fragment was found damaged, and is not repaired."""
+        return name in self._unrepaired
+
+    def refused_id(self, name: FragmentName) -> TransactionId | None:
+        """Return the id that a read could not get from the fragment; None if no read has said that it is damaged."""
+        return self._refused.get(name)
 
     def next(self, now_s: float) -> Step:
         """Return what to do now."""
@@ -150,6 +166,7 @@ class FragmentScrub:
         damages = tuple(each for each in self.scrubbed.damages if each.repaired_us or each.path in paths)
         self._again = {name: again for name, again in self._again.items() if name in fragments}
         self._unrepaired &= fragments.keys()
+        self._refused = {name: id for name, id in self._refused.items() if name in fragments}
         self.scrubbed = replace(
             self.scrubbed, fragments=0, fragments_of=len(fragments), bytes=0, started_us=wall_us, damages=damages,
             trouble="",
@@ -159,13 +176,16 @@ class FragmentScrub:
     def pace(self, now_s: float, bytes_read: int) -> float:
         """Note that so many bytes were read, and return how many seconds to wait before more are read."""
         self.scrubbed = replace(self.scrubbed, bytes=self.scrubbed.bytes + bytes_read, trouble="")
-        self._next_s = max(self._next_s, now_s) + bytes_read / self._bytes_per_s
+        self._next_s = max(self._next_s, now_s)
+        if self._bytes_per_s:
+            self._next_s += bytes_read / self._bytes_per_s
         return self._next_s - now_s
 
     def good(self, wall_us: int, name: FragmentName) -> None:
         """Note that the fragment is as it was written; if it was damaged before, it was repaired or restored."""
         if name in self._unrepaired:
             self._unrepaired.remove(name)
+            self._refused.pop(name, None)
             self._change(name, repaired_us=wall_us, why="")
             self.scrubbed = replace(self.scrubbed, repaired=self.scrubbed.repaired + 1)
         self._done(wall_us, name)
@@ -175,6 +195,7 @@ class FragmentScrub:
         damages = tuple(each for each in self.scrubbed.damages if each.repaired_us or each.path != name.path)
         self.scrubbed = replace(self.scrubbed, damages=damages)
         self._unrepaired.discard(name)
+        self._refused.pop(name, None)
         self._done(wall_us, name)
 
     def damaged(self, wall_us: int, name: FragmentName, what: str) -> None:
@@ -184,6 +205,15 @@ class FragmentScrub:
         self._unrepaired.add(name)
         damages = (*self.scrubbed.damages, FragmentDamage(name.partition, name.path, what, wall_us))[-DAMAGES_MAX:]
         self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=damages)
+
+    def refused(self, now_s: float, wall_us: int, name: FragmentName, transaction: TransactionId, what: str) -> None:
+        """Note that a read could not get this id from the fragment. It counts as damaged, and is looked at next.
+
+        A damage that is known is looked at again when it would be anyway, however often it is read.
+        """
+        self.damaged(wall_us, name, what)
+        self._refused.setdefault(name, transaction)
+        self._again.setdefault(name, (now_s, Verify(name, 0)))
 
     def not_repaired(self, now_s: float, wall_us: int, verify: Verify, why: str, *, passing: bool) -> None:
         """Note that the fragment could not be written again, and plan to read it again.

@@ -262,7 +262,8 @@ FRAGMENTS_DAMAGED: Final = _counter("server_fragments_damaged", "Fragments found
 FRAGMENTS_REPAIRED: Final = _counter("server_fragments_repaired", "Fragments found damaged and repaired.")
 FRAGMENTS_UNREPAIRED: Final = _gauge(
     "server_fragments_unrepaired",
-    "Fragments in the store that were found damaged and are not repaired; no sample before the first round.",
+    "Fragments in the store that were found damaged, by the scrub or by a read, and are not repaired. No sample before "
+    "the first round of the scrub, unless a read found one.",
 )
 FRAGMENTS_TROUBLE: Final = _gauge(
     "server_fragment_scrub_trouble", "1 if the fragment store can't be read, else 0; no sample before it was tried."

@@ -151,6 +151,7 @@ def _add_archive(samples: Samples, measures: ServerMeasures, clock: Clock) -> No
         if scrub["started_us"]:
             add(metrics.FRAGMENTS_DONE, scrub["fragments"])
             add(metrics.FRAGMENTS_OF, scrub["fragments_of"])
+        if scrub["started_us"] or scrub["unrepaired"]:
             add(metrics.FRAGMENTS_UNREPAIRED, scrub["unrepaired"])
         if scrub["started_us"] or scrub["trouble"]:
             add(metrics.FRAGMENTS_TROUBLE, int(bool(scrub["trouble"])))
