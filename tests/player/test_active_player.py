@@ -20,7 +20,7 @@ from polonaise.player.protocol.effects import (
     SendBatches,
     StandDown,
 )
-from polonaise.player.protocol.entries import TERM_MAX, Fence, RoutedEntry
+from polonaise.player.protocol.entries import NO_FENCE, TERM_MAX, Fence, RoutedEntry
 from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.player.protocol.targetqueue import QueueState
 from polonaise.player.protocol.targetstream import StreamState
@@ -573,6 +573,26 @@ def test_a_target_with_a_higher_term_of_the_same_epoch_is_taken_at_its_word() ->
     player.do("fenced", "a", 1, Fence(3, 6))
     player.tick(1.0)
     assert player.all(OpenStream) == [OpenStream("a", 7)]
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        (NO_FENCE, "the target holds no fence, and not that of this stream (epoch 3, term 1): its memory was emptied"),
+        (Fence(2, 7), "holds the fence of an earlier stream (epoch 2, term 7), not that of this one (epoch 3, term 1)"),
+        (
+            Fence(3, 6),
+            "holds the fence of another stream (epoch 3, term 6), which shuts out this one (epoch 3, term 1)",
+        ),
+    ],
+)
+def test_why_a_target_refuses_a_stream_is_told_as_it_is(kept: Fence, said: str) -> None:
+    player = served("a")
+    player.do("fenced", "a", 1, kept)
+    (closed,) = player.all(CloseStream)
+    assert said in closed.reason
+    player.tick(1.0)
+    assert player.all(OpenStream)
 
 
 @pytest.mark.parametrize("term", [TERM_MAX + 1, 2**63 - 1])

@@ -12,7 +12,7 @@ from polonaise.link import connection as link
 from polonaise.link.budget import Budget
 from polonaise.link.connection import Connection, LinkSettings, printable
 from polonaise.player.deliverytarget import DeliverySource
-from polonaise.player.protocol.entries import DeliveryBatch, Fence, RoutedEntry
+from polonaise.player.protocol.entries import DeliveryBatch, Fence, RoutedEntry, shut_out_by
 from polonaise.player.targetsession import ACKNOWLEDGE_S, ServedTargets, TargetSession, stream_health
 from polonaise.terms import PartitionId, TransactionId
 from polonaise.wire.codec import Message
@@ -231,7 +231,8 @@ class ServedStream:
         """Tell the player, and close."""
         self._send_applied()
         self.connection.send(DeliveryFenced(*kept))
-        self.connection.close(Closed(f"the target keeps {kept}"))
+        assert self._session is not None
+        self.connection.close(Closed(shut_out_by(kept, self._session.fence)))
 
     def ended(self, reason: str) -> None:
         """Tell the player, and close."""

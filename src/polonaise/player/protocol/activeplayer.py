@@ -41,7 +41,7 @@ from polonaise.player.protocol.effects import (
     SendBatches,
     StandDown,
 )
-from polonaise.player.protocol.entries import TERM_MAX, Epoch, Fence, RoutedEntry, TargetName, Term
+from polonaise.player.protocol.entries import TERM_MAX, Epoch, Fence, RoutedEntry, TargetName, Term, shut_out_by
 from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.player.protocol.targetqueue import QueueState, ReadNumbers, TargetQueue
 from polonaise.player.protocol.targetstream import StreamState, TargetStream, Unproved
@@ -196,7 +196,7 @@ class ActivePlayer:
         if kept.epoch > self.epoch:
             by = "of a player that began later, or the log was put back to an older state"
             return self.replaced(f"target {target} keeps epoch {kept.epoch}, {by}")
-        reason = f"the target keeps {kept}, not below {Fence(self.epoch, term)}"
+        reason = shut_out_by(kept, Fence(self.epoch, term))
         # The same epoch twice would be two players that were elected as one; the target's word is above ours. But for
         # a number that no player has come to: none would be left above it, and no message could carry the next.
         if kept.term <= TERM_MAX:

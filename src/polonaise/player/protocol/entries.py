@@ -47,9 +47,23 @@ class Fence(NamedTuple):
     epoch: Epoch
     term: Term
 
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}, term {self.term}"
+
 
 NO_FENCE = Fence(0, 0)
 """The fence that a target keeps before its first stream: lower than that of any stream."""
+
+
+def shut_out_by(kept: Fence, own: Fence) -> str:
+    """Return in words why a target that keeps the fence `kept` refuses the stream with the fence `own`."""
+    if kept == NO_FENCE:
+        return f"the target holds no fence, and not that of this stream ({own}): its memory was emptied or put back"
+    if kept < own:
+        return (
+            f"the target holds the fence of an earlier stream ({kept}), not that of this one ({own}): it was put back"
+        )
+    return f"the target holds the fence of another stream ({kept}), which shuts out this one ({own})"
 
 
 class RoutedEntry(NamedTuple):
