@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from rigs import storagefiles, trimmed
 from rigs.fragments import MoodyStore, moody_store
 from rigs.health import condition_when
 from rigs.trimmed import Cluster, archived, contents, fill
+from rigs.waiting import nothing_happens_for
 
 pytestmark = pytest.mark.slow
 
@@ -332,6 +332,6 @@ async def test_a_server_that_is_told_not_to_scrub_does_not(
 ) -> None:
     monkeypatch.setattr(trimmed, "SETTINGS", replace(trimmed.SETTINGS, scrub_bytes_per_s=0))
     server = await cluster.start_server(store)
-    await asyncio.sleep(0.2)
+    await nothing_happens_for(0.2)
     scrub = server.health()["fragments_scrub"]
     assert (scrub["bytes_per_s"], scrub["rounds"], scrub["started_us"]) == (0, 0, 0)
