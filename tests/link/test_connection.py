@@ -338,6 +338,17 @@ async def test_a_peer_that_only_listens_is_pinged_and_cut_when_it_does_not_answe
 
 
 @simulated
+async def test_a_look_that_is_a_little_late_is_not_taken_for_the_reason_of_a_silence(rig: Rig) -> None:
+    await rig.greeted_raw()
+    await asyncio.sleep(0)
+    ours = rig.server.only
+    ours._heard_s -= ours._settings.silence_s_max + 0.02
+    ours._beat_due_s = ours._host.clock.monotonic_s() - 0.03
+    ours._check()
+    assert "raw was silent" in str(rig.server.closed[0])
+
+
+@simulated
 async def test_what_this_process_did_not_hear_while_it_stood_still_is_no_silence_of_the_peer(rig: Rig) -> None:
     await rig.greeted_raw()
     await asyncio.sleep(0)

@@ -654,6 +654,9 @@ FOUND_BY_TESTS = {
         "::test_a_pipeline_s_first_row_that_a_constraint_refuses_ends_the_run[sqlite-sums_marks-high_water_mark]"
     ),
     "refusal-for-want-of-room-untold": "tests/storage/test_full_disk_told.py::test_a_quota_that_is_used_up_is_told",
+    "silence-blamed-on-a-timer-that-is-late": (
+        "tests/link/test_connection.py::test_a_look_that_is_a_little_late_is_not_taken_for_the_reason_of_a_silence"
+    ),
     "disk-that-hangs-untold": (
         "tests/storage/test_hanging_disk_told.py"
         "::test_a_disk_that_hangs_is_told_until_it_has_done_what_it_was_asked_for"

@@ -708,7 +708,8 @@ class Connection(asyncio.Protocol):
     def _silence(self, now: float) -> str:
         """Return why the connection ends for want of any sign of the peer: this process itself may have stood still."""
         late_s = now - self._beat_due_s
-        if now - self._heard_s - late_s > self._settings.silence_s_max:
+        # Each look is a little late, and that is no standing still.
+        if late_s < self._settings.heartbeat_s or now - self._heard_s - late_s > self._settings.silence_s_max:
             return f"{self.peer_name} was silent for {self._settings.silence_s_max:g} s"
         return (
             f"this process, or its machine, itself stood still for {late_s:.1f} s, in which it heard nothing of "

@@ -260,8 +260,8 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "own-standstill-told-as-silence-of-the-peer": Mutation(
         "polonaise.link.connection",
-        "        if now - self._heard_s - late_s > self._settings.silence_s_max:\n",
-        "        if now - self._heard_s > self._settings.silence_s_max:\n",
+        "now - self._heard_s - late_s > self._settings.silence_s_max:\n",
+        "now - self._heard_s > self._settings.silence_s_max:\n",
         "P11: a node that answers is told to have been silent by one that was itself stopped",
     ),
     "connecting-does-not-count": Mutation(
@@ -470,6 +470,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "frozenset({Reason.DIRECTORY_GONE, Reason.DISK_FULL, Reason.DISK_HANGS, Reason.UNREACHABLE})",
         "frozenset({Reason.DIRECTORY_GONE, Reason.DISK_HANGS, Reason.UNREACHABLE})",
         "P13: a storage node may be stopped, it is said, although the others that would be left include a full one",
+    ),
+    "silence-blamed-on-a-timer-that-is-late": Mutation(
+        "polonaise.link.connection",
+        "        if late_s < self._settings.heartbeat_s or now - self",
+        "        if now - self",
+        "P13: a peer is silent, and this process says that it has itself stood still, for no time at all",
     ),
     "disk-that-hangs-untold": Mutation(
         "polonaise.storage.node",

@@ -27,6 +27,7 @@ _ASKED: Final = {
     "GetAssignment": "the assignment",
     "DescribeTopic": "a topic",
     "ListTopics": "the topics",
+    "LastSessionInfo": "what its copy holds",
     "FindBatch": "where a batch ends",
     "TellNoted": "what it has noted",
 }
