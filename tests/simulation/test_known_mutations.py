@@ -696,6 +696,10 @@ FOUND_BY_TESTS = {
     "caught-deadlock-raised-at-the-end-alone": (
         "tests/views/test_undone_statements.py::test_after_a_statement_that_took_too_long_no_other_is_sent[sqlite]"
     ),
+    "row-of-another-partition-told-as-a-fault": (
+        "tests/views/test_retrying.py"
+        "::test_one_alone_is_tried_again_when_another_transaction_has_written_a_row_of_its_key"
+    ),
     "own-read-only-blamed-on-the-database": (
         "tests/views/test_read_only.py"
         "::test_what_makes_its_own_transaction_read_only_is_told_and_the_database_is_not_blamed[sqlite-True]"

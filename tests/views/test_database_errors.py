@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from polonaise.views.databaseerrors import Trouble, trouble_in
+from polonaise.views.databaseerrors import Trouble, is_taken, trouble_in
 from rigs.databases import engine_at, execute
 
 AWAY, PASSING, DRIVEN = Trouble.AWAY, Trouble.PASSING, Trouble.DRIVEN
@@ -42,6 +42,16 @@ def test_postgresql_by_its_state(state: str, trouble: Trouble | None) -> None:
     error = psycopg.OperationalError("said in any language")
     error.sqlstate = state
     assert trouble_in(wrapped(error)) is trouble
+
+
+def test_a_row_of_the_same_key_is_known_by_its_code() -> None:
+    for state in POSTGRESQL:
+        error = psycopg.IntegrityError("said in any language")
+        error.sqlstate = state
+        assert is_taken(wrapped(error)) is is_taken(error) is (state == "23505")
+    for number in MARIADB:
+        assert is_taken(wrapped(pymysql.IntegrityError(number, "said in any language"))) is (number == 1062)
+    assert not is_taken(ValueError(1062, "another's number"))
 
 
 @pytest.mark.parametrize(("number", "trouble"), MARIADB.items())

@@ -6,13 +6,14 @@ import sqlite3
 import time
 from typing import Any, cast
 
+import psycopg
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from polonaise.errors import Closed, ViewUnavailable
+from polonaise.errors import Closed, ViewUnavailable, ViewUnfit
 from polonaise.views import retrying
 from polonaise.views.portions import Portion
-from polonaise.views.retrying import _TRIES, DrivenAway, RetryingWriter
+from polonaise.views.retrying import _TAKEN, _TRIES, DrivenAway, RetryingWriter
 
 
 class Held:
@@ -144,3 +145,57 @@ def test_why_less_of_a_run_is_tried_is_told_where_that_takes_long(monkeypatch: p
             writer.do_some(range(8), portion, work)
     assert writer.do_some(range(8), portion, work) == 2
     assert tried == [8, 4, 2]
+
+
+class Taken:
+    """Work that meets rows of the same key as its own, each in one attempt, and wraps what the database says."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.tried: list[int] = []
+
+    def __call__(self, _: Any, some: Any) -> int:
+        self.tried.append(len(some))
+        if len(self.tried) > self.rows:
+            return len(some)
+        error = psycopg.errors.UniqueViolation("a row of this key is there")
+        error.sqlstate = "23505"
+        raise LookupError("no account") from DBAPIError("INSERT", None, error)
+
+
+def done_alone(work: Any, of: int = 1) -> int:
+    return RetryingWriter(cast(Any, Held()), lambda _: None, lambda: None).do_some(range(of), Portion(), work)
+
+
+def test_one_alone_is_tried_again_when_another_transaction_has_written_a_row_of_its_key() -> None:
+    assert done_alone(work := Taken(3)) == 1
+    assert work.tried == [1, 1, 1, 1]
+
+
+def test_one_alone_that_meets_a_row_of_its_key_each_time_is_told_as_at_fault() -> None:
+    work = Taken(1000)
+    with pytest.raises(LookupError, match="no account"):
+        done_alone(work)
+    assert len(work.tried) == _TAKEN
+
+
+def test_a_run_that_meets_a_row_of_its_key_is_not_repeated_whole() -> None:
+    work = Taken(1)
+    with pytest.raises(LookupError):
+        done_alone(work, 8)
+    assert work.tried == [8]
+
+
+def test_what_the_library_says_of_a_row_that_is_there_is_told_at_once() -> None:
+    tried: list[object] = []
+
+    def work(connection: object, some: object) -> None:
+        tried.append(some)
+        try:
+            Taken(1)(connection, range(1))
+        except LookupError as error:
+            raise ViewUnfit("another program writes this table") from error
+
+    with pytest.raises(ViewUnfit):
+        done_alone(work)
+    assert len(tried) == 1

@@ -21,7 +21,15 @@ from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.views.claimedtables import ClaimedTables
 from polonaise.views.columns import short_text, transactional_table
 from polonaise.views.database import Database
-from polonaise.views.databaseerrors import OwnRefused, Trouble, database_errors, first_line, not_refused, trouble_in
+from polonaise.views.databaseerrors import (
+    OwnRefused,
+    Trouble,
+    database_errors,
+    first_line,
+    is_taken,
+    not_refused,
+    trouble_in,
+)
 from polonaise.views.dialects import check_names
 from polonaise.views.fitness import check_tables, create_tables, unfit_for_now
 from polonaise.views.lostmarks import check_kept, check_rows_kept, held_in
@@ -175,8 +183,10 @@ class SqlDeliveryTarget:
 
             try:
                 applied = await self._worker_of(partition).do_some(batch.entries, portion, work)
-            except database_errors() as error:
-                if trouble_in(error) is not Trouble.DRIVEN:
+            except PolonaiseError:
+                raise
+            except Exception as error:
+                if trouble_in(error) is not Trouble.DRIVEN and not is_taken(error):
                     raise
                 # Tried alone, and several times: it is the entry that the database can't take.
                 return self._refusal(DeliveryBatch(partition, previous, batch.entries[:1]), error)
@@ -366,6 +376,8 @@ class SqlDeliveryTarget:
                     self._prepare(writer)
             if not (error is refusal or late):
                 raise
+            if len(batch.entries) == 1 and is_taken(error):
+                raise  # tried again before it counts as the entry's own: another partition may have written the row
             return self._refusal(batch, error)
 
     def _add_first(self, db: Connection, partition: PartitionId) -> None:

@@ -393,6 +393,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        if False and not (self._ours",
         "P11: a run that caught a deadlock goes on to its end, and its partition deadlocks with others all the while",
     ),
+    "row-of-another-partition-told-as-a-fault": Mutation(
+        "polonaise.views.retrying",
+        "                if len(some) > 1 or taken == _TAKEN or not is_taken(error):\n",
+        "                if True:\n",
+        "P13: a transaction is told to be at fault for a row that another partition has just written",
+    ),
     "driver-s-own-errors-passed-on": Mutation(
         "polonaise.views.databaseerrors",
         "    return (SQLAlchemyError, sqlite3.Error, *_driver_errors())\n",

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from polonaise.errors import BadOption, ViewUnavailable
+from polonaise.errors import BadOption, PolonaiseError, ViewUnavailable
 from polonaise.redaction import redacted_line
 
 
@@ -69,6 +69,8 @@ _POSTGRESQL_CLASSES: Final = {
     "58": Trouble.AWAY,  # system error
 }
 """What the beginning of a SQLSTATE means, if the whole of it is not in the table."""
+_POSTGRESQL_TAKEN: Final = ("23505", "23P01")
+"""The SQLSTATEs of a key that another row has, and of a row that one excludes."""
 _FAILED_BEFORE: Final = "25P02"
 """The SQLSTATE of each statement in a transaction after an error."""
 _POSTGRESQL_FUNCTIONS: Final = {
@@ -123,6 +125,8 @@ _MARIADB: Final[dict[int, Trouble]] = {
     1792: Trouble.READ_ONLY,
     0: Trouble.DRIVEN,  # the driver's own: its connection is closed
 }
+_MARIADB_TAKEN: Final = (1062, 1022, 1169, 1586, 1859)
+"""Numbers of a key that another row has."""
 _OPTION_PREVENTS: Final = 1290
 """MariaDB's number for what an option of the server forbids. Its message has the option's name, in each language."""
 _READ_ONLY_OPTION: Final = re.compile(r"read[-_]only")
@@ -165,10 +169,7 @@ def trouble_in(error: BaseException | None) -> Trouble | None:
 
     The causes count because the application's code may have wrapped the database's error.
     """
-    seen: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
+    for link in _links(error):
         trouble = None
         if isinstance(link, MadeReadOnly):
             return None
@@ -178,8 +179,33 @@ def trouble_in(error: BaseException | None) -> Trouble | None:
             trouble = _trouble_of_driver(link)
         if trouble is not None:
             return trouble
-        link = link.__cause__ or link.__context__
     return None
+
+
+def is_taken(error: BaseException) -> bool:
+    """Tell whether a row was refused for another one of the same key, which another transaction may have just written.
+
+    Causes count as in `trouble_in`. Not of SQLite, which has one writer: there the row was there before.
+    """
+    if isinstance(error, PolonaiseError):
+        return False  # the library's own, which says what to do
+    for link in _links(error):
+        original = link.orig if isinstance(link, DBAPIError) else link
+        if isinstance(original, _driver_errors()):
+            number = original.args[0] if original.args else None
+            if getattr(original, "sqlstate", None) in _POSTGRESQL_TAKEN or number in _MARIADB_TAKEN:
+                return True
+    return False
+
+
+def _links(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the error, and then what caused it, each once."""
+    seen: set[int] = set()
+    link = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__ or link.__context__
 
 
 @contextlib.contextmanager

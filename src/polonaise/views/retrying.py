@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from polonaise.errors import ViewUnavailable
 from polonaise.views.database import Database
-from polonaise.views.databaseerrors import Trouble, database_errors, first_line, trouble_in
+from polonaise.views.databaseerrors import Trouble, database_errors, first_line, is_taken, trouble_in
 from polonaise.views.portions import Next, Portion
 from polonaise.views.writerconnection import WriterConnection
 
@@ -26,6 +26,9 @@ _PAUSE_S_MIN: Final = 0.002
 _PAUSE_S_MAX: Final = 0.25
 _UNTOLD_S_MAX: Final = 1.0
 """For how long less and less of a run is tried before whoever waits for it is told why."""
+_TAKEN: Final = 5
+"""How often one alone has to meet a row of the same key before that is told as its own fault: others may write several
+such rows at the same moment, and each time it finds one more of them there."""
 
 
 class DrivenAway(ViewUnavailable):
@@ -103,10 +106,10 @@ class RetryingWriter:
         """Return the result of `work` for the beginning of `run`: as much of it as the database takes at a time.
 
         `work` is done in one SQL transaction. Raises what `do` does, and the database's own error when one alone has
-        driven it away several times in a row. Where each attempt takes long, `DrivenAway` is raised between them, too:
-        the caller learns why, and the next call tries less.
+        driven it away several times in a row, or has met a row of the same key each time. Where each attempt takes
+        long, `DrivenAway` is raised between them, too: the caller learns why, and the next call tries less.
         """
-        began_s = time.monotonic()
+        began_s, taken = time.monotonic(), 0
         while True:
             some = run[: portion.most]
             try:
@@ -116,6 +119,11 @@ class RetryingWriter:
                 if following is Next.NAMED and error.__cause__ is not None:
                     raise error.__cause__ from None
                 if following is not Next.SMALLER or time.monotonic() - began_s > _UNTOLD_S_MAX:
+                    raise
+                self._pause(_PAUSE_S_MIN)
+            except Exception as error:
+                taken += 1
+                if len(some) > 1 or taken == _TAKEN or not is_taken(error):
                     raise
                 self._pause(_PAUSE_S_MIN)
             else:
