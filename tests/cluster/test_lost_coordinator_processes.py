@@ -262,13 +262,13 @@ async def test_a_server_that_runs_and_is_cut_off_from_the_storage_nodes_is_found
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That it is cut off is stood for by storage nodes that tell of no connection."""
-    ask = coordinatorbackup._ask
+    ask = coordinatorbackup.ask_noted
 
     async def cut_off(*about: Any) -> tuple[str | None, NodeAnswer]:
         name, answer = await ask(*about)
         return name, replace(answer, servers={})
 
-    monkeypatch.setattr(coordinatorbackup, "_ask", cut_off)
+    monkeypatch.setattr(coordinatorbackup, "ask_noted", cut_off)
     async with observed_cluster(tmp_path, notes_s=0.05, name="s1") as cluster:
         elsewhere = cluster._replace(coordinator=f"file:{tmp_path / 'elsewhere'}")
         await wait_until(lambda: all(note.get("expected") for note in notes_in(tmp_path)) and noted_in(tmp_path))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from polonaise.admin import coordinatorbackup
+from polonaise.admin.asking import ask_noted
 from polonaise.admin.headresets import head_state
 from polonaise.admin.topics import create_topic
 from polonaise.client.log import Log
@@ -219,7 +219,7 @@ async def noted(town: Town) -> list[ClusterDescription | None]:
     """Return the description that each storage node has noted."""
 
     async def ask(host: Host, _: Coordinator) -> list[ClusterDescription | None]:
-        nodes = [await coordinatorbackup._ask(host, town.name(number), 5.0) for number in range(3)]
+        nodes = [await ask_noted(host, town.name(number), 5.0) for number in range(3)]
         return [answer.noted.description for _, answer in nodes]
 
     return await town.operator(ask)
