@@ -131,7 +131,7 @@ async def test_answers_that_are_not_on_the_disk_are_found(check: DeliveryCheck, 
     target = WatchedTarget(Lies(), check, NAME)
     await target.accept(Fence(1, 1), SOURCE)
     await target.apply(DeliveryBatch(0, -1, [entry(history, 0)]), Reception(Fence(1, 1)).judge)
-    assert [each.seen for each in history.violations] == ["Fence(epoch=0, term=0) on its disk", "-1 on its disk"]
+    assert [each.seen for each in history.violations] == ["epoch 0, term 0 on its disk", "-1 on its disk"]
 
 
 # ---------------------------------------------------------------------- the target, and deaths of its process
