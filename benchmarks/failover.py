@@ -32,8 +32,9 @@ import uvloop
 
 import polonaise
 from document import arguments, command, table, write_figures
-from polonaise.admin.cluster import ClusterObserver, Wellness, observer_of
+from polonaise.admin.cluster import ClusterObserver, Wellness
 from polonaise.admin.localplan import FILE, ZOOKEEPER, LocalPlan, Wanted
+from polonaise.admin.opening import observer_of
 from polonaise.admin.zookeeper import ZooKeeperEnsemble, ZooKeeperPlace, ZooKeeperServer
 from polonaise.coordination.lease import LEASE_S
 from polonaise.host.address import HostPort

@@ -31,9 +31,9 @@ import uvloop
 import polonaise
 from document import arguments, command, table, write_figures
 from loads import Load, keep
-from polonaise.admin.asking import opened_coordinator
-from polonaise.admin.cluster import Wellness, observer_of
+from polonaise.admin.cluster import Wellness
 from polonaise.admin.localplan import LocalPlan, Wanted
+from polonaise.admin.opening import observer_of, opened_coordinator
 from polonaise.link.connection import hello
 from polonaise.node.local import ChildNode, LocalCluster
 from polonaise.wire.codec import Message

@@ -29,8 +29,9 @@ import uvloop
 import polonaise
 from document import arguments, command, table, write_figures
 from loads import percentile
-from polonaise.admin.cluster import ClusterObserver, ServerStatus, Wellness, observer_of
+from polonaise.admin.cluster import ClusterObserver, ServerStatus, Wellness
 from polonaise.admin.localplan import LocalPlan, Wanted
+from polonaise.admin.opening import observer_of
 from polonaise.node.local import ChildNode, LocalCluster
 
 PARTITIONS: Final = 4

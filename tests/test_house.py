@@ -6,6 +6,8 @@ import ast
 import os
 from bisect import bisect_left
 from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 TESTS = Path(__file__).parent
@@ -162,6 +164,23 @@ def test_what_is_lacking_is_skipped_in_one_place_so_that_ci_fails_for_want_of_it
         and ast.unparse(each.value) in ("pytest", "pytest.mark")
     }
     assert skip - {"test_lacking.py"} == set(MAY_SKIP), "rigs.lacking has `lacking` and `program`"
+
+
+def test_what_benchmarks_import_of_the_product_is_there() -> None:
+    """Nothing else says so in time: mypy does not look at them, and they run once in a while."""
+    gone = []
+    for path in sorted((TESTS.parent / "benchmarks").rglob("*.py")):
+        for node in nodes_of(path):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "polonaise":
+                module = import_module(str(node.module))
+                names = [each.name for each in node.names if not hasattr(module, each.name)]
+                is_room = hasattr(module, "__path__")
+                gone += [
+                    f"{path.name}: {node.module}.{name}"
+                    for name in names
+                    if not (is_room and find_spec(f"{node.module}.{name}"))
+                ]
+    assert gone == []
 
 
 def test_no_file_has_marks_of_a_merge_that_was_not_finished() -> None:
