@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
@@ -16,7 +17,7 @@ import pytest
 
 from polonaise.coordination import Coordinator
 from polonaise.coordination.directory import CHANGE_LOCK, ValueDirectory, seal, unseal
-from polonaise.coordination.file import FileBackend, coordinator_in
+from polonaise.coordination.file import REPLACED_S, FileBackend, coordinator_in
 from polonaise.coordination.values import Assignment, ClusterDescription, Owner, Registration
 from polonaise.errors import (
     AlreadyInitialized,
@@ -32,6 +33,7 @@ from polonaise.host.real import RealHost
 from polonaise.simulator.process import Process
 from rigs.coordinator import DESCRIPTION, DIRECTORY, INITIAL, NEXT, Scene, in_a_scene, in_scenes
 from rigs.unretrieved import errors_nobody_took
+from rigs.waiting import time_passes
 
 pytestmark = pytest.mark.slow
 
@@ -433,6 +435,35 @@ async def test_a_member_whose_directory_was_replaced_is_told_so_and_registers_an
     assert [each.server for each in await (await scene.open()).members()] == [1]
 
 
+async def test_nobody_is_taken_for_dead_because_a_copy_of_the_directory_was_put_in_its_place(tmp_path: Path) -> None:
+    """In the copy no lock is held, so that each process sees the files of the others without an owner."""
+    place = tmp_path / "coordinator"
+    with contextlib.closing(RealHost()) as one, contextlib.closing(RealHost()) as other:
+        first, second = coordinator_in(one, str(place)), coordinator_in(other, str(place))
+        await first.initialize(DESCRIPTION)
+        stays = await first.register(Registration(1, "a:1"))
+        goes = await second.register(Registration(2, "b:1"))
+        assert [each.server for each in await first.members()] == [1, 2]
+        shutil.copytree(place, tmp_path / "copy")
+        place.rename(tmp_path / "latest")
+        (tmp_path / "copy").rename(place)
+        with pytest.raises(CoordinatorUnavailable, match="another directory was put in place of this one"):
+            await first.members()
+        # Others, who have no name there, may be quicker to look, and remove what nobody has locked.
+        assert [each.server for each in await coordinator_in(one, str(place)).members()] == [1]
+        assert not await goes.renew()
+        with pytest.raises(CoordinatorUnavailable, match=r"all have registered there, in \d"):
+            await second.members()
+        goes = await second.register(Registration(2, "b:1"))
+        await time_passes(REPLACED_S)
+        for each in (first, second):
+            assert await stays.renew()
+            assert await goes.renew()
+            assert [member.server for member in await each.members()] == [1, 2]
+        await first.close()
+        await second.close()
+
+
 @in_a_scene
 async def test_a_damaged_registration_of_a_living_server_is_named(scene: Scene) -> None:
     coordinator = await scene.made()
@@ -498,7 +529,7 @@ async def test_a_file_in_the_directory_s_place_is_waited_for_once_the_cluster_wa
 COUNTING = """
 import asyncio, sys
 from dataclasses import replace
-from polonaise.coordination.file import FileBackend, coordinator_in
+from polonaise.coordination.file import REPLACED_S, FileBackend, coordinator_in
 from polonaise.coordination.values import Registration
 from polonaise.host.real import run
 

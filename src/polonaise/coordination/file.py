@@ -57,6 +57,12 @@ from polonaise.redaction import redacted_address
 
 _SYNC_TRIES: Final = 3
 """How often a value is put in place at most until a sync of the directory succeeds."""
+REPLACED_S: Final = 4.0
+"""Seconds for which nobody is taken for dead after the directory was replaced.
+
+In a copy of it no lock is held, so that all others look dead. By the end each process has registered there, and has
+looked whether values are older than it has seen.
+"""
 _TOLD: Final = ".told"
 """Ends the name of the file with the contents that a registered name was given later."""
 _BEAT: Final = ".beat"
@@ -122,11 +128,14 @@ class FileBackend:
         self.trouble = ""
         self._values = ValueDirectory(host, directory, lock_wait_s)
         self._disk = host.disk
+        self._clock = host.clock
         self._directory = directory
         self._durable: dict[str, _DurableEntry] = {}
         """The entries by their keys, as this process read or wrote them last."""
         self._own: dict[str, _Name] = {}
         """The names, `members/<server id>`, that this process has registered and not given up."""
+        self._replaced_s = -inf
+        """When this process last found that another directory was put in place of the one that it has registered in."""
         self._polls: dict[str, _Poll] = {}
         """The waits for changes, by the entries' keys."""
 
@@ -314,15 +323,19 @@ class FileBackend:
             lock = await self._disk.lock(path)
         except DirectoryInUse:
             return False
+        self._own[name] = await self._written(name, lock, entry)
+        return True
+
+    async def _written(self, name: str, lock: DirectoryLock, entry: Entry) -> _Name:
+        """Write a registration into the name's file, which is locked; release the lock if that fails."""
         try:
-            async with opened_file(self._disk, path, create=True) as file:
+            async with opened_file(self._disk, self.place(name), create=True) as file:
                 await file.truncate(0)
                 await file.write(0, [seal(name, *entry)])
         except PolonaiseError:
             lock.release()
             raise
-        self._own[name] = _Name(lock, entry)
-        return True
+        return _Name(lock, entry)
 
     async def renew(self, name: str) -> bool:
         """Write the next beat. Nothing is synced: only living processes have to see it.
@@ -338,6 +351,7 @@ class FileBackend:
             if not await self._disk.exists(self.place(name)):
                 if self._own.pop(name, None) is not None:
                     own.lock.release()
+                    self._replaced_s = self._clock.monotonic_s()
                 return False
             async with opened_file(self._disk, self.place(name + _BEAT), create=True) as file:
                 await file.write(0, [own.beats.to_bytes(8, "little")])
@@ -373,7 +387,8 @@ class FileBackend:
     async def registered(self, folder: str) -> dict[str, Entry]:
         """Return the names in this folder whose processes live, with their entries.
 
-        An entry that does not read has no contents: the caller decides whether that matters.
+        An entry that does not read has no contents: the caller decides whether that matters. Raises
+        `CoordinatorUnavailable` for `REPLACED_S` seconds after another directory was put in place of this one.
         """
         with translated_errors(f"reading {self.place(folder)}", changes=False):
             try:
@@ -386,6 +401,14 @@ class FileBackend:
 
     async def _registered(self, folder: str) -> dict[str, Entry]:
         """Return the names whose processes live, and remove the files of the others."""
+        if await self._is_replaced(folder):
+            self._replaced_s = self._clock.monotonic_s()
+        left_s = self._replaced_s + REPLACED_S - self._clock.monotonic_s()
+        if left_s > 0:
+            raise CoordinatorUnavailable(
+                f"{self}: another directory was put in place of this one while this process ran. Who lives shows once "
+                f"all have registered there, in {left_s:.1f} s"
+            )
         try:
             files = await self._disk.list(self.place(folder))
         except NotFound:
@@ -396,6 +419,20 @@ class FileBackend:
             if name in self._own or not await self._is_dead(name):
                 living[file] = await self._name(name)
         return living
+
+    async def _is_replaced(self, folder: str) -> bool:
+        """Tell whether the files of this process's names are not those that it has locked, and register there again."""
+        replaced = False
+        for name, own in [each for each in self._own.items() if each[0].startswith(f"{folder}/")]:
+            try:
+                lock = await self._disk.lock(self.place(name))
+            except DirectoryInUse:
+                continue  # by this process: no other one probes while it has the members lock
+            own.lock.release()
+            self._own[name], replaced = await self._written(name, lock, own.entry), True
+            with contextlib.suppress(NotFound):  # of an earlier time, and preferred to the registration
+                await self._disk.remove(self.place(name + _TOLD))
+        return replaced
 
     async def _is_dead(self, name: str) -> bool:
         """Tell whether no living process has this name; remove its files then."""
