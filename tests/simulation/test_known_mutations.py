@@ -487,6 +487,10 @@ FOUND_BY_TESTS = {
         "tests/coordination/test_coordinator_rules.py"
         "::test_what_was_read_just_before_the_latest_state_is_back_is_read_again"
     ),
+    "all-dead-in-a-copy-of-the-directory": (
+        "tests/coordination/test_file_coordinator.py"
+        "::test_nobody_is_taken_for_dead_because_a_copy_of_the_directory_was_put_in_its_place"
+    ),
     "older-counter-counted-up": (
         "tests/coordination/test_coordinator_rules.py"
         "::test_a_counter_of_ids_that_went_back_is_neither_counted_up_nor_believed_until_it_is_back"

@@ -128,6 +128,12 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
         "                return found\n            await self._check_belief()\n            return found\n",
         "P13: a server believes what it read of an older coordinator just before the latest state is back",
     ),
+    "all-dead-in-a-copy-of-the-directory": Mutation(
+        "polonaise.coordination.file",
+        "        if await self._is_replaced(folder):\n",
+        "        if False:\n",
+        "P13: a server takes over from all others in an older copy of the coordinator's directory, where no lock is held",
+    ),
     "older-counter-counted-up": Mutation(
         "polonaise.coordination.coordinator",
         "value.encode(), None, least=seen)\n",
