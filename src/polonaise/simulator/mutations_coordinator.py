@@ -132,7 +132,7 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
         "polonaise.coordination.file",
         "        if await self._is_replaced(folder):\n",
         "        if False:\n",
-        "P13: a server takes over from all others in an older copy of the coordinator's directory, where no lock is held",
+        "P13: a server takes over from all others in a copy of the coordinator's directory, which holds no locks",
     ),
     "older-counter-counted-up": Mutation(
         "polonaise.coordination.coordinator",
