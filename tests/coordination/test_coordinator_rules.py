@@ -187,14 +187,28 @@ async def test_an_id_whose_answer_was_overtaken_by_a_look_at_the_counter_is_no_o
     assert await coordinator.unique_id() == 5
 
 
-async def test_a_counter_of_ids_that_went_back_is_neither_counted_up_nor_believed_until_it_is_back(
-    backend: Scripted, coordinator: Coordinator
-) -> None:
+async def put_back(backend: Scripted, coordinator: Coordinator) -> tuple[dict[str, Entry], dict[str, Entry]]:
+    """Have the coordinator see its counter of ids at 5, put the state before that back; return this and the latest."""
     backend.raise_version("unique-id", 4)
     older = dict(backend.entries)
     assert await coordinator.unique_id() == 5
-    latest = dict(backend.entries)
+    latest = backend.entries
     backend.entries = dict(older)
+    return older, latest
+
+
+async def all_is_well_with(latest: dict[str, Entry], backend: Scripted, coordinator: Coordinator) -> None:
+    """Assert that with the latest state of `put_back` back, the next id is given out."""
+    backend.entries = latest
+    assert await coordinator.unique_ids_given() == 5
+    backend.now_s += CALM_S
+    assert await coordinator.unique_id() == 6
+
+
+async def test_a_counter_of_ids_that_went_back_is_neither_counted_up_nor_believed_until_it_is_back(
+    backend: Scripted, coordinator: Coordinator
+) -> None:
+    older, latest = await put_back(backend, coordinator)
     for _ in range(3):
         with pytest.raises(CoordinatorOutdated, match="went back from version 5 to 4"):
             await coordinator.unique_id()
@@ -203,29 +217,19 @@ async def test_a_counter_of_ids_that_went_back_is_neither_counted_up_nor_believe
     for ask in (coordinator.unique_id, coordinator.unique_ids_given):
         with pytest.raises(CoordinatorOutdated, match="its version 6 does not follow version 5"):
             await ask()
-    backend.entries = latest
-    assert await coordinator.unique_ids_given() == 5
-    backend.now_s += CALM_S
-    assert await coordinator.unique_id() == 6
+    await all_is_well_with(latest, backend, coordinator)
 
 
 async def test_a_counter_that_others_counted_up_in_the_older_state_is_not_taken_for_the_one_that_was_known(
     backend: Scripted, coordinator: Coordinator
 ) -> None:
-    backend.raise_version("unique-id", 4)
-    older = dict(backend.entries)
-    assert await coordinator.unique_id() == 5
-    latest = dict(backend.entries)
-    backend.entries = dict(older)
+    _, latest = await put_back(backend, coordinator)
     other = Coordinator(backend, backend)  # type: ignore[arg-type]
     for given in (5, 6):
         assert await other.unique_id() == given
         with pytest.raises(CoordinatorOutdated, match=f"its version {given} does not follow version 5"):
             await coordinator.unique_ids_given()
-    backend.entries = dict(latest)
-    assert await coordinator.unique_ids_given() == 5
-    backend.now_s += CALM_S
-    assert await coordinator.unique_id() == 6
+    await all_is_well_with(latest, backend, coordinator)
 
 
 async def test_nothing_that_is_read_while_another_value_is_doubted_counts_as_known(

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from polonaise.errors import Closed, DirectoryInUse
-from polonaise.host import disk_under_way_s
 from polonaise.host.files import try_lock
 from polonaise.host.real import RealHost
 from polonaise.host.threads import DiskThreads
@@ -124,14 +123,14 @@ async def test_a_disk_that_hangs_does_not_hold_up_the_end(caplog: pytest.LogCapt
 async def test_it_is_told_for_how_long_the_oldest_call_has_not_returned(tmp_path: Path) -> None:
     """Also of one that nobody waits for any more, and of one that has no thread yet."""
     host, go = RealHost(), threading.Event()
-    assert disk_under_way_s(host.disk) == 0.0
+    assert host.disk.under_way_s == 0.0
     hanging = [host._threads.run(go.wait) for _ in range(20)]
     hanging[1].cancel()
-    await wait_until(lambda: disk_under_way_s(host.disk) >= 0.05, "the oldest one is told")
+    await wait_until(lambda: host.disk.under_way_s >= 0.05, "the oldest one is told")
     go.set()
     await asyncio.gather(*hanging, return_exceptions=True)
     assert not await host.disk.exists(str(tmp_path / "none"))
-    await wait_until(lambda: disk_under_way_s(host.disk) == 0.0, "all have returned")
+    await wait_until(lambda: host.disk.under_way_s == 0.0, "all have returned")
     host.close()
 
 

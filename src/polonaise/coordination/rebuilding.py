@@ -224,7 +224,7 @@ class _Choice:
 
     name: str
     said: str
-    """Who tells it."""
+    """The storage nodes, or the backup, that tell it, in words."""
     version: int
     description: ClusterDescription
     lack: Lack

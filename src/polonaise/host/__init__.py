@@ -100,6 +100,13 @@ class DiskSpace(NamedTuple):
 class Disk(Protocol):
     """A file system. A created, renamed or removed name is durable only after its directory is synced."""
 
+    @property
+    def under_way_s(self) -> float:
+        """For how many seconds the oldest call has not returned; 0 if none is under way.
+
+        A disk that hangs is noticed by nothing else: its calls raise nothing, and don't end.
+        """
+
     async def open(self, path: str, *, create: bool = False, append: bool = False) -> File:
         """Open the file for reading and writing; with `create`, make it if it is missing.
 
@@ -160,15 +167,6 @@ class Disk(Protocol):
 
         Raises `DirectoryInUse` while it is locked, by another process or through another call of this one.
         """
-
-
-def disk_under_way_s(disk: Disk) -> float:
-    """Return for how many seconds the oldest call to a disk has not returned, for health; 0 if none is under way.
-
-    A disk that hangs is noticed by nothing else: its calls raise nothing, and don't end.
-    """
-    under_way_s: float = getattr(disk, "under_way_s", 0.0)
-    return under_way_s
 
 
 class Listener(Protocol):

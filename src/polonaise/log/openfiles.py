@@ -97,6 +97,11 @@ class OpenFiles:
             raise
         return kept
 
+    @property
+    def under_way_s(self) -> float:
+        """What it is of the disk below."""
+        return self._disk.under_way_s
+
     async def sync_directory(self, path: str) -> None:
         """Sync the directory, in one sync with all callers that ask for the same directory at the same time."""
         shared = self._syncs.get(path)

@@ -485,7 +485,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "disk-that-hangs-untold": Mutation(
         "polonaise.storage.node",
-        '"disk_waits_s": round(disk_under_way_s(self._host.disk), 1),',
+        '"disk_waits_s": round(self._host.disk.under_way_s, 1),',
         '"disk_waits_s": 0.0,',
         "P13: a storage node whose disk hangs says that it is well, and its copies are said to be brought up to date",
     ),

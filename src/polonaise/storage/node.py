@@ -24,7 +24,7 @@ from polonaise.errors import (
     fresh,
 )
 from polonaise.histogram import Histogram
-from polonaise.host import Host, Listener, disk_under_way_s, network_trouble, unreachable
+from polonaise.host import Host, Listener, network_trouble, unreachable
 from polonaise.link.budget import Budget
 from polonaise.link.connection import ANY_CLUSTER, Connection, hello
 from polonaise.log.control import ControlFile
@@ -549,7 +549,7 @@ class StorageNode:
             totals=self._totals(),
             syncs=self._syncs,
             gone=self._gone is not None,
-            disk_waits_s=disk_under_way_s(self._host.disk),
+            disk_waits_s=self._host.disk.under_way_s,
             partitions_known=len(self._known),
             connections=len(self._connections),
             connections_bytes=self._budget.total,
@@ -594,7 +594,7 @@ class StorageNode:
             "noted": noted_version(self._note),
             "disk": None if self._presence.space is None else self._presence.space._asdict(),
             "no_room": str(self._no_room),
-            "disk_waits_s": round(disk_under_way_s(self._host.disk), 1),
+            "disk_waits_s": round(self._host.disk.under_way_s, 1),
             "scrub": {
                 "bytes_per_s": self._settings.scrub_bytes_per_s,
                 **asdict(scrubbed),
