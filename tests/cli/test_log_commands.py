@@ -25,6 +25,7 @@ from polonaise.cli import log as log_commands
 from polonaise.errors import DeadlineExceeded, PartitionNotReady
 from polonaise.node.condition import condition_of
 from polonaise.terms import FailureReason
+from rigs.clients import SilentDiscovery
 from rigs.shell import Shell
 from rigs.waiting import time_passes
 
@@ -422,17 +423,8 @@ def test_who_says_nothing_is_waited_for_no_longer_than_the_timeout(
 
 
 def test_why_a_log_could_not_be_opened_in_time_is_told(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Silent:
-        trouble = "a:1: it does not reach its coordinator"
-
-        async def describe(self) -> Any:
-            await asyncio.get_running_loop().create_future()
-
-        async def close(self) -> None:
-            pass
-
-    monkeypatch.setattr("polonaise.node.connecting._discovery_at", lambda *_: Silent())
-    told = f"polonaise://a:1 could not be opened within 0.2 s: {Silent.trouble}"
+    monkeypatch.setattr("polonaise.node.connecting._discovery_at", lambda *_: SilentDiscovery())
+    told = f"polonaise://a:1 could not be opened within 0.2 s: {SilentDiscovery.trouble}"
     shell.refuses("log", "append", "polonaise://a:1", "x", "--timeout", 0.2, code="deadline_exceeded", naming=told)
 
 

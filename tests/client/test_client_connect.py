@@ -35,7 +35,7 @@ from polonaise.errors import (
     WrongEventLoop,
 )
 from polonaise.node import connecting
-from rigs.clients import World
+from rigs.clients import SilentDiscovery, World
 from rigs.waiting import nothing_happens_for, time_passes, wait_until
 
 
@@ -310,22 +310,10 @@ async def test_a_log_that_does_not_open_in_time_says_what_was_the_matter(tmp_pat
     assert str(tmp_path) in str(raised.value)
 
 
-class Silent:
-    """A discovery that gives no answer, and knows why."""
-
-    trouble = "a:1: it does not reach its coordinator"
-
-    async def describe(self) -> Any:
-        await asyncio.get_running_loop().create_future()
-
-    async def close(self) -> None:
-        pass
-
-
 async def test_a_log_that_gives_no_answer_in_time_says_why_as_far_as_that_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connecting, "_discovery_at", lambda *_: Silent())
+    monkeypatch.setattr(connecting, "_discovery_at", lambda *_: SilentDiscovery())
     monkeypatch.setattr(connecting, "_TRY_S", 0.1)
     with pytest.raises(DeadlineExceeded, match=r"no log at polonaise://a:1 within 0.1 s: a:1: it does not reach its"):
         async with polonaise.connect("polonaise://a:1", wait=0.1):
@@ -333,7 +321,7 @@ async def test_a_log_that_gives_no_answer_in_time_says_why_as_far_as_that_is_kno
     with pytest.raises(TimeoutError) as ended:
         async with asyncio.timeout(0.1), polonaise.connect("polonaise://a:1"):
             raise AssertionError("nobody gives an answer")
-    assert connecting.known_of_silence(ended.value) == Silent.trouble
+    assert connecting.known_of_silence(ended.value) == SilentDiscovery.trouble
 
 
 async def test_connect_looks_for_the_log_up_to_the_end_of_the_wait(tmp_path: Path) -> None:

@@ -92,3 +92,15 @@ class World:
         for _ in range(3):
             await asyncio.sleep(0)
         assert not self.host.failures, self.host.failures
+
+
+class SilentDiscovery:
+    """A discovery that gives no answer, and knows why."""
+
+    trouble = "a:1: it does not reach its coordinator"
+
+    async def describe(self) -> Any:
+        await asyncio.get_running_loop().create_future()
+
+    async def close(self) -> None:
+        pass
