@@ -66,6 +66,10 @@ _ADDRESS: Final = re.compile(
 _QUERY: Final = re.compile(r"[^?]*\?[^=]*=")
 """A query within what looks like a password: `HOST:PORT/DATABASE?password=a@b`, where a host's part is the password's.
 """
+_NO_PORT: Final = re.compile(
+    r"(?<=:\*\*\*@)(?P<host>\[[^\s\]]*\]|(?!\[)[^\s:/?@]*):(?!\d+(?:\W|_|\Z)|\*\*\*)(?P<rest>\S+)"
+)
+"""What stands in a port's place behind a password that was hidden, and begins with no number: more of the password."""
 _WORD: Final = re.compile(r"\S*")
 _ESCAPED: Final = re.compile(r"[^\s/?#@&\[\]\\]*")
 """A password that ends where it is meant to."""
@@ -185,7 +189,7 @@ def _redacted(shown: str, depth: int) -> str:
     # Each pattern begins where a word or a run of letters does, so that no letter is looked at from many beginnings.
     # With blanks first: the first half of a password, hidden on its own, would look like the whole of it. And before
     # anything is decoded: what is encoded in a password ends it nowhere.
-    shown = _UP_TO_AT.sub(_without_word, _without_spaced(shown))
+    shown = _NO_PORT.sub(_without_port, _UP_TO_AT.sub(_without_word, _without_spaced(shown)))
     shown = _QUOTED.sub(lambda match: _within(match[0], depth), shown)
     shown = _TOKEN.sub(lambda match: f"{match['scheme']}{HIDDEN}@", shown)
     shown = _DATABASE.sub(lambda url: _without_unknown(url, _AFTER), _without_named(shown))
@@ -216,6 +220,12 @@ def _without_word(word: re.Match[str]) -> str:
     return shown + (rest if shown.endswith("@") else rest[len(rest.rstrip(_AFTER)) :])
 
 
+def _without_port(place: re.Match[str]) -> str:
+    rest = place["rest"]
+    ended = rest.rstrip(_AFTER)
+    return f"{place['host']}:{HIDDEN}{rest[len(ended) :]}" if ended else place[0]
+
+
 def _without_option(option: re.Match[str]) -> str:
     return option["name"] + (HIDDEN if _SECRET_NAME.search(option["name"][1:-1]) else option["value"])
 
@@ -223,21 +233,23 @@ def _without_option(option: re.Match[str]) -> str:
 def _without_unknown(url: re.Match[str], after: str = "") -> str:
     """Return a database's URL without the values of options that are not known to be harmless.
 
-    `after` has the letters that are the text's own if they end the URL.
+    Behind a hidden value the names of such options are hidden as well: they may be more of it, since whoever writes a
+    password with an ampersand into a URL makes an option of its rest. `after` has the letters that are the text's own
+    if they end the URL.
     """
     if not url["query"]:
         return url[0]
     query = url["query"].rstrip(after)
-    shown = "&".join(map(_known, query[1:].split("&")))
-    return f"{url['before']}?{shown}{url['query'][len(query) :]}"
-
-
-def _known(option: str) -> str:
-    """Return an option of a database, or its name alone. Without a name it may be more of the value before it."""
-    name, equals, _ = option.partition("=")
-    if name in _HARMLESS_OPTIONS or not option:
-        return option
-    return f"{name}={HIDDEN}" if equals else HIDDEN
+    shown: list[str] = []
+    hidden = False
+    for option in query[1:].split("&"):
+        name, equals, _ = option.partition("=")
+        if name in _HARMLESS_OPTIONS or not option:
+            shown.append(option)
+        else:
+            shown.append(HIDDEN if hidden or not equals else f"{name}={HIDDEN}")
+            hidden = True
+    return f"{url['before']}?{'&'.join(shown)}{url['query'][len(query) :]}"
 
 
 def _without_named(text: str) -> str:

@@ -155,6 +155,8 @@ def parts_told(password: str, told: str) -> list[str]:
 @example("QXZJ,KQXZ")
 @example("QX/ZJK97")
 @example("QXZ&JKQ97@XZJ=9")
+@example("QX&ZJK97=")
+@example("77&777777=")
 @example("QX[ZJK97")
 @example("QX ZJK://97@XZ")
 @example("QX\u2100ZJK97")  # what urlsplit refuses with the whole of what stands before the path
@@ -235,6 +237,19 @@ def test_a_url_whose_password_is_taken_for_a_port_is_refused_by_what_to_write(ur
         with pytest.raises(BadOption, match=r"postgresql\+psycopg://bank:\*\*\*.*%40") as refused:
             refused_by(f"postgresql+psycopg://{url}")
         assert not parts_told("QXZJK97", "\n".join(all_told(refused.value)))
+
+
+def test_what_stands_in_a_ports_place_is_hidden_with_the_password_in_any_text() -> None:
+    for address, shown in (
+        ("bank:p@b:QXZJK97/db", "bank:***@b:***"),
+        ("bank:p@[::1]:QXZJK97/db, or", "bank:***@[::1]:***, or"),
+        ("bank:p@[::1]:5432/db", "bank:***@[::1]:5432/db"),
+        ("bank:p@b:5432: refused", "bank:***@b:5432: refused"),
+        ("bank:p@b:2181,c:2181/cluster", "bank:***@b:2181,c:2181/cluster"),
+        ("bank:p@b: no such host", "bank:***@b: no such host"),
+        ("('bank:p@b:QXZJK97')", "('bank:***@b:***')"),
+    ):
+        assert redacted(f"no table {address}") == f"no table {shown}"
 
 
 @pytest.mark.parametrize(
