@@ -360,7 +360,7 @@ class HeadResets:
             if node not in later:
                 self._comes_back(node)
         if not any(node.held_down for node in gone):
-            await self._observer.until(REPAIR_S, self._observer.all_engaged)
+            await self._observer.until(REPAIR_S, self._observer.all_engaged, copying=True)
         await self._new_clients()
         if self._archiving is not None:
             self._archiving.archivist.begin_to_archive()
@@ -403,7 +403,7 @@ class HeadResets:
             self._comes_back(node)
             # At first the coordinator still counts its old copy as engaged, and that copy may even hold all that is
             # known to be committed: only a later session has made it clean, and another replica may go only then.
-            await self._observer.until(REPAIR_S, functools.partial(self._engaged_after, node, sessions))
+            await self._observer.until(REPAIR_S, functools.partial(self._engaged_after, node, sessions), copying=True)
             await self._observer.repaired(node)
             other = self._random.choice([each for each in self._cluster.storage if each is not node])
             other.put_down()

@@ -16,7 +16,8 @@ LOOK_S: Final = 0.1
 SETTLE_S: Final = 60.0
 """Virtual seconds within which work that was begun has to be finished while a majority of the storage nodes runs."""
 REPAIR_S: Final = 30.0
-"""Virtual seconds within which every replica has to be engaged again once nothing harms them any more."""
+"""Virtual seconds within which every replica has to be engaged again once nothing harms them any more, or after a copy
+last became longer: how long all of a copy takes depends on the disk, the batches and the history that were drawn."""
 LAG_S: Final = 5.0
 """Virtual seconds within which every replica, once all are engaged, has to hold what the others hold."""
 SCRUB_S: Final = 90.0
@@ -35,18 +36,33 @@ class Observer:
 
     # ------------------------------------------------------------------ waiting
 
-    async def until(self, seconds: float, reached: Callable[[], bool], promise: str = "P11 availability") -> None:
+    async def until(
+        self, seconds: float, reached: Callable[[], bool], promise: str = "P11 availability", *, copying: bool = False
+    ) -> None:
         """Wait until `reached()` is true.
 
         Raises `Violation` of the `promise` if that takes over `seconds`, and the first violation that the history has
-        noted as soon as there is one.
+        noted as soon as there is one. If what is waited for is `copying`, the seconds count from when the disks last
+        held more than ever before in this wait of what is known to be committed when it begins.
         """
         until_s = self.cluster.world.now + seconds
+        told = tuple(self.history.told)
+        most = self._held(told) if copying else 0
         while not reached():
             self.stop_if_violated()
+            if copying and (held := self._held(told)) > most:
+                most, until_s = held, self.cluster.world.now + seconds
             if self.cluster.world.now >= until_s:
                 raise Violation(promise, f"everything settled within {seconds:g} s", self.described())
             await asyncio.sleep(LOOK_S)
+
+    def _held(self, told: tuple[TransactionId, ...]) -> int:
+        """Count the transactions that the disks hold of those up to these ids, one for each partition."""
+        return sum(
+            min(node.durable_last(partition), last) + 1
+            for partition, last in enumerate(told)
+            for node in self.cluster.storage
+        )
 
     def stop_if_violated(self) -> None:
         if self.history.violations:
@@ -131,7 +147,9 @@ class Observer:
         Raises `Violation` as `until` does, after `REPAIR_S` seconds. Then gives the replicas time to become `level`.
         """
         await self.until(
-            REPAIR_S, lambda: self.all_engaged() and self.at_work() and (node is None or self.filled(node))
+            REPAIR_S,
+            lambda: self.all_engaged() and self.at_work() and (node is None or self.filled(node)),
+            copying=True,
         )
         await self.level()
 

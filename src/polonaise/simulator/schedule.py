@@ -337,7 +337,9 @@ class Schedule:
         if node is not None:
             self.nemesis.spoil(node)
             await self.nemesis.replace_disk(node, node.machine.disk.wipe)
-            await self._observer.until(REPAIR_S, lambda: self._observer.all_engaged() and self._observer.filled(node))
+            await self._observer.until(
+                REPAIR_S, lambda: self._observer.all_engaged() and self._observer.filled(node), copying=True
+            )
         archivist.begin_to_read()
         await self._observer.until(SETTLE_S, lambda: archivist.done)
         self.world.faults.count("trim", archivist.trims)

@@ -359,7 +359,7 @@ class Trials:
             await self._observer.until(seconds, lambda: paused not in self._owned().values())
         finally:
             process.resume()
-        await self._observer.until(REPAIR_S, self._observer.all_engaged)
+        await self._observer.until(REPAIR_S, self._observer.all_engaged, copying=True)
 
     async def _owners_that_are_cut_off_are_replaced(self) -> None:
         """Cut an owner off from the coordinator for longer than its session: the other servers must take over.
@@ -382,7 +382,9 @@ class Trials:
         finally:
             self._cluster.cut_off.discard(owner.name)
         server = self._cluster.owners[owner.name]
-        await self._observer.until(REPAIR_S, lambda: self._observer.all_engaged() and not server.not_owning)
+        await self._observer.until(
+            REPAIR_S, lambda: self._observer.all_engaged() and not server.not_owning, copying=True
+        )
         self._faults.count("owner_cut_off")
 
     async def _owners_without_storage_are_replaced(self) -> None:
@@ -421,7 +423,7 @@ class Trials:
             if flapping is not None:
                 flapping.cancel()
             network.heal(owner, storage)
-        await self._observer.until(REPAIR_S, self._observer.all_engaged)
+        await self._observer.until(REPAIR_S, self._observer.all_engaged, copying=True)
         self._faults.count("cut_off_from_storage")
 
     async def _nobody_passes_on_what_nobody_can_serve(self) -> None:
