@@ -9,8 +9,8 @@ import pytest
 
 from polonaise.admin.opening import opened_coordinator
 from polonaise.admin.serverremoval import remove_server
-from polonaise.coordination.values import ClusterDescription, ExpectedServer
-from polonaise.errors import CoordinatorUnavailable
+from polonaise.coordination.values import ClusterDescription, ExpectedServer, Registration
+from polonaise.errors import CoordinatorOutdated, CoordinatorUnavailable
 from rigs.cluster import unserved
 
 
@@ -30,6 +30,23 @@ def test_a_coordinator_that_falls_silent_is_told_with_whether_a_removal_was_made
             monkeypatch.setattr(coordinator, what, silent)
             with pytest.raises(CoordinatorUnavailable, match=told):
                 await remove_server(coordinator, "there", 3.0 if what == "forget_server" else 0.1)
+
+    place = unserved(tmp_path / "coordinator", ClusterDescription.new(bytes(16), 1, {"a": "127.0.0.1:1"}))
+    asyncio.run(scenario())
+
+
+def test_in_an_older_coordinator_nobody_is_told_to_stop_a_server(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with opened_coordinator(place) as (_, coordinator):
+            await coordinator.expect_server("there", ExpectedServer(1, "127.0.0.1:8"))
+            await coordinator.register(Registration(1, "127.0.0.1:8"))
+
+            async def outdated() -> None:
+                raise CoordinatorOutdated("it was put back to an older state")
+
+            coordinator.ask_before_changes(outdated)
+            with pytest.raises(CoordinatorOutdated):
+                await remove_server(coordinator, "there", 3.0)
 
     place = unserved(tmp_path / "coordinator", ClusterDescription.new(bytes(16), 1, {"a": "127.0.0.1:1"}))
     asyncio.run(scenario())

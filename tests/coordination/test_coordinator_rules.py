@@ -42,6 +42,7 @@ class Scripted:
         """While it is a list, answers to reads and changes wait there until they are let go."""
 
     has_servers = False
+    found_again_s = 0.0
     renewed_us: int | None = None
 
     async def servers(self, timeout_s: float) -> Mapping[str, str]:
@@ -449,3 +450,53 @@ def test_only_where_it_may_be_one_is_an_embedded_log_spoken_of() -> None:
         assert "polonaise cluster recover" in in_zookeeper
         assert "embedded" not in in_zookeeper
         assert "for an embedded log with --coordinator embedded:PATH" in in_a_directory
+
+
+async def test_what_replicas_prove_is_doubted_until_its_session_is_there(
+    backend: Scripted, coordinator: Coordinator
+) -> None:
+    present = await coordinator.partition(0)
+    assignment = await coordinator.assignment()
+    await coordinator.prove_older(0, 3)
+
+    async def assert_doubted() -> None:
+        for call in (
+            coordinator.assignment,
+            coordinator.unique_id,
+            coordinator.may_change,
+            lambda: coordinator.set_assignment(assignment.value, assignment.version),
+            lambda: coordinator.set_partition(0, present.value, present.version),
+        ):
+            with pytest.raises(CoordinatorOutdated, match="replicas know of session 3, and it does not"):
+                await call()
+
+    await assert_doubted()
+    tried = replace(present.value, session=3, outdated=3)  # what an older state says after enough attempts
+    for value in (replace(present.value, session=2), tried):
+        backend.entries["partition-0"] = Entry(KEY, 9, value.encode())
+        await assert_doubted()
+    # Nothing counts as known that may be of the older state: neither versions nor contents.
+    backend.entries["partition-0"] = Entry(KEY, 1, replace(present.value, session=3).encode())
+    backend.entries["assignment"] = Entry(KEY, assignment.version, Assignment({0: Owner(4, "d:1", 1)}).encode())
+    assert (await coordinator.partition(0)).version == 1
+    assert (await coordinator.assignment()).value.owners[0].server == 4
+    with pytest.raises(CoordinatorUnavailable, match="is there again only now"):
+        await coordinator.may_change()
+    backend.now_s += CALM_S
+    assert await coordinator.unique_id() == 1
+
+
+async def test_where_processes_find_the_coordinator_again_one_by_one_more_time_passes_before_a_change(
+    backend: Scripted,
+) -> None:
+    backend.found_again_s = 6.0
+    coordinator = Coordinator(backend, backend)  # type: ignore[arg-type]
+    older, latest = await put_back(backend, coordinator)
+    with pytest.raises(CoordinatorOutdated):
+        await coordinator.unique_ids_given()
+    assert older != latest
+    backend.entries = latest
+    with pytest.raises(CoordinatorUnavailable, match=r"For 11\.0 s more"):
+        await coordinator.unique_id()
+    backend.now_s += 11
+    assert await coordinator.unique_id() == 6

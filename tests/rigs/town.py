@@ -11,6 +11,7 @@ from polonaise.client.log import Log
 from polonaise.client.settings import ClientSettings
 from polonaise.client.view import View
 from polonaise.coordination import Coordinator
+from polonaise.coordination.lease import LEASE_S
 from polonaise.coordination.values import ClusterDescription
 from polonaise.host import Host
 from polonaise.link.connection import LinkSettings
@@ -71,15 +72,19 @@ class Town:
         client: ClientSettings | None = None,
         spares: int = 0,
         notes_s: float = 0,
+        leases: bool = False,
     ) -> None:
-        """`spares`: so many storage nodes run beside those of the cluster's description."""
+        """`spares`: so many storage nodes run beside those of the cluster's description.
+
+        With `leases` a server that is stopped is taken for dead, as in production.
+        """
         self.world = World(seed)
         knobs = replace(
             Knobs.draw(self.world.random("knobs")),
             storage=3, servers=servers, clients=0, partitions=partitions,
             link=LinkSettings(), server=replace(server or ServerSettings(), notes_s=notes_s),
             client=client or ClientSettings(),
-            segment_bytes_max=2**20, spares=spares,
+            segment_bytes_max=2**20, spares=spares, leases=leases, **({"lease_s": LEASE_S} if leases else {}),
         )  # fmt: skip
         self.cluster = Cluster(self.world, knobs, no_client)
 

@@ -14,7 +14,7 @@ from polonaise.admin.topics import create_topic
 from polonaise.client.log import Log
 from polonaise.coordination import Coordinator
 from polonaise.coordination.backend import not_following, outdated
-from polonaise.coordination.values import ClusterDescription, PartitionValue
+from polonaise.coordination.values import ASSIGNMENT, Assignment, ClusterDescription, PartitionValue
 from polonaise.errors import ConsistencyLost, CoordinatorLost, CoordinatorOutdated, PolonaiseError
 from polonaise.host import Host
 from polonaise.node import processes
@@ -22,7 +22,7 @@ from polonaise.server.protocol.readiness import Readiness
 from polonaise.server.protocol.recovery import OlderStateProved, ReplicaAnswer, decide
 from polonaise.server.sessionstart import SessionStart
 from polonaise.simulator.cluster import Cluster, Node
-from polonaise.terms import StorageId
+from polonaise.terms import PartitionId, ServerId, StorageId
 from rigs.town import Town, held_down
 from rigs.waiting import time_passes
 
@@ -356,3 +356,46 @@ async def ids_of_an_older_state(town: Town) -> str:
 def test_a_server_that_has_seen_more_in_an_older_state_says_that_it_has_to_be_started_again() -> None:
     words = Town(1, notes_s=1).run(ids_of_an_older_state)
     assert "If the latest state is there already, start this process again" in words
+
+
+async def older_state_for_one_that_was_stopped(town: Town) -> list[str]:
+    """Stop a server until the other one has taken over from it, and let it go on with the state before that.
+
+    Return whose partitions were moved there meanwhile. The latest state is put back at the end, and the log goes on.
+    """
+    for partition in (0, 1):
+        await town.append(b"first", partition=partition)
+    await time_passes(60)  # both servers own a partition
+    service = town.cluster.service
+
+    def owners() -> dict[PartitionId, ServerId]:
+        owned = Assignment.decode(service.snapshot()[ASSIGNMENT].contents).owners
+        return {partition: each.server for partition, each in owned.items()}
+
+    older, before = service.snapshot(), owners()
+    assert len({*before.values()}) == 2
+    process = town.cluster.servers[0].process
+    assert process is not None
+    process.pause()
+    await time_passes(20)
+    assert len({*owners().values()}) == 1
+    for partition in (0, 1):
+        await town.append(b"second", partition=partition)
+    latest = service.snapshot()
+    service.restore(older)
+    process.resume()
+    moved = []
+    for _ in range(40):
+        await time_passes(2)
+        moved += [f"{before} to {owners()}"] if owners() != before else []
+    service.restore(latest)
+    await time_passes(30)
+    for partition in (0, 1):
+        await town.append(b"last", partition=partition)
+        assert await town.log(partition) == [b"first", b"second", b"last"]
+    assert words_of(town) == " / "
+    return moved
+
+
+def test_a_server_whose_replicas_prove_an_older_state_moves_nothing_there() -> None:
+    assert Town(1, partitions=2, servers=2, leases=True).run(older_state_for_one_that_was_stopped) == []

@@ -483,6 +483,12 @@ FOUND_BY_TESTS = {
         "tests/coordination/test_coordinator_rules.py"
         "::test_nothing_that_is_read_while_another_value_is_doubted_counts_as_known"
     ),
+    "proof-of-an-older-state-forgotten": (
+        "tests/coordination/test_coordinator_rules.py::test_what_replicas_prove_is_doubted_until_its_session_is_there"
+    ),
+    "known-before-the-proof": (
+        "tests/server/test_older_coordinator.py::test_a_server_whose_replicas_prove_an_older_state_moves_nothing_there"
+    ),
     "read-of-the-older-state-returned": (
         "tests/coordination/test_coordinator_rules.py"
         "::test_what_was_read_just_before_the_latest_state_is_back_is_read_again"

@@ -17,7 +17,7 @@ async def remove_server(coordinator: Coordinator, asked: str, timeout_s: float) 
     """Have nobody miss a server any more, asked for by name, number or address; return its name and what was known.
 
     Raises `BadOption` for one that the cluster does not have, or has more than once, `ClusterInUse` while the server is
-    registered, and what the coordinator raises.
+    registered, and what the coordinator raises, such as that it is of an older state.
     """
     expected = (await answered(coordinator, coordinator.expected_servers(), timeout_s, _UNCHANGED)).value
     meant = [asked] if asked in expected.servers else [
@@ -32,6 +32,8 @@ async def remove_server(coordinator: Coordinator, asked: str, timeout_s: float) 
         )
     (name,) = meant
     server = expected.servers[name]
+    # Before the advice to stop it: in an older state of the coordinator it may be the only one that still serves.
+    await answered(coordinator, coordinator.may_change(), timeout_s, _UNCHANGED)
     if name not in expected.missing(await answered(coordinator, coordinator.members(), timeout_s, _UNCHANGED)):
         raise ClusterInUse(
             f"server {name} is registered, at {server.address}: stop it first; one that was killed is registered for a "

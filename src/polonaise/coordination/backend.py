@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
 from polonaise.errors import CoordinatorDamaged, CoordinatorLost, CoordinatorNewer, CoordinatorOutdated, recovery_of
+from polonaise.terms import SessionId
 
 
 class Entry(NamedTuple):
@@ -40,6 +41,8 @@ class Backend(Protocol):
     None before that, and for a store that has no clock but this machine's."""
     has_servers: bool
     """Whether the store consists of servers that can fail one by one, of which `servers` tells."""
+    found_again_s: float
+    """Seconds within which all processes have found the store again once it was away and is back."""
 
     def place(self, key: str) -> str:
         """Return where this entry is kept, in words that an operator finds it by."""
@@ -169,6 +172,11 @@ def not_following(place: str, seen: int, found: int) -> CoordinatorOutdated:
         f"its version {found} does not follow version {seen}, which this process has seen: the coordinator {PUT_BACK}, "
         "and was changed there or since",
     )
+
+
+def lacking(place: str, session: SessionId) -> CoordinatorOutdated:
+    """Return the error for the value of a partition whose replicas know of this session, and the value does not."""
+    return _not_believed(place, f"replicas know of session {session}, and it does not: the coordinator {PUT_BACK}")
 
 
 def _not_believed(place: str, what: str) -> CoordinatorOutdated:

@@ -6,9 +6,19 @@ import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, TypeVar, cast
 
-from polonaise.coordination.backend import Backend, Entry, damaged, deleted, missing, newer, not_following, outdated
+from polonaise.coordination.backend import (
+    Backend,
+    Entry,
+    damaged,
+    deleted,
+    lacking,
+    missing,
+    newer,
+    not_following,
+    outdated,
+)
 from polonaise.coordination.lease import Leases
-from polonaise.coordination.seen import SeenValues
+from polonaise.coordination.seen import CALM_S, SeenValues
 from polonaise.coordination.topics import TopicPartitions
 from polonaise.coordination.values import (
     ASSIGNMENT,
@@ -46,7 +56,7 @@ from polonaise.errors import (
 )
 from polonaise.host import Clock
 from polonaise.redaction import redacted
-from polonaise.terms import PartitionId, ServerId, StorageId, counted
+from polonaise.terms import NO_SESSION, PartitionId, ServerId, SessionId, StorageId, counted
 from polonaise.topics import ClusterTopics
 
 UNIQUE_ID_MAX: Final = 2**31 - 1
@@ -136,7 +146,7 @@ class Coordinator:
         self._total = 0
         """The most partitions, the log's own and those of topics, that a description had which this process has read or
         made; 0 before that, and after `delete`."""
-        self._seen = SeenValues()
+        self._seen = SeenValues(CALM_S + backend.found_again_s)
         """The latest entry of each value that this process knows, decoded once, because values are read often."""
         self._memberships: dict[ServerId, Membership] = {}
         self._leases = Leases()
@@ -412,6 +422,13 @@ class Coordinator:
         """
         return await self._set(await self._partition_key(partition), value, expected_version)
 
+    async def prove_older(self, partition: PartitionId, session: SessionId) -> None:
+        """Believe and change nothing until the partition's value knows of this session, of which its replicas know.
+
+        Values are older than that where a coordinator was put back, which a process that saw nothing later can't see.
+        """
+        self._seen.prove_older(await self._partition_key(partition), session)
+
     async def assignment(self) -> Versioned[Assignment]:
         """Return the assignment; its `value` is the same object for as long as nobody changes it."""
         return await self._get(ASSIGNMENT, Assignment)
@@ -583,6 +600,8 @@ class Coordinator:
             known = self._seen.known(key)
             if key == DESCRIPTION:
                 await self._look_at_description()
+            elif self._seen.proved(key) != NO_SESSION:
+                await self._look(key, PartitionValue)
             elif known is not None and key in self._seen.doubted:  # not if all were made again
                 await self._look(key, type(known.value))
 
@@ -640,7 +659,9 @@ class Coordinator:
         """Remember an entry with this value that may be believed, and refuse another one. `floor`: see `_learn`."""
         self._check_age(key, entry, floor)
         seen = self._seen.version(key)
-        if not self._seen.follows(key, entry, value):
+        if not self._seen.follows(key, entry, value, self._clock.monotonic_s()):
+            if (session := self._seen.proved(key)) != NO_SESSION:
+                raise lacking(self._backend.place(key), session)
             raise not_following(self._backend.place(key), seen, entry.version)
         self._seen.remember(key, entry, value)
 

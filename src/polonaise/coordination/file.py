@@ -148,6 +148,7 @@ class FileBackend:
         return self._values.path(key)
 
     has_servers = False
+    found_again_s = 0.0
     renewed_us: int | None = None
 
     async def servers(self, timeout_s: float) -> Mapping[str, str]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from polonaise.coordination.backend import Entry
-from polonaise.coordination.values import DESCRIPTION, CoordinatorValue, made_again
+from polonaise.coordination.values import DESCRIPTION, CoordinatorValue, PartitionValue, made_again
+from polonaise.terms import NO_SESSION, SessionId
 
 CALM_S: Final = 5.0
 """Seconds for which a process changes nothing after what it had seen is back: longer than a server that doubts takes to
-look again. So each of them finds its values as it knew them, and none one that was changed by the first to be sure."""
+look again. So each of them finds its values as it knew them, and none one that was changed by the first to be sure.
+Where processes find the coordinator again one by one, that time comes on top (`Backend.found_again_s`)."""
 
 
 class SeenValue(NamedTuple):
@@ -28,13 +30,19 @@ class SeenValues:
     changes may all be of the older state. While one is doubted, so is the whole coordinator. Values that were made
     again, all of them at once, have versions far above the lost ones and end every doubt.
 
+    A partition's replicas may prove the same, to a process that has seen nothing later. Then all that it knows may be
+    of the older state: it forgets that, and doubts until the partition's value is one of which the replicas can know.
+
     What is read while any is doubted may be of the older state, and does not count as known. What this process has not
     seen it can't miss.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, calm_s: float = CALM_S) -> None:
+        self._calm_s = calm_s
         self._known: dict[str, SeenValue] = {}
         self._doubted: set[str] = set()
+        self._proved: dict[str, SessionId] = {}
+        """A session of which the replicas of a partition know, and the coordinator does not, by the value's key."""
         self._calm_until_s = float("-inf")
 
     def known(self, key: str) -> SeenValue | None:
@@ -52,11 +60,21 @@ class SeenValues:
 
         The description comes first: it shows that all were made again.
         """
-        return sorted({*self._doubted, DESCRIPTION}, key=lambda key: (key != DESCRIPTION, key)) if self._doubted else []
+        keys = {*self._doubted, *self._proved}
+        return sorted({*keys, DESCRIPTION}, key=lambda key: (key != DESCRIPTION, key)) if keys else []
 
     def calm_s(self, now_s: float) -> float:
         """Return for how many seconds this process changes nothing yet; 0 if it may."""
         return max(0.0, self._calm_until_s - now_s)
+
+    def proved(self, key: str) -> SessionId:
+        """Return the session whose lack proves that this value is of an older state; NO_SESSION for none."""
+        return self._proved.get(key, NO_SESSION)
+
+    def prove_older(self, key: str, session: SessionId) -> None:
+        """Doubt the value of a partition until it knows of this session, of which the partition's replicas know."""
+        self._known = {each: known for each, known in self._known.items() if each in self._doubted}
+        self._proved[key] = max(session, self.proved(key))
 
     def went_back(self, key: str, version: int, floor: int) -> bool:
         """Tell whether a value of this version is older than it was known to be, and doubt it then.
@@ -75,21 +93,32 @@ class SeenValues:
             return False
         if key in self._doubted:
             self._doubted.remove(key)
-            if not self._doubted:
-                self._calm_until_s = now_s + CALM_S
+            self._be_calm(now_s)
         return True
 
-    def follows(self, key: str, entry: Entry, value: CoordinatorValue) -> bool:
+    def _be_calm(self, now_s: float) -> None:
+        """Begin the time in which this process changes nothing, unless there is something left to doubt."""
+        if not self.doubted:
+            self._calm_until_s = now_s + self._calm_s
+
+    def follows(self, key: str, entry: Entry, value: CoordinatorValue, now_s: float) -> bool:
         """Tell whether an entry may be of the same history as what is known; else doubt the value.
 
         One of an earlier version than is known by now may be: it was asked for before (`went_back`). So may the very
         entry that is known: what this process has written may have been read before the answer to the change is here.
         """
+        if key in self._proved and isinstance(value, PartitionValue):
+            # A mark says that it is still the older value, whose later sessions were all tried in vain.
+            if value.outdated != NO_SESSION or value.session < self._proved[key]:
+                return False
+            del self._proved[key]
+            self._be_calm(now_s)
         known = self._known.get(key)
         if known is None or entry == known.entry or entry.version < known.entry.version:
             return True
         if made_again(known.entry.version, entry.version):
             self._doubted.clear()
+            self._proved.clear()
             return True
         if entry.version == known.entry.version or key in self._doubted or not value.may_follow(known.value):
             self._doubted.add(key)
@@ -98,10 +127,11 @@ class SeenValues:
 
     def remember(self, key: str, entry: Entry, value: CoordinatorValue) -> None:
         """Keep the entry and its value, unless a later one is known, or a value is doubted."""
-        if not self._doubted and self.version(key) <= entry.version:
+        if not self._doubted and not self._proved and self.version(key) <= entry.version:
             self._known[key] = SeenValue(entry, value)
 
     def forget(self) -> None:
         """Forget everything: the cluster was deleted."""
         self._known.clear()
         self._doubted.clear()
+        self._proved.clear()

@@ -101,6 +101,7 @@ class ZooKeeperBackend:
         return f"zookeeper://{self._hosts}{self._root}"
 
     has_servers = True
+    found_again_s = SESSION_S  # a process looks for a server that answers as long as its session may last
 
     def place(self, key: str) -> str:
         """Return the address of the entry's node."""

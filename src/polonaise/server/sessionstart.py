@@ -161,6 +161,7 @@ class SessionStart:
         except ConsistencyLost:
             if self._outdated != NO_SESSION:
                 await self._mark_outdated(self._outdated)
+                await self._coordinator.prove_older(self._partition, self._outdated)
             raise
         # Before any replica is cut, and while the partition can still stop without having given out an id twice. Once
         # is enough: later sessions rest on what this owner has seen committed, unless a reset of the head gives it up.
@@ -223,6 +224,7 @@ class SessionStart:
         async with self._coordinator_answers():
             current = await self._coordinator.partition(self._partition)
             if current.value.outdated != NO_SESSION:
+                await self._coordinator.prove_older(self._partition, current.value.outdated)
                 raise recovery.OlderStateProved(
                     f"partition {self._partition}: session {current.value.outdated} was given out before, and the "
                     f"coordinator's value is of an older state. {recovery.RESTORE_LATEST}"
@@ -250,6 +252,7 @@ class SessionStart:
             current = await self._coordinator.partition(self._partition)
         if current.value.session == self._session:
             await self._mark_outdated(self._session)
+            await self._coordinator.prove_older(self._partition, self._session + 1)
             raise recovery.OlderStateProved(
                 f"partition {self._partition}: a replica knows of a later session than the coordinator's "
                 f"{self._session} ({fenced.text}): the coordinator was restored from an older state. "

@@ -243,6 +243,7 @@ class SimulatedBackend:
         return _place(key)
 
     has_servers = False
+    found_again_s = 0.0
     renewed_us: int | None = None
 
     async def servers(self, timeout_s: float) -> Mapping[str, str]:

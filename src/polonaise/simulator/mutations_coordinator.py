@@ -118,9 +118,21 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "known-while-another-value-is-doubted": Mutation(
         "polonaise.coordination.seen",
-        "        if not self._doubted and self.version(key)",
+        "        if not self._doubted and not self._proved and self.version(key)",
         "        if self.version(key)",
         "P13: a server remembers what it reads in an older coordinator, and then doubts the latest state for good",
+    ),
+    "proof-of-an-older-state-forgotten": Mutation(
+        "polonaise.coordination.seen",
+        "        self._proved[key] = max(session, self.proved(key))\n",
+        "",
+        "P11: a server whose replicas have proved an older state moves partitions there, which no later state knows",
+    ),
+    "known-before-the-proof": Mutation(
+        "polonaise.coordination.seen",
+        "        self._known = {each: known for each, known in self._known.items() if each in self._doubted}\n",
+        "",
+        "P11: a server holds what it wrote in an older state, before replicas proved that, against the latest one",
     ),
     "read-of-the-older-state-returned": Mutation(
         "polonaise.coordination.coordinator",
@@ -154,8 +166,8 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "changed-before-others-have-looked": Mutation(
         "polonaise.coordination.seen",
-        "                self._calm_until_s = now_s + CALM_S\n",
-        "                pass\n",
+        "            self._calm_until_s = now_s + self._calm_s\n",
+        "            pass\n",
         "P11: the first server that finds the latest state back changes it, and all others doubt it for good",
     ),
     "sequences-of-every-client-from-one": Mutation(
