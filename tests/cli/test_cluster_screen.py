@@ -213,3 +213,13 @@ def test_a_server_that_does_not_reach_a_storage_node_is_named() -> None:
     expected = ExpectedServers({"till": ExpectedServer(1, "s:1")})
     status = StorageStatus("a", "a:1", not_connected={1: "gone", 2: "gone"}, server_names=expected)
     assert status.troubles == ["server 1 (till) does not reach it: gone", "server 2 does not reach it: gone"]
+
+
+def test_what_an_older_coordinator_tells_of_partitions_is_said_to_be_what_it_holds() -> None:
+    status = cluster([partition(0)])
+    assert not any("may not be so" in line for line in text_of(list(screen_of(status))))
+    lines = text_of(list(screen_of(replace(status, coordinator_disbelief="it is not believed by server 3"))))
+    assert lines[1:3] == [
+        "coordinator zookeeper://z:1/bank: it is not believed by server 3",
+        "which partitions, servers and owners there are is below as it holds it, and may not be so",
+    ]

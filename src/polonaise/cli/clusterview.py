@@ -43,6 +43,8 @@ def screen_of(status: ClusterStatus, rows_max: int | None = ROWS_MAX) -> list[Ta
         return parts
     if status.coordinator_error is not None:
         parts.append("below is what the coordinator said last, or servers know of it, and what the nodes say now")
+    elif status.coordinator_disbelief:
+        parts.append("which partitions, servers and owners there are is below as it holds it, and may not be so")
     if status.required:
         parts.append(f"commits need {status.required}")
     if of_topics := status.topics_required:
