@@ -452,38 +452,37 @@ def test_only_where_it_may_be_one_is_an_embedded_log_spoken_of() -> None:
         assert "for an embedded log with --coordinator embedded:PATH" in in_a_directory
 
 
-async def test_what_replicas_prove_is_doubted_until_its_session_is_there(
+async def test_what_replicas_prove_keeps_the_assignment_until_its_session_is_there_and_other_partitions_go_on(
     backend: Scripted, coordinator: Coordinator
 ) -> None:
     present = await coordinator.partition(0)
     assignment = await coordinator.assignment()
     await coordinator.prove_older(0, 3)
 
-    async def assert_doubted() -> None:
-        for call in (
-            coordinator.assignment,
-            coordinator.unique_id,
-            coordinator.may_change,
-            lambda: coordinator.set_assignment(assignment.value, assignment.version),
-            lambda: coordinator.set_partition(0, present.value, present.version),
-        ):
-            with pytest.raises(CoordinatorOutdated, match="replicas know of session 3, and it does not"):
-                await call()
+    async def assert_kept() -> None:
+        with pytest.raises(CoordinatorOutdated, match="replicas know of session 3, and it does not"):
+            await coordinator.set_assignment(assignment.value, assignment.version)
 
-    await assert_doubted()
+    await assert_kept()
     tried = replace(present.value, session=3, outdated=3)  # what an older state says after enough attempts
     for value in (replace(present.value, session=2), tried):
         backend.entries["partition-0"] = Entry(KEY, 9, value.encode())
-        await assert_doubted()
-    # Nothing counts as known that may be of the older state: neither versions nor contents.
+        await assert_kept()
+    # It may be so for good: sessions of other partitions begin, and clients get ids.
+    assert await coordinator.unique_id() == 1
+    written = await coordinator.set_partition(0, replace(tried, session=4), 9)
+    assert written is not None
+    # Nothing of what is known may be held against the latest state: neither versions nor contents.
     backend.entries["partition-0"] = Entry(KEY, 1, replace(present.value, session=3).encode())
     backend.entries["assignment"] = Entry(KEY, assignment.version, Assignment({0: Owner(4, "d:1", 1)}).encode())
-    assert (await coordinator.partition(0)).version == 1
-    assert (await coordinator.assignment()).value.owners[0].server == 4
+    backend.raise_version("unique-id", -1)
+    latest = await coordinator.assignment()
+    assert latest.value.owners[0].server == 4
+    assert await coordinator.unique_ids_given() == 0
     with pytest.raises(CoordinatorUnavailable, match="is there again only now"):
-        await coordinator.may_change()
+        await coordinator.set_assignment(latest.value, latest.version)
     backend.now_s += CALM_S
-    assert await coordinator.unique_id() == 1
+    assert await coordinator.set_assignment(latest.value, latest.version) is not None
 
 
 async def test_where_processes_find_the_coordinator_again_one_by_one_more_time_passes_before_a_change(

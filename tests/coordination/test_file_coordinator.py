@@ -464,6 +464,28 @@ async def test_nobody_is_taken_for_dead_because_a_copy_of_the_directory_was_put_
         await second.close()
 
 
+async def test_a_renewal_registers_in_a_copy_of_the_directory_before_anybody_looks_who_lives(tmp_path: Path) -> None:
+    """Whoever does not believe the values of the copy only renews."""
+    place = tmp_path / "coordinator"
+    with contextlib.closing(RealHost()) as one, contextlib.closing(RealHost()) as other:
+        first, second = coordinator_in(one, str(place)), coordinator_in(other, str(place))
+        await first.initialize(DESCRIPTION)
+        memberships = [await each.register(Registration(number, f"s:{number}"))
+                       for number, each in ((1, first), (2, second))]  # fmt: skip
+        shutil.copytree(place, tmp_path / "copy")
+        place.rename(tmp_path / "latest")
+        (tmp_path / "copy").rename(place)
+        for membership in memberships:
+            assert not await membership.renew(), "others may have looked before"
+            assert await membership.renew()
+        # By one who has just come, and waits for nobody.
+        assert [each.server for each in await coordinator_in(one, str(place)).members()] == [1, 2]
+        for each in (first, second):
+            with pytest.raises(CoordinatorUnavailable, match="another directory was put in place of this one"):
+                await each.members()
+            await each.close()
+
+
 @in_a_scene
 async def test_a_damaged_registration_of_a_living_server_is_named(scene: Scene) -> None:
     coordinator = await scene.made()

@@ -484,10 +484,15 @@ FOUND_BY_TESTS = {
         "::test_nothing_that_is_read_while_another_value_is_doubted_counts_as_known"
     ),
     "proof-of-an-older-state-forgotten": (
-        "tests/coordination/test_coordinator_rules.py::test_what_replicas_prove_is_doubted_until_its_session_is_there"
+        "tests/coordination/test_coordinator_rules.py"
+        "::test_what_replicas_prove_keeps_the_assignment_until_its_session_is_there_and_other_partitions_go_on"
     ),
     "known-before-the-proof": (
         "tests/server/test_older_coordinator.py::test_a_server_whose_replicas_prove_an_older_state_moves_nothing_there"
+    ),
+    "not-registered-in-a-copy-that-is-doubted": (
+        "tests/coordination/test_file_coordinator.py"
+        "::test_a_renewal_registers_in_a_copy_of_the_directory_before_anybody_looks_who_lives"
     ),
     "read-of-the-older-state-returned": (
         "tests/coordination/test_coordinator_rules.py"

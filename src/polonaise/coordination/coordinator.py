@@ -56,7 +56,7 @@ from polonaise.errors import (
 )
 from polonaise.host import Clock
 from polonaise.redaction import redacted
-from polonaise.terms import NO_SESSION, PartitionId, ServerId, SessionId, StorageId, counted
+from polonaise.terms import PartitionId, ServerId, SessionId, StorageId, counted
 from polonaise.topics import ClusterTopics
 
 UNIQUE_ID_MAX: Final = 2**31 - 1
@@ -423,9 +423,10 @@ class Coordinator:
         return await self._set(await self._partition_key(partition), value, expected_version)
 
     async def prove_older(self, partition: PartitionId, session: SessionId) -> None:
-        """Believe and change nothing until the partition's value knows of this session, of which its replicas know.
+        """Change no assignment until the partition's value knows of this session, of which its replicas know.
 
-        Values are older than that where a coordinator was put back, which a process that saw nothing later can't see.
+        The coordinator was put back to an older state, which a process that saw nothing later can't see. What is moved
+        there can't be served once the latest state is back. Other partitions may go on where nobody has that any more.
         """
         self._seen.prove_older(await self._partition_key(partition), session)
 
@@ -443,8 +444,13 @@ class Coordinator:
     async def set_assignment(self, value: Assignment, expected_version: int) -> Versioned[Assignment] | None:
         """Replace the assignment if its version is still `expected_version`; return it with its new version.
 
-        Returns None when another process was first; nothing was changed then.
+        Returns None when another process was first; nothing was changed then. Raises `CoordinatorOutdated` while a
+        partition's value lacks a session of `prove_older`.
         """
+        for key in self._seen.proved:
+            await self._get(key, PartitionValue)
+            if session := self._seen.proved.get(key):
+                raise lacking(self._backend.place(key), session)
         return await self._set(ASSIGNMENT, value, expected_version)
 
     # -------------------------------------------------------------- members
@@ -600,8 +606,6 @@ class Coordinator:
             known = self._seen.known(key)
             if key == DESCRIPTION:
                 await self._look_at_description()
-            elif self._seen.proved(key) != NO_SESSION:
-                await self._look(key, PartitionValue)
             elif known is not None and key in self._seen.doubted:  # not if all were made again
                 await self._look(key, type(known.value))
 
@@ -660,8 +664,6 @@ class Coordinator:
         self._check_age(key, entry, floor)
         seen = self._seen.version(key)
         if not self._seen.follows(key, entry, value, self._clock.monotonic_s()):
-            if (session := self._seen.proved(key)) != NO_SESSION:
-                raise lacking(self._backend.place(key), session)
             raise not_following(self._backend.place(key), seen, entry.version)
         self._seen.remember(key, entry, value)
 

@@ -341,8 +341,8 @@ class FileBackend:
     async def renew(self, name: str) -> bool:
         """Write the next beat. Nothing is synced: only living processes have to see it.
 
-        Returns False if the name's file is gone, with the whole directory: nobody sees this process there any more, and
-        its lock is on a file that no name leads to.
+        Returns False if the name's file is gone, with the whole directory, or is another one: nobody has seen this
+        process there, since its lock was on a file that no name leads to.
         """
         own = self._own.get(name)
         if own is None:
@@ -353,6 +353,12 @@ class FileBackend:
                 if self._own.pop(name, None) is not None:
                     own.lock.release()
                     self._replaced_s = self._clock.monotonic_s()
+                return False
+            # Here, because a process that does not believe the values of a copy looks nowhere else: all have to be
+            # there before one that believes them takes them for dead. Without the members lock, which a process that
+            # is stopped may hold: no renewal waits for that.
+            if await self._is_replaced(posixpath.dirname(name)):
+                self._replaced_s = self._clock.monotonic_s()
                 return False
             async with opened_file(self._disk, self.place(name + _BEAT), create=True) as file:
                 await file.write(0, [own.beats.to_bytes(8, "little")])
@@ -427,8 +433,8 @@ class FileBackend:
         for name, own in [each for each in self._own.items() if each[0].startswith(f"{folder}/")]:
             try:
                 lock = await self._disk.lock(self.place(name))
-            except DirectoryInUse:
-                continue  # by this process: no other one probes while it has the members lock
+            except (DirectoryInUse, NotFound):
+                continue  # locked by this process; or by another one that takes it for dead, and removes it
             own.lock.release()
             self._own[name], replaced = await self._written(name, lock, own.entry), True
             with contextlib.suppress(NotFound):  # of an earlier time, and preferred to the registration

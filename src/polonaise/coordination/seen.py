@@ -31,7 +31,7 @@ class SeenValues:
     again, all of them at once, have versions far above the lost ones and end every doubt.
 
     A partition's replicas may prove the same, to a process that has seen nothing later. Then all that it knows may be
-    of the older state: it forgets that, and doubts until the partition's value is one of which the replicas can know.
+    of the older state, and is held against nothing until the partition's value is one of which the replicas can know.
 
     What is read while any is doubted may be of the older state, and does not count as known. What this process has not
     seen it can't miss.
@@ -60,21 +60,24 @@ class SeenValues:
 
         The description comes first: it shows that all were made again.
         """
-        keys = {*self._doubted, *self._proved}
-        return sorted({*keys, DESCRIPTION}, key=lambda key: (key != DESCRIPTION, key)) if keys else []
+        return sorted({*self._doubted, DESCRIPTION}, key=lambda key: (key != DESCRIPTION, key)) if self._doubted else []
 
     def calm_s(self, now_s: float) -> float:
         """Return for how many seconds this process changes nothing yet; 0 if it may."""
         return max(0.0, self._calm_until_s - now_s)
 
-    def proved(self, key: str) -> SessionId:
-        """Return the session whose lack proves that this value is of an older state; NO_SESSION for none."""
-        return self._proved.get(key, NO_SESSION)
+    @property
+    def proved(self) -> dict[str, SessionId]:
+        """The sessions of which replicas know, and the coordinator did not, by the keys of their partitions' values."""
+        return dict(self._proved)
 
     def prove_older(self, key: str, session: SessionId) -> None:
-        """Doubt the value of a partition until it knows of this session, of which the partition's replicas know."""
-        self._known = {each: known for each, known in self._known.items() if each in self._doubted}
-        self._proved[key] = max(session, self.proved(key))
+        """Note that the value of a partition lacks a session of which its replicas know."""
+        self._proved[key] = max(session, self._proved.get(key, session))
+
+    def _is_evidence(self, key: str) -> bool:
+        """Tell whether what is known of this value is of the latest state, as far as this process can tell."""
+        return not self._proved or key in self._doubted
 
     def went_back(self, key: str, version: int, floor: int) -> bool:
         """Tell whether a value of this version is older than it was known to be, and doubt it then.
@@ -82,9 +85,10 @@ class SeenValues:
         `floor` is the version that was known when the value was asked for. One that has become known since is no
         measure: answers may overtake each other.
         """
-        if version < floor:
-            self._doubted.add(key)
-        return version < floor
+        if version >= floor or not self._is_evidence(key):
+            return False
+        self._doubted.add(key)
+        return True
 
     def is_as_known(self, key: str, entry: Entry, now_s: float) -> bool:
         """Tell whether this is the very entry that was known, and doubt the value no more then."""
@@ -108,11 +112,9 @@ class SeenValues:
         entry that is known: what this process has written may have been read before the answer to the change is here.
         """
         if key in self._proved and isinstance(value, PartitionValue):
-            # A mark says that it is still the older value, whose later sessions were all tried in vain.
-            if value.outdated != NO_SESSION or value.session < self._proved[key]:
-                return False
-            del self._proved[key]
-            self._be_calm(now_s)
+            self._look_at_proof(key, value, now_s)
+        if not self._is_evidence(key):
+            return True
         known = self._known.get(key)
         if known is None or entry == known.entry or entry.version < known.entry.version:
             return True
@@ -125,9 +127,20 @@ class SeenValues:
             return False
         return True
 
+    def _look_at_proof(self, key: str, value: PartitionValue, now_s: float) -> None:
+        """End the proof if the value knows of its session, and then hold nothing that is known against what is read.
+
+        A mark says that it is still the older value, whose later sessions were all tried in vain.
+        """
+        if value.outdated == NO_SESSION and value.session >= self._proved[key]:
+            del self._proved[key]
+            if not self._proved:
+                self._known = {each: known for each, known in self._known.items() if each in self._doubted}
+                self._be_calm(now_s)
+
     def remember(self, key: str, entry: Entry, value: CoordinatorValue) -> None:
         """Keep the entry and its value, unless a later one is known, or a value is doubted."""
-        if not self._doubted and not self._proved and self.version(key) <= entry.version:
+        if not self._doubted and (self._proved or self.version(key) <= entry.version):
             self._known[key] = SeenValue(entry, value)
 
     def forget(self) -> None:

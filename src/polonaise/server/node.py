@@ -17,6 +17,7 @@ from polonaise.errors import (
     Closed,
     CoordinatorDamaged,
     CoordinatorNewer,
+    CoordinatorOutdated,
     NotOwner,
     PolonaiseError,
     ProtocolError,
@@ -72,6 +73,7 @@ read from it."""
 _MAKING_MAX = 4
 """The most answers of all connections that are put together in memory at the same time."""
 _ASSIGNMENT = "the assignment can't be read"
+_BALANCE = "the assignment can't be changed"
 _DESCRIPTION_S = 60.0
 """Seconds after which the description is read again unasked: who grew a topic may have died before assigning it."""
 _GIVING_UP = "the partitions that this server gives up can't be told"
@@ -354,7 +356,7 @@ class Server:
                 # Looked at besides the assignment, which stays as it is when an owner dies, the quiet begins, the
                 # cluster grows, or the registration has run out meanwhile.
                 now = candidates, quiet, total, stretch
-                if current.value is not followed or now != before:
+                if current.value is not followed or now != before or self._trouble.is_failing(_BALANCE):
                     written = await self._assign(current, candidates, rebalance=quiet)
                     if written is None:  # another server was faster: look at what it wrote
                         continue
@@ -432,9 +434,15 @@ class Server:
         # Whoever grew a topic may have assigned partitions that are not known here yet: they stay assigned.
         total = max(self._description.total, max(current.value.owners, default=-1) + 1)
         assignment = assign(current.value, candidates, total, rebalance=rebalance)
+        self._trouble.not_needed(_BALANCE)
         if assignment == current.value:
             return current
-        return await self._coordinator.set_assignment(assignment, current.version)
+        try:
+            return await self._coordinator.set_assignment(assignment, current.version)
+        except CoordinatorOutdated as error:
+            # What is there is followed: partitions whose latest state nobody has any more may be among the others.
+            self._trouble.failed(_BALANCE, error, level=logging.ERROR, **self._fields)
+            return current
 
     def _follow(self, assignment: Assignment) -> None:
         """Serve the partitions that the assignment gives this server, and no others."""

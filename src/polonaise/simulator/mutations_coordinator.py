@@ -118,21 +118,27 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "known-while-another-value-is-doubted": Mutation(
         "polonaise.coordination.seen",
-        "        if not self._doubted and not self._proved and self.version(key)",
-        "        if self.version(key)",
+        "        if not self._doubted and (self._proved or self.version(key)",
+        "        if (self._proved or self.version(key)",
         "P13: a server remembers what it reads in an older coordinator, and then doubts the latest state for good",
     ),
     "proof-of-an-older-state-forgotten": Mutation(
         "polonaise.coordination.seen",
-        "        self._proved[key] = max(session, self.proved(key))\n",
+        "        self._proved[key] = max(session, self._proved.get(key, session))\n",
         "",
         "P11: a server whose replicas have proved an older state moves partitions there, which no later state knows",
     ),
     "known-before-the-proof": Mutation(
         "polonaise.coordination.seen",
-        "        self._known = {each: known for each, known in self._known.items() if each in self._doubted}\n",
-        "",
+        "        return not self._proved or key in self._doubted\n",
+        "        return True\n",
         "P11: a server holds what it wrote in an older state, before replicas proved that, against the latest one",
+    ),
+    "not-registered-in-a-copy-that-is-doubted": Mutation(
+        "polonaise.coordination.file",
+        "            if await self._is_replaced(posixpath.dirname(name)):\n",
+        "            if False:\n",
+        "P11: in a copy of the coordinator's directory a server that believes it takes those that don't for dead",
     ),
     "read-of-the-older-state-returned": Mutation(
         "polonaise.coordination.coordinator",

@@ -68,9 +68,9 @@ OWNERSHIP_MUTATIONS: Final[dict[str, Mutation]] = {
     # that write without a look at what the other has written.
     "two-servers-assign-at-once": Mutation(
         _NODE,
-        "        return await self._coordinator.set_assignment(assignment, current.version)\n",
-        "        latest = await self._coordinator.assignment()\n"
-        "        return await self._coordinator.set_assignment(assignment, latest.version)\n",
+        "            return await self._coordinator.set_assignment(assignment, current.version)\n",
+        "            latest = await self._coordinator.assignment()\n"
+        "            return await self._coordinator.set_assignment(assignment, latest.version)\n",
         "P11: an assignment is replaced by one that was computed before it, and a generation has two owners",
     ),
 }
