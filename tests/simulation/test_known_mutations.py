@@ -488,7 +488,8 @@ FOUND_BY_TESTS = {
         "::test_what_replicas_prove_keeps_the_assignment_until_its_session_is_there_and_other_partitions_go_on"
     ),
     "known-before-the-proof": (
-        "tests/server/test_older_coordinator.py::test_a_server_whose_replicas_prove_an_older_state_moves_nothing_there"
+        "tests/coordination/test_coordinator_rules.py"
+        "::test_what_replicas_prove_keeps_the_assignment_until_its_session_is_there_and_other_partitions_go_on"
     ),
     "not-registered-in-a-copy-that-is-doubted": (
         "tests/coordination/test_file_coordinator.py"
