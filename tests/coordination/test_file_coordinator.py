@@ -435,6 +435,23 @@ async def test_a_member_whose_directory_was_replaced_is_told_so_and_registers_an
     assert [each.server for each in await (await scene.open()).members()] == [1]
 
 
+async def test_a_member_registers_anew_in_a_copy_that_was_made_without_the_folder_of_members(tmp_path: Path) -> None:
+    place = tmp_path / "coordinator"
+    with contextlib.closing(RealHost()) as host:
+        coordinator = coordinator_in(host, str(place))
+        await coordinator.initialize(DESCRIPTION)
+        member = await coordinator.register(Registration(1, "a:1"))
+        place.rename(tmp_path / "latest")
+        assert not await member.renew(), "while nothing is there, and nothing is made there"
+        assert not place.exists()
+        shutil.copytree(tmp_path / "latest", place, ignore=shutil.ignore_patterns("members"))
+        assert not await member.renew()
+        again = await coordinator.register(Registration(1, "a:1"))
+        assert await again.renew()
+        assert [each.server for each in await coordinator_in(host, str(place)).members()] == [1]
+        await coordinator.close()
+
+
 async def test_nobody_is_taken_for_dead_because_a_copy_of_the_directory_was_put_in_its_place(tmp_path: Path) -> None:
     """In the copy no lock is held, so that each process sees the files of the others without an owner."""
     place = tmp_path / "coordinator"

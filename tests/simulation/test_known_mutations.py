@@ -552,7 +552,7 @@ FOUND_BY_TESTS = {
     ),
     "unseen-registration-renewed": (
         "tests/coordination/test_file_coordinator.py"
-        "::test_a_member_whose_directory_was_replaced_is_told_so_and_registers_anew"
+        "::test_a_member_registers_anew_in_a_copy_that_was_made_without_the_folder_of_members"
     ),
     "late-replica-told-of-what-is-not-committed": (
         "tests/server/test_copies_of_commits.py"
