@@ -452,6 +452,13 @@ async def test_a_member_registers_anew_in_a_copy_that_was_made_without_the_folde
         await coordinator.close()
 
 
+def put_a_copy_in_place_of(place: Path) -> None:
+    """Put a copy of the directory in its place, as who restores a backup does; the directory itself is `latest`."""
+    latest = place.with_name("latest")
+    place.rename(latest)
+    shutil.copytree(latest, place)
+
+
 async def test_nobody_is_taken_for_dead_because_a_copy_of_the_directory_was_put_in_its_place(tmp_path: Path) -> None:
     """In the copy no lock is held, so that each process sees the files of the others without an owner."""
     place = tmp_path / "coordinator"
@@ -461,9 +468,7 @@ async def test_nobody_is_taken_for_dead_because_a_copy_of_the_directory_was_put_
         stays = await first.register(Registration(1, "a:1"))
         goes = await second.register(Registration(2, "b:1"))
         assert [each.server for each in await first.members()] == [1, 2]
-        shutil.copytree(place, tmp_path / "copy")
-        place.rename(tmp_path / "latest")
-        (tmp_path / "copy").rename(place)
+        put_a_copy_in_place_of(place)
         with pytest.raises(CoordinatorUnavailable, match="another directory was put in place of this one"):
             await first.members()
         # Others, who have no name there, may be quicker to look, and remove what nobody has locked.
@@ -489,9 +494,7 @@ async def test_a_renewal_registers_in_a_copy_of_the_directory_before_anybody_loo
         await first.initialize(DESCRIPTION)
         memberships = [await each.register(Registration(number, f"s:{number}"))
                        for number, each in ((1, first), (2, second))]  # fmt: skip
-        shutil.copytree(place, tmp_path / "copy")
-        place.rename(tmp_path / "latest")
-        (tmp_path / "copy").rename(place)
+        put_a_copy_in_place_of(place)
         for membership in memberships:
             assert not await membership.renew(), "others may have looked before"
             assert await membership.renew()

@@ -358,7 +358,6 @@ class FileBackend:
             # there before one that believes them takes them for dead. Without the members lock, which a process that
             # is stopped may hold: no renewal waits for that.
             if await self._is_replaced(posixpath.dirname(name)):
-                self._replaced_s = self._clock.monotonic_s()
                 return False
             async with opened_file(self._disk, self.place(name + _BEAT), create=True) as file:
                 await file.write(0, [own.beats.to_bytes(8, "little")])
@@ -408,8 +407,7 @@ class FileBackend:
 
     async def _registered(self, folder: str) -> dict[str, Entry]:
         """Return the names whose processes live, and remove the files of the others."""
-        if await self._is_replaced(folder):
-            self._replaced_s = self._clock.monotonic_s()
+        await self._is_replaced(folder)
         left_s = self._replaced_s + REPLACED_S - self._clock.monotonic_s()
         if left_s > 0:
             raise CoordinatorUnavailable(
@@ -428,7 +426,7 @@ class FileBackend:
         return living
 
     async def _is_replaced(self, folder: str) -> bool:
-        """Tell whether the files of this process's names are not those that it has locked, and register there again."""
+        """Tell whether the files of this process's names are not those that it locked; if so, register there."""
         replaced = False
         for name, own in [each for each in self._own.items() if each[0].startswith(f"{folder}/")]:
             try:
@@ -439,6 +437,8 @@ class FileBackend:
             self._own[name], replaced = await self._written(name, lock, own.entry), True
             with contextlib.suppress(NotFound):  # of an earlier time, and preferred to the registration
                 await self._disk.remove(self.place(name + _TOLD))
+        if replaced:
+            self._replaced_s = self._clock.monotonic_s()
         return replaced
 
     async def _is_dead(self, name: str) -> bool:

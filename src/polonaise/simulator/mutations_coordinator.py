@@ -148,8 +148,8 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "all-dead-in-a-copy-of-the-directory": Mutation(
         "polonaise.coordination.file",
-        "        if await self._is_replaced(folder):\n",
-        "        if False:\n",
+        "        await self._is_replaced(folder)\n",
+        "",
         "P13: a server takes over from all others in a copy of the coordinator's directory, which holds no locks",
     ),
     "older-counter-counted-up": Mutation(
