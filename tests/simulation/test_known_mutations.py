@@ -648,7 +648,8 @@ FOUND_BY_TESTS = {
         "::test_what_apply_commits_unseen_stops_the_partition_for_every_process[postgresql-False]"
     ),
     "given-marks-not-remembered": (
-        "tests/views/test_sql_view.py::test_marks_that_were_lost_while_rows_are_there_are_refused[sqlite]"
+        "tests/views/test_claimed_tables.py"
+        "::test_marks_that_are_lost_after_all_was_emptied_under_way_are_refused[sqlite]"
     ),
     "lost-marks-begin-anew": (
         "tests/views/test_sql_view.py::test_marks_that_were_lost_while_rows_are_there_are_refused[sqlite]"

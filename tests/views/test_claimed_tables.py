@@ -200,6 +200,20 @@ async def test_a_table_is_missed_after_all_was_emptied_under_way(url: str, views
         await views(url, OnceBank).high_water_mark(0)
 
 
+async def test_marks_that_are_lost_after_all_was_emptied_under_way_are_refused(
+    url: str, views: Callable[..., Any]
+) -> None:
+    """A view that has remembered its partition before remembers it again, where that was emptied, too."""
+    view = views(url)
+    await fill(view, 0, 3)
+    empty(url, *EVERYTHING)
+    await fill(view, 0, 4)
+    empty(url, "polonaise_marks")
+    with pytest.raises(ViewUnfit, match=r"partition 0 had a high-water mark .* while (accounts|journal) holds"):
+        await fill(views(url), 0, 4)
+    assert counted(url, journal) == 4
+
+
 class Unnamed(Bank):
     """Does not say which tables it changes."""
 
