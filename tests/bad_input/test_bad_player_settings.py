@@ -74,7 +74,7 @@ def test_a_target_that_can_not_be_meant(tmp_path: Path, target: str, naming: str
             "targets.b and targets.c are at one place",
         ),
         (WHOLE.replace('route = "shop:route"\n', ""), "player.route is not given: give POLONAISE_PLAYER_ROUTE"),
-        (WHOLE.replace('"accounts"', '""'), "player.name is empty"),
+        (WHOLE.replace('"accounts"', '""'), "--name is empty: give --name, POLONAISE_PLAYER_NAME"),
         (WHOLE.replace("route =", "rout ="), "unknown setting player.rout, did you mean route?"),
         (WHOLE.replace("[targets.a]", "lease_s = 0.2\n[targets.a]"), "invalid player.lease_s 0.2: write seconds"),
         (WHOLE.replace("[targets.a]", "retired = ['a']\n[targets.a]"), "a can't be a target and in player.retired"),

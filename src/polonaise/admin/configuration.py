@@ -10,12 +10,12 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from polonaise.admin.settingkeys import TABLES, SettingKey, SettingKind
+from polonaise.admin.settingkeys import BYTE_UNITS, TABLES, SettingKey, SettingKind, written
 from polonaise.admin.targettables import MEANINGS, TARGETS, targets_in
 from polonaise.errors import BadOption, NotFound
 from polonaise.host.files import with_own_errors
@@ -48,10 +48,6 @@ _SERVICE_URL: Final = re.compile(r"(tcp|udp|sctp)://.*")
 _OTHER_VARIABLES: Final = ("CI", "CONFIG", "COORDINATOR", "LOG", "TLS_CA", "TLS_CERTIFICATE", "TLS_KEY")
 """The valid variables that are no settings of a table, without the prefix."""
 _QUANTITY: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
-_BYTE_UNITS: Final = {
-    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
-}  # fmt: skip
 _SECOND_UNITS: Final = {"": 1.0, "s": 1.0, "ms": 0.001, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
 _FLAGS: Final = {
     "true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False,
@@ -71,7 +67,7 @@ class GivenSetting(NamedTuple):
         """The value as text, without secrets."""
         if self.value is None:
             return ""
-        return redacted(_written(self.key.kind, self.value))
+        return redacted(written(self.key.kind, self.value))
 
 
 class GivenSettings:
@@ -82,18 +78,13 @@ class GivenSettings:
         given: Iterable[GivenSetting],
         targets: Mapping[TargetName, TargetPlan] | None = None,
         origin: str = "",
-        options: Collection[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`origin` is where the targets are from; `options` are the settings that the command line has an option for.
-
-        `environment` is where variables were looked for; that of the process if it is None.
-        """
+        """`origin` is where the targets are from; `environment` is as for `configuration_of`."""
         self.given = {each.key.name: each for each in given}
         self.targets = dict(targets or {})
         """The targets that a player's file of settings names; empty for other nodes."""
         self._origin = origin
-        self._options = options
         self._environment = environment
 
     def __getitem__(self, name: str) -> Any:
@@ -114,12 +105,11 @@ class GivenSettings:
         """Return a value that has no default. Raises `BadOption`, with the ways to give it, if missing or empty."""
         value = self[name]
         if value is None or value == "":
-            variable, option = variable_of(table, name), name in self._options
-            what = f"--{name}" if option else f"{table}.{name}"
+            variable, option = variable_of(table, name), self.given[name].key.option
             missing = "is empty" if value == "" else "is not given"
             raise BadOption(
-                f"{what} {missing}: give {f'--{name}, ' if option else ''}{variable} in the environment, or {name} in "
-                f"[{table}] of the file that --config names"
+                f"{option or f'{table}.{name}'} {missing}: give {option and f'{option}, '}{variable} in the "
+                f"environment, or {name} in [{table}] of the file that --config names"
                 f"{not_read_here(name, variable, self._environment)}"
             )
         return value
@@ -218,7 +208,6 @@ def configuration_of(
         ),
         targets if table == "player" else None,
         f"file {file}",
-        command_line.keys(),
         environment,
     )
     _check_together(configuration, mistakes)
@@ -371,9 +360,11 @@ def _quoted(value: object) -> str:
 
 def _expected(key: SettingKey) -> str:
     """Return a phrase that says which values a setting takes."""
+    if key.kind is SettingKind.CHOICE:
+        return " or ".join(key.choices)
     if key.kind in (SettingKind.TEXT, SettingKind.LIST, SettingKind.PARTITIONS, SettingKind.FLAG):
         return str(key.kind.value)
-    return f"{key.kind.value}, from {_written(key.kind, key.least)} to {_written(key.kind, key.most)}"
+    return f"{key.kind.value}, from {written(key.kind, key.least)} to {written(key.kind, key.most)}"
 
 
 def _value_of(key: SettingKey, value: object) -> Any:
@@ -383,6 +374,10 @@ def _value_of(key: SettingKey, value: object) -> Any:
             if not isinstance(value, str) or "\0" in value:
                 raise ValueError
             return value
+        case SettingKind.CHOICE:
+            if value not in key.choices:
+                raise ValueError
+            return str(value)
         case SettingKind.LIST:
             return _list_of(value)
         case SettingKind.PARTITIONS:
@@ -392,7 +387,7 @@ def _value_of(key: SettingKey, value: object) -> Any:
         case SettingKind.COUNT | SettingKind.RATIO:
             number: float = _number_of(value, {"": 1})
         case SettingKind.BYTES:
-            number = _number_of(value, _BYTE_UNITS)
+            number = _number_of(value, BYTE_UNITS)
         case SettingKind.SECONDS:
             number = _number_of(value, _SECOND_UNITS)
     if key.kind in (SettingKind.COUNT, SettingKind.BYTES):
@@ -444,29 +439,8 @@ def _number_of(value: object, units: Mapping[str, float]) -> float:
     return value
 
 
-def _written(kind: SettingKind, value: Any) -> str:
-    """Return a value as text, as a variable of the environment could give it."""
-    if kind is SettingKind.LIST:
-        return ",".join(value)
-    if kind is SettingKind.PARTITIONS:
-        return ",".join(map(str, sorted(value)))
-    if kind is SettingKind.FLAG:
-        return "true" if value else "false"
-    if kind is SettingKind.BYTES:
-        for unit in ("TiB", "GiB", "MiB", "KiB"):
-            size = _BYTE_UNITS[unit.lower()]
-            if value >= size and value % size == 0:
-                return f"{value // size:g} {unit}"
-        return str(int(value))
-    if kind is SettingKind.COUNT:
-        return str(int(value))
-    if kind in (SettingKind.SECONDS, SettingKind.RATIO):
-        return f"{value:g}"
-    return str(value)
-
-
 def _check_together(configuration: GivenSettings, mistakes: list[str]) -> None:
-    """Note settings that are valid each by itself but not together, and an invalid coordinator of `cluster start`."""
+    """Note settings that are valid each by itself but not together."""
     given = configuration.given
     if "heartbeat_s" in given and given["silence_s_max"].value < 2 * given["heartbeat_s"].value:
         silence, heartbeat = given["silence_s_max"], given["heartbeat_s"]
@@ -479,9 +453,4 @@ def _check_together(configuration: GivenSettings, mistakes: list[str]) -> None:
         mistakes.append(
             f"copy_bytes_per_s is {most.shown} ({most.origin}), and copy_bytes_per_s_min is {least.shown} "
             f"({least.origin}): a server can't copy at least more than at most; raise the first, or lower the second"
-        )
-    if "coordinator" in given and "servers" in given and given["coordinator"].value not in (None, "zookeeper", "file"):
-        origin = given["coordinator"].origin
-        mistakes.append(
-            f"{origin}: invalid cluster.coordinator {_quoted(given['coordinator'].value)}: write zookeeper or file"
         )

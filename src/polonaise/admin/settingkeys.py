@@ -1,6 +1,8 @@
-"""The settings that configuration files and environment variables may give: names, kinds, bounds and meanings.
+"""The settings that options, configuration files and variables may give: names, kinds, bounds, defaults and meanings.
 
 A setting that sets a field of a dataclass has that field's name and default; the reason for the default stands there.
+Options of the command line, the reading of files and of the environment, `config show` and the page of settings are all
+made from what stands here.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from polonaise.link.connection import LinkSettings
+from polonaise.node.logformat import LogFormat
 from polonaise.node.playerplan import LEASE_S, PlayerPlan
 from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.server.settings import ServerSettings
@@ -28,6 +31,7 @@ class SettingKind(Enum):
     BYTES = 'bytes: a whole number, or a text such as "64 MiB"'
     SECONDS = 'seconds: a number, or a text such as "10 s", "500 ms", "6 h"'
     RATIO = "a number"
+    CHOICE = "one of a few texts"
 
 
 class SettingKey(NamedTuple):
@@ -38,11 +42,17 @@ class SettingKey(NamedTuple):
     default: Any
     """The default; None if there is none."""
     meaning: str
-    """What the setting means, in one line for `config show`."""
+    """What the setting means, for helps, `config show` and the page of settings."""
     least: float = 0
     """The least value, inclusive, of a number or of each partition; without meaning for other kinds."""
     most: float = 2**62
     """The largest value, inclusive, of a number or of each partition; without meaning for other kinds."""
+    option: str = ""
+    """The option of the command line that gives the setting; empty if there is none."""
+    metavar: str | None = None
+    """How the option's help writes a value; None: as its kind does."""
+    choices: tuple[str, ...] = ()
+    """The values of a `CHOICE`."""
 
     @property
     def unit(self) -> str:
@@ -52,21 +62,46 @@ class SettingKey(NamedTuple):
         return {SettingKind.BYTES: "bytes", SettingKind.SECONDS: "seconds"}.get(self.kind, "")
 
 
+BYTE_UNITS: Final = {
+    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
 _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
 _GIB: Final = 1024 * _MIB
 _DAY_S: Final = 86_400.0
 
 
-def _key(of: type, name: str, kind: SettingKind, least: float, most: float, meaning: str) -> SettingKey:
-    """Return the setting for a field of the dataclass `of`, with the field's default."""
+def written(kind: SettingKind, value: Any) -> str:
+    """Return a value as text, as a variable of the environment could give it."""
+    if kind is SettingKind.LIST:
+        return ",".join(value)
+    if kind is SettingKind.PARTITIONS:
+        return ",".join(map(str, sorted(value)))
+    if kind is SettingKind.FLAG:
+        return "true" if value else "false"
+    if kind is SettingKind.BYTES:
+        for unit in ("TiB", "GiB", "MiB", "KiB"):
+            size = BYTE_UNITS[unit.lower()]
+            if value >= size and value % size == 0:
+                return f"{value // size:g} {unit}"
+        return str(int(value))
+    if kind is SettingKind.COUNT:
+        return str(int(value))
+    if kind in (SettingKind.SECONDS, SettingKind.RATIO):
+        return f"{value:g}"
+    return str(value)
+
+
+def _key(of: type, name: str, kind: SettingKind, least: float, most: float, meaning: str, *option: Any) -> SettingKey:
+    """Return the setting for a field of the dataclass `of`, with the field's default; `option` may have a metavar."""
     field = next(each for each in fields(of) if each.name == name)
     default = field.default if field.default_factory is MISSING else field.default_factory()
-    return SettingKey(name, kind, default, meaning, least, most)
+    return SettingKey(name, kind, default, meaning, least, most, *option)
 
 
 _TEXT, _LIST, _FLAG, _COUNT = SettingKind.TEXT, SettingKind.LIST, SettingKind.FLAG, SettingKind.COUNT
-_PARTITIONS = SettingKind.PARTITIONS
+_PARTITIONS, _CHOICE = SettingKind.PARTITIONS, SettingKind.CHOICE
 _BYTES, _SECONDS, _RATIO = SettingKind.BYTES, SettingKind.SECONDS, SettingKind.RATIO
 _of_server = partial(_key, ServerSettings)
 _of_storage = partial(_key, StorageSettings)
@@ -79,22 +114,54 @@ _LINK: Final = (
     _of_link("silence_s_max", _SECONDS, 0.5, 600, "A peer that is silent for so long counts as dead."),
 )
 
+_LISTEN: Final = "Address to listen at: host:port or unix:/path; with port 0 the system chooses one."
+
 _NODE: Final = (
     SettingKey(
-        "http", _TEXT, None, "Address of /live, /ready, /health and /metrics; a port alone: loopback; off: nowhere."
+        "http", _TEXT, None,
+        "Address of /live, /ready, /health and /metrics, without TLS; a port alone: on this machine only; off: "
+        "nowhere, whatever file and environment say. Needs the extra metrics.",
+        option="--http", metavar="HOST:PORT",
     ),
-    SettingKey("log_format", _TEXT, "text", "Format of the log: text or json."),
-)
+    SettingKey(
+        "log_format", _CHOICE, LogFormat.TEXT.value, "Format of the log: text, for people, or json: one object a line.",
+        option="--log-format", choices=tuple(LogFormat),
+    ),
+)  # fmt: skip
 
 SERVER: Final = (
-    SettingKey("coordinator", _TEXT, None, "Address of the coordinator: zookeeper://HOST:PORT,…/ROOT, or file:PATH."),
-    _of_server("listen", _TEXT, 0, 0, "Address to listen at: host:port or unix:/path; port 0: any."),
-    SettingKey("storage", _LIST, (), "Storage nodes of the cluster, each NAME=HOST:PORT or HOST:PORT."),
-    SettingKey("partitions", _COUNT, None, "Number of partitions of the cluster. A new one has 1 by default.", 1, 4096),
-    SettingKey("fragments", _TEXT, None, "Fragment store that the log is archived to: a directory, s3://…, gs://…, az://…."),
-    _of_server("name", _TEXT, 0, 0, "Its name, by which it is missed. Default: its address, if that has a port."),
-    _of_server("evidence", _FLAG, 0, 1, "Also store what each append was judged by: its mark and locks."),
-    _of_server("preferred", _PARTITIONS, 0, 4095, "Partitions that it should own, as far as the balance allows."),
+    SettingKey(
+        "coordinator", _TEXT, None,
+        "Address of the coordinator: zookeeper://HOST:PORT,…/ROOT, or file:PATH, a directory of this machine.",
+        option="--coordinator",
+    ),
+    SettingKey(
+        "storage", _LIST, (),
+        "Storage nodes that the cluster is to have: NAME=HOST:PORT,… Without NAME= a node is named by its address.",
+        option="--storage",
+    ),
+    SettingKey(
+        "partitions", _COUNT, None, "Number of partitions that the cluster is to have. A new one has 1 by default.",
+        1, 4096, "--partitions",
+    ),
+    _of_server("listen", _TEXT, 0, 0, _LISTEN, "--listen"),
+    _of_server(
+        "name", _TEXT, 0, 0,
+        "Name of the server, which it keeps when it is started again: the cluster misses it by that name. Default: its "
+        "address, if `listen` gives a port.",
+        "--name",
+    ),
+    SettingKey(
+        "fragments", _TEXT, None,
+        "Fragment store that the log is archived to: a directory, or s3://…, gs://…, az://….",
+        option="--fragments",
+    ),
+    _of_server("evidence", _FLAG, 0, 1, "Also store what each append was judged by: its mark and locks.", "--evidence"),
+    _of_server(
+        "preferred", _PARTITIONS, 0, 4095,
+        "Partitions that the server should own, as far as the balance over the servers allows.",
+        "--prefer", "PARTITION,…",
+    ),
     _of_server("settle_s", _SECONDS, 0, 3600, "A server lives so long before it is given others' partitions."),
     _of_server(
         "clock_off_s_max", _SECONDS, 0.1, _DAY_S,
@@ -138,17 +205,24 @@ SERVER: Final = (
         "archive_fragment_bytes", _BYTES, 0, 2**40,
         "An archiver is late with what fills one of these; 0: with all (--rest).",
     ),
-    _of_server("scrub_bytes_per_s", _BYTES, 0, 2**40, "Fragments read per second in search of damage; 0: none."),
+    _of_server(
+        "scrub_bytes_per_s", _BYTES, 0, 2**40,
+        "Bytes per second of fragments that are read in search of damage; 0: none.", "--scrub-bytes",
+    ),
     _of_server("scrub_every_s", _SECONDS, 1, 366 * _DAY_S, "Least time from one round's beginning to the next one's."),
     *_NODE,
     *_LINK,
 )  # fmt: skip
 
 STORAGE: Final = (
-    SettingKey("directory", _TEXT, None, "Directory for the log's files; made if missing."),
-    _of_storage("name", _TEXT, 0, 0, "Name of the node. Without it the first server names an empty directory."),
-    _of_storage("listen", _TEXT, 0, 0, "Address to listen at: host:port or unix:/path; port 0: any."),
-    _of_storage("segment_bytes_max", _BYTES, 4 * _KIB, 2**40, "Size of a segment file."),
+    SettingKey("directory", _TEXT, None, "Directory for the log's files; made if missing.", option="--directory"),
+    _of_storage(
+        "name", _TEXT, 0, 0,
+        "Name of the node. An empty directory takes it, or else the one by which the first server reaches it.",
+        "--name",
+    ),
+    _of_storage("listen", _TEXT, 0, 0, _LISTEN, "--listen"),
+    _of_storage("segment_bytes_max", _BYTES, 4 * _KIB, 2**40, "Size of a segment file, in bytes.", "--segment-bytes"),
     _of_storage("segment_batches_max", _COUNT, 1, 2**31, "Number of batches at which a segment is full."),
     _of_storage("partitions_max", _COUNT, 1, 1_000_000, "Partitions that the node takes: ids below this."),
     _of_storage("files_max", _COUNT, 8, 1_000_000, "Files of partitions that stay open."),
@@ -156,7 +230,10 @@ STORAGE: Final = (
     _of_storage("connections_bytes_max", _BYTES, 8 * _MIB, 64 * _GIB, "Memory for all servers' connections."),
     _of_storage("reads_max", _COUNT, 1, 4096, "Reads of one connection that are answered at the same time."),
     _of_storage("read_bytes_max", _BYTES, 64 * _KIB, 32 * _MIB, "The answer to one read."),
-    _of_storage("scrub_bytes_per_s", _BYTES, 0, 2**40, "Bytes read per second in search of damage; 0: none."),
+    _of_storage(
+        "scrub_bytes_per_s", _BYTES, 0, 2**40, "Bytes per second that are read in search of damage; 0: none.",
+        "--scrub-bytes",
+    ),
     _of_storage("scrub_every_s", _SECONDS, 1, 366 * _DAY_S, "Least time from one round's beginning to the next one's."),
     _of_storage("presence_s", _SECONDS, 0.1, 600, "Time between two looks whether the directory is there."),
     *_NODE,
@@ -164,26 +241,34 @@ STORAGE: Final = (
 )  # fmt: skip
 
 CLUSTER: Final = (
-    SettingKey("directory", _TEXT, None, "Directory for everything that the cluster keeps; made if missing."),
-    SettingKey("coordinator", _TEXT, None, "Kind of the coordinator: zookeeper or file. Default: zookeeper."),
-    SettingKey("storage", _COUNT, None, "Number of storage nodes of a new cluster. Default: 3.", 1, 30),
-    SettingKey("servers", _COUNT, None, "Number of servers. Default: 2, or as many as last time.", 1, 100),
-    SettingKey("partitions", _COUNT, None, "Number of partitions of a new cluster. Default: 4.", 1, 4096),
     SettingKey(
-        "port",
-        _COUNT,
-        None,
-        "First port of a new cluster; the others follow it. Default: free ones.",
-        1,
-        65_000,
+        "directory", _TEXT, None, "Directory for all that the cluster keeps; made if missing.", option="--directory"
     ),
-    SettingKey("restart", _FLAG, True, "Start nodes again that end by themselves."),
-)
+    SettingKey(
+        "coordinator", _CHOICE, None, "Kind of the coordinator: zookeeper or file. Default: zookeeper.",
+        choices=("zookeeper", "file"),
+    ),
+    SettingKey("storage", _COUNT, None, "Number of storage nodes of a new cluster. Default: 3.", 1, 30, "--storage"),
+    SettingKey(
+        "servers", _COUNT, None, "Number of servers. Default: 2, or as many as last time.", 1, 100, "--servers"
+    ),
+    SettingKey(
+        "partitions", _COUNT, None, "Number of partitions of a new cluster. Default: 4.", 1, 4096, "--partitions"
+    ),
+    SettingKey(
+        "port", _COUNT, None, "First port of a new cluster; the others follow it. Default: free ones.",
+        1, 65_000, "--port",
+    ),
+    SettingKey("restart", _FLAG, True, "Start nodes again that end by themselves.", option="--restart"),
+)  # fmt: skip
 
 PLAYER: Final = (
-    SettingKey("name", _TEXT, None, "Name of the player: one process of those with the same name is active."),
     SettingKey(
-        "log", _TEXT, None, "Address of the log: polonaise://HOST:PORT,…, zookeeper://…, file:PATH, embedded:PATH."
+        "name", _TEXT, None, "Name of the player: one process of those with the same name is active.", option="--name"
+    ),
+    SettingKey(
+        "log", _TEXT, None, "Address of the log: polonaise://HOST:PORT,…, zookeeper://…, file:PATH, embedded:PATH.",
+        option="--log",
     ),
     SettingKey("topic", _TEXT, None, "Topic of the log; without it, the log's own partitions."),
     SettingKey("partitions", _PARTITIONS, None, "Partitions to deliver. Default: all.", 0, 4095),
@@ -232,7 +317,7 @@ PLAYER: Final = (
         "steady_s", _SECONDS, 0.1, _DAY_S, "A stream that lasted so long makes the next pause the first again."
     ),
     *_NODE,
-)
+)  # fmt: skip
 
 TABLES: Final = {"server": SERVER, "storage": STORAGE, "cluster": CLUSTER, "player": PLAYER}
 """The settings of each table of a configuration file, by the table's name."""

@@ -7,7 +7,7 @@ import json
 import os
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer import Argument, Option
@@ -16,6 +16,7 @@ from polonaise.cli import inputs, looking
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.output import print_all, renderable, say, say_json
 from polonaise.cli.running import Config, UntilStdinEnds, Verbose, say_now, stop_when_stdin_ends
+from polonaise.cli.settingoptions import with_settings
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.host.stopsignals import stop_signals_call
 
@@ -137,36 +138,14 @@ def _time_line(status: ClusterStatus) -> str:
 
 
 @cluster.command("start")
+@with_settings("cluster")
 def cluster_start(
-    directory: Annotated[
-        str | None, Option(help="Directory for all that the cluster keeps; made if missing.", show_default=False)
-    ] = None,
-    storage: Annotated[
-        int | None, Option(min=1, max=30, help="Number of storage nodes of a new cluster. Default: 3.")
-    ] = None,
-    servers: Annotated[
-        int | None, Option(min=1, max=100, help="Number of servers. Default: 2, or as many as last time.")
-    ] = None,
-    partitions: Annotated[
-        int | None, Option(min=1, max=4096, help="Number of partitions of a new cluster. Default: 4.")
-    ] = None,
+    options: dict[str, Any],
     zookeeper: Annotated[
         bool | None,
         Option(
             "--zookeeper/--file-coordinator",
             help="Coordinator of a new cluster: a ZooKeeper server, or a directory. Default: ZooKeeper.",
-            show_default=False,
-        ),
-    ] = None,
-    port: Annotated[
-        int | None,
-        Option(min=1, max=65_000, help="First port of a new cluster; the others follow it. Default: free ones."),
-    ] = None,
-    restart: Annotated[
-        bool | None,
-        Option(
-            "--restart/--no-restart",
-            help="Start nodes again that end by themselves. Default: --restart.",
             show_default=False,
         ),
     ] = None,
@@ -186,11 +165,8 @@ def cluster_start(
     from polonaise.admin.localcluster import LocalClusterRun, Told
     from polonaise.admin.localplan import FILE, ZOOKEEPER, Wanted
 
-    kind = None if zookeeper is None else ZOOKEEPER if zookeeper else FILE
-    options = {
-        "directory": directory, "storage": storage, "servers": servers, "partitions": partitions, "coordinator": kind,
-        "port": port, "restart": restart,
-    }  # fmt: skip
+    if zookeeper is not None:
+        options["coordinator"] = ZOOKEEPER if zookeeper else FILE
     given = configuration_of("cluster", config, options)
     for table in ("server", "storage"):
         configuration_of(table, config, {})  # so that a mistake is told once, and not by each node

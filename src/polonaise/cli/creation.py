@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
-
-from typer import Option
+from typing import TYPE_CHECKING, Any, Final
 
 from polonaise.cli import inputs, looking, running
 from polonaise.cli.cluster import cluster
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.output import say, say_json
+from polonaise.cli.settingoptions import with_settings
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.errors import BadOption
 from polonaise.terms import counted
@@ -28,27 +27,13 @@ _NO_STORAGE: Final = (
 
 @cluster.command("create", epilog=EXIT_STATUS)
 @with_tls
+@with_settings(
+    "server",
+    ("coordinator", "storage", "partitions", "fragments"),
+    variables={"coordinator": "POLONAISE_COORDINATOR"},
+)
 def cluster_create(
-    coordinator: Annotated[
-        str | None,
-        Option(
-            envvar="POLONAISE_COORDINATOR",
-            help="Address of the coordinator: zookeeper://HOST:PORT,…/ROOT, or file:PATH, a directory of this machine.",
-            show_default=False,
-        ),
-    ] = None,
-    storage: Annotated[
-        str | None,
-        Option(
-            help="Storage nodes: NAME=HOST:PORT,… Without NAME= a node is named by its address.", show_default=False
-        ),
-    ] = None,
-    partitions: Annotated[
-        int | None, Option(min=1, max=4096, help="Number of partitions, for good. Default: 1.")
-    ] = None,
-    fragments: Annotated[
-        str | None, Option(help="Fragment store that the log is archived to: a directory, or s3://…, gs://…, az://….")
-    ] = None,
+    options: dict[str, Any],
     config: running.Config = None,
     timeout: looking.Timeout = _TIMEOUT_S,
     as_json: looking.Json = False,
@@ -56,13 +41,12 @@ def cluster_create(
     """Make a new cluster at a coordinator that has none. Its storage nodes have to run, or start, with new directories.
 
     Settings that are not given here are those of a server: from the environment (POLONAISE_SERVER_…), then from the
-    table [server] of the configuration file. Nothing is made while a storage node holds another cluster's data, or does
+    table `server` of the configuration file. Nothing is made while a storage node holds another cluster's data, or does
     not answer.
     """
     from polonaise.admin.configuration import configuration_of
     from polonaise.node.addresses import storage_nodes_of
 
-    options = {"coordinator": coordinator, "storage": storage, "partitions": partitions, "fragments": fragments}
     given = configuration_of("server", config, options)
     nodes = storage_nodes_of(inputs.listed(",".join(given["storage"])), "--storage")
     if not nodes:

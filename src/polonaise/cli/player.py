@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
 from polonaise.cli import running
+from polonaise.cli.settingoptions import with_settings
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.errors import BadOption
 from polonaise.redaction import redacted
@@ -28,15 +29,13 @@ def _group() -> None:
 
 @player.command("start")
 @with_tls
+@with_settings("player")
 def player_start(
+    options: dict[str, Any],
     config: running.Config = None,
-    log: Annotated[str | None, Option(help="Address of the log.", show_default=False)] = None,
-    name: Annotated[str | None, Option(help="Name of the player.", show_default=False)] = None,
     check: Annotated[
         bool, Option("--check", help="Only see whether the settings and the code that they name are right.")
     ] = False,
-    http: running.HttpListen = None,
-    log_format: running.LogFormatOption = None,
     verbose: running.Verbose = False,
     until_stdin_ends: running.UntilStdinEnds = False,
 ) -> None:
@@ -55,7 +54,6 @@ def player_start(
 
     if until_stdin_ends:
         running.stop_when_stdin_ends()
-    options = {"log": log, "name": name, "http": http, "log_format": log_format}
     file = config or os.environ.get(CONFIG_VARIABLE) or None
     with running.reading_settings():
         given = configuration_of("player", file, options)

@@ -16,7 +16,6 @@ from polonaise.errors import BadOption, CertificateUnusable, ExtraMissing, Polon
 from polonaise.host.standardinput import stop_when_stdin_ends as stop_when_stdin_ends  # for the commands
 from polonaise.node.local import HTTP_OFF
 from polonaise.node.logformat import LogFormat, log_to
-from polonaise.redaction import redacted
 
 if TYPE_CHECKING:
     from polonaise.node.processes import Http
@@ -24,26 +23,6 @@ if TYPE_CHECKING:
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Log to standard error what the node does.")]
 Config = Annotated[
     str | None, Option("--config", metavar="FILE", help="File of settings (TOML). Default: POLONAISE_CONFIG, or none.")
-]
-Listen = Annotated[
-    str | None,
-    Option(
-        help="Address to listen at: host:port or unix:/path; with port 0 the system chooses one. Default: 127.0.0.1:0.",
-        show_default=False,
-    ),
-]
-LogFormatOption = Annotated[
-    LogFormat | None,
-    Option("--log-format", help="Format of the log: lines of text, or one JSON object a line.", show_default=False),
-]
-HttpListen = Annotated[
-    str | None,
-    Option(
-        "--http",
-        metavar="HOST:PORT",
-        help="Serve /live, /ready, /health and /metrics at this address, without TLS; a port alone means this machine "
-        "only; off: nowhere, whatever file and environment say. Needs the extra metrics.",
-    ),
 ]
 UntilStdinEnds = Annotated[
     bool, Option("--until-stdin-ends", hidden=True, help="Stop as by SIGTERM when standard input ends.")
@@ -72,13 +51,8 @@ def say_ready(address: str) -> None:
 
 
 def start_logging(log_format: str, *, verbose: bool) -> None:
-    """Log to standard error in this format: warnings, and with `verbose` what the node does. Raises `BadOption`."""
-    try:
-        chosen = LogFormat(log_format)
-    except ValueError:
-        known = " or ".join(LogFormat)
-        raise BadOption(f"invalid log_format {redacted(log_format)!r}: write {known}") from None
-    log_to(None, chosen, verbose=verbose)
+    """Log to standard error in this format: warnings, and with `verbose` what the node does."""
+    log_to(None, LogFormat(log_format), verbose=verbose)
 
 
 _OF_SETTINGS: Final = (BadOption, CertificateUnusable, ExtraMissing)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from typer import Argument, Option
+from typer import Argument
 
 from polonaise.cli import inputs, looking, running
 from polonaise.cli.exitstatus import EXIT_STATUS
+from polonaise.cli.settingoptions import with_settings
 from polonaise.cli.tlsoptions import with_tls
 
 server = typer.Typer(
@@ -19,70 +20,16 @@ server = typer.Typer(
 
 @server.command("run")
 @with_tls
+@with_settings("server")
 def server_run(
-    coordinator: Annotated[
-        str | None,
-        Option(
-            help="Address of the coordinator: zookeeper://HOST:PORT,…/ROOT, or file:PATH, a directory of this machine.",
-            show_default=False,
-        ),
-    ] = None,
-    storage: Annotated[
-        str | None,
-        Option(
-            help="Storage nodes that the cluster has to have: NAME=HOST:PORT,… or, without a name, HOST:PORT,…",
-            show_default=False,
-        ),
-    ] = None,
-    partitions: Annotated[
-        int | None, Option(min=1, max=4096, help="Number of partitions that the cluster has to have.")
-    ] = None,
-    listen: running.Listen = None,
-    name: Annotated[
-        str | None,
-        Option(
-            help="Name of this server, which it keeps when it is started again: the cluster misses it by that name. "
-            "Default: its address, if --listen gives a port.",
-            show_default=False,
-        ),
-    ] = None,
-    fragments: Annotated[
-        str | None, Option(help="Fragment store that the log is archived to: a directory, or s3://…, gs://…, az://….")
-    ] = None,
-    scrub_bytes: Annotated[
-        int | None,
-        Option(
-            min=0,
-            max=2**40,
-            help="Bytes per second of fragments to read in search of damage; 0: none. Default: 2 MiB.",
-            show_default=False,
-        ),
-    ] = None,
-    evidence: Annotated[
-        bool | None,
-        Option(
-            "--evidence/--no-evidence",
-            help="Also store what each append was judged by: its mark and locks.",
-            show_default=False,
-        ),
-    ] = None,
-    prefer: Annotated[
-        str | None,
-        Option(
-            metavar="PARTITION,…",
-            help="Partitions that this server should own, as far as the balance over the servers allows.",
-            show_default=False,
-        ),
-    ] = None,
-    http: running.HttpListen = None,
-    log_format: running.LogFormatOption = None,
+    options: dict[str, Any],
     config: running.Config = None,
     verbose: running.Verbose = False,
     until_stdin_ends: running.UntilStdinEnds = False,
 ) -> None:
     """Run one server of a cluster, which `polonaise cluster create` makes, until it is interrupted.
 
-    Settings that are not given here come from the environment (POLONAISE_SERVER_…), then from the table [server] of
+    Settings that are not given here come from the environment (POLONAISE_SERVER_…), then from the table `server` of
     the configuration file; `polonaise config show server` lists them.
     """
     from polonaise.admin.configuration import configuration_of
@@ -94,12 +41,6 @@ def server_run(
 
     if until_stdin_ends:
         running.stop_when_stdin_ends()
-    options = {
-        "coordinator": coordinator, "storage": storage, "partitions": partitions, "listen": listen, "name": name,
-        "fragments": fragments, "scrub_bytes_per_s": scrub_bytes, "evidence": evidence,
-        "preferred": prefer, "http": http,
-        "log_format": log_format,
-    }  # fmt: skip
     with running.reading_settings():
         given = configuration_of("server", config, options)
         running.start_logging(given["log_format"], verbose=verbose)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -11,6 +11,7 @@ from typer import Argument, Option
 from polonaise.cli import changing, looking, running
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.output import say, say_json, tidy, while_read
+from polonaise.cli.settingoptions import with_settings
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.terms import counted
 
@@ -30,40 +31,16 @@ storage = typer.Typer(
 
 @storage.command("run")
 @with_tls
+@with_settings("storage")
 def storage_run(
-    directory: Annotated[
-        str | None, Option(help="Directory for the log's files; made if missing.", show_default=False)
-    ] = None,
-    name: Annotated[
-        str | None,
-        Option(
-            help="Name of the node. An empty directory takes it, or else the one by which the first server reaches it.",
-            show_default=False,
-        ),
-    ] = None,
-    listen: running.Listen = None,
-    segment_bytes: Annotated[
-        int | None,
-        Option(min=4096, max=2**40, help="Size of a segment file, in bytes. Default: 256 MiB.", show_default=False),
-    ] = None,
-    scrub_bytes: Annotated[
-        int | None,
-        Option(
-            min=0,
-            max=2**40,
-            help="Bytes per second to read in search of damage; 0: none. Default: 2 MiB.",
-            show_default=False,
-        ),
-    ] = None,
-    http: running.HttpListen = None,
-    log_format: running.LogFormatOption = None,
+    options: dict[str, Any],
     config: running.Config = None,
     verbose: running.Verbose = False,
     until_stdin_ends: running.UntilStdinEnds = False,
 ) -> None:
     """Run one storage node until it is interrupted.
 
-    Settings that are not given here come from the environment (POLONAISE_STORAGE_…), then from the table [storage] of
+    Settings that are not given here come from the environment (POLONAISE_STORAGE_…), then from the table `storage` of
     the configuration file; `polonaise config show storage` lists them.
     """
     from polonaise.admin.configuration import configuration_of
@@ -76,10 +53,6 @@ def storage_run(
 
     if until_stdin_ends:
         running.stop_when_stdin_ends()
-    options = {
-        "directory": directory, "name": name, "listen": listen, "segment_bytes_max": segment_bytes,
-        "scrub_bytes_per_s": scrub_bytes, "http": http, "log_format": log_format,
-    }  # fmt: skip
     with running.reading_settings():
         given = configuration_of("storage", config, options)
         running.start_logging(given["log_format"], verbose=verbose)

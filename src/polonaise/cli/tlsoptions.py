@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Annotated, Any, Final, TypeVar
 
 from typer import Option
 
+from polonaise.cli.addedoptions import adding
 from polonaise.host.environment import variables
 from polonaise.host.tls import VARIABLES, files_of
 
@@ -29,28 +28,20 @@ def with_tls(command: Callable[..., T]) -> Callable[..., T]:
     There `polonaise.connect` finds them, wherever it is called, and so do child processes. Variables that are set
     already are the options' defaults.
     """
-    signature = inspect.signature(command, eval_str=True)
-    options = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[
-                str | None,
-                Option(f"--{name.replace('_', '-')}", metavar="FILE", envvar=VARIABLES[file], help=text,
-                       rich_help_panel=_PANEL),
-            ],
-        )
-        for name, (file, text) in _OPTIONS.items()
-    ]  # fmt: skip
 
-    @functools.wraps(command)
-    def run(*arguments: Any, **given: Any) -> T:
-        with _in_environment({file: given.pop(name, None) for name, (file, _) in _OPTIONS.items()}):
-            return command(*arguments, **given)
+    def run(given: dict[str, Any], called: Callable[..., T]) -> T:
+        with _in_environment({file: given[name] for name, (file, _) in _OPTIONS.items()}):
+            return called()
 
-    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *options])  # type: ignore[attr-defined]
-    return run
+    return adding(command, {name: (_annotation_of(name), None) for name in _OPTIONS}, run)
+
+
+def _annotation_of(name: str) -> Any:
+    file, text = _OPTIONS[name]
+    option = f"--{name.replace('_', '-')}"
+    return Annotated[
+        str | None, Option(option, metavar="FILE", envvar=VARIABLES[file], help=text, rich_help_panel=_PANEL)
+    ]
 
 
 def _in_environment(given: dict[str, str | None]) -> AbstractContextManager[None]:
