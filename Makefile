@@ -22,7 +22,7 @@ SAMPLE ?= 6
 # Tests start hundreds of processes: one that may not keep what it has compiled compiles all of the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: check test nightly demo docs simulate model kill-test soak smoke torture-pipeline torture-delivery packages bench bench-peers format clean
+.PHONY: blocking check test nightly demo docs simulate model kill-test soak smoke torture-pipeline torture-delivery packages bench bench-peers format clean
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "needs Python 3.11 or later with venv (Debian: apt-get install python3-venv)"; exit 1; }
@@ -98,6 +98,9 @@ bench-peers: $(STAMP) ## the same work at Kafka, PostgreSQL and NATS JetStream: 
 docs: $(STAMP) ## the pages of docs/ and the API reference as one searchable site, into build/docs; a broken link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "open build/docs/index.html in a browser: neither a server nor a network is needed"
+
+blocking: $(STAMP) ## what threads have, made from the asynchronous classes
+	PYTHONPATH=tests $(BIN)/python -m rigs.blockingwriter
 
 format: $(STAMP)
 	$(BIN)/ruff format src tests benchmarks examples docs/site

@@ -10,6 +10,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
+from rigs import blockingwriter
+
 TESTS = Path(__file__).parent
 CAMPAIGNS = ("campaigns", "kill", "model", "simulation", "soak", "torture", "torture_delivery")
 """Programs of their own, beside their tests."""
@@ -181,6 +185,12 @@ def test_what_benchmarks_import_of_the_product_is_there() -> None:
                     if not (is_room and find_spec(f"{node.module}.{name}"))
                 ]
     assert gone == []
+
+
+@pytest.mark.parametrize("path", blockingwriter.files(), ids=lambda path: path.name)
+def test_what_threads_have_is_as_it_is_made_from_the_asynchronous_classes(path: Path) -> None:
+    text = path.read_text()
+    assert text == blockingwriter.written(path.name, text), "run `make blocking`"
 
 
 def test_no_file_has_marks_of_a_merge_that_was_not_finished() -> None:

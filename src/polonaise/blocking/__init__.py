@@ -23,8 +23,8 @@ the application's code:
 After a fork the child must open a log of its own (`Forked`). A program that ends without `close` just ends; appends
 that it did not wait for may be in the log or not.
 
-Begin reading with `background`, the thread and its event loop, then `contexts` and `log`. What is exported here is
-public.
+Begin reading with `background`, the thread and its event loop, then `contexts`, and the lower half of `log`: what
+stands above is made from the asynchronous classes (`make blocking`). What is exported here is public.
 """
 
 from polonaise.blocking.connecting import connect

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from polonaise.blocking.background import Background
 from polonaise.blocking.log import Log
@@ -36,32 +36,72 @@ def connect(
     wait: float | None = None,
     tls: TlsFiles | None = None,
 ) -> Log:
-    """Open the log at `address`, and return it, connected. Use it as a context manager, or `close` it.
+    # ---- from polonaise.node.connecting by `make blocking`: change it there
+    """Open the log at `address`, and return it, connected; use it as a context manager, or `close` it.
 
     ::
 
         with polonaise.blocking.connect("embedded:./bank", view=balances) as log:
-            log.append(b"1 100", partition=0).applied()
+            log.append(b"1 100", partition=0).result()
 
-    Addresses, options and errors are those of `polonaise.connect`. Which thread calls the view, the partitioner and the
-    serializer is said in `polonaise.blocking`.
+    Addresses:
+
+    - `embedded:PATH` is a log in a directory of a local disk, with nothing to set up or start. If there is none, it is
+      made, with `?storage=N` copies on this disk (default 1) and `&partitions=N` (default 1). Several processes may
+      have it open: the first one hosts it for all, and another takes over within about a second when that one ends.
+      With `?host=no` this process only attaches to an existing log, and waits while no process hosts it. With
+      `?fragments=URL` (quoted as in any URL) the log has that fragment store: what was trimmed is read from there, and
+      `polonaise archive run` writes to it. The directory remembers the store, so that others need not name it.
+    - `polonaise://HOST:PORT,HOST:PORT` names some servers of a cluster, two or three of them. Any one that answers
+      tells this client which server owns what, and each change of it: it needs no access to the coordinator.
+    - `file:PATH` is the coordinator's directory of a cluster on this machine.
+    - `zookeeper://HOST:PORT,…/ROOT` is the coordinator of a cluster in a ZooKeeper ensemble. Needs the extra
+      `polonaise[zookeeper]`.
+
+    A cluster may have topics, whose partitions are 0, 1, 2, … each. `polonaise://HOST:PORT,HOST:PORT/TOPIC`,
+    `zookeeper://HOST:PORT,…/ROOT?topic=TOPIC` and `file:PATH?topic=TOPIC` open one. Without a topic these addresses
+    open the log's own partitions, which are in no topic.
+
+    `wait`: for how many seconds to wait for a cluster that does not exist yet, or does not answer; after that raises
+    `DeadlineExceeded`, with the last error. Without `wait` that error is raised at once. By its coordinator's address
+    a cluster without a server is connected to at once in any case; requests to it wait.
+
+    `tls`: the files of this process's TLS identity, for a cluster whose nodes have TLS, with a certificate for the role
+    of a client. Without it those that POLONAISE_TLS_CA, POLONAISE_TLS_CERTIFICATE and POLONAISE_TLS_KEY name in the
+    environment; without these either, connections are plain. An embedded log has sockets in its directory, and no TLS.
+
+    For the other options see `Log`. Raises `BadOption` for an invalid address or option, or an address that contradicts
+    the existing log; `UnknownTopic` for a topic that the cluster lacks; `NotInitialized` if there is no cluster (no
+    embedded log, with `host=no`); `ServersUnavailable` if none of the servers answers, and `WrongRole`,
+    `WrongClusterKey`, `UnsupportedVersion`, `TlsRequired`, `TlsNotSpoken` or `CertificateRefused` if for that reason
+    none of them can; `CoordinatorUnavailable` without an answer of the coordinator, the one that is named or that of
+    the servers, and `ExtraMissing` without the library for it; `NotEmbeddedLog`,
+    `UnsupportedFormat`, `CoordinatorDamaged`, `AccessDenied`, `DiskFull`, and other faults of the directory;
+    `CertificateUnusable` for TLS files; `HostFailed` if this process should host the log and can't run its nodes; and
+    `HalfPatched`.
+
+    Which thread calls the view, the partitioner and the serializer is said in `polonaise.blocking`.
     """
-    background, context = hold(
-        lambda: connecting.connect(
-            address,
-            view=view,
-            settings=settings,
-            serializer=serializer,
-            partitioner=partitioner,
-            partitions=partitions,
-            bodies=bodies,
-            wants=wants,
-            header_filter=header_filter,
-            wait=wait,
-            tls=tls,
-        ),
-        f"polonaise {redacted_address(address)}",
+    return _connect(
+        address,
+        view=view,
+        settings=settings,
+        serializer=serializer,
+        partitioner=partitioner,
+        partitions=partitions,
+        bodies=bodies,
+        wants=wants,
+        header_filter=header_filter,
+        wait=wait,
+        tls=tls,
     )
+
+
+# ---- by hand: what differs for threads
+
+
+def _connect(address: str, **options: Any) -> Log:
+    background, context = hold(lambda: connecting.connect(address, **options), f"polonaise {redacted_address(address)}")
     try:
         return Log(background, context.value, context.close)
     except BaseException:  # broken off by a handler of signals

@@ -6,18 +6,27 @@ from collections.abc import Iterable
 from typing import Any
 
 from polonaise.blocking.background import Background
-from polonaise.blocking.receipt import receipts_wrapped
+from polonaise.blocking.receipt import waited
 from polonaise.client import producer as asynchronous
 from polonaise.client.protocol.locks import Lock
 from polonaise.terms import TransactionId
 
 
 class Producer:
-    """A named writer of one partition that numbers its appends; returned by `Log.producer`. As `polonaise.Producer`."""
+    # ---- from polonaise.client.producer by `make blocking`: change it there
 
-    def __init__(self, background: Background, producer: asynchronous.Producer) -> None:
-        self._background = background
-        self._producer = producer
+    """A named writer of one partition that numbers its appends; returned by `Log.producer`.
+
+    ::
+
+        producer = log.producer("billing", partition=0)
+        for number in range(producer.last_sequence + 1, len(invoices)):  # after a crash, it goes on from there
+            producer.append(number, invoices[number])
+
+    Only the `Producer` that was opened last under a name can append: opening another one, in any process, fences the
+    one before. Numbers start at 0 and rise by one. At most 16 appends are under way at once, because the log remembers
+    the last 16: each of them can be repeated after a crash, and is answered with the id of the first time.
+    """
 
     @property
     def name(self) -> str:
@@ -43,7 +52,23 @@ class Producer:
         locks: Iterable[Lock] = (),
         timeout: float | None = None,
     ) -> TransactionId:
-        """Append `data` under the number `sequence`; return its id once committed. As `polonaise.Producer.append`."""
-        append = self._producer.append
-        with receipts_wrapped(self._background):
-            return self._background.call(lambda: append(sequence, data, header=header, locks=locks, timeout=timeout))
+        """Append `data` under the number `sequence`, wait until it is committed, and return its transaction id.
+
+        A repetition appends nothing, and returns the id of the first time. Failures that may pass are tried again.
+
+        Raises `ProducerFenced` when the producer has been opened again, in any process; `ProducerSequence` for a number
+        that is neither the next nor one of the last 16, `ProducerDiffers` for a number that is in the log with another
+        body or header, and `AppendUnknown` after `timeout` seconds, or when the client is closed or the partition stops
+        while the append is on its way: append again with the same number, by a producer that was opened anew if this
+        one's client has ended, to learn what became of it. Further `LockConflict`, `BodyTooLarge`, `TooManyLocks`,
+        `RegistersFull`, `BadOption`, `Closed`.
+        """
+        return waited(
+            self._background, lambda: self._producer.append(sequence, data, header=header, locks=locks, timeout=timeout)
+        )
+
+    # ---- by hand: what differs for threads
+
+    def __init__(self, background: Background, producer: asynchronous.Producer) -> None:
+        self._background = background
+        self._producer = producer

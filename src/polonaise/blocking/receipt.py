@@ -21,13 +21,86 @@ E = TypeVar("E", bound=BaseException)
 
 
 class Receipt:
-    """One append, or a group that commits as one, on its way or settled. As `polonaise.Receipt`.
+    # ---- from polonaise.client.receipt by `make blocking`: change it there
+
+    """One append, or a group that commits as one, on its way or settled.
 
     ::
 
-        receipt = log.append(b"1 100", partition=0).result(timeout=10)
+        receipt = log.append(b"1 100", partition=0).result()
         print("committed as", receipt.id)
+        receipt.applied()  # this client's view has applied it
+
+    `result` returns the receipt itself once the append is committed, and raises the error that it failed with. Any
+    number of threads may wait for it, at any time, again and again; giving up waiting changes nothing about the append.
+
+    `id` is the transaction id, -1 until committed; `sequence` the number among the transactions that this client has
+    appended to the partition, from 1: both are those of the first one if the append is a group. `count` is the number
+    of transactions.
     """
+
+    @property
+    def count(self) -> int:
+        """The number of transactions of the append."""
+        return self._receipt.count
+
+    @property
+    def sequence(self) -> int:
+        """The append's number among this client's appends to the partition, from 1; of a group the first one."""
+        return self._receipt.sequence
+
+    @property
+    def id(self) -> TransactionId:
+        """The transaction id, of a group the first one; -1 until committed."""
+        return self._receipt.id
+
+    @property
+    def value(self) -> Any:
+        """The value that the context returned in the run that built this append; None without a context."""
+        return self._receipt.value
+
+    @property
+    def partition(self) -> PartitionId:
+        """The partition of the append."""
+        return self._receipt.partition
+
+    @property
+    def ids(self) -> range:
+        """The ids of all transactions of the append; empty until committed."""
+        return self._receipt.ids
+
+    @property
+    def last_id(self) -> TransactionId:
+        """The id of the append's last transaction; -1 until committed."""
+        return self._receipt.last_id
+
+    @property
+    def done(self) -> bool:
+        """Whether the receipt is settled: committed, failed, or unknown for good (`AppendUnknown`).
+
+        That of an append that needs copies or zones is settled by their proof, not by the commit.
+        """
+        return self._receipt.done
+
+    @property
+    def committed(self) -> bool:
+        """Whether the append is known to be committed. False also while the fate is not known."""
+        return self._receipt.committed
+
+    @property
+    def error(self) -> PolonaiseError | None:
+        """The error that `result` raises; None while pending, and once committed and proved."""
+        return self._error()
+
+    def applied(self, timeout: float | None = None) -> None:
+        """Wait until the append is committed and this client's own view has applied it.
+
+        Raises the error that the append failed with, the error that stopped the partition, and `DeadlineExceeded` after
+        `timeout` seconds. That changes nothing about the append: wait again.
+        """
+        return self._applied(timeout)
+
+    # ---- by hand: what differs for threads
 
     __slots__ = ("_background", "_receipt")
 
@@ -75,68 +148,12 @@ class Receipt:
         """Whether waiting can't tell more: the receipt is done, or its client has stopped before the proof."""
         return self._receipt.done or isinstance(self._receipt.error, CopiesUnproved)
 
-    def applied(self, timeout: float | None = None) -> None:
-        """Wait until the append is committed and this client's own view has applied it.
-
-        Raises the error that the append failed with, the error that stopped the partition, and `DeadlineExceeded` after
-        `timeout` seconds.
-        """
+    def _applied(self, timeout: float | None) -> None:
         if isinstance(error := self.error, CopiesUnproved):
             raise error  # the log was closed, and has no thread any more to wait in
-        with receipts_wrapped(self._background):
-            self._background.call(lambda: self._receipt.applied(timeout))
+        waited(self._background, lambda: self._receipt.applied(timeout))
 
-    @property
-    def partition(self) -> PartitionId:
-        """The partition of the append."""
-        return self._receipt.partition
-
-    @property
-    def sequence(self) -> int:
-        """The append's number among this client's appends to the partition, from 1; of a group the first one."""
-        return self._receipt.sequence
-
-    @property
-    def count(self) -> int:
-        """The number of transactions of the append."""
-        return self._receipt.count
-
-    @property
-    def id(self) -> TransactionId:
-        """The transaction id, of a group the first one; -1 until committed."""
-        return self._receipt.id
-
-    @property
-    def ids(self) -> range:
-        """The ids of all transactions of the append; empty until committed."""
-        return self._receipt.ids
-
-    @property
-    def last_id(self) -> TransactionId:
-        """The id of the append's last transaction; -1 until committed."""
-        return self._receipt.last_id
-
-    @property
-    def value(self) -> Any:
-        """The value that the context returned in the run that built this append; None without a context."""
-        return self._receipt.value
-
-    @property
-    def done(self) -> bool:
-        """Whether the receipt is settled: failed, unknown for good (`AppendUnknown`), or committed.
-
-        The receipt of an append that needs copies or zones is settled by their proof, not by the commit.
-        """
-        return self._receipt.done
-
-    @property
-    def committed(self) -> bool:
-        """Whether the append is known to be committed. False also while the fate is not known."""
-        return self._receipt.committed
-
-    @property
-    def error(self) -> PolonaiseError | None:
-        """The error that `result` raises; None while pending, and once committed and proved."""
+    def _error(self) -> PolonaiseError | None:
         error = self._receipt.error
         return None if error is None else with_receipt(self._background, error)
 
@@ -158,7 +175,29 @@ class Outcome(NamedTuple):
 
 
 class Submission:
-    """A context that runs in the background thread; returned by `Log.submit`."""
+    # ---- from polonaise.client.running by `make blocking`: change it there
+
+    """A context that runs in the background thread; returned by `Log.submit`.
+
+    ::
+
+        submission = log.submit(withdraw, 1, 30, partition=0, timeout=10)
+        receipt = submission.result()  # or, without exceptions:
+        outcome = submission.outcome()
+
+    Any number of threads may wait for it. Giving up waiting does not end it; `cancel` does.
+    """
+
+    @property
+    def done(self) -> bool:
+        """Whether the submission has ended, in any way."""
+        return self._submission.done
+
+    def cancel(self) -> None:
+        """Cancel the context's runs. An append that was sent may commit all the same."""
+        return self._background.now(self._submission.cancel)
+
+    # ---- by hand: what differs for threads
 
     __slots__ = ("_background", "_submission")
 
@@ -195,15 +234,6 @@ class Submission:
             return Outcome(kind, Receipt(self._background, receipt), error)
         return Outcome(kind, receipt, error)  # none, or the error's, which `with_receipt` has wrapped by now
 
-    @property
-    def done(self) -> bool:
-        """Whether the submission has ended, in any way."""
-        return self._submission.done
-
-    def cancel(self) -> None:
-        """Cancel the context's runs. An append that was sent may commit all the same."""
-        self._background.now(self._submission.cancel)
-
 
 @contextmanager
 def receipts_wrapped(background: Background) -> Iterator[None]:
@@ -213,6 +243,12 @@ def receipts_wrapped(background: Background) -> Iterator[None]:
     except (AppendUnknown, CopiesUnproved) as error:
         with_receipt(background, error)
         raise
+
+
+def waited(background: Background, make: Callable[[], Awaitable[T]]) -> T:
+    """Await what `make` returns in the background thread. A receipt of the error that it raises is one for threads."""
+    with receipts_wrapped(background):
+        return background.call(make)
 
 
 def with_receipt(background: Background, error: E) -> E:

@@ -10,6 +10,7 @@ from typing import Any, Self
 from polonaise.applicationcode import OrdinaryErrors
 from polonaise.blocking.background import Background
 from polonaise.blocking.contexts import check_plain, returned_plainly
+from polonaise.blocking.receipt import waited
 from polonaise.client import workergroup as asynchronous
 from polonaise.errors import Closed
 from polonaise.terms import PartitionId, Transaction
@@ -54,20 +55,23 @@ class HandlerThreads:
 
 
 class WorkerGroup:
-    """A group of workers, as one member sees it; returned by `Log.group`. As `polonaise.client.WorkerGroup`.
+    # ---- from polonaise.client.workergroup by `make blocking`: change it there
+
+    """A group of workers, as one member sees it; returned by `Log.group`.
 
     ::
 
-        with log.group("mails", handler=send) as group:  # joins; leaves at the end
+        with log.group("billing", view=Invoices(url)) as group:  # joins; leaves at the end
             group.ended()
-    """
 
-    def __init__(
-        self, background: Background, group: asynchronous.WorkerGroup, threads: HandlerThreads | None = None
-    ) -> None:
-        self._background = background
-        self._group = group
-        self._threads = threads
+    Each partition has one worker at a time, by a lease, and is handed over when members join, leave, die or hang. A
+    worker that was replaced and does not know it is fenced by an epoch, which its successor has raised.
+
+    With `view`, a `SqlView`, each transaction is applied exactly once: epoch, position and effect are one SQL
+    transaction. With `handler`, a plain function, each transaction is handled in order at least once: the position is
+    saved in a register of the partition about once a second, and at a hand-over; after a death what was handled since
+    comes again.
+    """
 
     @property
     def name(self) -> str:
@@ -79,32 +83,51 @@ class WorkerGroup:
         """This member's number: no other member has it."""
         return self._group.member
 
-    @property
-    def partitions(self) -> tuple[PartitionId, ...]:
-        """The partitions that this member works on at present."""
-        return self._background.now(lambda: self._group.partitions)
-
-    def health(self) -> dict[str, Any]:
-        """Return what this member does, as a document for JSON."""
-        return self._background.now(self._group.health)
-
-    def ended(self) -> None:
-        """Wait until this member can work no more, and raise why. `leave` ends it with `Closed`."""
-        self._background.call(self._group.ended)
-
     def leave(self) -> None:
         """Leave the group: what is being handled is brought to its end, and others take over at once.
 
-        Waits for at most `lease_s` seconds for what is being handled: a handler that takes longer runs to its end in
-        its thread, and its transaction comes again elsewhere. A second call does nothing, nor does one for a log that
-        was closed.
+        Waits for at most `lease_s` seconds for what is being handled. A second call does nothing, nor does one in a
+        forked child.
+
+        A handler that takes longer runs to its end in its thread, and its transaction comes again elsewhere. Nor does a
+        call do anything for a log that was closed.
         """
+        return self._leave()
+
+    def ended(self) -> None:
+        """Wait until this member can work no more, and raise why. `leave` ends it with `Closed`."""
+        return waited(self._background, self._group.ended)
+
+    @property
+    def partitions(self) -> tuple[PartitionId, ...]:
+        """The partitions that this member works on at present; none in a forked child."""
+        return self._background.now(lambda: self._group.partitions)
+
+    def health(self) -> dict[str, Any]:
+        """Return what this member does, as a document for JSON.
+
+        `well`; the `members` of the group; `trouble` with the leases; `lag`, the sum over this member's partitions, or
+        None if that of one of them is not known, or which these are; and by partition its `state`, `epoch`, `position`,
+        `lag`, and the `trouble` that keeps it from going on.
+        """
+        return self._background.now(self._group.health)
+
+    # ---- by hand: what differs for threads
+
+    def __init__(
+        self, background: Background, group: asynchronous.WorkerGroup, threads: HandlerThreads | None = None
+    ) -> None:
+        self._background = background
+        self._group = group
+        self._threads = threads
+
+    def _leave(self) -> None:
         try:
-            self._background.call_to_end(self._leave)
+            self._background.call_to_end(self._end)
         except Closed:
             self._close_threads()
 
-    async def _leave(self) -> None:
+    async def _end(self) -> None:
         """Leave, and end the threads once nothing more is handled in them."""
         try:
             await self._group.leave()
@@ -117,7 +140,7 @@ class WorkerGroup:
 
     def __enter__(self) -> Self:
         # Broken off after it has joined, nobody would ever leave.
-        self._background.call(self._group.__aenter__, undo=lambda _: self._background.begin_here(self._leave))
+        self._background.call(self._group.__aenter__, undo=lambda _: self._background.begin_here(self._end))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -119,9 +119,9 @@ class Connected:
         """Whether `start` has got so far that there are connections to close."""
         self._without_id: PolonaiseError | None = None
         """Why this client has no id yet, although it has begun; None if it has one."""
-        self.cluster_key = b""
+        self.cluster_key: bytes = b""
         """The cluster's key, 16 bytes that no other cluster has; empty before `start`."""
-        self.partition_count = 0
+        self.partition_count: int = 0
         """The number of partitions of the topic, which may grow, or of the log's own; 0 before `start`."""
 
     # ------------------------------------------------------------------ life

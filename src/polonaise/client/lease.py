@@ -63,8 +63,11 @@ class Lease:
     ) -> None:
         """Made by `Log.lease`. `failure()` says why the client has failed."""
         self.name = name
+        """The lease's name."""
         self.partition = partition
+        """The partition whose owner grants it."""
         self.duration_s = duration_s
+        """For how many seconds it is held without being renewed."""
         self.holder = holder
         """The number by which the owner knows this holder: no other lease object has it, in any process."""
         self._host = host

@@ -57,9 +57,10 @@ class Producer:
         settings: ClientSettings,
     ) -> None:
         self.name = name
-        self.epoch = produced.epoch
+        """The producer's name."""
+        self.epoch: int = produced.epoch
         """How often the producer was opened, this time included."""
-        self.last_sequence = produced.last_sequence
+        self.last_sequence: int = produced.last_sequence
         """The highest number that this producer knows to be in the log; -1 for none."""
         self._key = key
         self._appends = appends

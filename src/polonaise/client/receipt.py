@@ -37,8 +37,10 @@ class Receipt(Pending):
     def __init__(self, condition: PartitionCondition, count: int, size: int) -> None:
         self._condition = condition
         self.count = count
+        """The number of transactions of the append."""
         self.size = size
-        self.sequence = 0
+        self.sequence: int = 0
+        """The append's number among this client's appends to the partition, from 1; of a group the first one."""
         self.id = -1
         self.failure = None
         self.watchers = None
@@ -62,7 +64,10 @@ class Receipt(Pending):
 
     @property
     def done(self) -> bool:
-        """Whether the receipt is settled: committed, failed, or unknown for good (`AppendUnknown`)."""
+        """Whether the receipt is settled: committed, failed, or unknown for good (`AppendUnknown`).
+
+        That of an append that needs copies or zones is settled by their proof, not by the commit.
+        """
         return self.settled
 
     @property
@@ -72,7 +77,7 @@ class Receipt(Pending):
 
     @property
     def error(self) -> PolonaiseError | None:
-        """The error that awaiting the receipt raises; None while pending and once committed."""
+        """The error that awaiting the receipt raises; None while pending, and once committed and proved."""
         if self.failure is None:
             return None
         return outcomes.error_of(self.failure, self.partition, self.sequence, self, self._condition.stopped)

@@ -85,6 +85,7 @@ class WorkerGroup:
         holder: int,
     ) -> None:
         self.name = name
+        """The group's name."""
         self.member = holder
         """This member's number: no other member has it."""
         self._client = log
