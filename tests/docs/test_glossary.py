@@ -8,15 +8,23 @@ import re
 import tokenize
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from inspect import isclass
 from pathlib import Path
 
 import pytest
 
+import polonaise
+from polonaise import blocking
+
 ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "src" / "polonaise"
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
-SAME_IN_BLOCKING = {"Lease", "Log", "Receipt", "Producer", "Submission", "Outcome", "WorkerGroup"}
-"""Classes of the blocking face that have the names of those whose methods they wait for."""
+SAME_IN_BLOCKING = {
+    name: f"{getattr(blocking, name).__module__.removeprefix('polonaise.').replace('.', '/')}.py"
+    for name in blocking.__all__
+    if name in polonaise.__all__ and isclass(getattr(blocking, name))
+}
+"""Classes of the blocking face, with their files: on purpose they have the names of those that they wait for."""
 _CLASS = re.compile(r"^\s*class (\w+)", re.MULTILINE)
 
 
@@ -27,7 +35,7 @@ def replaced_words(glossary: str) -> list[str]:
 
 
 def own(path: str, name: str) -> bool:
-    return not (path.startswith("blocking/") and name in SAME_IN_BLOCKING)
+    return SAME_IN_BLOCKING.get(name) != path
 
 
 def classes_that_stand_twice(sources: dict[str, str]) -> dict[str, list[str]]:
@@ -73,6 +81,9 @@ def test_a_replaced_word_is_in_no_name(word: str) -> None:
 def test_the_checks_would_notice() -> None:
     twice = {"log/a.py": "class Page: ...\n", "pipelines/b.py": "def f():\n    class Page: ...\n"}
     assert classes_that_stand_twice(twice) == {"Page": ["log/a.py", "pipelines/b.py"]}
-    assert classes_that_stand_twice({"client/log.py": "class Log: ...", "blocking/log.py": "class Log: ..."}) == {}
+    both = {"client/log.py": "class Log: ...", "blocking/log.py": "class Log: ..."}
+    assert classes_that_stand_twice(both) == {}
+    third = {**both, "blocking/background.py": "class Log: ..."}
+    assert classes_that_stand_twice(third) == {"Log": ["client/log.py", "blocking/background.py"]}
     assert list(uses("plant", "old_plants = 1\nplantation = 2\nclass PlantOf: ...\n")) == [1, 3]
     assert "question" in replaced_words(GLOSSARY)

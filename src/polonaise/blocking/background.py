@@ -36,7 +36,7 @@ _CANCEL_S_MAX: Final = 1.0
 """Seconds for which the thread's last tasks may clean up behind themselves."""
 
 
-class Outcome(NamedTuple, Generic[T]):
+class CallOutcome(NamedTuple, Generic[T]):
     """What a call comes to: a result, or an error."""
 
     result: T | None
@@ -52,17 +52,17 @@ class Call(Generic[T]):
         """`undo` is called, in the background thread, with a result that the calling thread did not get."""
         self._background = background
         self._undo = undo
-        self._come_to: Outcome[T] | None = None
+        self._come_to: CallOutcome[T] | None = None
         """What the call has come to, as only the background thread knows; None before."""
         # By the name in its module: gevent may have put another one there.
         self.inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        """What the background thread tells the calling one: last of all the `Outcome`. Any more are not looked at."""
+        """What the background thread tells the calling one: last of all the `CallOutcome`. More are not looked at."""
         self.task: asyncio.Task[T] | None = None
         """The task of the awaitable; None before it has begun, and for a function that does not wait."""
         self.given_up = False
         """Whether the calling thread was broken off: what has not begun by then does not begin."""
 
-    def settle(self, outcome: Outcome[T]) -> None:
+    def settle(self, outcome: CallOutcome[T]) -> None:
         """Tell the calling thread what has become of the call."""
         self._background.calls.discard(self)
         self._come_to = outcome
@@ -190,7 +190,7 @@ class Background:
         """Tell every thread that still waits that there is nothing to wait for."""
         while self.calls:
             with suppress(KeyError):  # it was settled just now
-                self.calls.pop().settle(Outcome(None, self._closed_error()))
+                self.calls.pop().settle(CallOutcome(None, self._closed_error()))
 
     def _at_exit(self) -> None:
         """Stop the loop when a program ends without `close`.
@@ -258,9 +258,9 @@ class Background:
             try:
                 result = do()
             except Exception as error:  # noqa: BLE001 - handed to the thread that asked
-                call.settle(Outcome(None, error))
+                call.settle(CallOutcome(None, error))
             else:
-                call.settle(Outcome(result))
+                call.settle(CallOutcome(result))
 
         try:
             self._ask(call, start)
@@ -333,11 +333,11 @@ class Background:
         """Give the task's result or error to the thread that waits for it."""
         if task.cancelled():
             # By `close`, or else by itself: what the application's code awaited was cancelled.
-            call.settle(Outcome(None, self._closed_error() if self._closed else asyncio.CancelledError()))
+            call.settle(CallOutcome(None, self._closed_error() if self._closed else asyncio.CancelledError()))
         elif (error := task.exception()) is not None:
-            call.settle(Outcome(None, error))
+            call.settle(CallOutcome(None, error))
         else:
-            call.settle(Outcome(task.result()))
+            call.settle(CallOutcome(task.result()))
 
     def close(self, last: Callable[[], Awaitable[None]]) -> None:
         """Await what `last` returns in the background thread, and end the thread. A second call only waits.
