@@ -24,16 +24,16 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: blocking check test nightly demo docs simulate model kill-test soak smoke torture-pipeline torture-delivery packages bench bench-peers format clean
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml proving/pyproject.toml
 	@test -n "$(PYTHON)" || { echo "needs Python 3.11 or later with venv (Debian: apt-get install python3-venv)"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,all]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,all]' -e proving
 	touch $(STAMP)
 
 # Three processes for two cores: some tests wait rather than work. mypy has one core, so the tests do not wait for it.
 check: $(STAMP) ## format, lint, types, import contracts, unit tests, a few simulation seeds: under 2 minutes
-	$(BIN)/ruff format --check src tests benchmarks examples docs/site
-	$(BIN)/ruff check src tests benchmarks examples docs/site
+	$(BIN)/ruff format --check src proving tests benchmarks examples docs/site
+	$(BIN)/ruff check src proving tests benchmarks examples docs/site
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -m 'not slow' -n 3 --dist worksteal; tests=$$?; \
 	wait $$types || { echo "mypy has found what stands above the tests"; exit 1; }; exit $$tests
@@ -54,7 +54,7 @@ demo: $(STAMP) ## a bank on the log, then its accounts on shards; PAYMENTS=file 
 	$(BIN)/polonaise demo shards
 
 simulate: $(STAMP) ## fault schedules: SEEDS=how many START=first MUTATION=one to find
-	$(BIN)/python -m polonaise.simulator --seeds $(SEEDS) --start $(START) $(if $(MUTATION),--mutation $(MUTATION))
+	$(BIN)/python -m polonaise_proving.simulator --seeds $(SEEDS) --start $(START) $(if $(MUTATION),--mutation $(MUTATION))
 
 model: $(STAMP) ## session start, the owner and the player explored exhaustively over the production decisions
 	$(BIN)/python -m tests.model $(MODEL_ARGUMENTS)
@@ -77,7 +77,7 @@ torture-pipeline: $(STAMP) ## Spark's drivers and workers, and the log below the
 torture-delivery: $(STAMP) ## targets, players and the log below them, killed and stopped at random: MINUTES=n SEED=n DATABASE=kind
 	$(BIN)/python -m tests.torture_delivery --minutes $(MINUTES) --seed $(SEED) --database $(DATABASE)
 
-packages: $(STAMP) ## the wheel with all its extras, in an empty environment, runs the demo: some minutes
+packages: $(STAMP) ## both wheels with all extras, in an empty environment, run the demo: some minutes
 	$(BIN)/python -m pytest -m campaign tests/packaging
 
 bench: $(STAMP) ## every benchmark; writes the figures in docs/performance.md and docs/scale.md
@@ -103,8 +103,8 @@ blocking: $(STAMP) ## what threads have, made from the asynchronous classes
 	PYTHONPATH=tests $(BIN)/python -m rigs.blockingwriter
 
 format: $(STAMP)
-	$(BIN)/ruff format src tests benchmarks examples docs/site
-	$(BIN)/ruff check --fix src tests benchmarks examples docs/site
+	$(BIN)/ruff format src proving tests benchmarks examples docs/site
+	$(BIN)/ruff check --fix src proving tests benchmarks examples docs/site
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -23,6 +23,7 @@ MARK: Final = "exhaustive"
 COMMITS: Final = 3
 """What these last ones have changed is not left to chance."""
 ROOT: Final = Path(__file__).parents[1]
+PACKAGES: Final = ("src", "proving")
 
 
 @pytest.hookimpl
@@ -83,10 +84,10 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def _changed_modules() -> set[str]:
-    """The modules of the library that the last commits have changed, and those that are changed now."""
-    changed = _git("diff", "--name-only", f"HEAD~{COMMITS}", "--", "src")  # nothing in a shallow clone
+    """The modules of both packages that the last commits have changed, and those that are changed now."""
+    changed = _git("diff", "--name-only", f"HEAD~{COMMITS}", "--", *PACKAGES)  # nothing in a shallow clone
     return {
-        path.removeprefix("src/").removesuffix(".py").replace("/", ".")
+        path.partition("/")[2].removesuffix(".py").replace("/", ".")
         for path in changed.splitlines()
         if path.endswith(".py")
     }

@@ -152,7 +152,9 @@ def sleeps(path: Path) -> list[int]:
 def test_only_the_module_for_waiting_sleeps() -> None:
     wrong = []
     for path in FILES:
-        simulated = any(name in SIMULATED or name.startswith("polonaise.simulator") for name in imported_by(path))
+        simulated = any(
+            name in SIMULATED or name.startswith("polonaise_proving.simulator") for name in imported_by(path)
+        )
         if path.relative_to(TESTS).parts[0] not in CAMPAIGNS and name_of(path) not in MAY_SLEEP and not simulated:
             wrong += [f"{name_of(path)}:{line}" for line in sleeps(path)]
     assert wrong == [], "rigs.waiting has wait_until, and names for what is waited for on purpose"

@@ -18,6 +18,7 @@ import pytest
 import typer
 
 import polonaise
+import polonaise_proving
 from polonaise.cli.exitstatus import ExitStatus
 from polonaise.cli.output import print_table, say, tidy
 from polonaise.errors import DiskFailed
@@ -39,7 +40,8 @@ def test_no_text_is_written_with_the_markup_of_a_page() -> None:
     """A terminal shows it as it is: `the *coordinator*`. Docstrings may have it; they are not said to operators."""
     markup = re.compile(r"(?<![\w*])\*{1,2}[A-Za-z][\w -]*\*{1,2}(?!\w)")
     marked, looked_at = [], 0
-    for path in Path(polonaise.__file__).parent.rglob("*.py"):
+    packages = (Path(package.__file__).parent for package in (polonaise, polonaise_proving))
+    for path in (each for package in packages for each in package.rglob("*.py")):
         tree = ast.parse(path.read_text())
         told = [each for each in ast.walk(tree) if isinstance(each, ast.Constant) and isinstance(each.value, str)]
         docstrings = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}

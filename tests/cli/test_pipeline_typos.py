@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import polonaise.demo.views
+import polonaise_proving.demo.views
 from polonaise.pipelines import jobsession
 from rigs.shell import Shell
 
-VIEWS = polonaise.demo.views.__file__
+VIEWS = polonaise_proving.demo.views.__file__
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     ("log", "view", "table", "code", "naming"),
     [
         ("fragments:store", f"{VIEWS}:acounts", "parquet:x", "bad_option", "It declares accounts, balances"),
-        ("fragments:store", "polonaise.demo.views:acounts", "parquet:x", "bad_option", "which view of"),
+        ("fragments:store", "polonaise_proving.demo.views:acounts", "parquet:x", "bad_option", "which view of"),
         ("fragments:store", "nowhere.py:accounts", "parquet:x", "bad_option", "no file 'nowhere.py'"),
         ("fragments:store", f"{VIEWS}:accounts", "balances", "bad_option", "no table at 'balances'"),
         ("embedded:nowhere", f"{VIEWS}:accounts", "parquet:x", "not_initialized", "no embedded log at"),

@@ -13,11 +13,9 @@ from typing import Any
 
 import pytest
 
-import polonaise.admin.zookeeper
-import polonaise.demo.tellers
-import polonaise.node.local
-import polonaise.smoke.failure
-import polonaise.smoke.hosts  # noqa: F401 - each has faults of its own
+import polonaise_proving.demo.tellers
+import polonaise_proving.smoke.failure
+import polonaise_proving.smoke.hosts  # noqa: F401 - each has faults of its own
 from polonaise import testing
 from polonaise.errors import AppendUnknown, CopiesUnproved, LockConflict, PolonaiseError, fresh
 

@@ -28,7 +28,6 @@ from polonaise.host import Host
 from polonaise.link import connection as link
 from polonaise.link.connection import Connection
 from polonaise.server.settings import ServerSettings
-from polonaise.simulator.cluster import Node
 from polonaise.testing.memory import KEY, MemoryHost
 from polonaise.wire.assignments import AssignedPartition, encode_assignment
 from polonaise.wire.codec import Message
@@ -45,6 +44,7 @@ from polonaise.wire.messages import (
     Refused,
     UniqueIdIs,
 )
+from polonaise_proving.simulator.cluster import Node
 from rigs.scenarios import runs_tests
 from rigs.town import Town, held_down, on_a_machine
 from rigs.waiting import nothing_happens_for, time_passes, wait_until

@@ -17,8 +17,8 @@ from polonaise.coordination.topics import TopicPartitions, log_key_of
 from polonaise.errors import PolonaiseError, UnknownPartition, UnknownTopic
 from polonaise.host import Host
 from polonaise.node.addresses import split_topic, with_topic
-from polonaise.simulator.cluster import Node
 from polonaise.terms import Transaction
+from polonaise_proving.simulator.cluster import Node
 from rigs.scenarios import runs_tests
 from rigs.town import Town, held_down, on_a_machine
 from rigs.waiting import time_passes, wait_until

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from polonaise.demo import run as demo
-from polonaise.demo.bank import Accounts
-from polonaise.demo.checks import DayFindings, DemoVerdict, Folded, SparkFindings, StorageContents, verdicts
-from polonaise.demo.payments import Book, Payment, make_payments
 from polonaise.host.tls import VARIABLES
+from polonaise_proving.demo import run as demo
+from polonaise_proving.demo.bank import Accounts
+from polonaise_proving.demo.checks import DayFindings, DemoVerdict, Folded, SparkFindings, StorageContents, verdicts
+from polonaise_proving.demo.payments import Book, Payment, make_payments
 from rigs.programs import output_of, run_polonaise
 
 CHECKS = 10

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from polonaise.cli.exitstatus import ExitStatus
-from polonaise.demo import run
-from polonaise.demo.checks import DayFindings, Folded
 from polonaise.node.local import LocalCluster, StartFailed
+from polonaise_proving.demo import run
+from polonaise_proving.demo.checks import DayFindings, Folded
 from rigs.demosession import demo_until, session_of
 from rigs.waiting import block_for, block_until
 

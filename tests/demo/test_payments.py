@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from polonaise.demo.payments import COLUMNS, Payment, make_payments, read_payments
 from polonaise.errors import BadOption
+from polonaise_proving.demo.payments import COLUMNS, Payment, make_payments, read_payments
 
 BANK_1993 = Path(__file__).parents[3] / "shared" / "data" / "bank-1993.csv"
 

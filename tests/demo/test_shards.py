@@ -17,16 +17,16 @@ from sqlalchemy import create_engine, text
 
 import polonaise
 from polonaise.cli.exitstatus import ExitStatus
-from polonaise.demo import shardsrun
-from polonaise.demo.bank import OPENING, PARTITION, PAYMENT, encode_opening
-from polonaise.demo.payments import Book, make_payments
-from polonaise.demo.shardchecks import FoldedShards, ShardContents, contents_of, fold_shards, shard_verdicts
-from polonaise.demo.shards import SHARDS, ShardAccounts, route, shard_name
-from polonaise.demo.shardsrun import run_shards
-from polonaise.demo.talkingprocess import TalkingProcess
 from polonaise.errors import BadOption
 from polonaise.node.local import StartFailed
 from polonaise.player import Player
+from polonaise_proving.demo import shardsrun
+from polonaise_proving.demo.bank import OPENING, PARTITION, PAYMENT, encode_opening
+from polonaise_proving.demo.payments import Book, make_payments
+from polonaise_proving.demo.shardchecks import FoldedShards, ShardContents, contents_of, fold_shards, shard_verdicts
+from polonaise_proving.demo.shards import SHARDS, ShardAccounts, route, shard_name
+from polonaise_proving.demo.shardsrun import run_shards
+from polonaise_proving.demo.talkingprocess import TalkingProcess
 from rigs.databases import PostgreSQL
 from rigs.demosession import demo_until, session_of
 from rigs.programs import output_of, run_polonaise
@@ -227,7 +227,9 @@ def test_a_demo_that_is_ended_takes_all_of_its_processes_along(
 
 
 async def test_a_process_that_ends_instead_of_saying_what_it_should_is_told_with_its_errors(tmp_path: Path) -> None:
-    process = TalkingProcess("shard-0", "polonaise.demo.shardserver", [str(tmp_path / "none")], tmp_path / "log")
+    process = TalkingProcess(
+        "shard-0", "polonaise_proving.demo.shardserver", [str(tmp_path / "none")], tmp_path / "log"
+    )
     await process.start()
     try:
         with pytest.raises(StartFailed, match=r"(?s)shard-0 did not say 'link://': .*No such file or directory"):

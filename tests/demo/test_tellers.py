@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import polonaise
-from polonaise.demo.bank import PARTITION, PAYMENT, Accounts, transfer
-from polonaise.demo.payments import Payment, make_payments
-from polonaise.demo.run import Bank
-from polonaise.demo.teller import Job, OrderedPayments, Teller, TellerReport
-from polonaise.demo.tellers import TellerFailed, TellerProcess, _ended, shares
 from polonaise.errors import Abandoned, AppendFailed, AppendUnknown, LockConflict
 from polonaise.node.local import LocalCluster
+from polonaise_proving.demo.bank import PARTITION, PAYMENT, Accounts, transfer
+from polonaise_proving.demo.payments import Payment, make_payments
+from polonaise_proving.demo.run import Bank
+from polonaise_proving.demo.teller import Job, OrderedPayments, Teller, TellerReport
+from polonaise_proving.demo.tellers import TellerFailed, TellerProcess, _ended, shares
 from rigs.waiting import time_passes
 
 
@@ -138,7 +138,7 @@ async def test_a_teller_that_ends_itself_is_not_killed(tmp_path: Path, caplog: p
 
 
 async def test_a_teller_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polonaise.demo.tellers._ENDS_S", 0.05)
+    monkeypatch.setattr("polonaise_proving.demo.tellers._ENDS_S", 0.05)
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", "import time; time.sleep(60)")
     await _ended(process)
     assert process.returncode == -signal.SIGKILL

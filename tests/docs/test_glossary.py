@@ -17,7 +17,7 @@ import polonaise
 from polonaise import blocking
 
 ROOT = Path(__file__).parents[2]
-LIBRARY = ROOT / "src" / "polonaise"
+PACKAGES = (ROOT / "src" / "polonaise", ROOT / "proving" / "polonaise_proving")
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 SAME_IN_BLOCKING = {
     name: f"{getattr(blocking, name).__module__.removeprefix('polonaise.').replace('.', '/')}.py"
@@ -63,8 +63,10 @@ def uses(word: str, source: str) -> Iterator[int]:
 
 
 def library() -> dict[str, str]:
-    paths = sorted(LIBRARY.rglob("*.py"))
-    return {path.relative_to(LIBRARY).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+    paths = [(package, path) for package in PACKAGES for path in sorted(package.rglob("*.py"))]
+    sources = {path.relative_to(package).as_posix(): path.read_text(encoding="utf-8") for package, path in paths}
+    sources.pop("__init__.py")  # both have one, which only says what is in the package
+    return sources
 
 
 def test_a_class_name_stands_once() -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-TOP = ("src", "tests", "docs", "examples", "benchmarks")
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "proving" / "README.md"])
+TOP = ("src", "proving", "tests", "docs", "examples", "benchmarks")
 FILES = {f"/{path.relative_to(ROOT).as_posix()}" for folder in TOP for path in (ROOT / folder).rglob("*")}
-FOLDERS = {*TOP, "protocol", *(path.name for path in (ROOT / "src" / "polonaise").iterdir() if path.is_dir())}
+PACKAGES = (ROOT / "src" / "polonaise", ROOT / "proving" / "polonaise_proving")
+FOLDERS = {*TOP, "protocol", *(path.name for package in PACKAGES for path in package.iterdir() if path.is_dir())}
 
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")
@@ -81,7 +82,7 @@ def test_a_dead_link_is_found(tmp_path: Path) -> None:
 def test_a_name_of_the_code_in_contributing_is_there() -> None:
     """Its steps name functions, tests and constants, which others rename."""
     named = {name for name in _CODE.findall(prose(ROOT / "CONTRIBUTING.md")) if re.fullmatch(r"_?[A-Za-z]\w+", name)}
-    code = "".join(path.read_text() for folder in ("src", "tests") for path in (ROOT / folder).rglob("*.py"))
+    code = "".join(path.read_text() for folder in ("src", "proving", "tests") for path in (ROOT / folder).rglob("*.py"))
     words = set(re.findall(r"\w+", code))
     assert len(named) > 20
     assert sorted(named - words - {"venv", "git", "make"}) == []

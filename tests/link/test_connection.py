@@ -20,7 +20,6 @@ from polonaise.errors import (
 )
 from polonaise.link.connection import ANY_CLUSTER, Connection, hello
 from polonaise.link.peerclock import ClockMeasuring
-from polonaise.simulator import ProcessFailed
 from polonaise.terms import PeerClock
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
@@ -38,6 +37,7 @@ from polonaise.wire.messages import (
     Pong,
     Refused,
 )
+from polonaise_proving.simulator import ProcessFailed
 from rigs.link import GREETING, KEY, Raw, Rig, run, simulated
 from rigs.raising import length
 from rigs.waiting import wait_until

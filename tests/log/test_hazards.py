@@ -18,12 +18,12 @@ from polonaise.log.batch import Batch
 from polonaise.log.control import ControlFile
 from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segment import SegmentHeader, frame_header
-from polonaise.simulator import Configuration, World
-from polonaise.simulator.world import Machine
 from polonaise.storage.partitionreplica import PartitionReplica
 from polonaise.storage.settings import StorageSettings
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import LastSessionInfo, SessionInfo
+from polonaise_proving.simulator import Configuration, World
+from polonaise_proving.simulator.world import Machine
 from rigs.log import (
     DIRECTORY,
     KEY,

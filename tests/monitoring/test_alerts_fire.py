@@ -26,8 +26,8 @@ from polonaise.node.monitoring.face import HttpFace, ObservedServer
 from polonaise.node.monitoring.httplistener import HttpRequest
 from polonaise.node.monitoring.samples import Samples
 from polonaise.server.settings import ServerSettings
-from polonaise.simulator.cluster import DIRECTORY
 from polonaise.terms import ServerId, Transaction
+from polonaise_proving.simulator.cluster import DIRECTORY
 from rigs.alerts import Prometheus, Told, fired_by, fires, scraped, scraped_town, told
 from rigs.archivedtown import ArchivedTown
 from rigs.log import remove_entry

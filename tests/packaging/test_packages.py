@@ -38,13 +38,21 @@ def run(*command: str | Path, cwd: Path, timeout_s: float = 300) -> str:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory with both: the sdist from the source, the wheel from the sdist, without isolation or network."""
     to = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", to, ROOT, cwd=to)
+    for package in (ROOT, ROOT / "proving"):
+        run(sys.executable, "-m", "build", "--no-isolation", "--outdir", to, package, cwd=to)
     return to
 
 
 @pytest.fixture(scope="module")
 def wheel(built: Path) -> Path:
-    (found,) = built.glob("*.whl")
+    (found,) = built.glob("polonaise-*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def proving(built: Path) -> Path:
+    """The wheel of the proving ground."""
+    (found,) = built.glob("polonaise_proving-*.whl")
     return found
 
 
@@ -69,17 +77,21 @@ def example_of_the_readme() -> str:
     return example
 
 
-def test_the_wheel_has_every_file_of_the_library_and_no_other(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
+@pytest.mark.parametrize(("which", "folder"), [("wheel", "src"), ("proving", "proving/polonaise_proving")])
+def test_a_wheel_has_every_file_of_its_package_and_no_other(
+    which: str, folder: str, request: pytest.FixtureRequest
+) -> None:
+    with zipfile.ZipFile(request.getfixturevalue(which)) as archive:
         names = {name for name in archive.namelist() if not name.endswith("/")}
     about = {name for name in names if ".dist-info/" in name}
-    source = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*") if path.is_file()}
+    root = ROOT / folder.partition("/")[0]
+    source = {path.relative_to(root).as_posix() for path in (ROOT / folder).rglob("*") if path.is_file()}
     assert names - about == {path for path in source if "__pycache__" not in path and ".egg-info" not in path}
     assert any(name.endswith("licenses/LICENSE") for name in about)
 
 
 def test_the_sdist_has_what_a_packager_needs_and_nothing_that_was_made(built: Path) -> None:
-    (found,) = built.glob("*.tar.gz")
+    (found,) = built.glob("polonaise-*.tar.gz")
     with tarfile.open(found) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"LICENSE", "README.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md", "Makefile", "mkdocs.yml"} <= names
@@ -92,13 +104,15 @@ def test_the_wheel_alone_runs_the_example_of_the_readme(wheel: Path, tmp_path: P
     (tmp_path / "bank.py").write_text(example_of_the_readme())
     assert installed.run("python", "bank.py") == "account 1 has 70\n"
     assert installed.run("polonaise", "log", "read", "embedded:./bank").count("\n") >= 2
+    assert "pip install 'polonaise[proving]'" in installed.run("polonaise", "smoke", "--help")
     where = installed.run("python", "-c", "import polonaise; print(polonaise.__file__)")
     assert where.startswith(str(tmp_path / "venv"))
 
 
 IMPORT_ALL = """
-import importlib, pkgutil, polonaise
-names = [module.name for module in pkgutil.walk_packages(polonaise.__path__, "polonaise.")]
+import importlib, pkgutil, polonaise, polonaise_proving
+packages = (polonaise, polonaise_proving)
+names = [module.name for each in packages for module in pkgutil.walk_packages(each.__path__, f"{each.__name__}.")]
 for name in names:
     if not name.endswith("__main__"):
         importlib.import_module(name)
@@ -106,8 +120,10 @@ print(len(names), polonaise.__file__)
 """
 
 
-def test_every_module_of_the_wheel_can_be_imported_where_all_extras_are_installed(wheel: Path, tmp_path: Path) -> None:
-    installed = Installed(tmp_path, "--no-deps", str(wheel))
+def test_every_module_of_the_wheels_can_be_imported_where_all_extras_are_installed(
+    wheel: Path, proving: Path, tmp_path: Path
+) -> None:
+    installed = Installed(tmp_path, "--no-deps", str(wheel), str(proving))
     (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
     # What this environment has installed, but not its own Polonaise: path files in a folder named by one are not read.
     (packages / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
@@ -118,8 +134,8 @@ def test_every_module_of_the_wheel_can_be_imported_where_all_extras_are_installe
 
 @pytest.mark.campaign
 @pytest.mark.timeout(1800)
-def test_the_wheel_with_all_extras_runs_the_demo(wheel: Path, tmp_path: Path) -> None:
-    installed = Installed(tmp_path, f"{wheel}[all]")
+def test_the_wheels_with_all_extras_run_the_demo(wheel: Path, proving: Path, tmp_path: Path) -> None:
+    installed = Installed(tmp_path, f"{wheel}[all]", str(proving))
     said = installed.run("polonaise", "demo", "bank", "--generate", "500", "--tellers", "2", timeout_s=600)
     assert (tmp_path / "bank-demo" / "report.html").exists()
     assert "balances" in said

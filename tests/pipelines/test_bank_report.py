@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import polonaise
-from polonaise.demo.bank import OPENING, PAYMENT, encode_opening
-from polonaise.demo.payments import Book, Payment, make_payments, read_payments
-from polonaise.demo.report import bank, unusual_days
 from polonaise.pipelines.report import HowToReport, report
+from polonaise_proving.demo.bank import OPENING, PAYMENT, encode_opening
+from polonaise_proving.demo.payments import Book, Payment, make_payments, read_payments
+from polonaise_proving.demo.report import bank, unusual_days
 from rigs.demobank import balances_of
 
 if TYPE_CHECKING:

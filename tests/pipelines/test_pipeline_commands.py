@@ -15,7 +15,7 @@ import pytest
 
 import polonaise
 from polonaise.cli import main
-from polonaise.demo.payments import Book
+from polonaise_proving.demo.payments import Book
 from rigs.databases import execute
 from rigs.demobank import balances_of, bank
 from rigs.programs import output_of, run_python
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 SOURCE = str(Path(polonaise.__file__).parents[1])
-VIEWS = Path(__file__).parents[2] / "src" / "polonaise" / "demo" / "views.py"
+VIEWS = Path(__file__).parents[2] / "proving" / "polonaise_proving" / "demo" / "views.py"
 ENDED_S = 300.0
 
 Run = Callable[..., tuple[int, str, str]]

@@ -114,7 +114,7 @@ def test_invalid_arguments_are_refused(spark: SparkSession, address: str, tmp_pa
     with pytest.raises(BadOption, match="no column kind"):
         report(spark, address, str(tmp_path), HowToReport(keys=["kind"]))
     with pytest.raises(BadOption, match="module:function"):
-        sections_named("polonaise.demo:nothing")
+        sections_named("polonaise_proving.demo:nothing")
     (tmp_path / "file").write_text("")
     with pytest.raises(DiskFailed, match="can't be written"):
         report(spark, address, str(tmp_path / "file"))

@@ -26,7 +26,6 @@ from polonaise.player.linkserver import LinkServer
 from polonaise.player.protocol.entries import DeliveryBatch, Fence
 from polonaise.player.protocol.reception import Verdict
 from polonaise.player.targetsession import ServedTargets
-from polonaise.simulator import Configuration, NetworkConfiguration, World
 from polonaise.wire.codec import Message
 from polonaise.wire.deliveries import (
     DeliverEntries,
@@ -37,6 +36,7 @@ from polonaise.wire.deliveries import (
     OpenDelivery,
 )
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_OPERATOR, ROLE_PLAYER, ROLE_SERVER, ROLE_TARGET, Flush, Hello
+from polonaise_proving.simulator import Configuration, NetworkConfiguration, World
 from rigs.deliverystreams import (
     SOURCE,
     Heard,

@@ -20,7 +20,6 @@ from sqlalchemy import Connection
 
 import polonaise
 from polonaise.cli import main
-from polonaise.demo.shardchecks import applied_at
 from polonaise.errors import BadOption
 from polonaise.fragments.store import LateStore, open_store
 from polonaise.host.address import parse_address
@@ -34,6 +33,7 @@ from polonaise.spark.options import read_options, write_options
 from polonaise.terms import Transaction
 from polonaise.views.dialects import database_url
 from polonaise.views.sql import SqlView
+from polonaise_proving.demo.shardchecks import applied_at
 
 RARE = "QXZJK97"
 """Letters of passwords, which no message has beside each other."""

@@ -319,7 +319,7 @@ FINE = {
     "store": "STORE",
     "directory": "DIRECTORY",
     "directories": "DIRECTORY",
-    "view": "polonaise.demo.views:balances",
+    "view": "polonaise_proving.demo.views:balances",
     "table": "parquet:TABLE",
     "coordinator": "file:COORDINATOR",
     "paths": "STORE",

@@ -11,8 +11,9 @@ from typing import TypeGuard
 import pytest
 
 import polonaise
+import polonaise_proving
 
-SOURCE = Path(polonaise.__file__).parent
+SOURCES = tuple(Path(package.__file__).parent for package in (polonaise, polonaise_proving))
 
 MAY_CUT = {
     "redaction.py: shortened": "the one place",
@@ -186,15 +187,16 @@ def _tells_text(value: ast.AST, known: set[str], declared: set[str]) -> bool:
 
 
 def test_texts_are_cut_where_they_are_redacted_and_nowhere_else() -> None:
-    trees = {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+    paths = {path: str(path.relative_to(source)) for source in SOURCES for path in sorted(source.rglob("*.py"))}
+    trees = {path: ast.parse(path.read_text()) for path in paths}
     declared = declared_texts(list(trees.values()))
     found: dict[str, list[str]] = {}
     for path, tree in trees.items():
         for function, line, source in cuts_in(tree, declared):
-            found.setdefault(f"{path.relative_to(SOURCE)}: {function}", []).append(f"line {line}: {source}")
+            found.setdefault(f"{paths[path]}: {function}", []).append(f"line {line}: {source}")
     assert {place: cuts for place, cuts in found.items() if place not in MAY_CUT} == {}, "write redacted(text, n)"
     assert set(found) == set(MAY_CUT)
-    shorteners = {str(path.relative_to(SOURCE)) for path in trees if "shortened(" in path.read_text()}
+    shorteners = {paths[path] for path in trees if "shortened(" in path.read_text()}
     assert shorteners == {"redaction.py", *MAY_SHORTEN}
 
 

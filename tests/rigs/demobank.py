@@ -9,8 +9,8 @@ from pathlib import Path
 
 import polonaise.blocking
 from polonaise.blocking.log import Log
-from polonaise.demo.bank import OPENING, PARTITION, PAYMENT, Accounts, encode_opening
-from polonaise.demo.payments import Book, make_payments
+from polonaise_proving.demo.bank import OPENING, PARTITION, PAYMENT, Accounts, encode_opening
+from polonaise_proving.demo.payments import Book, make_payments
 
 
 @contextmanager

@@ -11,8 +11,6 @@ from polonaise.errors import PolonaiseError
 from polonaise.host import Host
 from polonaise.link.budget import Budget
 from polonaise.link.connection import Connection, LinkSettings, connect, hello
-from polonaise.simulator import Configuration, NetworkConfiguration, World
-from polonaise.simulator.process import Process
 from polonaise.wire import codec
 from polonaise.wire.codec import Message
 from polonaise.wire.frame import FRAME_BYTES_MAX, Frames
@@ -25,6 +23,8 @@ from polonaise.wire.messages import (
     HighWaterMark,
     HighWaterMarkIs,
 )
+from polonaise_proving.simulator import Configuration, NetworkConfiguration, World
+from polonaise_proving.simulator.process import Process
 from rigs.scenarios import idle, runs_tests
 from rigs.waiting import wait_until
 

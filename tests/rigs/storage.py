@@ -12,9 +12,6 @@ from polonaise.host import Host
 from polonaise.link.connection import Connection, connect, hello
 from polonaise.log import registers
 from polonaise.log.batch import Batch, split
-from polonaise.simulator import Configuration, World
-from polonaise.simulator.process import Process
-from polonaise.simulator.world import Machine
 from polonaise.storage.node import StorageNode
 from polonaise.storage.settings import StorageSettings
 from polonaise.wire.codec import Message
@@ -40,6 +37,9 @@ from polonaise.wire.messages import (
     Stored,
     Truncate,
 )
+from polonaise_proving.simulator import Configuration, World
+from polonaise_proving.simulator.process import Process
+from polonaise_proving.simulator.world import Machine
 from rigs.log import KEY, PARTITION, crcs, life, segment_path
 from rigs.scenarios import runs_tests
 

@@ -17,10 +17,10 @@ from polonaise.host import Host
 from polonaise.link.connection import LinkSettings
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
-from polonaise.simulator.cluster import DIRECTORY, Cluster, Knobs, Node
-from polonaise.simulator.diskaudit import durable_last
-from polonaise.simulator.world import World
 from polonaise.terms import Transaction
+from polonaise_proving.simulator.cluster import DIRECTORY, Cluster, Knobs, Node
+from polonaise_proving.simulator.diskaudit import durable_last
+from polonaise_proving.simulator.world import World
 from rigs.scenarios import runs_tests
 
 T = TypeVar("T")

@@ -19,9 +19,9 @@ from polonaise.errors import LockConflict
 from polonaise.host import Host
 from polonaise.link.connection import LinkSettings
 from polonaise.server.settings import ServerSettings
-from polonaise.simulator.cluster import Cluster, Knobs, Node
-from polonaise.simulator.world import World
 from polonaise.terms import LockMode
+from polonaise_proving.simulator.cluster import Cluster, Knobs, Node
+from polonaise_proving.simulator.world import World
 from rigs.scenarios import runs_tests_in
 from rigs.town import held_down, no_client, on_a_machine
 from rigs.waiting import wait_until

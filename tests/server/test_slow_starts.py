@@ -13,9 +13,9 @@ from polonaise.server.protocol import recovery
 from polonaise.server.protocol.recovery import Decided, ReplicaAnswer
 from polonaise.server.sessionstart import SessionStart
 from polonaise.server.settings import ServerSettings
-from polonaise.simulator.world import World
 from polonaise.terms import NO_TRANSACTION, UNRESOLVED
 from polonaise.wire.messages import Join, SessionInfo
+from polonaise_proving.simulator.world import World
 
 CLOSING, CRC = 12, 99
 GOOD = ReplicaAnswer(7, NO_TRANSACTION, NO_TRANSACTION, CLOSING, CRC, None)

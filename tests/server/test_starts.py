@@ -18,8 +18,8 @@ from polonaise.server.protocol.session import StartedSession
 from polonaise.server.sessionstart import SessionStart
 from polonaise.server.settings import ServerSettings
 from polonaise.server.startturns import StartTurns
-from polonaise.simulator import World
 from polonaise.terms import PartitionId, TransactionId
+from polonaise_proving.simulator import World
 from rigs.scenarios import runs_tests
 from rigs.town import Town, held_down
 

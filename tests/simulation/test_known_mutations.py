@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from polonaise.simulator.mutations import MUTATIONS
+from polonaise_proving.simulator.mutations import MUTATIONS
 from rigs.lacking import lacking
 from rigs.programs import run_python
 
@@ -931,7 +931,7 @@ no Unix sockets, and nobody looks at a cluster's status.
 def search(mutation: str, first: int, seeds: int) -> int | None:
     """A seed that finds the mutation."""
     which = ("--first", "--mutation", mutation, "--start", first, "--seeds", seeds)
-    done = run_python("-m", "polonaise.simulator", *which, within_s=None)
+    done = run_python("-m", "polonaise_proving.simulator", *which, within_s=None)
     assert "Traceback" not in done.stderr, done.stderr
     found = re.search(r"FAILED seeds: (\d+)", done.stdout)
     assert (done.returncode == 1) == (found is not None)
@@ -959,7 +959,7 @@ def test_a_mutation_is_found_by_a_test(mutation: str) -> None:
     """That the test passes without the mutation shows where it is run itself."""
     name = FOUND_BY_TESTS[mutation]
     source = (
-        f"import sys, pytest; from polonaise.simulator import mutations; mutations.put_in({mutation!r}); "
+        f"import sys, pytest; from polonaise_proving.simulator import mutations; mutations.put_in({mutation!r}); "
         "sys.exit(pytest.main(['-qrfEs', '-p', 'no:cacheprovider', sys.argv[1]]))"
     )
     done = run_python("-c", source, name, within_s=None)
@@ -971,7 +971,7 @@ def test_a_mutation_is_found_by_a_test(mutation: str) -> None:
 
 def test_a_mutation_that_the_code_has_outgrown_is_an_error() -> None:
     source = (
-        "from polonaise.simulator import mutations; "
+        "from polonaise_proving.simulator import mutations; "
         "mutations.MUTATIONS['x'] = mutations.Mutation('polonaise.log.tail', 'no such line', '', ''); "
         "mutations.put_in('x'); import polonaise.log.tail"
     )
@@ -982,7 +982,7 @@ def test_a_mutation_that_the_code_has_outgrown_is_an_error() -> None:
 
 def test_every_mutation_applies() -> None:
     source = (
-        "from polonaise.simulator import mutations; import importlib, sys\n"
+        "from polonaise_proving.simulator import mutations; import importlib, sys\n"
         "for name, mutation in mutations.MUTATIONS.items():\n"
         "    sys.modules.pop(mutation.module, None)\n"
         "    mutations.put_in(name); importlib.import_module(mutation.module)\n"

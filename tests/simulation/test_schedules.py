@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from simulation_seeds import fresh, kept
 
-from polonaise.simulator.schedule import run
+from polonaise_proving.simulator.schedule import run
 from rigs.programs import output_of, run_python
 
 FRESH_QUICK = 3
@@ -16,7 +16,7 @@ FRESH_SLOW = 40
 
 PRINT_FINGERPRINTS = """
 import logging; logging.disable(logging.CRITICAL)
-from polonaise.simulator.schedule import run
+from polonaise_proving.simulator.schedule import run
 for seed in (3, 9, 17): print(seed, run(seed).fingerprint)
 """
 
@@ -43,7 +43,7 @@ def test_a_few_fresh_seeds_hold(number: int) -> None:
 @pytest.mark.slow
 def test_many_fresh_seeds_hold_and_meet_every_fault() -> None:
     which = ("--seeds", FRESH_SLOW, "--start", fresh() + FRESH_QUICK)
-    done = run_python("-m", "polonaise.simulator", *which, within_s=None)
+    done = run_python("-m", "polonaise_proving.simulator", *which, within_s=None)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
 
 

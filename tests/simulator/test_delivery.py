@@ -13,13 +13,21 @@ from polonaise.host import Host
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, Judge
 from polonaise.player.protocol.entries import DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Reception, Verdict
-from polonaise.simulator import World
-from polonaise.simulator.deliverycheck import DeliveryCheck, WatchedTarget, route
-from polonaise.simulator.observations import History
-from polonaise.simulator.process import Process
-from polonaise.simulator.simulatedtarget import SimulatedTarget, TargetTrouble
-from polonaise.simulator.targetmemory import MEMORY_FILE, FenceTaken, Record, StepTaken, TargetMemory, decode, encode
 from polonaise.terms import Transaction
+from polonaise_proving.simulator import World
+from polonaise_proving.simulator.deliverycheck import DeliveryCheck, WatchedTarget, route
+from polonaise_proving.simulator.observations import History
+from polonaise_proving.simulator.process import Process
+from polonaise_proving.simulator.simulatedtarget import SimulatedTarget, TargetTrouble
+from polonaise_proving.simulator.targetmemory import (
+    MEMORY_FILE,
+    FenceTaken,
+    Record,
+    StepTaken,
+    TargetMemory,
+    decode,
+    encode,
+)
 
 SOURCE = DeliverySource(bytes(16), "deliverer", "target-0")
 NAME = "target-0"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from polonaise.smoke import client as client_module
-from polonaise.smoke.client import Client, ClientJob
-from polonaise.smoke.failure import SmokeFailed
+from polonaise_proving.smoke import client as client_module
+from polonaise_proving.smoke.client import Client, ClientJob
+from polonaise_proving.smoke.failure import SmokeFailed
 
 
 async def test_an_append_without_an_answer_fails_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

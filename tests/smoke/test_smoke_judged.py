@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from polonaise.smoke import run as run_module
-from polonaise.smoke.hosts import LoopbackHosts
-from polonaise.smoke.journal import Follower, Journal
-from polonaise.smoke.protocol.faults import Fault, FaultKind
-from polonaise.smoke.protocol.history import LineKind
-from polonaise.smoke.protocol.schedule import FaultStep
-from polonaise.smoke.run import SmokeOptions, SmokeRun
-from polonaise.smoke.state import SmokeState
-from polonaise.smoke.town import Ports
+from polonaise_proving.smoke import run as run_module
+from polonaise_proving.smoke.hosts import LoopbackHosts
+from polonaise_proving.smoke.journal import Follower, Journal
+from polonaise_proving.smoke.protocol.faults import Fault, FaultKind
+from polonaise_proving.smoke.protocol.history import LineKind
+from polonaise_proving.smoke.protocol.schedule import FaultStep
+from polonaise_proving.smoke.run import SmokeOptions, SmokeRun
+from polonaise_proving.smoke.state import SmokeState
+from polonaise_proving.smoke.town import Ports
 
 LEADER = Fault(FaultKind.STOP_LEADER, "zookeeper-1")
 MOVE = Fault(FaultKind.MOVE, "server-1")

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from polonaise.smoke import hosts as hosts_module
-from polonaise.smoke import injection
-from polonaise.smoke.failure import SmokeFailed
-from polonaise.smoke.hosts import NamespaceHosts, NoNetwork
-from polonaise.smoke.parts import NodePart
-from polonaise.smoke.protocol.faults import Fault, FaultKind
+from polonaise_proving.smoke import hosts as hosts_module
+from polonaise_proving.smoke import injection
+from polonaise_proving.smoke.failure import SmokeFailed
+from polonaise_proving.smoke.hosts import NamespaceHosts, NoNetwork
+from polonaise_proving.smoke.parts import NodePart
+from polonaise_proving.smoke.protocol.faults import Fault, FaultKind
 
 
 @pytest.mark.parametrize("status", [0, 1, -9])

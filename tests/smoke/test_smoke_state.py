@@ -10,16 +10,16 @@ from types import SimpleNamespace
 import pytest
 
 from polonaise.errors import BadOption, DiskFull
-from polonaise.smoke import run as run_module
-from polonaise.smoke.failure import SmokeFailed
-from polonaise.smoke.hosts import LoopbackHosts
-from polonaise.smoke.journal import Follower, Journal, lines_in
-from polonaise.smoke.protocol.checks import BrokenPromise
-from polonaise.smoke.protocol.history import Line, LineKind
-from polonaise.smoke.report import SmokeReport, this_version
-from polonaise.smoke.run import SmokeOptions, SmokeRun
-from polonaise.smoke.state import SmokeState
-from polonaise.smoke.town import Ports
+from polonaise_proving.smoke import run as run_module
+from polonaise_proving.smoke.failure import SmokeFailed
+from polonaise_proving.smoke.hosts import LoopbackHosts
+from polonaise_proving.smoke.journal import Follower, Journal, lines_in
+from polonaise_proving.smoke.protocol.checks import BrokenPromise
+from polonaise_proving.smoke.protocol.history import Line, LineKind
+from polonaise_proving.smoke.report import SmokeReport, this_version
+from polonaise_proving.smoke.run import SmokeOptions, SmokeRun
+from polonaise_proving.smoke.state import SmokeState
+from polonaise_proving.smoke.town import Ports
 
 
 def state() -> SmokeState:

@@ -14,8 +14,8 @@ import pytest
 from polonaise.errors import ConnectionLost, DiskFailed, DiskFull, Fenced, PolonaiseError
 from polonaise.host import Host
 from polonaise.log.batch import Batch
-from polonaise.simulator import Configuration, World
 from polonaise.terms import NO_SESSION, UNRESOLVED
+from polonaise_proving.simulator import Configuration, World
 from rigs.log import Maker, crcs
 from rigs.storage import Node, Owner, connected, fenced, opened, serve, simulate
 

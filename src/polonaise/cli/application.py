@@ -1,10 +1,9 @@
-"""The `polonaise` command: puts its groups together, and has the command that runs the demo."""
+"""The `polonaise` command: puts its groups together, and adds what other packages bring."""
 
 from __future__ import annotations
 
-import signal
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from importlib.metadata import entry_points
+from typing import Annotated, Any
 
 import typer
 from typer import Option
@@ -20,7 +19,7 @@ from polonaise.cli.bench import bench
 from polonaise.cli.cluster import cluster
 from polonaise.cli.completion import CompletingGroup
 from polonaise.cli.config import config
-from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
+from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.group import group
 from polonaise.cli.log import log
 from polonaise.cli.partition import partition
@@ -29,16 +28,13 @@ from polonaise.cli.player import player
 from polonaise.cli.running import say_now
 from polonaise.cli.segment import segment
 from polonaise.cli.server import server
-from polonaise.cli.smoke import smoke
 from polonaise.cli.storage import storage
 from polonaise.cli.tls import tls
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.cli.topic import topic
 from polonaise.cli.zookeeper import zookeeper
-from polonaise.errors import BadOption
-
-if TYPE_CHECKING:
-    from polonaise.demo.payments import Book
+from polonaise.errors import ExtraMissing
+from polonaise.redaction import redacted_line
 
 application = typer.Typer(
     name="polonaise",
@@ -46,7 +42,6 @@ application = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-demo = typer.Typer(help="Run example applications.", no_args_is_help=True)
 application.add_typer(cluster, name="cluster")
 application.add_typer(server, name="server")
 application.add_typer(storage, name="storage")
@@ -62,8 +57,6 @@ application.add_typer(archive, name="archive")
 application.add_typer(pipeline, name="pipeline")
 application.add_typer(tls, name="tls")
 application.add_typer(bench, name="bench")
-application.add_typer(demo, name="demo")
-application.command(epilog=EXIT_STATUS)(smoke)
 
 for job in (
     pipeline_archive.archive,
@@ -72,6 +65,7 @@ for job in (
     pipeline_audit.audit,
 ):
     pipeline.command(epilog=EXIT_STATUS)(with_tls(job))
+_OF_PROVING = ("demo", "smoke")
 _ANY_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True}
 pipeline.command(hidden=True, context_settings=_ANY_ARGUMENTS)(pipeline_archive.restore)
 
@@ -93,82 +87,42 @@ def _options(
     """A distributed write-ahead log: optimistic locks, quorum commits, feeds in order without gaps."""
 
 
-def _end_as_by_control_c() -> None:
-    """Let SIGTERM and SIGHUP end the demo as Ctrl-C does: with all processes that it has started."""
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        # A script's background job ignores SIGINT: the one that is raised below would do nothing.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    signals = [signal.SIGTERM, signal.SIGHUP]
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-        signals.remove(signal.SIGHUP)  # started by nohup, to go on when its terminal is gone
+def _add_commands(application: typer.Typer) -> None:
+    """Add the commands of other packages: each entry point of `polonaise.commands` is a function that adds some.
 
-    def end(*_: object) -> None:
-        # Both the shell and the system may send SIGHUP: a second one would break off the clean end.
-        for number in signals:
-            signal.signal(number, signal.SIG_IGN)
-        signal.raise_signal(signal.SIGINT)
-
-    for number in signals:
-        signal.signal(number, end)
+    The names that only the package `polonaise-proving` brings are there without it, too, and say what brings them.
+    """
+    found = {each.name: each for each in entry_points(group="polonaise.commands")}
+    for name, entry in sorted(found.items()):
+        try:
+            entry.load()(application)
+        except Exception as error:  # noqa: BLE001 - the code of another package
+            # A broken package may not take all other commands with it.
+            application.command(name, hidden=True, context_settings=_ANY_ARGUMENTS)(_broken(name, entry.value, error))
+    for name in _OF_PROVING:
+        if name not in found:
+            application.command(name, hidden=True, context_settings=_ANY_ARGUMENTS)(_missing(name))
 
 
-@demo.command("bank")
-def demo_bank(
-    payments: Annotated[
-        Path | None, Option(help="CSV file of payments: trans_id, account_id, date, direction, amount, balance, ….")
-    ] = None,
-    generate: Annotated[int, Option(min=1, help="Number of payments to make up if no file is given.")] = 20_000,
-    seed: Annotated[int, Option(help="Seed of the made-up payments.")] = 1,
-    tellers: Annotated[int, Option(min=1, max=16, help="Number of processes that make the payments.")] = 3,
-    output: Annotated[
-        Path, Option(help="Directory for the archive, the tables and report.html; replaced if an earlier run made it.")
-    ] = Path("bank-demo"),
-) -> None:
-    """Run a bank on the log: real processes, two of them killed, every balance checked, and a report by Spark."""
-    import asyncio
-
-    from rich.console import Console
-
-    from polonaise.demo.run import run_bank
-
-    book = _book(payments, generate, seed)
-    _end_as_by_control_c()
-    if not asyncio.run(run_bank(book, tellers, Console(), output)):
-        raise typer.Exit(ExitStatus.FAILED)
+def _missing(name: str) -> Any:
+    return _refusing(f"`polonaise {name}` comes with another package: pip install 'polonaise[proving]'")
 
 
-@demo.command("shards")
-def demo_shards(
-    payments: Annotated[
-        Path | None, Option(help="CSV file of payments: trans_id, account_id, date, direction, amount, balance, ….")
-    ] = None,
-    generate: Annotated[int, Option(min=1, help="Number of payments to make up if no file is given.")] = 5_000,
-    seed: Annotated[int, Option(help="Seed of the made-up payments.")] = 1,
-    tellers: Annotated[int, Option(min=1, max=16, help="Number of processes that make the payments.")] = 3,
-    shard: Annotated[
-        list[str] | None,
-        Option(help="SQLAlchemy URL of an empty database for a shard; four times. Default: SQLite."),
-    ] = None,
-) -> None:
-    """Run the bank with its accounts on shards: the player and a shard are killed, and every balance is checked."""
-    import asyncio
-
-    from rich.console import Console
-
-    from polonaise.demo.shardsrun import run_shards
-
-    book = _book(payments, generate, seed)
-    _end_as_by_control_c()
-    if not asyncio.run(run_shards(book, tellers, Console(), shard or ())):
-        raise typer.Exit(ExitStatus.FAILED)
+def _broken(name: str, where: str, error: Exception) -> Any:
+    return _refusing(
+        f"`polonaise {name}` can't be loaded from {where}: {redacted_line(error)}: install its package again, in a "
+        "version that fits this one"
+    )
 
 
-def _book(payments: Path | None, generate: int, seed: int) -> Book:
-    """Return the payments of the file, or made-up ones. Raises `BadOption` for a file without any."""
-    from polonaise.demo.payments import make_payments, read_payments
+def _refusing(why: str) -> Any:
+    from rich.markup import escape
 
-    book = read_payments(payments) if payments else make_payments(generate, seed)
-    if not book.payments:
-        reason = f": {book.bad_rows[0]}" if book.bad_rows else ""
-        raise BadOption(f"{payments} has no valid payment{reason}; correct the file")
-    return book
+    def command() -> None:
+        raise ExtraMissing(why)
+
+    command.__doc__ = escape(why)  # what --help shows, which takes square brackets for markup
+    return command
+
+
+_add_commands(application)

@@ -9,8 +9,7 @@ a Spark session without set-up, on a Java that `java` finds.
 
 Change with care: the layouts of a block, of a plan and of the sink's two registers (`spark/<appId>`, and the one of
 `agreedcount`) outlive a process.
-Beside this package only `pipelines` and the example `demo` import pyspark, which `pip install 'polonaise[spark]'`
-brings.
+Beside this package only `pipelines` imports pyspark, which `pip install 'polonaise[spark]'` brings.
 """
 
 from importlib.util import find_spec

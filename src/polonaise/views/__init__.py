@@ -10,7 +10,7 @@
 - `worker.py`: the threads in which a `SqlView` applies; `retrying.py`: the connection that tries a transaction again.
 - `oncetable.py`: the keys of `log.once`; `tables.py` and `letters.py`: tables whose rows a pipeline makes.
 
-No other package imports SQLAlchemy, except `demo` and `smoke`; `pip install 'polonaise[sql]'` brings it. The tables of
+No other package imports SQLAlchemy; `pip install 'polonaise[sql]'` brings it. The tables of
 marks and keys lie in users' databases: their columns must stay as they are.
 """
 

@@ -1,0 +1,1 @@
+"""Tries Polonaise: a simulator, a smoke test of real processes, and demos, all with faults and with judges."""
