@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import multiprocessing
 import pickle
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-import polonaise_proving.demo.tellers
-import polonaise_proving.smoke.failure
-import polonaise_proving.smoke.hosts  # noqa: F401 - each has faults of its own
-from polonaise import testing
+import polonaise
+import polonaise_proving
+from polonaise import errors, testing
 from polonaise.errors import AppendUnknown, CopiesUnproved, LockConflict, PolonaiseError, fresh
+
+PACKAGES = (polonaise, polonaise_proving)
+NAMES = "|".join(name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception))
+
+
+def _import_all_kinds() -> None:
+    """Import each module that has a fault of its own: what else was imported may not decide which tests there are."""
+    own = re.compile(rf"^class \w+\((.*\b)?({NAMES})\b", re.MULTILINE)
+    for root in (Path(package.__file__).parent for package in PACKAGES):
+        for path in sorted(root.rglob("*.py")):
+            if own.search(path.read_text()):
+                importlib.import_module(".".join(path.relative_to(root.parent).with_suffix("").parts))
 
 
 def _kinds(kind: type[PolonaiseError] = PolonaiseError) -> Iterator[type[PolonaiseError]]:
     yield kind
     for each in kind.__subclasses__():
-        if each.__module__.startswith("polonaise."):
+        if each.__module__.split(".")[0] in {package.__name__ for package in PACKAGES}:
             yield from _kinds(each)
 
 
+_import_all_kinds()
 KINDS = sorted(set(_kinds()), key=lambda kind: kind.__name__)
 
 
