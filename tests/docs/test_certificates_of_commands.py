@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "tls.md"
-_FUNCTION = re.compile(r"^(?=@|def |class )", re.MULTILINE)
+_FUNCTION = re.compile(r"^(?=@|(?:async )?def |class )", re.MULTILINE)
 _COMMAND = re.compile(r'^@(\w+)\.command\("([a-z-]+)"', re.MULTILINE)
 
 
@@ -22,7 +22,7 @@ def asking_as_a_server() -> Iterator[str]:
                 named = [" ".join(each) for each in _COMMAND.findall(decorators)]
                 assert named, f"{path.name}: not in a command: let the commands themselves say as_server=True"
                 yield from named
-            if part.startswith("def "):
+            if part.startswith(("def ", "async def ")):
                 decorators = ""
 
 

@@ -14,10 +14,10 @@ from typer import Argument, Option
 
 from polonaise.cli import inputs, looking
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
+from polonaise.cli.opencluster import OpenCluster, on_cluster
 from polonaise.cli.output import print_all, renderable, say, say_json
 from polonaise.cli.running import Config, UntilStdinEnds, Verbose, say_now, stop_when_stdin_ends
 from polonaise.cli.settingoptions import with_settings
-from polonaise.cli.tlsoptions import with_tls
 from polonaise.host.stopsignals import stop_signals_call
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ _STATUSES: Final = (0, ExitStatus.DEGRADED, ExitStatus.FAILED)
 
 
 @cluster.command("status", epilog=EXIT_STATUS)
-@with_tls
-def cluster_status(
-    coordinator: looking.CoordinatorOption = None,
+@on_cluster()
+async def cluster_status(
+    cluster: OpenCluster,
     all_rows: Annotated[
         bool, Option("--all", help="Show every server, storage node and partition, and all that is wrong with it.")
     ] = False,
@@ -44,8 +44,6 @@ def cluster_status(
     interval: Annotated[
         float, Option(parser=inputs.seconds_of, metavar="SECONDS", help="How often to look, with --watch.")
     ] = 2.0,
-    timeout: looking.Timeout = looking.TIMEOUT_S,
-    as_json: looking.Json = False,
 ) -> None:
     """Show a cluster on one screen: coordinator, servers, storage nodes, partitions, and what is wrong with each.
 
@@ -57,51 +55,39 @@ def cluster_status(
     Exit status 1 unless all partitions are known to be ready, and if what is read from the coordinator is missing or
     damaged; 3 if only something else is wrong.
     """
+    from polonaise.cli.clusterview import ROWS_MAX, screen_of
 
-    async def do(observer: ClusterObserver) -> None:
-        from polonaise.cli.clusterview import ROWS_MAX, screen_of
-
-        if watch:
-            await _watch(observer, interval, all_rows=all_rows, as_json=as_json)
-        status = await observer.look()
-        if as_json:
-            say_json(status.document())
-        else:
-            print_all(screen_of(status, None if all_rows else ROWS_MAX))
-        if status.wellness:
-            raise typer.Exit(_STATUSES[status.wellness])
-
-    looking.with_observer(coordinator, timeout, do)
+    if watch:
+        await _watch(cluster.observer, interval, all_rows=all_rows, as_json=cluster.as_json)
+    status = await cluster.observer.look()
+    if cluster.as_json:
+        say_json(status.document())
+    else:
+        print_all(screen_of(status, None if all_rows else ROWS_MAX))
+    if status.wellness:
+        raise typer.Exit(_STATUSES[status.wellness])
 
 
 @cluster.command("safe-to-stop", epilog=EXIT_STATUS)
-@with_tls
-def cluster_safe_to_stop(
+@on_cluster()
+async def cluster_safe_to_stop(
+    cluster: OpenCluster,
     name: Annotated[
         str | None, Argument(metavar="[NAME]", help="Name, address or server id of a node. Default: each node.")
     ] = None,
-    coordinator: looking.CoordinatorOption = None,
-    timeout: looking.Timeout = looking.TIMEOUT_S,
-    as_json: looking.Json = False,
 ) -> None:
     """Say whether everything goes on if a node is stopped now, and if not, what stops.
 
     Exit status 0 if nothing stops; 1 if something does, or is not known to go on. Without NAME: of each node.
     """
+    from polonaise.admin.safestop import safe_to_stop
 
-    async def do(observer: ClusterObserver) -> None:
-        from polonaise.admin.safestop import safe_to_stop
-
-        verdicts = safe_to_stop(await observer.look(), name)
-        for verdict in verdicts:
-            if as_json:
-                say_json(verdict.document())
-            else:
-                say(f"{verdict.kind} {verdict.node}: {'; '.join(verdict.stops) or 'nothing stops without it'}")
-        if any(verdict.stops for verdict in verdicts):
-            raise typer.Exit(ExitStatus.FAILED)
-
-    looking.with_observer(coordinator, timeout, do)
+    verdicts = safe_to_stop(await cluster.observer.look(), name)
+    for verdict in verdicts:
+        stops = "; ".join(verdict.stops) or "nothing stops without it"
+        cluster.tell(verdict.document(), f"{verdict.kind} {verdict.node}: {stops}")
+    if any(verdict.stops for verdict in verdicts):
+        raise typer.Exit(ExitStatus.FAILED)
 
 
 async def _watch(observer: ClusterObserver, interval_s: float, *, all_rows: bool, as_json: bool) -> None:

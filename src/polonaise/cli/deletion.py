@@ -2,58 +2,46 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer import Option
 
-from polonaise.cli import looking
 from polonaise.cli.cluster import cluster
 from polonaise.cli.exitstatus import EXIT_STATUS
-from polonaise.cli.output import say, say_json
-from polonaise.cli.tlsoptions import with_tls
+from polonaise.cli.opencluster import OpenCluster, on_cluster
+from polonaise.cli.output import say
+from polonaise.errors import WrongClusterKey
 from polonaise.terms import counted
-
-if TYPE_CHECKING:
-    from polonaise.coordination import Coordinator
-    from polonaise.host import Host
 
 
 @cluster.command("delete", epilog=EXIT_STATUS)
-@with_tls
-def cluster_delete(
+@on_cluster(timeout_s=None)
+async def cluster_delete(
+    cluster: OpenCluster,
     confirm: Annotated[
         str | None, Option(metavar="KEY", help="The cluster's key, in place of the question.", show_default=False)
     ] = None,
-    coordinator: looking.CoordinatorOption = None,
-    as_json: looking.Json = False,
 ) -> None:
     """Delete a cluster from its coordinator, for good. Its servers have to be stopped first.
 
     Shows what would be deleted, and asks for the cluster's key. The storage nodes' directories stay: the log is in
     them, and without the cluster nobody serves it. A new cluster of these nodes needs new directories.
     """
-    from polonaise.errors import WrongClusterKey
-
-    async def do(_: Host, opened: Coordinator) -> None:
-        description = await opened.describe()
-        key = description.key.hex()
-        topics = f", topics {', '.join(sorted(description.topics))}" if description.topics else ""
-        if not as_json:
-            nodes = ", ".join(description.storage)
-            say(f"cluster {key}: {counted(description.total, 'partition')}{topics}, on storage nodes {nodes}")
-        again = confirm
-        if again is None:
-            again = str(typer.prompt("Type the cluster's key to delete it", err=True))
-        if again.strip().lower() != key:
-            raise WrongClusterKey(f"{again!r} was given to confirm the cluster's key, {key}: nothing was deleted")
-        await opened.delete(description.key)
-        if as_json:
-            say_json({"cluster": key, "deleted": True})
-        else:
-            say(
-                "the cluster was deleted. The directories of its storage nodes hold the log, perhaps its only copy; a "
-                "new cluster of these nodes needs new directories"
-            )
-
-    looking.with_coordinator(coordinator, do)
+    description = await cluster.coordinator.describe()
+    key = description.key.hex()
+    topics = f", topics {', '.join(sorted(description.topics))}" if description.topics else ""
+    if not cluster.as_json:
+        nodes = ", ".join(description.storage)
+        say(f"cluster {key}: {counted(description.total, 'partition')}{topics}, on storage nodes {nodes}")
+    again = confirm
+    if again is None:
+        again = str(typer.prompt("Type the cluster's key to delete it", err=True))
+    if again.strip().lower() != key:
+        raise WrongClusterKey(f"{again!r} was given to confirm the cluster's key, {key}: nothing was deleted")
+    await cluster.coordinator.delete(description.key)
+    cluster.tell(
+        {"cluster": key, "deleted": True},
+        "the cluster was deleted. The directories of its storage nodes hold the log, perhaps its only copy; a new "
+        "cluster of these nodes needs new directories",
+    )

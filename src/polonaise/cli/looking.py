@@ -8,16 +8,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
-import typer
 from typer import Option
 
 from polonaise.cli import inputs
 from polonaise.cli.output import print_table, say_json, tidy, while_read
 from polonaise.errors import BadOption
-from polonaise.redaction import redacted_address
 
 if TYPE_CHECKING:
-    from polonaise.admin.cluster import ClusterObserver, ClusterStatus, PartitionStatus, ServerStatus, StorageStatus
+    from polonaise.admin.cluster import PartitionStatus, ServerStatus, StorageStatus
     from polonaise.coordination import Coordinator
     from polonaise.host import Host
 
@@ -103,53 +101,6 @@ def named_servers() -> list[str]:
     if not address.startswith(f"{SERVERS}://"):
         return []
     return [*servers_at(split_topic(address)[0])]
-
-
-def with_observer(
-    coordinator: str | None, timeout_s: float, do: Callable[[ClusterObserver], Coroutine[Any, Any, None]]
-) -> None:
-    """Connect to the cluster with this coordinator, run `do` with an observer of it, and close all connections."""
-    address = required(coordinator)
-
-    async def observed(host: Host, opened: Coordinator) -> None:
-        await do(observer_of(host, opened, address, timeout_s))
-
-    with_coordinator(address, observed)
-
-
-def observer_of(host: Host, opened: Coordinator, coordinator: str | None, timeout_s: float) -> ClusterObserver:
-    """Return an observer of the cluster with this coordinator, which is open."""
-    from polonaise.admin.cluster import ClusterObserver
-
-    return ClusterObserver(host, opened, required(coordinator), timeout_s, named_servers())
-
-
-def look(coordinator: str | None, timeout_s: float, show: Callable[[ClusterStatus], None]) -> None:
-    """Take a cluster's status once, and show it. Raises the coordinator's error if that could not be read."""
-
-    async def do(observer: ClusterObserver) -> None:
-        status = await observer.look()
-        if status.coordinator_error is not None:
-            raise status.coordinator_error
-        warn_of(redacted_address(status.coordinator), status.coordinator_disbelief)
-        show(status)
-
-    with_observer(coordinator, timeout_s, do)
-
-
-def warn_of(coordinator: str, doubt: str) -> None:
-    """Warn on standard error of what makes a coordinator's values doubtful, such as an older state, if anything does.
-
-    What a command lists may be wrong then, or lack something.
-    """
-    if doubt:
-        typer.echo(f"WARNING: {coordinator}: {doubt}", err=True)
-
-
-async def warn_of_older_state(observer: ClusterObserver) -> None:
-    """Ask the coordinator and all nodes, and warn as `warn_of` does: for what did not ask the nodes itself."""
-    status = await observer.look()
-    warn_of(redacted_address(status.coordinator), status.coordinator_disbelief)
 
 
 def print_rows(each: Sequence[Status], rows_of: Callable[[Sequence[Status]], Rows], *, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from typer import Argument, Option
 from polonaise.cli import inputs, looking
 from polonaise.cli.cluster import cluster
 from polonaise.cli.exitstatus import EXIT_STATUS
+from polonaise.cli.opencluster import OpenCluster, on_cluster
 from polonaise.cli.output import say, say_json, tidy
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.errors import BadOption, CoordinatorOutdated
@@ -30,10 +31,10 @@ _INPUT: Final = Path("/dev/stdin")
 
 
 @cluster.command("backup", epilog=EXIT_STATUS)
-@with_tls
-def cluster_backup(
+@on_cluster()
+async def cluster_backup(
+    cluster: OpenCluster,
     file: Annotated[Path, Argument(help="File to write; one that is there is replaced. `-`: standard output.")],
-    coordinator: looking.CoordinatorOption = None,
     force: Annotated[
         bool,
         Option(
@@ -42,8 +43,6 @@ def cluster_backup(
             "another cluster.",
         ),
     ] = False,
-    timeout: looking.Timeout = looking.TIMEOUT_S,
-    as_json: looking.Json = False,
 ) -> None:
     """Write the coordinator's values to a file, for `cluster recover`. The file holds no secrets, and not the log.
 
@@ -51,49 +50,41 @@ def cluster_backup(
     coordinator has been put back to an older state: when the file is a backup with later values, or the coordinator
     itself or the servers, which are asked, tell of it.
     """
-    path = _OUTPUT if file == _STREAM else file
-    address = looking.required(coordinator)
+    from polonaise.admin.askedservers import marked_outdated, outdated_in
+    from polonaise.admin.coordinatorbackup import backup, check_replaces_no_later, write_backup
+    from polonaise.host.replacing import is_standard_output
 
-    async def do(host: Host, opened: Coordinator) -> None:
-        from polonaise.admin.askedservers import marked_outdated, outdated_in
-        from polonaise.admin.cluster import ClusterObserver
-        from polonaise.admin.coordinatorbackup import backup, check_replaces_no_later, write_backup
-        from polonaise.host.replacing import is_standard_output
-
-        noted = await backup(opened)
-        status = await ClusterObserver(host, opened, address, timeout, looking.named_servers()).look()
-        older = marked_outdated(noted.partitions) or status.coordinator_disbelief
-        if not force:
-            check_replaces_no_later(path, noted)
-            if not older and status.not_asked is not None:
-                raise type(status.not_asked)(
-                    f"{opened}: nobody could be asked whether it holds the latest state: {status.not_asked.text}. "
-                    "Nothing was written: keep your earlier backups. To have these values all the same, name another "
-                    "file, with --force"
-                )
-            if older:
-                raise CoordinatorOutdated(
-                    f"{opened}: {older}. Nothing was written: keep your earlier backups. To have these values all "
-                    "the same, name another file, with --force"
-                )
-        in_output = is_standard_output(path)
-        write_backup(path, noted)
-        assert noted.description is not None
-        key, total, outdated = noted.description.key.hex(), noted.description.total, outdated_in(noted.partitions)
-        if older:
-            typer.echo(
-                f"WARNING: {opened}: {older}. Keep your earlier backups: this one is of an older state", err=True
+    opened, path = cluster.coordinator, _OUTPUT if file == _STREAM else file
+    noted = await backup(opened)
+    status = await cluster.observer.look()
+    older = marked_outdated(noted.partitions) or status.coordinator_disbelief
+    if not force:
+        check_replaces_no_later(path, noted)
+        if not older and status.not_asked is not None:
+            raise type(status.not_asked)(
+                f"{opened}: nobody could be asked whether it holds the latest state: {status.not_asked.text}. "
+                "Nothing was written: keep your earlier backups. To have these values all the same, name another "
+                "file, with --force"
             )
-        if as_json:
-            told = json.dumps({"cluster": key, "partitions": total, "file": str(file), "outdated": outdated})
-        else:
-            told = f"cluster {key}: the values of {counted(total, 'partition')} are in {file}"
-        if in_output:  # what is there is the backup, and nothing else
-            typer.echo(told, err=True)
-        else:
-            say(told)
-
-    looking.with_coordinator(address, do)
+        if older:
+            raise CoordinatorOutdated(
+                f"{opened}: {older}. Nothing was written: keep your earlier backups. To have these values all "
+                "the same, name another file, with --force"
+            )
+    in_output = is_standard_output(path)
+    write_backup(path, noted)
+    assert noted.description is not None
+    key, total, outdated = noted.description.key.hex(), noted.description.total, outdated_in(noted.partitions)
+    if older:
+        typer.echo(f"WARNING: {opened}: {older}. Keep your earlier backups: this one is of an older state", err=True)
+    if cluster.as_json:
+        told = json.dumps({"cluster": key, "partitions": total, "file": str(file), "outdated": outdated})
+    else:
+        told = f"cluster {key}: the values of {counted(total, 'partition')} are in {file}"
+    if in_output:  # what is there is the backup, and nothing else
+        typer.echo(told, err=True)
+    else:
+        say(told)
 
 
 def lack_told(lack: Lack) -> str:

@@ -9,6 +9,8 @@ from typer import Argument
 
 from polonaise.cli import inputs, looking, running
 from polonaise.cli.exitstatus import EXIT_STATUS
+from polonaise.cli.opencluster import OpenCluster, on_cluster
+from polonaise.cli.output import say
 from polonaise.cli.settingoptions import with_settings
 from polonaise.cli.tlsoptions import with_tls
 
@@ -60,42 +62,26 @@ def server_run(
 
 
 @server.command("list", epilog=EXIT_STATUS)
-@with_tls
-def server_list(
-    coordinator: looking.CoordinatorOption = None,
-    timeout: looking.Timeout = looking.TIMEOUT_S,
-    as_json: looking.Json = False,
-) -> None:
+@on_cluster()
+async def server_list(cluster: OpenCluster) -> None:
     """List the servers of a cluster: where each listens, how many partitions it owns, and whether it answers."""
-    from polonaise.admin.cluster import ClusterStatus
-
-    def show(status: ClusterStatus) -> None:
-        looking.print_rows(status.servers, looking.server_rows, as_json=as_json)
-
-    looking.look(coordinator, timeout, show)
+    looking.print_rows((await cluster.look()).servers, looking.server_rows, as_json=cluster.as_json)
 
 
 @server.command("remove", epilog=EXIT_STATUS)
-@with_tls
-def server_remove(
+@on_cluster(json=False)
+async def server_remove(
+    cluster: OpenCluster,
     server: Annotated[
         str,
         Argument(metavar="SERVER", help="Name, number or address of the server, as `polonaise server list` shows it."),
     ],
-    coordinator: looking.CoordinatorOption = None,
-    timeout: looking.Timeout = looking.TIMEOUT_S,
 ) -> None:
     """Tell the cluster that a server is gone for good: nobody misses it any more.
 
     Refused while it is registered: stop it first. A server of that name that is started later is missed again.
     """
     from polonaise.admin.serverremoval import remove_server
-    from polonaise.cli.output import say
-    from polonaise.coordination import Coordinator
-    from polonaise.host import Host
 
-    async def do(_: Host, opened: Coordinator) -> None:
-        name, removed = await remove_server(opened, server, timeout)
-        say(f"server {name}, last at {removed.address}, is not missed any more")
-
-    looking.with_coordinator(coordinator, do)
+    name, removed = await remove_server(cluster.coordinator, server, cluster.timeout_s)
+    say(f"server {name}, last at {removed.address}, is not missed any more")

@@ -8,25 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from polonaise.cli import changing, looking, running
+from polonaise.cli import looking, running
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
+from polonaise.cli.opencluster import OpenCluster, on_cluster
 from polonaise.cli.output import say, say_json, tidy, while_read
 from polonaise.cli.settingoptions import with_settings
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.terms import counted
 
 if TYPE_CHECKING:
-    from polonaise.admin.copymoves import CopyMoves
-    from polonaise.admin.memberedits import MemberEdits
     from polonaise.admin.storagecleaning import Cleaned
-    from polonaise.coordination import Coordinator
     from polonaise.coordination.memberchanges import Move
-    from polonaise.host import Host
 
 storage = typer.Typer(
     help="Run storage nodes, which keep the log's files; list them, add and drain them, and tell where they are.",
     no_args_is_help=True,
 )
+
+
+_Name = Annotated[str, Argument(help="Name of the storage node.")]
+_ShownName = Annotated[str, Argument(help="Name of the storage node, as `polonaise storage list` shows it.")]
 
 
 @storage.command("run")
@@ -95,38 +96,32 @@ def storage_recover(
 
 
 @storage.command("zone", epilog=EXIT_STATUS)
-@with_tls
-def storage_zone(
-    name: Annotated[str, Argument(help="Name of the storage node, as `polonaise storage list` shows it.")],
+@on_cluster(timeout_s=10.0, timeout=looking.TimeoutOfAll)
+async def storage_zone(
+    cluster: OpenCluster,
+    name: _ShownName,
     zone: Annotated[str, Argument(help="Its zone: nodes of one zone may be lost together. Empty: none.")],
-    coordinator: looking.CoordinatorOption = None,
-    timeout: looking.TimeoutOfAll = 10.0,
-    as_json: looking.Json = False,
 ) -> None:
     """Tell a cluster in which zone a storage node is, for commits that need copies in several zones."""
     from polonaise.admin.requiring import set_zone
     from polonaise.cli.requirement import show_waiting
 
-    async def do(host: Host, opened: Coordinator) -> None:
-        change = await set_zone(host, opened, name, zone, timeout)
-        if as_json:
-            say_json({"name": name, "zone": zone, "required": None if change is None else change.document()})
-        else:
-            say(f"storage node {name}: {f'zone {zone}' if zone else 'no zone'}")
-        if change is not None:
-            show_waiting(change, as_json=as_json)
-
-    looking.with_coordinator(coordinator, do)
+    change = await set_zone(cluster.host, cluster.coordinator, name, zone, cluster.timeout_s)
+    required = None if change is None else change.document()
+    cluster.tell(
+        {"name": name, "zone": zone, "required": required},
+        f"storage node {name}: {f'zone {zone}' if zone else 'no zone'}",
+    )
+    if change is not None:
+        show_waiting(change, as_json=cluster.as_json)
 
 
 @storage.command("move", epilog=EXIT_STATUS)
-@with_tls
-def storage_move(
-    name: Annotated[str, Argument(help="Name of the storage node, as `polonaise storage list` shows it.")],
+@on_cluster()
+async def storage_move(
+    cluster: OpenCluster,
+    name: _ShownName,
     address: Annotated[str, Argument(metavar="HOST:PORT", help="The address at which it is reached from now on.")],
-    coordinator: looking.CoordinatorOption = None,
-    timeout: looking.Timeout = looking.TIMEOUT_S,
-    as_json: looking.Json = False,
 ) -> None:
     """Tell a cluster that a storage node is reached at another address: a new machine with the old disk, or a new port.
 
@@ -136,53 +131,38 @@ def storage_move(
     """
     from polonaise.admin.storagemoves import move_storage
 
-    async def move(host: Host, opened: Coordinator) -> None:
-        moved = await move_storage(host, opened, name, address, timeout)
-        if as_json:
-            say_json(moved.document())
-            return
-        was = f", was {moved.before}" if moved.changed else " already: nothing was changed"
-        say(f"storage node {moved.name}: {moved.after}{was}")
-        if moved.copies_missing:
-            held = counted(moved.copies_missing, "partition")
-            say(
-                f"WARNING: it answers there with an empty disk, while the cluster has copies of {held} on it. If its "
-                f"disk is elsewhere, stop what answers, and move {moved.name} to where it runs with that disk. If that "
-                "is lost, this disk takes its place, and servers copy to it what the others have"
-            )
-        else:
-            say(f"it was not found there yet: {moved.trouble}" if moved.trouble else "it answers there")
-
-    looking.with_coordinator(coordinator, move)
+    moved = await move_storage(cluster.host, cluster.coordinator, name, address, cluster.timeout_s)
+    was = f", was {moved.before}" if moved.changed else " already: nothing was changed"
+    cluster.tell(moved.document(), f"storage node {moved.name}: {moved.after}{was}")
+    if cluster.as_json:
+        return
+    if moved.copies_missing:
+        held = counted(moved.copies_missing, "partition")
+        say(
+            f"WARNING: it answers there with an empty disk, while the cluster has copies of {held} on it. If its "
+            f"disk is elsewhere, stop what answers, and move {moved.name} to where it runs with that disk. If that "
+            "is lost, this disk takes its place, and servers copy to it what the others have"
+        )
+    else:
+        say(f"it was not found there yet: {moved.trouble}" if moved.trouble else "it answers there")
 
 
 @storage.command("list", epilog=EXIT_STATUS)
-@with_tls
-def storage_list(
-    coordinator: looking.CoordinatorOption = None,
-    timeout: looking.Timeout = looking.TIMEOUT_S,
-    as_json: looking.Json = False,
-) -> None:
+@on_cluster()
+async def storage_list(cluster: OpenCluster) -> None:
     """List the storage nodes of a cluster: name, address, whether each answers, partitions, room on its disk."""
-    from polonaise.admin.cluster import ClusterStatus
-
-    def show(status: ClusterStatus) -> None:
-        looking.print_rows(status.storage, looking.storage_rows, as_json=as_json)
-
-    looking.look(coordinator, timeout, show)
+    looking.print_rows((await cluster.look()).storage, looking.storage_rows, as_json=cluster.as_json)
 
 
 @storage.command("add", epilog=EXIT_STATUS)
-@with_tls
-def storage_add(
-    name: Annotated[str, Argument(help="Name of the storage node.")],
+@on_cluster()
+async def storage_add(
+    cluster: OpenCluster,
+    name: _Name,
     address: Annotated[
         str | None, Argument(metavar="HOST:PORT", help="The address at which it is reached. Default: its name.")
     ] = None,
     zone: Annotated[str, Option(help="Zone of the node: nodes of one zone may be lost together.")] = "",
-    coordinator: looking.CoordinatorOption = None,
-    timeout: looking.Timeout = looking.TIMEOUT_S,
-    as_json: looking.Json = False,
 ) -> None:
     """Add a storage node to a running cluster, or stop draining one. It has no copies until it is given some.
 
@@ -190,51 +170,27 @@ def storage_add(
     """
     from polonaise.admin.storagenodes import add_storage
 
-    async def add(host: Host, edits: MemberEdits) -> None:
-        added = await add_storage(host, edits, name, address or name, zone, timeout)
-        if as_json:
-            say_json(added.document())
-            return
-        say(f"storage node {added.name}: {'added' if added.changed else 'already one of the cluster: nothing changed'}")
-        say(f"it was not found there yet: {added.trouble}" if added.trouble else "it answers there")
-
-    changing.with_edits(coordinator, timeout, add)
+    added = await add_storage(cluster.host, await cluster.edits(), name, address or name, zone, cluster.timeout_s)
+    done = "added" if added.changed else "already one of the cluster: nothing changed"
+    there = f"it was not found there yet: {added.trouble}" if added.trouble else "it answers there"
+    cluster.tell(added.document(), f"storage node {added.name}: {done}\n{there}")
 
 
 @storage.command("drain", epilog=EXIT_STATUS)
-@with_tls
-def storage_drain(
-    name: Annotated[str, Argument(help="Name of the storage node.")],
-    coordinator: looking.CoordinatorOption = None,
-    timeout: looking.Timeout = looking.TIMEOUT_S,
-    step_timeout: changing.StepTimeout = changing.STEP_S,
-    as_json: looking.Json = False,
-) -> None:
+@on_cluster(steps=True)
+async def storage_drain(cluster: OpenCluster, name: _Name) -> None:
     """Move every copy off a storage node, which may be dead, and give it no more. May be broken off and repeated.
 
     Each partition gets a copy elsewhere first, and gives up the one on the node once that is in sync; clients go on
     meanwhile. Then the node may be removed.
     """
-
-    async def drain(moves: CopyMoves) -> None:
-        moved = await moves.drain(name)
-        if as_json:
-            say_json({"name": name, "moved": moved})
-        else:
-            say(f"storage node {name} holds no copies any more: {moved} were moved")
-
-    changing.with_moves(coordinator, timeout, step_timeout, drain, as_json=as_json)
+    moved = await (await cluster.moves()).drain(name)
+    cluster.tell({"name": name, "moved": moved}, f"storage node {name} holds no copies any more: {moved} were moved")
 
 
 @storage.command("clean", epilog=EXIT_STATUS)
-@with_tls
-def storage_clean(
-    name: Annotated[str, Argument(help="Name of the storage node.")],
-    coordinator: looking.CoordinatorOption = None,
-    timeout: looking.Timeout = looking.TIMEOUT_S,
-    step_timeout: changing.StepTimeout = changing.STEP_S,
-    as_json: looking.Json = False,
-) -> None:
+@on_cluster(steps=True, as_server=True)
+async def storage_clean(cluster: OpenCluster, name: _Name) -> None:
     """Free the room of copies that a storage node gave up: after a balance, a replacement, or a copy removed.
 
     A copy is kept, and the exit status is 1, where fewer others are in sync than the partition is to have, or its
@@ -246,40 +202,29 @@ def storage_clean(
 
     def report(cleaned: Cleaned) -> None:
         seen.append(cleaned)
-        if as_json:
+        if cluster.as_json:
             say_json(cleaned.document())
         elif cleaned.trouble:
             say(f"partition {cleaned.partition}: {cleaned.trouble}")
         elif cleaned.bytes:
             say(f"partition {cleaned.partition}: {looking.size(cleaned.bytes)} freed")
 
-    async def clean(host: Host, edits: MemberEdits) -> None:
-        await clean_storage(host, edits, name, timeout, step_timeout, report)
-        if not as_json:
-            emptied = [each for each in seen if each.bytes]
-            freed = sum(each.bytes for each in emptied)
-            say(f"storage node {name}: {looking.size(freed)} of {len(emptied)} copies freed")
-
-    changing.with_edits(coordinator, timeout, clean, as_server=True)
+    await clean_storage(cluster.host, await cluster.edits(), name, cluster.timeout_s, cluster.step_s, report)
+    if not cluster.as_json:
+        emptied = [each.bytes for each in seen if each.bytes]
+        say(f"storage node {name}: {looking.size(sum(emptied))} of {len(emptied)} copies freed")
     if any(each.trouble for each in seen):
         raise typer.Exit(ExitStatus.FAILED)
 
 
 @storage.command("remove", epilog=EXIT_STATUS)
-@with_tls
-def storage_remove(
-    name: Annotated[str, Argument(help="Name of the storage node.")],
-    coordinator: looking.CoordinatorOption = None,
-    timeout: looking.Timeout = looking.TIMEOUT_S,
-) -> None:
+@on_cluster(json=False)
+async def storage_remove(cluster: OpenCluster, name: _Name) -> None:
     """Take a storage node without copies out of a cluster. It may be stopped then: its directory is not needed."""
     from polonaise.admin.storagenodes import remove_storage
 
-    async def remove(_: Host, edits: MemberEdits) -> None:
-        await remove_storage(edits, name)
-        say(f"storage node {name} was removed: it may be stopped, and this cluster needs nothing of its directory")
-
-    changing.with_edits(coordinator, timeout, remove)
+    await remove_storage(await cluster.edits(), name)
+    say(f"storage node {name} was removed: it may be stopped, and this cluster needs nothing of its directory")
 
 
 def _moved(move: Move) -> str:
@@ -289,31 +234,23 @@ def _moved(move: Move) -> str:
 
 
 @storage.command("balance", epilog=EXIT_STATUS)
-@with_tls
-def storage_balance(
-    coordinator: looking.CoordinatorOption = None,
+@on_cluster(steps=True)
+async def storage_balance(
+    cluster: OpenCluster,
     dry_run: Annotated[bool, Option("--dry-run", help="Only say what would be moved.")] = False,
-    timeout: looking.Timeout = looking.TIMEOUT_S,
-    step_timeout: changing.StepTimeout = changing.STEP_S,
-    as_json: looking.Json = False,
 ) -> None:
     """Spread the copies of all partitions evenly over the storage nodes and their zones, moving as few as it takes."""
 
-    async def balance(moves: CopyMoves) -> None:
-        def told(move: Move) -> None:
-            if as_json:
-                say_json(move._asdict())
-            else:
-                say(f"partition {move.partition}: {_moved(move)}")
+    def told(move: Move) -> None:
+        cluster.tell(move._asdict(), f"partition {move.partition}: {_moved(move)}")
 
-        if dry_run:
-            planned = await moves.balance()
-            for move in planned:
-                told(move)
-            count = len(planned)
-        else:
-            count = await moves.spread(told)
-        if not count and not as_json:
-            say("the copies are spread evenly")
-
-    changing.with_moves(coordinator, timeout, step_timeout, balance, as_json=as_json)
+    moves = await cluster.moves()
+    if dry_run:
+        planned = await moves.balance()
+        for move in planned:
+            told(move)
+        count = len(planned)
+    else:
+        count = await moves.spread(told)
+    if not count and not cluster.as_json:
+        say("the copies are spread evenly")
