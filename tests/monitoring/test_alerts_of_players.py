@@ -115,16 +115,16 @@ async def test_a_slow_target_and_a_partition_that_does_not_answer(tmp_path: Path
         await fired(node)
         player = node.node.player
         assert player is not None
-        assert player._machine is not None
-        assert player._reading is not None
+        assert player._delivery is not None
+        target = player._delivery.machine.targets["a"]
 
         def slow() -> None:
-            player._machine.targets["a"].patience.late = lambda now_s: {0: True}  # type: ignore[method-assign,union-attr]
-            player._machine.targets["a"].slow = {0: True}  # type: ignore[union-attr]
+            target.patience.late = lambda now_s: {0: True}  # type: ignore[method-assign]
+            target.slow = {0: True}
 
         slow()
         assert "PolonaiseTargetSlow" in await firing(node)
-        player._reading._troubles[0, _READ] = "it does not answer"
+        player._delivery._reading._troubles[0, _READ] = "it does not answer"
         assert {"PolonaiseTargetLagUnknown", "PolonaisePlayerLogTrouble"} <= await firing(node)
 
 

@@ -51,9 +51,9 @@ class Told:
 async def read(route: Route, count: int, batches: int = 1) -> list[tuple[Any, ...]]:
     """Read `count` transactions in some batches for target "a"; return what was told."""
     log = BatchesAtHand(Maker().batches(batches, count=count // batches))
-    told, settings = Told(), PlayerSettings()
-    machine = ActivePlayer(1, [0], settings)
-    reading = LogReading(log, machine, Router(route, {"a", "b"}, ()), settings, told)  # type: ignore[arg-type]
+    told = Told()
+    machine = ActivePlayer(1, [0], PlayerSettings())
+    reading = LogReading(log, machine, Router(route, {"a", "b"}, ()), told)  # type: ignore[arg-type]
     await reading.read(ReadForTarget("a", 0, RecoveryRead(1, 0, count - 1)))
     return told.events
 
@@ -120,7 +120,7 @@ def reading_of(log: PutBack, epoch: int = 1) -> tuple[LogReading, ActivePlayer, 
     told, settings = Told(), PlayerSettings(retry_s_min=0.001, retry_s_max=0.001)
     machine = ActivePlayer(epoch, [0], settings)
     router = Router(lambda tx: {"a": tx.data}, {"a"}, ())
-    return LogReading(log, machine, router, settings, told), machine, told  # type: ignore[arg-type]
+    return LogReading(log, machine, router, told), machine, told  # type: ignore[arg-type]
 
 
 async def test_a_main_stream_does_not_go_on_from_another_log_after_a_time_without_answers() -> None:

@@ -26,8 +26,10 @@ from polonaise.errors import (
     ProducerFenced,
     ViewUnavailable,
 )
+from polonaise.host.unawaited import fail
 from polonaise.log.producers import KEY_PREFIX
 from polonaise.player import remote, serve
+from polonaise.player.delivery import Delivery
 from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, Judge
 from polonaise.player.keptepochs import ASKED_TERM, check_kept_epochs
 from polonaise.player.player import Player
@@ -102,6 +104,12 @@ def expected(written: Mapping[int, list[bytes]], name: str) -> dict[int, list[by
         for partition, bodies in written.items()
     }
     return {partition: rests for partition, rests in routed.items() if rests}
+
+
+def delivery_of(player: Player) -> Delivery:
+    """What runs of a player that was started."""
+    assert player._delivery is not None
+    return player._delivery
 
 
 async def write(log: polonaise.Log, written: dict[int, list[bytes]], partition: int, *bodies: bytes) -> None:
@@ -254,7 +262,7 @@ async def test_targets_are_added_and_removed_while_the_player_runs(tmp_path: Pat
             hung = asyncio.ensure_future(player.delivered("b", 0, 1_000))
             with pytest.raises(BadOption, match="has no target 'd': there are a, b, c"):
                 await player.remove_target("d")
-            await wait_until(lambda: player._waiting, "it waits")
+            await wait_until(lambda: delivery_of(player)._waiting, "it waits")
             await player.remove_target("b")
             with pytest.raises(DeliveryStopped, match="target b was removed"):
                 await hung
@@ -424,7 +432,7 @@ async def test_a_wait_for_a_target_ends_when_it_has_all_up_to_an_id(tmp_path: Pa
             assert player.health()["targets"]["a"]["lag"] == {"0": 1}
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(player.delivered("a", 0, last.id), 0.01)
-            assert len(player._waiting) == 1
+            assert len(delivery_of(player)._waiting) == 1
             target.open.set()
             await waiting
             for unknown in (("b", 0), ("a", 7)):
@@ -601,12 +609,12 @@ async def test_a_target_that_does_not_accept_its_stream_keeps_no_other_waiting(t
             targets["a"].open.set()
             await got(targets["a"], written, "a")
             await wait_until(lambda: player.health()["well"], "all is well")
-            assert len(player._over) < 3
+            assert len(delivery_of(player)._over) < 3
 
 
 async def test_an_end_without_words_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with polonaise.connect(f"embedded:{tmp_path}") as log, Player(log, "p", route, {}) as player:
-        player._end(AssertionError())
+        fail(delivery_of(player).ended, AssertionError())
         assert player.health()["ended"] == "AssertionError()"
         assert not player.health()["well"]
 
@@ -639,7 +647,7 @@ async def test_a_wait_that_is_given_up_as_the_delivery_ends_leaves_no_error_behi
         with errors_nobody_took() as told:
             waiting = asyncio.ensure_future(player.delivered("a", 0, 10**6))
             await asyncio.sleep(0)
-            player._waiting[0].done.set_exception(DeliveryStopped("the target was removed"))
+            delivery_of(player)._waiting[0].done.set_exception(DeliveryStopped("the target was removed"))
             waiting.cancel()
             await asyncio.wait([waiting])
             assert waiting.cancelled()

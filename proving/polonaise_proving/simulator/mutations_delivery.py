@@ -11,7 +11,7 @@ from polonaise_proving.simulator.mutation import Mutation
 
 _RECEPTION: Final = "polonaise.player.protocol.reception"
 _QUEUE: Final = "polonaise.player.protocol.targetqueue"
-_PLAYER: Final = "polonaise.player.player"
+_DELIVERY: Final = "polonaise.player.delivery"
 _LINK: Final = "polonaise.player.linkendpoint"
 _SERVER: Final = "polonaise.player.linkserver"
 _SESSION: Final = "polonaise.player.targetsession"
@@ -88,7 +88,7 @@ DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
         "P8: what is dropped from a queue that is too long is never read again",
     ),
     "epoch-not-raised": Mutation(
-        _PLAYER,
+        "polonaise.player.player",
         "ActivePlayer(producer.epoch, partitions",
         "ActivePlayer(1, partitions",
         "P8: two players are active for ever, and each shuts the other one out",
@@ -130,7 +130,7 @@ DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
         "P8, P11: nobody notices that a target hangs",
     ),
     "hindered-and-well": Mutation(
-        _PLAYER,
+        _DELIVERY,
         'each["state"] != "up" or each["hindered"] or each["slow"] for each',
         'each["state"] != "up" for each',
         "P11: health counts a target as well that refuses what it is sent",
@@ -154,7 +154,7 @@ DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
         "P8: the task of a partition that waits for more is not told that there is more",
     ),
     "tasks-not-waited-for": Mutation(
-        _PLAYER,
+        _DELIVERY,
         "        if self._tasks:\n            await asyncio.wait(list(self._tasks))\n",
         "",
         "P11: a player that is closed leaves tasks behind",

@@ -53,8 +53,8 @@ class TargetMoves:
 
     async def _read_begun(self, player: Player, name: TargetName) -> None:
         """Wait for a moment, or until a read for a target is under way: its answer comes when the target is gone."""
-        assert player._machine is not None
-        stream = player._machine.targets[name]
+        assert player._delivery is not None
+        stream = player._delivery.machine.targets[name]
         for _ in range(_TRIES):
             if any(queue.reads for queue in stream.queues.values()):
                 return

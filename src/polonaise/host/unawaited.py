@@ -14,3 +14,10 @@ def retrieve(future: asyncio.Future[Any]) -> None:
     """
     if not future.cancelled():
         future.exception()
+
+
+def fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    """Have a future fail, unless it is done: whoever waits for it is told, and nobody has to."""
+    if not future.done():
+        future.set_exception(error)
+        retrieve(future)

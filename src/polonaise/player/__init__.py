@@ -9,7 +9,7 @@
 another kind write a `DeliveryTarget`: a `Reception` decides what to do with each batch. Every name here is imported
 when it is first used, because SQL targets need the extra `sql`.
 
-In the code: `protocol/` has the decisions, without clock or I/O; begin there, with `activeplayer.py`. `player.py`
+In the code: `protocol/` has the decisions, without clock or I/O; begin there, with `activeplayer.py`. `delivery.py`
 carries them out: it reads the log, has `routing.py` say which target gets what, and keeps a stream to each target, by
 one of the transports behind `endpoint.py`: within its own process (`directstream.py`), or to another one by the link
 (`linkendpoint.py`, `linkserver.py`) or gRPC (`grpctransport/`); their addresses are in `remotetargets.py` and

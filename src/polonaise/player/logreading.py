@@ -29,7 +29,6 @@ from polonaise.player.protocol.activeplayer import ActivePlayer
 from polonaise.player.protocol.deliverylag import DeliveryLag, Lacking
 from polonaise.player.protocol.effects import PlayerEffect, ReadForTarget
 from polonaise.player.protocol.entries import Epoch, RoutedEntry, TargetName
-from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.player.routing import Router, Unroutable
 from polonaise.terms import PartitionId, TransactionId
 
@@ -57,7 +56,7 @@ _SKIPPED_SHARE: Final = 16
 
 
 class ReadingEvents(Protocol):
-    """The player, as the one that is told what comes of the log."""
+    """The delivery, as what is told what comes of the log."""
 
     name: str
 
@@ -77,13 +76,11 @@ class ReadingEvents(Protocol):
 class LogReading:
     """Reads the log for one active player, and tells its machine. Each coroutine is a task of the player's."""
 
-    def __init__(
-        self, log: Log, machine: ActivePlayer, router: Router, settings: PlayerSettings, events: ReadingEvents
-    ) -> None:
+    def __init__(self, log: Log, machine: ActivePlayer, router: Router, events: ReadingEvents) -> None:
         self._log = log
         self._machine = machine
         self._router = router
-        self._settings = settings
+        self._settings = machine.settings
         self._events = events
         self.lag = DeliveryLag(machine)
         self._troubles: dict[tuple[PartitionId, str], str] = {}

@@ -11,6 +11,7 @@ from polonaise.client.waiting import check_loop, forked, is_inherited, own_loop
 from polonaise.errors import BadOption, Closed
 from polonaise.host.certificates import TARGET
 from polonaise.host.tls import TlsFiles, tls_identity
+from polonaise.host.unawaited import fail
 from polonaise.player.deliverytarget import DeliveryTarget
 from polonaise.player.linkserver import LinkServer
 from polonaise.player.protocol.entries import TargetName
@@ -82,8 +83,7 @@ class TargetServer:
     def _fail(self, error: BaseException) -> None:
         """Have `ended` raise this: it is a mistake of the library's own. No stream is served any more."""
         if self._ended is not None and not self._ended.done():
-            self._ended.set_exception(error)
-            self._ended.exception()  # whoever waits for it is told; nobody has to
+            fail(self._ended, error)
             self._closing = asyncio.get_running_loop().create_task(self.close(), name="close a server that has failed")
 
     async def close(self) -> None:
@@ -93,9 +93,8 @@ class TargetServer:
         self._closed = True
         if self._ended is not None and is_inherited(self._ended.get_loop()):
             return  # in a forked child, which ends: sockets and streams are its parent's
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_exception(Closed(f"the server at {self.address} was closed"))
-            self._ended.exception()
+        if self._ended is not None:
+            fail(self._ended, Closed(f"the server at {self.address} was closed"))
         try:
             if self._ended is not None:
                 await self._server.close(CLOSE_S_MAX)
