@@ -22,6 +22,7 @@ import pytest
 import polonaise
 from polonaise.admin.logs import TimeLimit
 from polonaise.cli import log as log_commands
+from polonaise.cli import openlog
 from polonaise.errors import DeadlineExceeded, PartitionNotReady
 from polonaise.node.condition import condition_of
 from polonaise.terms import FailureReason
@@ -357,7 +358,7 @@ def test_an_output_that_takes_no_more_than_ascii(shell: Shell, monkeypatch: pyte
     shell.run("log", "append", LOG, "é")
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
-    monkeypatch.setattr(log_commands, "while_read", lambda work: work)
+    monkeypatch.setattr(openlog, "while_read", lambda work: work)
     for option in ((), ("--json",)):
         assert shell.run("log", "read", LOG, *option).status == 0
     lines = raw.getvalue().splitlines()

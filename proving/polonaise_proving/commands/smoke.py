@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from polonaise.cli import looking
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
+from polonaise.cli.output import Json
 from polonaise.cli.running import say_now
 from polonaise.errors import BadOption
 from polonaise.host.stopsignals import stop_signals_call
@@ -34,7 +34,7 @@ def smoke(
             show_default=False,
         ),
     ] = None,
-    as_json: looking.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Run a cluster and its clients while processes are killed, stopped, cut off, wiped and moved; check everything.
 

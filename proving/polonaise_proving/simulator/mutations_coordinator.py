@@ -75,9 +75,9 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
         "P13: partitions of a topic are made in an older copy of the coordinator before anybody is asked",
     ),
     "listing-without-a-warning": Mutation(
-        "polonaise.cli.looking",
-        "    status = await observer.look()\n    warn_of(",
-        "    status = await observer.look()\n    str(",
+        "polonaise.cli.opencluster",
+        "        status = await self.observer.look()\n        self.warn_of(",
+        "        status = await self.observer.look()\n        str(",
         "P13: topics are listed of an older coordinator, and nothing says that servers don't believe it",
     ),
     "removal-told-while-doubted": Mutation(

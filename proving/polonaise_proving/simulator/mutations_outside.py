@@ -265,7 +265,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "P11: a node that answers is told to have been silent by one that was itself stopped",
     ),
     "connecting-does-not-count": Mutation(
-        "polonaise.cli.log",
+        "polonaise.cli.openlog",
         "asyncio.timeout_at(None if limit is None else limit.until_s)\n",
         "asyncio.timeout_at(None)\n",
         "P11: a command waits for a silent coordinator for longer than its --timeout",

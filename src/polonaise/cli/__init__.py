@@ -4,8 +4,8 @@
 `server`, `storage`, `player`, `partition` (with `headreset`), `topic`, `zookeeper`, `config`, `log`, `segment`,
 `archive`, `pipeline` (with its jobs in `pipeline_…`), `tls` and `bench`; it adds those that other packages bring. Begin
 reading there. `running` has what commands that run nodes share, `looking` what those share that look at a cluster,
-`opencluster` the cluster that a command runs on, with its options, `settingoptions` the options that give settings of
-nodes, and `tlsoptions` the TLS options of those that connect to nodes or run one.
+`opencluster` and `openlog` the cluster or the log that a command runs on, with its options, `settingoptions` the
+options that give settings of nodes, and `tlsoptions` the TLS options of those that connect to nodes or run one.
 
 A command only reads its arguments (`inputs`), calls functions of other packages, mostly of `polonaise.admin`, and
 prints what they returned (`output`). The docstring of a command is its `--help`. Commands load what they use in their

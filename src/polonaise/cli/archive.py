@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer import Argument, Option
 
 from polonaise.cli import inputs
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
-from polonaise.cli.log import AnyPartitions, Json, LogAddress, check_there, with_log
-from polonaise.cli.output import judge, print_table, say, say_json, tidy, timestamp
+from polonaise.cli.openlog import AnyPartitions, LogAddress, check_there, with_log
+from polonaise.cli.output import Json, judge, print_each, say, say_either, say_json, tidy, timestamp
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.client.protocol.arguments import partitions_named
 from polonaise.errors import BadOption, PolonaiseError
@@ -154,10 +154,8 @@ def run(
         async with aclosing(writing) as written:
             async for name, size in written:
                 count += 1
-                if as_json:
-                    say_json({**name._asdict(), "path": name.path, "bytes": size}, now=True)
-                else:
-                    say(f"{name.path} {size:,} bytes", now=True)
+                fields = {**name._asdict(), "path": name.path, "bytes": size}
+                say_either(fields, f"{name.path} {size:,} bytes", as_json=as_json, now=True)
         if ends is not None:
             cut = await archives.batch_left_out(log, opened, number, ends[number])
             _say_archived_until(number, cut, wrote=bool(count), as_json=as_json)
@@ -339,32 +337,28 @@ def verify(
         if repair is not None and damaged:
             await _repair(repair, opened, _key_in(reports), damaged, as_json=as_json)
             reports = [await archives.verify(opened, number) for number in partitions]
-        rows = []
+        columns = ["partition", "fragments", "transactions", "bytes", "whole up to", "verdict"]
+        print_each(reports, _store_fields, columns, _store_row, right=(0, 1, 2, 3, 4), as_json=as_json)
         for report in reports:
-            fields = {
-                "partition": report.partition,
-                "fragments": report.fragments,
-                "transactions": report.transactions,
-                "bytes": report.bytes,
-                "last": report.last,
-            }
-            if as_json:
-                say_json({**fields, "wrong": report.troubles})
-            else:
-                rows.append([*(f"{value:,}" for value in fields.values()), "not well" if report.troubles else "well"])
-        if not as_json:
-            columns = ["partition", "fragments", "transactions", "bytes", "whole up to", "verdict"]
-            print_table(columns, rows, right=(0, 1, 2, 3, 4))
-            for report in reports:
-                for trouble in report.troubles:
-                    say(f"partition {report.partition}: {trouble}")
+            for trouble in () if as_json else report.troubles:
+                say(f"partition {report.partition}: {trouble}")
         key = _key_in(reports)
         mark = None if key is None else await archives.mark_trouble(opened, key)
         if mark is not None:
-            say_json({"mark": mark}) if as_json else say(mark)
+            say_either({"mark": mark}, mark, as_json=as_json)
         return mark is None and not any(report.troubles for report in reports)
 
     judge(work())
+
+
+def _store_fields(report: StoreReport) -> dict[str, Any]:
+    names = ("partition", "fragments", "transactions", "bytes", "last")
+    return {**{name: getattr(report, name) for name in names}, "wrong": report.troubles}
+
+
+def _store_row(report: StoreReport) -> list[str]:
+    *figures, troubles = _store_fields(report).values()
+    return [*(f"{figure:,}" for figure in figures), "not well" if troubles else "well"]
 
 
 def _key_in(reports: list[StoreReport]) -> bytes | None:
@@ -394,10 +388,9 @@ async def _repair(
                 why = ""
             except PolonaiseError as error:
                 why = str(error)
-            if as_json:
-                say_json({**name._asdict(), "path": name.path, "repaired": not why, "why": why}, now=True)
-            else:
-                say(f"{name.path} is not repaired: {why}" if why else f"{name.path} was written again", now=True)
+            line = f"{name.path} is not repaired: {why}" if why else f"{name.path} was written again"
+            fields = {**name._asdict(), "path": name.path, "repaired": not why, "why": why}
+            say_either(fields, line, as_json=as_json, now=True)
 
 
 @archive.command(epilog=EXIT_STATUS)

@@ -11,8 +11,8 @@ from typer import Option
 
 from polonaise.cli import inputs
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
-from polonaise.cli.log import Address, AnyPartitions, Json, LogOption, Timeout, check_there
-from polonaise.cli.output import print_table, say_json, tidy, while_read
+from polonaise.cli.openlog import Address, AnyPartitions, LogOption, Timeout, check_there
+from polonaise.cli.output import Json, print_table, say_json, tidy, while_read
 from polonaise.cli.tlsoptions import with_tls
 
 if TYPE_CHECKING:

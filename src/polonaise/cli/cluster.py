@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer import Argument, Option
 
-from polonaise.cli import inputs, looking
+from polonaise.cli import inputs
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.opencluster import OpenCluster, on_cluster
-from polonaise.cli.output import print_all, renderable, say, say_json
+from polonaise.cli.output import Json, print_all, renderable, say, say_json
 from polonaise.cli.running import Config, UntilStdinEnds, Verbose, say_now, stop_when_stdin_ends
 from polonaise.cli.settingoptions import with_settings
 from polonaise.host.stopsignals import stop_signals_call
@@ -137,7 +137,7 @@ def cluster_start(
     ] = None,
     config: Config = None,
     verbose: Verbose = False,
-    as_json: looking.Json = False,
+    as_json: Json = False,
     until_stdin_ends: UntilStdinEnds = False,
 ) -> None:
     """Run a whole cluster on this machine until it is interrupted: coordinator, storage nodes and servers.

@@ -8,8 +8,7 @@ import typer
 from typer import Argument, Option
 
 from polonaise.cli.exitstatus import EXIT_STATUS
-from polonaise.cli.looking import Json
-from polonaise.cli.output import print_table, say, say_json, tidy
+from polonaise.cli.output import Json, print_table, say, say_json, tidy
 from polonaise.cli.running import Config, reading_settings
 from polonaise.errors import BadOption
 from polonaise.redaction import redacted

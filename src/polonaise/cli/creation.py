@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from polonaise.cli import inputs, looking, running
 from polonaise.cli.cluster import cluster
 from polonaise.cli.exitstatus import EXIT_STATUS
-from polonaise.cli.output import say, say_json
+from polonaise.cli.output import Json, say_either
 from polonaise.cli.settingoptions import with_settings
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.errors import BadOption
@@ -36,7 +36,7 @@ def cluster_create(
     options: dict[str, Any],
     config: running.Config = None,
     timeout: looking.Timeout = _TIMEOUT_S,
-    as_json: looking.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Make a new cluster at a coordinator that has none. Its storage nodes have to run, or start, with new directories.
 
@@ -57,9 +57,8 @@ def cluster_create(
 
         made = await create_cluster(host, opened, nodes, given["partitions"] or 1, given["fragments"], timeout)
         key, names = made.key.hex(), ", ".join(made.storage)
-        if as_json:
-            say_json({"cluster": key, "partitions": made.partitions, "storage": list(made.storage)})
-        else:
-            say(f"cluster {key}: {counted(made.partitions, 'partition')}, on storage nodes {names}")
+        fields = {"cluster": key, "partitions": made.partitions, "storage": list(made.storage)}
+        line = f"cluster {key}: {counted(made.partitions, 'partition')}, on storage nodes {names}"
+        say_either(fields, line, as_json=as_json)
 
     looking.with_coordinator(given.required("coordinator", "server"), do)

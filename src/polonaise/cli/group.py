@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
-from polonaise.cli import inputs
 from polonaise.cli.exitstatus import EXIT_STATUS
-from polonaise.cli.log import Address, AnyPartitions, Json, LogOption, Timeout, with_log
-from polonaise.cli.output import print_table, say, say_json
-from polonaise.cli.tlsoptions import with_tls
-from polonaise.client.protocol.arguments import partitions_named
+from polonaise.cli.openlog import AnyPartitions, OpenLog, on_log
+from polonaise.cli.output import print_each, print_table, say, say_either, say_json
 from polonaise.errors import BadOption
-
-if TYPE_CHECKING:
-    from polonaise.client.log import Log
 
 group = typer.Typer(
     help="List and describe groups of workers, which share a log's partitions; say where one goes on.",
@@ -27,95 +21,65 @@ _Name = Annotated[str, Argument(metavar="NAME", help="Name of the group.")]
 
 
 @group.command("list", epilog=EXIT_STATUS)
-@with_tls
-def group_list(
-    argument: Address = None, log_option: LogOption = None, timeout: Timeout = 10.0, as_json: Json = False
-) -> None:
+@on_log
+async def group_list(opened: OpenLog) -> None:
     """List the groups of a log: their members at present, how many partitions these work on, and their lag."""
-    from polonaise.admin.logs import TimeLimit
     from polonaise.admin.workergroups import list_groups
 
-    limit = TimeLimit(timeout)
-
-    async def do(log: Log) -> None:
-        groups = await list_groups(log, limit.left_s())
-        if as_json:
-            for each in groups:
-                say_json(each._asdict())
-            return
-        rows = [(each.name, each.members, each.partitions, _or_dash(each.lag)) for each in groups]
-        print_table(["group", "members", "partitions", "lag"], rows, right=(1, 2, 3))
-
-    with_log(inputs.address_of(argument, log_option), do, limit=limit)
+    print_each(
+        await list_groups(opened.log, opened.limit.left_s()),
+        lambda each: each._asdict(),
+        ["group", "members", "partitions", "lag"],
+        lambda each: (each.name, each.members, each.partitions, _or_dash(each.lag)),
+        right=(1, 2, 3),
+        as_json=opened.as_json,
+    )
 
 
 @group.command("describe", epilog=EXIT_STATUS)
-@with_tls
-def group_describe(
-    name: _Name,
-    argument: Address = None,
-    log_option: LogOption = None,
-    timeout: Timeout = 10.0,
-    as_json: Json = False,
-) -> None:
+@on_log
+async def group_describe(opened: OpenLog, name: _Name) -> None:
     """Describe a group: for each partition who works on it, how far it is, its lag, and what keeps it from going on."""
-    from polonaise.admin.logs import TimeLimit
     from polonaise.admin.workergroups import describe_group
 
-    limit = TimeLimit(timeout)
-
-    async def do(log: Log) -> None:
-        found = await describe_group(log, name, limit.left_s())
-        if as_json:
-            say_json({**found._asdict(), "partitions": [each._asdict() for each in found.partitions]})
-            return
-        say(f"{len(found.members)} members by {found.by or 'nobody'}: {', '.join(map(str, found.members)) or '-'}")
-        rows = [
-            (
-                each.partition, each.member or "-", each.state or "-", _or_dash(each.epoch), _or_dash(each.position),
-                _or_dash(each.committed), _or_dash(each.lag), each.trouble or "-",
-            )
-            for each in found.partitions
-        ]  # fmt: skip
-        columns = ["partition", "member", "state", "epoch", "position", "committed", "lag", "trouble"]
-        print_table(columns, rows, right=(0, 1, 3, 4, 5, 6))
-
-    with_log(inputs.address_of(argument, log_option), do, limit=limit)
+    found = await describe_group(opened.log, name, opened.limit.left_s())
+    if opened.as_json:
+        say_json({**found._asdict(), "partitions": [each._asdict() for each in found.partitions]})
+        return
+    say(f"{len(found.members)} members by {found.by or 'nobody'}: {', '.join(map(str, found.members)) or '-'}")
+    rows = [
+        (
+            each.partition, each.member or "-", each.state or "-", _or_dash(each.epoch), _or_dash(each.position),
+            _or_dash(each.committed), _or_dash(each.lag), each.trouble or "-",
+        )
+        for each in found.partitions
+    ]  # fmt: skip
+    columns = ["partition", "member", "state", "epoch", "position", "committed", "lag", "trouble"]
+    print_table(columns, rows, right=(0, 1, 3, 4, 5, 6))
 
 
 @group.command("reset", epilog=EXIT_STATUS)
-@with_tls
-def group_reset(
+@on_log
+async def group_reset(
+    opened: OpenLog,
     name: _Name,
     to: Annotated[
         str, Option("--to", metavar="ID", help="The id behind which it goes on; 'beginning', or 'end' of the log.")
     ],
-    argument: Address = None,
-    log_option: LogOption = None,
     partition: AnyPartitions = "all",
     new: Annotated[bool, Option("--new", help="The group has not joined yet, and is to begin there.")] = False,
-    timeout: Timeout = 10.0,
-    as_json: Json = False,
 ) -> None:
     """Have a group of handlers go on from elsewhere: transactions come again, or are passed over.
 
     A group with a view keeps its position in the view's database, and is refused.
     """
-    from polonaise.admin.logs import TimeLimit
     from polonaise.admin.workergroups import reset_group
 
-    limit = TimeLimit(timeout)
-
-    async def do(log: Log) -> None:
-        partitions = partitions_named(partition, log.partition_count, log.topic)
-        done = await reset_group(log, name, partitions, _position(to), limit.left_s(), new=new)
-        for number, position in done.items():
-            if as_json:
-                say_json({"partition": number, "position": position})
-            else:
-                say(f"partition {number}: goes on behind {position}")
-
-    with_log(inputs.address_of(argument, log_option), do, limit=limit)
+    partitions = opened.partitions(partition)
+    done = await reset_group(opened.log, name, partitions, _position(to), opened.limit.left_s(), new=new)
+    for number, position in done.items():
+        fields = {"partition": number, "position": position}
+        say_either(fields, f"partition {number}: goes on behind {position}", as_json=opened.as_json)
 
 
 def _position(text: str) -> int | None:

@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from polonaise.cli import inputs, looking
 from polonaise.cli.exitstatus import EXIT_STATUS
-from polonaise.cli.output import print_table, say, say_json
+from polonaise.cli.output import Json, print_table, say, say_json
 from polonaise.cli.partition import partition
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.errors import BadOption, HeadNotReset, PolonaiseError
@@ -54,7 +54,7 @@ def partition_reset_head(
     every: Annotated[bool, Option("--all", help="All that are not open, and of which --from has a copy.")] = False,
     coordinator: looking.CoordinatorOption = None,
     timeout: looking.TimeoutOfAll = 30.0,
-    as_json: looking.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Decide where the log of a partition ends, when a majority of its replicas is lost for good.
 

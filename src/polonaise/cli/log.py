@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
 from polonaise.cli import inputs
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
+from polonaise.cli.openlog import (
+    Address,
+    AnyPartitions,
+    LogOption,
+    OnePartition,
+    OpenLog,
+    Partitions,
+    Timeout,
+    on_log,
+    with_log,
+)
 from polonaise.cli.output import (
+    Json,
     data_fields,
     limited,
+    print_each,
     print_table,
     say,
+    say_either,
     say_json,
     say_row,
     shown,
-    tidy,
     timestamp,
     transaction_fields,
-    while_read,
 )
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.client.protocol.arguments import partitions_named
-from polonaise.errors import BadOption, DeadlineExceeded, NotInitialized, PolonaiseError
+from polonaise.errors import BadOption, DeadlineExceeded
 from polonaise.redaction import redacted_address
-from polonaise.terms import counted, partition_words
+from polonaise.terms import counted
 
 if TYPE_CHECKING:
     from polonaise.admin.logs import TimeLimit
@@ -40,129 +51,9 @@ if TYPE_CHECKING:
 
 log = typer.Typer(help="Append to a log, read it, and check its health.", no_args_is_help=True, epilog=EXIT_STATUS)
 
-_NAMED_MAX: Final = 8
-"""The most partitions that a reason names; it only counts the others."""
-_WHYS_MAX: Final = 3
-"""The most reasons that are told of why a command got no answer in time."""
-
-Address = Annotated[
-    str | None,
-    Argument(
-        metavar="[LOG]",
-        help=f"Address of the log: {inputs.LOG_ADDRESSES}. Default: --log, or POLONAISE_LOG.",
-        show_default=False,
-    ),
-]
-LogAddress = Annotated[str, Argument(metavar="LOG", help=f"Address of the log: {inputs.LOG_ADDRESSES}.")]
-LogOption = Annotated[
-    str | None, Option("--log", envvar="POLONAISE_LOG", help="Address of the log, if not an argument.")
-]
-Partitions = Annotated[
-    str | None, Option("--partition", "-p", help="Partitions: all, 3, or 0-6,9. Required if the log has more than one.")
-]
-OnePartition = Annotated[
-    int | None,
-    Option(
-        "--partition",
-        "-p",
-        parser=inputs.partition_of,
-        metavar="NUMBER",
-        help="Partition. Required if there is more than one.",
-    ),
-]
-AnyPartitions = Annotated[str, Option("--partition", "-p", help="Partitions: all, 3, or 0-6,9.")]
 After = Annotated[int, Option(min=-1, help="Start after this id.")]
 Limit = Annotated[int | None, Option(min=0, help="Print at most this many rows.")]
 Follow = Annotated[bool, Option("--follow", "-f", help="Also print new transactions as they are committed.")]
-Json = Annotated[bool, Option("--json", help="Print one JSON object per line.")]
-Timeout = Annotated[
-    float,
-    Option(
-        parser=inputs.seconds_of, metavar="SECONDS", help="How long to wait for each answer; for the first, in all."
-    ),
-]
-
-
-def check_there(address: str) -> None:
-    """Raise `NotInitialized` if the address is of an embedded log that does not exist: connecting would make it."""
-    from polonaise.node.embedded import SCHEME, is_there
-
-    if address.startswith(SCHEME) and not is_there(address):
-        raise NotInitialized(
-            f"no embedded log at {redacted_address(address)}: correct the path, or make one: polonaise log create"
-        )
-
-
-def with_log(
-    address: str,
-    do: Callable[[Log], Coroutine[Any, Any, None]],
-    *,
-    makes: bool = False,
-    limit: TimeLimit | None = None,
-) -> None:
-    """Connect to a log, run `do` with it, and close it.
-
-    An embedded log that does not exist is made only if `makes` is true; else `NotInitialized` is raised. `limit` is
-    that of the command's --timeout: it begins here, and connecting counts; what is left is for `do` to keep to.
-    """
-    import polonaise
-    from polonaise.node.connecting import known_of_silence
-
-    if not makes:
-        check_there(address)
-
-    async def connected() -> None:
-        if limit is not None:
-            limit.begin()
-        async with AsyncExitStack() as stack:
-            connecting = asyncio.timeout_at(None if limit is None else limit.until_s)
-            try:
-                async with connecting:
-                    log = await stack.enter_async_context(polonaise.connect(address))
-            except TimeoutError as error:
-                if limit is None or not connecting.expired():
-                    raise
-                named, within = redacted_address(address), f"within {limit.timeout_s:g} s"
-                if why := known_of_silence(error):
-                    raise DeadlineExceeded(f"{named} could not be opened {within}: {why}") from error
-                raise DeadlineExceeded(
-                    f"{named} did not answer {within}: see that what is named there is at work, or give it more time "
-                    "with --timeout"
-                ) from error
-            if limit is None:
-                await do(log)
-            else:
-                await _with_reason(log, do, limit)
-
-    with tidy():
-        asyncio.run(while_read(connected()))
-
-
-async def _with_reason(log: Log, do: Callable[[Log], Coroutine[Any, Any, None]], limit: TimeLimit) -> None:
-    """Run `do` with the log; where its time ends, tell what keeps the partitions, by their owners."""
-    from polonaise.admin.logs import what_keeps
-
-    asking = asyncio.create_task(what_keeps(log, limit))
-    try:
-        await do(log)
-    except DeadlineExceeded as error:
-        whys = asking.result() if asking.done() else {}
-        told = [
-            f"{partition_words(numbers, _NAMED_MAX)}: {why}"
-            for why, numbers in list(whys.items())[:_WHYS_MAX]
-            if why not in error.text
-        ]
-        because = f"; what keeps it, as its server says: {'; '.join(told)}" if told else ""
-        longer = (
-            "Give it more time with --timeout if that may pass"
-            if whys or isinstance(error.__cause__, PolonaiseError)  # the reason is told
-            else f"A server that has many partitions to start may need longer than {limit.timeout_s:g} s: give it more "
-            "with --timeout"
-        )
-        raise DeadlineExceeded(f"{error.text}{because}. {longer}") from error
-    finally:
-        asking.cancel()
-        await asyncio.wait([asking])
 
 
 @log.command(epilog=EXIT_STATUS)
@@ -180,10 +71,9 @@ def create(
 
     async def do(log: Log) -> None:
         await log.high_water_mark(0)
-        if as_json:
-            say_json({"log": redacted_address(address), "partitions": log.partition_count})
-        else:
-            say(f"{redacted_address(address)} is an empty log of {counted(log.partition_count, 'partition')}")
+        told, count = redacted_address(address), log.partition_count
+        line = f"{told} is an empty log of {counted(count, 'partition')}"
+        say_either({"log": told, "partitions": count}, line, as_json=as_json)
 
     with_log(new_embedded_address(address, partitions, storage), do, makes=True)
 
@@ -256,10 +146,8 @@ def append(
         how = logs.HowToAppend(chosen, header, locks, expectations, changes, high_water_mark, limit)
         async with aclosing(logs.append(log, bodies, how)) as receipts:
             async for receipt in receipts:
-                if as_json:
-                    say_json({"partition": receipt.partition, "transaction_id": receipt.id}, now=True)
-                else:
-                    say(f"{receipt.partition} {receipt.id}", now=True)
+                fields = {"partition": receipt.partition, "transaction_id": receipt.id}
+                say_either(fields, f"{receipt.partition} {receipt.id}", as_json=as_json, now=True)
 
     with_log(address, do, makes=True, limit=limit)
 
@@ -320,71 +208,43 @@ def tail(
 
 
 @log.command("high-water-mark", epilog=EXIT_STATUS)
-@with_tls
-def high_water_mark(
-    argument: Address = None,
-    log_option: LogOption = None,
-    partition: AnyPartitions = "all",
-    timeout: Timeout = 10.0,
-    as_json: Json = False,
-) -> None:
+@on_log
+async def high_water_mark(opened: OpenLog, partition: AnyPartitions = "all") -> None:
     """Print the committed high-water mark of each partition; -1 for an empty one."""
-    from polonaise.admin.logs import TimeLimit
-
-    limit = TimeLimit(timeout)
-
-    async def do(log: Log) -> None:
-        partitions = partitions_named(partition, log.partition_count, log.topic)
-        marks = await log.high_water_marks(partitions, timeout=limit.left_s())
-        if as_json:
-            for number, mark in marks.items():
-                say_json({"partition": number, "committed_high_water_mark": mark})
-        else:
-            print_table(["partition", "committed high-water mark"], list(marks.items()), right=(0, 1))
-
-    with_log(inputs.address_of(argument, log_option), do, limit=limit)
+    marks = await opened.log.high_water_marks(opened.partitions(partition), timeout=opened.limit.left_s())
+    names = ("partition", "committed_high_water_mark")
+    print_each(
+        marks.items(), lambda each: dict(zip(names, each, strict=True)), ["partition", "committed high-water mark"],
+        right=(0, 1), as_json=opened.as_json,
+    )  # fmt: skip
 
 
 @log.command(epilog=EXIT_STATUS)
-@with_tls
-def registers(
-    argument: Address = None,
-    log_option: LogOption = None,
+@on_log
+async def registers(
+    opened: OpenLog,
     partition: AnyPartitions = "all",
     prefix: Annotated[str, Option("--prefix", metavar="TEXT", help="Only keys that begin with this text.")] = "",
-    timeout: Timeout = 10.0,
-    as_json: Json = False,
 ) -> None:
     """Print the registers of each partition, and who keeps each: the application, or a part of the library."""
     from polonaise.admin import logs
 
-    limit = logs.TimeLimit(timeout)
-
-    async def do(log: Log) -> None:
-        partitions = partitions_named(partition, log.partition_count, log.topic)
-        if not as_json:
-            say(f"{'partition':>9} {'kept by':<15} key = value")
-        async with aclosing(logs.registers(log, partitions, inputs.bytes_of(prefix), limit)) as registers:
-            async for register in registers:
-                if as_json:
-                    fields = {**data_fields(register.key, "key"), **data_fields(register.value, "value")}
-                    say_json({"partition": register.partition, **fields, "of": register.keeper})
-                else:
-                    keeper = register.keeper or "the application"
-                    say_row(f"{register.partition:>9} {keeper:<15} {shown(register.key)} = {shown(register.value)}")
-
-    with_log(inputs.address_of(argument, log_option), do, limit=limit)
+    partitions = opened.partitions(partition)
+    if not opened.as_json:
+        say(f"{'partition':>9} {'kept by':<15} key = value")
+    async with aclosing(logs.registers(opened.log, partitions, inputs.bytes_of(prefix), opened.limit)) as registers:
+        async for register in registers:
+            if opened.as_json:
+                fields = {**data_fields(register.key, "key"), **data_fields(register.value, "value")}
+                say_json({"partition": register.partition, **fields, "of": register.keeper})
+            else:
+                keeper = register.keeper or "the application"
+                say_row(f"{register.partition:>9} {keeper:<15} {shown(register.key)} = {shown(register.value)}")
 
 
 @log.command(epilog=EXIT_STATUS)
-@with_tls
-def health(
-    argument: Address = None,
-    log_option: LogOption = None,
-    partition: AnyPartitions = "all",
-    timeout: Timeout = 10.0,
-    as_json: Json = False,
-) -> None:
+@on_log
+async def health(opened: OpenLog, partition: AnyPartitions = "all") -> None:
     """Print the health of each partition: whether it is ready, which storage nodes are engaged, and what is wrong.
 
     Below that it says what is wrong with the servers as a whole.
@@ -394,26 +254,22 @@ def health(
     from polonaise.admin import logs
     from polonaise.node.condition import HealthStatus, health_status_of
 
-    limit = logs.TimeLimit(timeout)
-
-    async def do(log: Log) -> None:
-        partitions = partitions_named(partition, log.partition_count, log.topic)
-        silence: list[DeadlineExceeded] = []
-        conditions = await logs.conditions(log, partitions, limit.left_s(), lambda _, error: silence.append(error))
-        if as_json:
-            for condition in conditions:
-                say_json(condition._asdict())
-        elif conditions:
-            _print_health(conditions)
-        if silence:
-            raise silence[0]
-        match health_status_of(conditions):
-            case HealthStatus.NOT_READY:
-                raise typer.Exit(ExitStatus.FAILED)
-            case HealthStatus.DEGRADED:
-                raise typer.Exit(ExitStatus.DEGRADED)
-
-    with_log(inputs.address_of(argument, log_option), do, limit=limit)
+    silence: list[DeadlineExceeded] = []
+    conditions = await logs.conditions(
+        opened.log, opened.partitions(partition), opened.limit.left_s(), lambda _, error: silence.append(error)
+    )
+    if opened.as_json:
+        for condition in conditions:
+            say_json(condition._asdict())
+    elif conditions:
+        _print_health(conditions)
+    if silence:
+        raise silence[0]
+    match health_status_of(conditions):
+        case HealthStatus.NOT_READY:
+            raise typer.Exit(ExitStatus.FAILED)
+        case HealthStatus.DEGRADED:
+            raise typer.Exit(ExitStatus.DEGRADED)
 
 
 def _print_health(conditions: list[Condition]) -> None:

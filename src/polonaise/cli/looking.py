@@ -45,7 +45,6 @@ TimeoutOfAll = Annotated[
         help="How long to wait for each answer, and then for the change to be made.",
     ),
 ]
-Json = Annotated[bool, Option("--json", help="Print one JSON object per line.")]
 
 
 class Rows(NamedTuple):

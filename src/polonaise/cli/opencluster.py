@@ -11,7 +11,7 @@ from typer import Option
 
 from polonaise.cli import inputs, looking
 from polonaise.cli.addedoptions import adding
-from polonaise.cli.output import say, say_json
+from polonaise.cli.output import Json, say_either
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.redaction import redacted_address
 
@@ -72,7 +72,8 @@ class OpenCluster:
 
     async def warn_of_older_state(self) -> None:
         """Ask the coordinator and all nodes, and warn as `warn_of` does: for what did not ask the nodes itself."""
-        self.warn_of((await self.observer.look()).coordinator_disbelief)
+        status = await self.observer.look()
+        self.warn_of(status.coordinator_disbelief)
 
     async def edits(self) -> MemberEdits:
         """Return what changes members of partitions. Raises what keeps the cluster from being changed."""
@@ -98,10 +99,7 @@ class OpenCluster:
 
     def tell(self, document: dict[str, Any], line: str) -> None:
         """Print one of both: with --json the document, else the line."""
-        if self.as_json:
-            say_json(document)
-        else:
-            say(line)
+        say_either(document, line, as_json=self.as_json)
 
 
 def on_cluster(
@@ -124,7 +122,7 @@ def on_cluster(
     if steps:
         options["step_timeout"] = (StepTimeout, STEP_S)
     if json:
-        options["as_json"] = (looking.Json, False)
+        options["as_json"] = (Json, False)
 
     def run(given: dict[str, Any], called: Callable[..., Coroutine[Any, Any, None]]) -> None:
         address = looking.required(given["coordinator"])

@@ -15,12 +15,13 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import aclosing, closing, contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO, TypeVar
 
 import typer
+from typer import Option
 
 from polonaise.cli.exitstatus import ExitStatus
 from polonaise.errors import DiskFailed
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from polonaise.terms import Transaction
 
 T = TypeVar("T")
+
+Json = Annotated[bool, Option("--json", help="Print one JSON object per line.")]
 
 _UNLIMITED: Final = 1_000_000
 """The width of a table, in characters, where the output is no terminal: more than any cell needs."""
@@ -157,6 +160,35 @@ def say_row(row: str, *, now: bool = False) -> None:
 def say_json(fields: dict[str, Any], *, now: bool = False) -> None:
     """Print one JSON object on one line, in ASCII: any reader of JSON reads the escapes, and any output takes them."""
     say(json.dumps(fields, separators=(",", ":")), now=now)
+
+
+def say_either(fields: dict[str, Any], line: str, *, as_json: bool, now: bool = False) -> None:
+    """Print one of both: with `as_json` the fields as a JSON object, else the line."""
+    if as_json:
+        say_json(fields, now=now)
+    else:
+        say(line, now=now)
+
+
+def print_each(
+    things: Iterable[T],
+    fields: Callable[[T], dict[str, Any]],
+    columns: Sequence[str],
+    row: Callable[[T], Sequence[object]] | None = None,
+    *,
+    right: Sequence[int] = (),
+    as_json: bool,
+) -> None:
+    """Print things: with `as_json` each as a JSON object with its `fields`, else all as a table.
+
+    `row` returns a thing's row of that; None if its fields are what stands there. `right` is as for `print_table`.
+    """
+    if as_json:
+        for each in things:
+            say_json(fields(each))
+    else:
+        rows = [list(fields(each).values()) if row is None else row(each) for each in things]
+        print_table(columns, rows, right=right)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[int] = ()) -> None:

@@ -9,7 +9,7 @@ import typer
 from typer import Option
 
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
-from polonaise.cli.log import AnyPartitions, LogAddress
+from polonaise.cli.openlog import AnyPartitions, LogAddress
 from polonaise.cli.output import say_json, tidy
 from polonaise.errors import BadOption
 from polonaise.redaction import redacted

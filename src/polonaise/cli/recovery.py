@@ -14,7 +14,7 @@ from polonaise.cli import inputs, looking
 from polonaise.cli.cluster import cluster
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.opencluster import OpenCluster, on_cluster
-from polonaise.cli.output import say, say_json, tidy
+from polonaise.cli.output import Json, say, say_json, tidy
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.errors import BadOption, CoordinatorOutdated
 from polonaise.terms import counted, partition_words
@@ -130,7 +130,7 @@ def cluster_recover(
         ),
     ] = None,
     timeout: looking.Timeout = looking.TIMEOUT_S,
-    as_json: looking.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Make the values of a coordinator that has lost its data again, from its storage nodes and, if given, a backup.
 

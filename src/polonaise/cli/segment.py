@@ -14,10 +14,13 @@ import typer
 from typer import Argument, Option
 
 from polonaise.cli.exitstatus import EXIT_STATUS
-from polonaise.cli.log import After, Json, Limit, OnePartition
+from polonaise.cli.log import After, Limit
+from polonaise.cli.openlog import OnePartition
 from polonaise.cli.output import (
+    Json,
     judge,
     limited,
+    print_each,
     print_table,
     say,
     say_json,
@@ -65,12 +68,8 @@ def verify(paths: Paths, as_json: Json = False) -> None:
 
     async def work() -> bool:
         reports = await _reports(paths)
-        if as_json:
-            for report in reports:
-                say_json(_verdict_fields(report))
-        else:
-            rows = [_verdict_row(report) for report in reports]
-            print_table(["partition", "segments", "last id", "verdict"], rows, right=(0, 1, 2))
+        columns = ["partition", "segments", "last id", "verdict"]
+        print_each(reports, _verdict_fields, columns, _verdict_row, right=(0, 1, 2), as_json=as_json)
         return not any(report.damages for report in reports)
 
     judge(work())
@@ -107,17 +106,16 @@ def statistics(paths: Paths, as_json: Json = False) -> None:
     async def work() -> bool:
         reports = await _reports(paths)
         segments = [segment for report in reports for segment in report.segments]
-        if as_json:
-            for segment in segments:
-                say_json(asdict(segment) | {"damage": segment.damage._asdict() if segment.damage else None})
-        else:
-            columns = ["segment", "part.", "first", "last", "batches", "transactions", "bytes", "data", "sessions"]
-            columns += ["first commit", "last commit"]
-            rows = [_statistics_row(segment) for segment in segments]
-            print_table(columns, rows, right=range(1, 9))
+        columns = ["segment", "part.", "first", "last", "batches", "transactions", "bytes", "data", "sessions"]
+        columns += ["first commit", "last commit"]
+        print_each(segments, _statistics_fields, columns, _statistics_row, right=range(1, 9), as_json=as_json)
         return not any(report.damages for report in reports)
 
     judge(work())
+
+
+def _statistics_fields(report: SegmentReport) -> dict[str, Any]:
+    return asdict(report) | {"damage": report.damage._asdict() if report.damage else None}
 
 
 def _statistics_row(report: SegmentReport) -> list[object]:
@@ -245,11 +243,7 @@ def promises(paths: Paths, as_json: Json = False) -> None:
     async def work() -> bool:
         records = [(each, record_in(each)) for path in paths for each in find(path)]
         fields = [_promise_fields(replica, record) for replica, record in records]
-        if as_json:
-            for each in fields:
-                say_json(each)
-        else:
-            print_table(_PROMISES, [_promise_row(each) for each in fields], right=range(1, len(_PROMISES) - 1))
+        print_each(fields, dict, _PROMISES, _promise_row, right=range(1, len(_PROMISES) - 1), as_json=as_json)
         return all(each["lost_above"] is None and each["untrusted_above"] is None for each in fields)
 
     judge(work())

@@ -11,7 +11,7 @@ from typer import Argument, Option
 from polonaise.cli import looking, running
 from polonaise.cli.exitstatus import EXIT_STATUS, ExitStatus
 from polonaise.cli.opencluster import OpenCluster, on_cluster
-from polonaise.cli.output import say, say_json, tidy, while_read
+from polonaise.cli.output import Json, say, say_either, say_json, tidy, while_read
 from polonaise.cli.settingoptions import with_settings
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.terms import counted
@@ -74,7 +74,7 @@ def storage_recover(
     directory: Annotated[str, Argument(help="The storage directory to make; it must be missing or empty.")],
     source: Annotated[str, Option("--from", metavar="DIRECTORY", help="Storage directory of another node.")],
     name: Annotated[str, Option(help="Name of the storage node that is to have the new directory.")],
-    as_json: looking.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Make a storage directory from another node's, while the node that is to have it is stopped.
 
@@ -84,10 +84,7 @@ def storage_recover(
     from polonaise.admin.storagerecovery import RecoveredCopy, recover_storage
 
     def tell(copy: RecoveredCopy) -> None:
-        if as_json:
-            say_json(copy._asdict())
-        else:
-            say(f"partition {copy.partition}: up to {copy.last}")
+        say_either(copy._asdict(), f"partition {copy.partition}: up to {copy.last}", as_json=as_json)
 
     with tidy():
         asyncio.run(while_read(recover_storage(directory, source, name, tell)))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
 from polonaise.cli.exitstatus import EXIT_STATUS
-from polonaise.cli.looking import Json
-from polonaise.cli.output import print_table, say, say_json
+from polonaise.cli.output import Json, print_each, say_either
 from polonaise.cli.tlsoptions import with_tls
 from polonaise.errors import BadOption
+
+if TYPE_CHECKING:
+    from polonaise.admin.certificates import Made
 
 tls = typer.Typer(help="Make certificates for development, and check TLS files.", no_args_is_help=True)
 
@@ -53,21 +55,18 @@ def init(
     if not holders:
         holders = [certificates.node("localhost"), certificates.client("client")]
     made = certificates.make(directory, holders, days=days, renew=renew)
-    rows = []
-    for each in made:
-        fields = {
-            "name": each.holder.name,
-            "roles": ",".join(each.holder.roles),
-            "hosts": ",".join(each.holder.hosts),
-            "expires": each.expires.strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "certificate": str(each.certificate),
-            "key": str(each.key),
-        }
-        rows.append(list(fields.values()))
-        if as_json:
-            say_json(fields)
-    if not as_json:
-        print_table(["name", "roles", "hosts", "expires", "certificate", "key"], rows)
+    print_each(made, _fields, ["name", "roles", "hosts", "expires", "certificate", "key"], as_json=as_json)
+
+
+def _fields(made: Made) -> dict[str, str]:
+    return {
+        "name": made.holder.name,
+        "roles": ",".join(made.holder.roles),
+        "hosts": ",".join(made.holder.hosts),
+        "expires": made.expires.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "certificate": str(made.certificate),
+        "key": str(made.key),
+    }
 
 
 @tls.command(epilog=EXIT_STATUS)
@@ -89,7 +88,5 @@ def check(as_json: Json = False) -> None:
     for role in sorted(own.roles):
         TlsIdentity(files, role)  # without a role, the extended key usage that roles need is not checked
     expires = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(own.expires_s))
-    if as_json:
-        say_json({"name": own.name, "roles": sorted(own.roles), "expires": expires})
-    else:
-        say(f"{own.name} is for {own.may_be}, until {expires}")
+    fields = {"name": own.name, "roles": sorted(own.roles), "expires": expires}
+    say_either(fields, f"{own.name} is for {own.may_be}, until {expires}", as_json=as_json)

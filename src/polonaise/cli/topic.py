@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.opencluster import OpenCluster, on_cluster
-from polonaise.cli.output import print_table, say, say_json
+from polonaise.cli.output import print_each, print_table, say, say_json
 from polonaise.errors import UnknownTopic
 from polonaise.terms import counted
 
@@ -63,15 +63,14 @@ async def topic_list(cluster: OpenCluster) -> None:
 
     topics = await list_topics(cluster.coordinator, cluster.timeout_s)
     await cluster.warn_of_older_state()
-    if cluster.as_json:
-        for each in topics:
-            say_json(each.document())
-        return
-    rows = [
-        (each.name, len(each.ids), _shown(each.ids), sum(map(bool, each.owners)), each.required or "-")
-        for each in topics
-    ]
-    print_table(["topic", "partitions", "ids", "owned", "required"], rows, right=(1, 3))
+    print_each(
+        topics,
+        lambda each: each.document(),
+        ["topic", "partitions", "ids", "owned", "required"],
+        lambda each: (each.name, len(each.ids), _shown(each.ids), sum(map(bool, each.owners)), each.required or "-"),
+        right=(1, 3),
+        as_json=cluster.as_json,
+    )
 
 
 @topic.command("describe", epilog=EXIT_STATUS)
