@@ -15,8 +15,8 @@ import pytest
 from rigs import blockingwriter
 
 TESTS = Path(__file__).parent
-CAMPAIGNS = ("campaigns", "kill", "model", "simulation", "soak", "torture", "torture_delivery")
-"""Programs of their own, beside their tests."""
+CAMPAIGNS = ("kill", "model", "simulation", "soak", "torture", "torture_delivery")
+"""Tests of programs of their own."""
 FILES = sorted(TESTS.rglob("*.py"))
 
 CHECKS = ("assert_", "block_until", "check", "refuses", "unharmed", "until_", "wait_until")
@@ -32,7 +32,6 @@ MAY_SLEEP = {
 }
 MAY_CHANGE_THE_PATH = {
     "model/owner/world.py": "run by `python -m tests.model`, without the path of pyproject.toml",
-    "campaigns/databases.py": "likewise, by the campaigns that have databases",
 }
 
 MADE = {"build", "dist", "node_modules", "__pycache__"}

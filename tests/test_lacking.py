@@ -27,7 +27,8 @@ def test_what_ci_lacks_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     ("without", "tests_of", "said"),
     [
         (
-            "from rigs.databases import MariaDB\nMariaDB.program = staticmethod(lambda: None)\n",
+            "from polonaise_proving.campaigns.databaseservers import MariaDB\n"
+            "MariaDB.program = staticmethod(lambda: None)\n",
             "mariadb",
             "no `mariadbd`",
         ),

@@ -21,8 +21,8 @@ from sqlalchemy import select
 
 import polonaise
 from polonaise.client.workergroup import COORDINATING, lease_prefix
+from polonaise_proving.campaigns.databaseservers import engine_at
 from rigs.cluster import connected, running
-from rigs.databases import engine_at
 from rigs.waiting import PATIENCE_S, time_passes, wait_until
 from rigs.worker import GROUP, Effects, effects
 

@@ -5,24 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.campaigns import journal
-from tests.campaigns.journal import Journal, Line, Reader
 
 from polonaise.node.local import LocalCluster
-
-from .campaign import ClusterCampaign, EmbeddedCampaign
-from .ledger import deposit, fold, transfer
-from .verdict import View, judge
+from polonaise_proving.campaigns import journal
+from polonaise_proving.campaigns.journal import CampaignJournal, JournalLine, JournalReader
+from polonaise_proving.kill.campaign import ClusterCampaign, EmbeddedCampaign
+from polonaise_proving.kill.ledger import deposit, fold, transfer
+from polonaise_proving.kill.verdict import SharedView, judge
 
 LOG = [deposit("a/1", 0, 10), deposit("b/1", 1, 4), transfer("a/2", 0, 1, 5)]
 LINES = [
-    Line(1.0, journal.ASK, "a/1", -1),
-    Line(1.1, journal.ASK, "b/1", -1),
-    Line(1.2, journal.ACK, "a/1", 0),
-    Line(1.3, journal.ASK, "a/2", -1),
-    Line(1.4, journal.ACK, "a/2", 2),
-    Line(1.5, journal.ASK, "a/3", -1),
-    Line(1.6, journal.FAIL, "a/3", -1),
+    JournalLine(1.0, journal.ASK, "a/1", -1),
+    JournalLine(1.1, journal.ASK, "b/1", -1),
+    JournalLine(1.2, journal.ACK, "a/1", 0),
+    JournalLine(1.3, journal.ASK, "a/2", -1),
+    JournalLine(1.4, journal.ACK, "a/2", 2),
+    JournalLine(1.5, journal.ASK, "a/3", -1),
+    JournalLine(1.6, journal.FAIL, "a/3", -1),
 ]
 
 
@@ -57,7 +56,7 @@ async def test_kills_of_a_clusters_nodes_and_clients_lose_nothing_and_double_not
 
 
 def test_a_log_that_is_as_was_told_has_nothing_wrong() -> None:
-    comparison = judge(LOG, LINES, View(2, fold(LOG)))
+    comparison = judge(LOG, LINES, SharedView(2, fold(LOG)))
     assert comparison.wrong == []
     assert (comparison.asked, comparison.acknowledged, comparison.failed, comparison.unknown) == (4, 2, 1, 1)
 
@@ -74,20 +73,22 @@ def test_a_log_that_is_as_was_told_has_nothing_wrong() -> None:
     ],
 )
 def test_a_log_that_is_not_as_was_told_is_found(log: list[bytes], naming: str) -> None:
-    wrong = judge(log, LINES, View(len(log) - 1, fold(log))).wrong
+    wrong = judge(log, LINES, SharedView(len(log) - 1, fold(log))).wrong
     assert any(naming in each for each in wrong), wrong
 
 
-@pytest.mark.parametrize("view", [View(1, fold(LOG)), View(2, fold([*LOG, LOG[1]])), View(3, fold(LOG))])
-def test_a_view_that_is_not_the_fold_of_the_log_is_found(view: View) -> None:
+@pytest.mark.parametrize(
+    "view", [SharedView(1, fold(LOG)), SharedView(2, fold([*LOG, LOG[1]])), SharedView(3, fold(LOG))]
+)
+def test_a_view_that_is_not_the_fold_of_the_log_is_found(view: SharedView) -> None:
     assert any("the view" in each for each in judge(LOG, LINES, view).wrong)
 
 
 def test_a_journal_is_followed_line_by_line_and_a_torn_line_waits(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    reader = Reader(path)
+    reader = JournalReader(path)
     reader.follow()
-    book = Journal(path)
+    book = CampaignJournal(path)
     book.write(journal.OPEN)
     book.write(journal.TASKS, id=12)
     book.write(journal.ASK, "a/1")
@@ -99,5 +100,5 @@ def test_a_journal_is_followed_line_by_line_and_a_torn_line_waits(tmp_path: Path
         assert (reader.opened, reader.tasks, reader.pending) == (True, 12, {"a/1"})
         file.write(b'1", 0]\n')
     reader.follow()
-    assert reader.lines[2:] == [Line(1.0, journal.ACK, "a/1", 0)]
+    assert reader.lines[2:] == [JournalLine(1.0, journal.ACK, "a/1", 0)]
     assert reader.pending == set()

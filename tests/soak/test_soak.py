@@ -10,15 +10,15 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.campaigns import journal
-from tests.campaigns.comparison import compare
-from tests.campaigns.journal import Line
 
-from .campaign import Campaign, Report
-from .flatness import SAMPLES_MIN, Course, Stretch, courses
-from .leaks import EVERY_S, LEAKS
-from .node import body, partition_of
-from .sampling import FIGURES, Sample, look
+from polonaise_proving.campaigns import journal
+from polonaise_proving.campaigns.comparison import compare
+from polonaise_proving.campaigns.journal import JournalLine
+from polonaise_proving.soak.campaign import SoakCampaign, SoakReport
+from polonaise_proving.soak.flatness import SAMPLES_MIN, Course, Stretch, courses
+from polonaise_proving.soak.leaks import EVERY_S, LEAKS
+from polonaise_proving.soak.node import body, partition_of
+from polonaise_proving.soak.sampling import FIGURES, Sample, look
 
 FLAT = Sample(0.0, files=20, sockets=8, other=9, threads=6, memory_mb=50.0, tasks=20)
 
@@ -27,7 +27,7 @@ FLAT = Sample(0.0, files=20, sockets=8, other=9, threads=6, memory_mb=50.0, task
 async def test_two_minutes_of_work_with_kills_and_give_ups_leave_every_process_as_small_as_it_was(
     tmp_path: Path,
 ) -> None:
-    with Campaign(tmp_path, minutes=2) as campaign:
+    with SoakCampaign(tmp_path, minutes=2) as campaign:
         await campaign.run()
     report = campaign.report
     assert report.wrong == []
@@ -75,14 +75,14 @@ def test_what_grows_during_the_warm_up_and_not_later_is_no_growth() -> None:
 def test_a_stretch_that_is_too_short_is_not_judged_and_a_process_that_was_not_judged_is_told() -> None:
     assert courses(series(lambda n, sample: {}, count=20 + SAMPLES_MIN - 1), 10) == []
     assert courses(series(lambda n, sample: {}, count=20 + SAMPLES_MIN), 10) != []
-    assert "client b: no life was long enough to be judged" in Report(2).wrong
+    assert "client b: no life was long enough to be judged" in SoakReport(2).wrong
 
 
 @pytest.mark.parametrize("figure", FIGURES)
 @pytest.mark.slow
 def test_a_process_that_leaks_is_found(figure: str) -> None:
     samples: list[Sample] = []
-    command = [sys.executable, "-m", "tests.soak.leaks", figure]
+    command = [sys.executable, "-m", "polonaise_proving.soak.leaks", figure]
     root = Path(__file__).parents[2]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE) as leaking:
         assert leaking.stdout is not None
@@ -110,13 +110,13 @@ def test_every_figure_has_a_leak_that_is_tried() -> None:
 
 LOGS = {0: {0: body("a.1/0/1"), 1: body("b.1/0/1", 30), 3: b""}, 1: {0: body("a.1/1/2")}}
 LINES = [
-    Line(1.0, journal.ASK, "a.1/0/1", -1),
-    Line(1.0, journal.ASK, "b.1/0/1", -1),
-    Line(1.0, journal.ACK, "a.1/0/1", 0),
-    Line(1.0, journal.ASK, "a.1/1/2", -1),
-    Line(1.0, journal.ACK, "a.1/1/2", 0),
-    Line(1.0, journal.ASK, "a.1/0/3", -1),
-    Line(1.0, journal.FAIL, "a.1/0/3", -1),
+    JournalLine(1.0, journal.ASK, "a.1/0/1", -1),
+    JournalLine(1.0, journal.ASK, "b.1/0/1", -1),
+    JournalLine(1.0, journal.ACK, "a.1/0/1", 0),
+    JournalLine(1.0, journal.ASK, "a.1/1/2", -1),
+    JournalLine(1.0, journal.ACK, "a.1/1/2", 0),
+    JournalLine(1.0, journal.ASK, "a.1/0/3", -1),
+    JournalLine(1.0, journal.FAIL, "a.1/0/3", -1),
 ]
 
 
@@ -141,7 +141,7 @@ def test_logs_that_are_not_as_was_told_are_found(logs: dict[int, dict[int, bytes
 
 
 def test_an_append_with_two_ids_and_what_a_client_found_wrong_are_told() -> None:
-    lines = [*LINES, Line(1.0, journal.ACK, "a.1/0/1", 1), Line(1.0, journal.WRONG, "read twice", -1)]
+    lines = [*LINES, JournalLine(1.0, journal.ACK, "a.1/0/1", 1), JournalLine(1.0, journal.WRONG, "read twice", -1)]
     wrong = compare(LOGS, lines, partition_of).wrong
     assert "a.1/0/1 was acknowledged as 0 and as 1" in wrong
     assert "read twice" in wrong

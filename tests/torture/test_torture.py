@@ -10,19 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.campaigns.databases import Databases
 
 from polonaise.errors import JavaMissing
 from polonaise.spark.java import find_java
+from polonaise_proving.campaigns.databases import Databases
+from polonaise_proving.torture import scenarios
+from polonaise_proving.torture.campaign import PipelineTortureReport
+from polonaise_proving.torture.ground import Ground
+from polonaise_proving.torture.processes import Drivers, start
+from polonaise_proving.torture.scenarios import Rig
+from polonaise_proving.torture.snapshots import GROUP, judge_figures, snapshots_agree
+from polonaise_proving.torture.verdict import judge, judge_files
 from rigs.lacking import lacking
-
-from . import scenarios
-from .campaign import Report
-from .ground import Ground
-from .processes import Drivers, start
-from .scenarios import Rig
-from .snapshots import GROUP, judge_figures, snapshots_agree
-from .verdict import judge, judge_files
 
 DRIVER_DIES = [scenarios.killed_between_groups, scenarios.zombie]
 EXPECTED = {0: ["a", "b"], 1: ["c"]}
@@ -164,6 +163,8 @@ def test_when_a_test_is_gone_its_drivers_are_ended_even_those_that_are_stopped()
 
 
 def test_a_report_goes_on_where_it_was(tmp_path: Path) -> None:
-    report = Report(seed=3, rounds=2, hit=Counter({"worker killed": 4}), rows=500, wrong=["round 1: something"])
+    report = PipelineTortureReport(
+        seed=3, rounds=2, hit=Counter({"worker killed": 4}), rows=500, wrong=["round 1: something"]
+    )
     report.keep(tmp_path / "report.json")
-    assert Report.kept(tmp_path / "report.json") == report
+    assert PipelineTortureReport.kept(tmp_path / "report.json") == report

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from .campaign import Campaign
-from .verdict import mistakes, routed
+from polonaise_proving.torture_delivery.campaign import DeliveryTorture
+from polonaise_proving.torture_delivery.verdict import mistakes, routed
 
 LOG = {0: list(enumerate([b"ab:0", b"a:1", b":2", b"b:3", b"a:4"])), 1: [(0, b"b:0")]}
 
 
 @pytest.mark.slow
 async def test_a_minute_of_faults_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
-    with Campaign(tmp_path, 1, ("link", "grpc")) as campaign:
+    with DeliveryTorture(tmp_path, 1, ("link", "grpc")) as campaign:
         campaign.run(60.0)
         await campaign.compare()
     report = campaign.report
@@ -34,7 +34,7 @@ async def test_databases_that_others_configure_and_that_are_killed_lose_and_doub
     tmp_path: Path, database: str, request: pytest.FixtureRequest
 ) -> None:
     request.getfixturevalue(database)  # is skipped where it is not installed
-    with Campaign(tmp_path, 3, ("link", "grpc"), database=database) as campaign:
+    with DeliveryTorture(tmp_path, 3, ("link", "grpc"), database=database) as campaign:
         campaign.run(30.0)
         await campaign.compare()
     report = campaign.report
@@ -45,7 +45,7 @@ async def test_databases_that_others_configure_and_that_are_killed_lose_and_doub
 
 @pytest.mark.slow
 async def test_a_target_that_keeps_its_id_wrongly_is_found(tmp_path: Path) -> None:
-    with Campaign(tmp_path, 2, ("link",), planted="forgetful") as campaign:
+    with DeliveryTorture(tmp_path, 2, ("link",), planted="forgetful") as campaign:
         campaign.run(10.0)
         # Faults at random moments may spare it, and only a target that has applied something has something to forget.
         campaign.restart_target("a", delivered=100)

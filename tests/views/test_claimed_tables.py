@@ -16,8 +16,9 @@ from polonaise import testing
 from polonaise.errors import ViewUnavailable, ViewUnfit
 from polonaise.terms import OwnKind
 from polonaise.views.sql import SqlView
+from polonaise_proving.campaigns.databaseservers import engine_at
 from rigs.bankview import Bank, accounts, body, check_fold, counted, journal, transactions
-from rigs.databases import engine_at, execute
+from rigs.databases import execute
 from rigs.waiting import wait_until
 
 

@@ -13,7 +13,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from polonaise.views.databaseerrors import Trouble, is_taken, trouble_in
-from rigs.databases import engine_at, execute
+from polonaise_proving.campaigns.databaseservers import engine_at
+from rigs.databases import execute
 
 AWAY, PASSING, DRIVEN = Trouble.AWAY, Trouble.PASSING, Trouble.DRIVEN
 

@@ -20,7 +20,8 @@ from polonaise.terms import Transaction
 from polonaise.views import retrying, worker
 from polonaise.views.portions import Next, Portion
 from polonaise.views.sql import SqlView
-from rigs.databases import engine_at, execute, small_packets_of
+from polonaise_proving.campaigns.databaseservers import engine_at
+from rigs.databases import execute, small_packets_of
 from rigs.deliverycalls import batch_of, stream
 
 schema = MetaData()

@@ -21,8 +21,8 @@ from sqlalchemy.engine import make_url
 
 from polonaise.errors import ViewUnavailable, ViewUnfit
 from polonaise.terms import Transaction
+from polonaise_proving.campaigns.databaseservers import engine_at
 from rigs.bankview import Bank, check_fold, journal, transactions
-from rigs.databases import engine_at
 
 STEPS_MAX = 2_000
 

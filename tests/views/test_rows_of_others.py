@@ -16,8 +16,8 @@ from polonaise.player.protocol.entries import RoutedEntry
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.terms import Transaction
 from polonaise.views import retrying
+from polonaise_proving.campaigns.databaseservers import engine_at
 from rigs.bankview import Bank, accounts, schema, transactions
-from rigs.databases import engine_at
 from rigs.deliverycalls import batch_of, stream
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "applications.md"

@@ -12,8 +12,9 @@ import pytest
 from polonaise.errors import ViewUnavailable
 from polonaise.views.lostmarks import LostMarks
 from polonaise.views.sql import SqlView
+from polonaise_proving.campaigns.databaseservers import engine_at
 from rigs.bankview import Bank, accounts, check_fold, transactions
-from rigs.databases import engine_at, execute
+from rigs.databases import execute
 
 OWN = ["polonaise_marks", "polonaise_marks_given"]
 """A view's own tables."""

@@ -14,9 +14,9 @@ from sqlalchemy import Connection, bindparam
 
 import polonaise
 from polonaise.terms import Transaction
+from polonaise_proving.campaigns.databaseservers import PostgreSQL
 from rigs.bankview import Bank, accounts, body, check_fold, journal, open_accounts
 from rigs.cluster import running
-from rigs.databases import PostgreSQL
 from rigs.killing import context
 from rigs.waiting import block_for, time_passes
 

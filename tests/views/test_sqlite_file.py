@@ -15,8 +15,8 @@ from sqlalchemy import Connection, Engine, create_engine, func, select
 from sqlalchemy.pool import NullPool, QueuePool
 
 from polonaise.errors import ViewUnavailable
+from polonaise_proving.campaigns.databaseservers import engine_at
 from rigs.bankview import Bank, check_fold, journal, transactions
-from rigs.databases import engine_at
 from rigs.programs import run_python
 
 TESTS = Path(__file__).parents[1]

@@ -13,8 +13,9 @@ from polonaise.errors import ViewUnfit
 from polonaise.player.protocol.entries import Fence
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.views.tables import Chunks, Field, MarkedTable, Shape
+from polonaise_proving.campaigns.databaseservers import engine_at
 from rigs.bankview import Bank
-from rigs.databases import engine_at, execute
+from rigs.databases import execute
 from rigs.deliverycalls import SOURCE, StreamCalls, batch_of
 
 SUMS = Shape("sums", (Field("k", "int"), Field("x", "bigint")), ("k",), {"x": "sum"})

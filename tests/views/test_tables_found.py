@@ -16,7 +16,8 @@ from polonaise.errors import BadOption, ViewUnfit
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.views.sql import SqlView
 from polonaise.views.tables import Chunks, Field, MarkedTable, Shape, snapshot
-from rigs.databases import change, engine_at, execute
+from polonaise_proving.campaigns.databaseservers import engine_at
+from rigs.databases import change, execute
 
 LOG = "aa" * 16
 SUMS = Shape("sums", (Field("k", "int"), Field("x", "bigint")), ("k",), {"x": "sum"})

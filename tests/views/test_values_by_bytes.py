@@ -13,7 +13,8 @@ from polonaise.terms import Transaction
 from polonaise.views.letters import DeadLetters
 from polonaise.views.sql import SqlView
 from polonaise.views.tables import Field, MarkedTable, Shape, snapshot
-from rigs.databases import MariaDB, engine_at, execute
+from polonaise_proving.campaigns.databaseservers import MariaDB, engine_at
+from rigs.databases import execute
 from rigs.lacking import lacking
 
 NAMES = [

@@ -12,8 +12,9 @@ from sqlalchemy import Column, Connection, Integer, MetaData, Table, inspect
 from polonaise.errors import ViewUnfit
 from polonaise.terms import Transaction
 from polonaise.views.sql import SqlView
+from polonaise_proving.campaigns.databaseservers import engine_at
 from rigs.bankview import Bank, transactions
-from rigs.databases import engine_at, execute
+from rigs.databases import execute
 
 others = MetaData()
 visits = Table("Visits", others, Column("id", Integer, primary_key=True, autoincrement=False))
