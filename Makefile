@@ -57,7 +57,7 @@ simulate: $(STAMP) ## fault schedules: SEEDS=how many START=first MUTATION=one t
 	$(BIN)/python -m polonaise_proving.simulator --seeds $(SEEDS) --start $(START) $(if $(MUTATION),--mutation $(MUTATION))
 
 model: $(STAMP) ## session start, the owner and the player explored exhaustively over the production decisions
-	$(BIN)/python -m tests.model $(MODEL_ARGUMENTS)
+	$(BIN)/python -m polonaise_proving.model $(MODEL_ARGUMENTS)
 
 kill-test: $(STAMP) ## processes on an embedded log, and on a cluster, and its nodes, killed with -9: KILLS=how many
 	$(BIN)/python -m polonaise_proving.kill --kills $(KILLS)

@@ -43,7 +43,7 @@ with each of these changes, which have to be noticed:
 ONLY_APPLIED leaves out all that is checked by name but in_order: then the chain of ids is enough, without any fence.
 
 Not in it: several targets or partitions, dummies, reads that fail, trimmed logs, bounds of bytes, time. The model in
-tests/model/player has the first two. */
+proving/polonaise_proving/model/player has the first two. */
 
 #ifndef MESSAGES
 #define MESSAGES 3

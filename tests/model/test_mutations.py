@@ -12,23 +12,22 @@ import pytest
 
 from polonaise.server.protocol import commit, recovery
 from polonaise.storage.protocol import replica
-
-from .bounds import TINY, Bounds
-from .decisions import mutated
-from .search import Search
+from polonaise_proving.model.bounds import TINY, ModelBounds
+from polonaise_proving.model.decisions import mutated
+from polonaise_proving.model.search import Search
 
 pytestmark = pytest.mark.slow
 
 _STATES_MAX = 100_000
 
-_FIRST = Bounds("first sessions", sessions=2, fresh=True)
-_OWNERS = Bounds("owners", batches=1)
-_ROT = Bounds("rot", sessions=2, rots=1)
-_REPAIRED = Bounds("rot", rots=1)
-_FAILED = Bounds("failed syncs", sessions=2, failures=2)
-_WIPED = Bounds("wiped disk", sessions=2, wipes=1)
-_WIPED_LATE = Bounds("wiped disk", batches=1, wipes=1)
-_EDITED = Bounds("replacement", sessions=2, batches=1, replicas=4, edits=2)
+_FIRST = ModelBounds("first sessions", sessions=2, fresh=True)
+_OWNERS = ModelBounds("owners", batches=1)
+_ROT = ModelBounds("rot", sessions=2, rots=1)
+_REPAIRED = ModelBounds("rot", rots=1)
+_FAILED = ModelBounds("failed syncs", sessions=2, failures=2)
+_WIPED = ModelBounds("wiped disk", sessions=2, wipes=1)
+_WIPED_LATE = ModelBounds("wiped disk", batches=1, wipes=1)
+_EDITED = ModelBounds("replacement", sessions=2, batches=1, replicas=4, edits=2)
 
 
 class Mutation(NamedTuple):
@@ -38,7 +37,7 @@ class Mutation(NamedTuple):
     module: ModuleType
     old: str
     new: str
-    bounds: Bounds
+    bounds: ModelBounds
     """Where it shows."""
 
 

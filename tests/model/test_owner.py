@@ -9,23 +9,22 @@ import pytest
 
 from polonaise.server.protocol import effects, owner
 from polonaise.server.protocol.owner import PartitionOwner
-
-from .decisions import mutated_owner
-from .owner.explore import BOUNDS, QUICK, SHORT, Exploration
-from .owner.world import Bounds
+from polonaise_proving.model.decisions import mutated_owner
+from polonaise_proving.model.owner.explore import BOUNDS, QUICK, SHORT, OwnerExploration
+from polonaise_proving.model.owner.world import OwnerBounds
 
 
 @pytest.mark.parametrize("bounds", QUICK, ids=lambda bounds: bounds.name)
-def test_every_promise_holds_in_every_state(bounds: Bounds) -> None:
-    explored = Exploration(PartitionOwner, bounds).run()
+def test_every_promise_holds_in_every_state(bounds: OwnerBounds) -> None:
+    explored = OwnerExploration(PartitionOwner, bounds).run()
     assert not explored.broken
     assert explored.states > 100
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bounds", SHORT, ids=lambda bounds: bounds.name)
-def test_every_promise_holds_in_every_state_further_on(bounds: Bounds) -> None:
-    assert not Exploration(PartitionOwner, bounds).run().broken
+def test_every_promise_holds_in_every_state_further_on(bounds: OwnerBounds) -> None:
+    assert not OwnerExploration(PartitionOwner, bounds).run().broken
 
 
 class Mutation(NamedTuple):
@@ -76,6 +75,6 @@ def test_effects_that_change_places_break_a_promise(mutation: Mutation) -> None:
     changed = mutated_owner(mutation.module, mutation.old, mutation.new)
     for states_max in (1_000, 10_000, 10**9):
         for bounds in (*QUICK, *SHORT, *BOUNDS):
-            if Exploration(changed, bounds).run(states_max=states_max).broken:
+            if OwnerExploration(changed, bounds).run(states_max=states_max).broken:
                 return
     pytest.fail(f"nobody notices that {mutation.what}")

@@ -11,23 +11,22 @@ from typing import NamedTuple
 import pytest
 
 from polonaise.player.protocol import activeplayer, reception, targetqueue, targetstream
-
-from .player.decisions import PRODUCTION, mutated
-from .player.explore import QUICK, SHORT, Exploration
-from .player.world import Bounds, World
+from polonaise_proving.model.player.decisions import PRODUCTION, mutated
+from polonaise_proving.model.player.explore import QUICK, SHORT, PlayerExploration
+from polonaise_proving.model.player.world import PlayerBounds, PlayerWorld
 
 
 @pytest.mark.parametrize("bounds", QUICK, ids=lambda bounds: bounds.name)
-def test_each_target_gets_each_entry_once_in_every_state(bounds: Bounds) -> None:
-    explored = Exploration(PRODUCTION, bounds).run()
+def test_each_target_gets_each_entry_once_in_every_state(bounds: PlayerBounds) -> None:
+    explored = PlayerExploration(PRODUCTION, bounds).run()
     assert not explored.broken
     assert explored.states > 1_000
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bounds", SHORT, ids=lambda bounds: bounds.name)
-def test_each_target_gets_each_entry_once_further_on(bounds: Bounds) -> None:
-    explored = Exploration(PRODUCTION, bounds).run()
+def test_each_target_gets_each_entry_once_further_on(bounds: PlayerBounds) -> None:
+    explored = PlayerExploration(PRODUCTION, bounds).run()
     assert not explored.broken
     assert explored.states > 500
 
@@ -38,12 +37,12 @@ def test_each_target_gets_each_entry_once_on_a_long_way_of_many_faults(seed: int
     random = Random(seed)
     letters = ("", "a", "b", "c", "ab", "bc", "abc")
     routes = tuple((*random.choices(letters, k=12), "abc") for _ in range(2))
-    bounds = Bounds(
+    bounds = PlayerBounds(
         f"walk {seed}", routes, breaks=8, target_crashes=4, players=3, refusals=5, moves=3,
         queue_entries=random.choice((1, 3, 99)), join=random.choice((0, 2, 99)), batch_entries=random.choice((1, 3)),
         dummies=random.choice((2, 99)), patience_s=random.choice((0.0, inf)),
     )  # fmt: skip
-    world = World(PRODUCTION, bounds)
+    world = PlayerWorld(PRODUCTION, bounds)
     for _ in range(random.randrange(50, 400)):
         due, events = list(world.due()), list(world.events())
         # Faults now and then: they are most of what is possible.
@@ -124,6 +123,6 @@ def test_a_broken_player_is_noticed(mutation: Mutation) -> None:
     # Most break soon within some bounds: those are not to wait for all states within the bounds before them.
     for states_max in (400, 8_000, 30_000):
         for bounds in (*QUICK, *SHORT):
-            if Exploration(changed, bounds).run(states_max=states_max).broken:
+            if PlayerExploration(changed, bounds).run(states_max=states_max).broken:
                 return
     pytest.fail(f"nobody notices that {mutation.what}")

@@ -7,5 +7,6 @@ partitions of a server.
 
 Nothing here may import asyncio, read a clock or do I/O: times come with events (`Moment`), and what is to be done is
 returned. `make model` explores `owner`, `effects`, `recovery` and `commit` exhaustively; after a change there, run it
-and `make simulate`. Lines that the mutations name (`simulator/mutations.py`, `tests/model/`) must stay findable.
+and `make simulate`. Lines that the mutations of the proving ground name, and those of `tests/model/`, must stay
+findable.
 """

@@ -4,5 +4,5 @@ Begin with `replica`: which session one replica obeys, what it stores, and what 
 decides which bytes the scrub reads next. `standing` tells what a single replica proves about a transaction.
 
 Times come as arguments, and what is to be done is returned. `make model` explores `replica` exhaustively; the lines
-that the mutations name (`simulator/mutations.py`, `tests/model/`) must stay findable.
+that the mutations of the proving ground and of `tests/model/` name must stay findable.
 """

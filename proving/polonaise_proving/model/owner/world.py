@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
-sys.path.append(str(Path(__file__).parents[2]))
 from polonaise.client.protocol.outstanding import AppendFailure, Outstanding, Pending, Unordered
 from polonaise.coordination.values import PartitionValue
 from polonaise.errors import ConnectionLost, ConsistencyLost
@@ -16,13 +14,11 @@ from polonaise.server.protocol.moment import Moment
 from polonaise.server.protocol.order import SealedBatch
 from polonaise.server.protocol.session import StartedSession
 from polonaise.server.protocol.settings import OwnerSettings
-from polonaise.terms import BodyForm, FailureReason, MountState
-from polonaise.wire.appends import ReceivedAppends
+from polonaise.terms import BodyForm, FailureReason, LockMode, MountState
+from polonaise.wire.appends import AppendColumns, ReceivedAppends
 from polonaise.wire.messages import Flushed, HighWaterMarkIs, Mounted
 from polonaise.wire.messages import Mount as MountRequest
-from rigs.order import WRITE, Tx, frame, lock
-
-from ..walk import Violation
+from polonaise_proving.model.walk import Broken
 
 NOW = Moment(100.0, 1_000)
 """Nothing is ever late here."""
@@ -30,7 +26,7 @@ _MEMBERS = ("A", "B", "C")
 
 
 @dataclass(frozen=True)
-class Bounds:
+class OwnerBounds:
     """How far to go: what each client appends, and how often each of the rest may happen."""
 
     name: str
@@ -59,7 +55,7 @@ class WaitingFlush(NamedTuple):
     sent: int
 
 
-class Client:
+class ModelClient:
     """A client as the library would have it: it believes what it is told."""
 
     def __init__(self) -> None:
@@ -78,16 +74,16 @@ class Client:
         self.asks: list[int] = []
 
 
-class World:
+class OwnerWorld:
     """Everything that there is; each method named `on_…` or yielded by `events` is one step."""
 
-    def __init__(self, owner_class: Any, bounds: Bounds) -> None:
+    def __init__(self, owner_class: Any, bounds: OwnerBounds) -> None:
         self.bounds = bounds
         self.settings = OwnerSettings(
             lock_entries=16, window=bounds.window, append_window_bytes=bounds.window_bytes, inbox_bytes_max=1 << 30
         )
         self.owner = owner_class(2, 1, self.settings)
-        self.clients = [Client() for _ in bounds.frames]
+        self.clients = [ModelClient() for _ in bounds.frames]
         self.wires = {name: Wire(-1) for name in _MEMBERS}
         self.log: list[SealedBatch] = []
         """What is committed, or was decided to be the log."""
@@ -173,7 +169,7 @@ class World:
                 if not entry.settled:
                     self._do(self.owner.append(number + 1, client.wire, 1, appends, NOW))
 
-    def _mount(self, number: int, client: Client) -> None:
+    def _mount(self, number: int, client: ModelClient) -> None:
         self.mounted += 1
         if client.wire is not None:
             self._do(self.owner.unmount(number + 1, client.wire))
@@ -221,9 +217,9 @@ class World:
                 case "AwaitTurn":
                     self.turn_due = True
                 case "RefuseRequest" | "CutOff":
-                    raise Violation(f"a request that nothing is wrong with is refused: {effect.error}")
+                    raise Broken(f"a request that nothing is wrong with is refused: {effect.error}")
 
-    def _present(self, wire: Wire) -> Client | None:
+    def _present(self, wire: Wire) -> ModelClient | None:
         client = self.clients[wire.client]
         return client if client.wire is wire else None
 
@@ -233,11 +229,11 @@ class World:
             return
         for sequence, value, reason in failures:
             if reason is FailureReason.LOCK_CONFLICT and value > self.mark:
-                raise Violation(f"a conflict with {value} is told, and the log ends at {self.mark}")
+                raise Broken(f"a conflict with {value} is told, and the log ends at {self.mark}")
             if reason is FailureReason.SESSION_ENDED and not self.lost:
-                raise Violation(f"append {sequence} ended with its session, of which everything sent is in the log")
+                raise Broken(f"append {sequence} ended with its session, of which everything sent is in the log")
             if reason is FailureReason.SESSION_ENDED and client.ready and not client.knows_why:
-                raise Violation(f"append {sequence} ended with its session, and nobody has said what ended that")
+                raise Broken(f"append {sequence} ended with its session, and nobody has said what ended that")
             client.outstanding.refused(sequence, AppendFailure(reason, value))
 
     def _news(self, wire: Wire, message: Any) -> None:
@@ -246,18 +242,18 @@ class World:
             return
         hindered = message.state is MountState.NOT_READY
         if hindered is client.knows_why or hindered is not bool(message.reason):
-            raise Violation(f"news that says nothing: {message}")
+            raise Broken(f"news that says nothing: {message}")
         client.knows_why = hindered
 
     def _fed(self, mount: Any, payload: bytes) -> None:
         client = self._present(mount.connection)
         batch = Batch(memoryview(payload))
         if batch.last > self.mark:
-            raise Violation(f"{batch.first} to {batch.last} are fed, and {self.mark} is committed")
+            raise Broken(f"{batch.first} to {batch.last} are fed, and {self.mark} is committed")
         if client is None:
             return
         if batch.first != client.fed + 1:
-            raise Violation(f"{batch.first} is fed to one who has {client.fed}")
+            raise Broken(f"{batch.first} is fed to one who has {client.fed}")
         client.fed = batch.last
         number = mount.connection.client + 1
         places = [place for place, owner in enumerate(batch.client_ids.tolist()) if owner == number]
@@ -266,7 +262,7 @@ class World:
             try:
                 client.outstanding.committed([sequences[p] for p in places], [batch.first + p for p in places])
             except ConsistencyLost as error:
-                raise Violation(str(error)) from error
+                raise Broken(str(error)) from error
 
     def _answered(self, wire: Wire, message: object) -> None:
         client = self._present(wire)
@@ -275,19 +271,19 @@ class World:
         match message:
             case Mounted(state=MountState.READY, high_water_mark=mark):
                 if client.fed < mark:
-                    raise Violation(f"ready at {mark}, and fed up to {client.fed}")
+                    raise Broken(f"ready at {mark}, and fed up to {client.fed}")
                 client.ready = client.sends_again = True
                 client.outstanding.mounted_after = 0
             case Flushed(high_water_mark=mark):
                 asked = client.flushes[0]
                 if not asked.mark <= mark <= client.fed:
-                    raise Violation(f"flushed at {mark}: asked at {asked.mark}, and fed up to {client.fed}")
+                    raise Broken(f"flushed at {mark}: asked at {asked.mark}, and fed up to {client.fed}")
                 client.outstanding.passed(asked.sent)
             case HighWaterMarkIs(high_water_mark=mark):
                 if not client.asks[0] <= mark <= self.mark:
-                    raise Violation(f"the mark is told as {mark}; it was {client.asks[0]} and is {self.mark}")
+                    raise Broken(f"the mark is told as {mark}; it was {client.asks[0]} and is {self.mark}")
             case _:
-                raise Violation(f"nobody asked for {message}")
+                raise Broken(f"nobody asked for {message}")
 
     def _check_fates(self) -> None:
         """What a client was told of an append is true, and says why."""
@@ -300,19 +296,26 @@ class World:
             for entry in client.entries:
                 found = there.get((number + 1, entry.sequence))
                 if entry.failure is not None and found is not None:
-                    raise Violation(f"append {entry.sequence} was told {entry.failure.reason}, and is there as {found}")
+                    raise Broken(f"append {entry.sequence} was told {entry.failure.reason}, and is there as {found}")
                 if entry.failure is not None and entry.failure.reason is Unordered.UNTOLD:
-                    raise Violation(f"append {entry.sequence} failed, and nobody said why")
+                    raise Broken(f"append {entry.sequence} failed, and nobody said why")
                 if entry.id >= 0 and found != entry.id:
-                    raise Violation(f"append {entry.sequence} was told committed as {entry.id}, and is at {found}")
+                    raise Broken(f"append {entry.sequence} was told committed as {entry.id}, and is at {found}")
 
 
-def frames_of(bounds: Bounds) -> list[list[ReceivedAppends]]:
+def frames_of(bounds: OwnerBounds) -> list[list[ReceivedAppends]]:
     """What each client sends: append frames, made once."""
     return [
         [
-            frame(Tx(locks=[(lock(letter), WRITE)] if letter != "-" else []), first_sequence=place + 1)
+            _frame(place + 1, [(ord(letter), LockMode.WRITE)] if letter != "-" else [])
             for place, letter in enumerate(letters)
         ]
         for letters in bounds.frames
     ]
+
+
+def _frame(sequence: int, locks: list[tuple[int, int]]) -> ReceivedAppends:
+    """Return a frame with one append, as the owner gets it."""
+    columns = AppendColumns()
+    columns.add(sequence, -1, 0, b"", crc32(b""), locks, ends_group=True)
+    return ReceivedAppends(columns.message(generation=1))

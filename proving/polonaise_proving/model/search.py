@@ -9,15 +9,15 @@ from functools import cache
 from itertools import pairwise
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-from . import attempts, cluster, settling
-from .asked import Asked
-from .bounds import Bounds
-from .cluster import Columns
-from .decisions import Decisions
-from .promises import Quiet, Seen, check_confirmed, seen
-from .states import NAMES, Column, Head
-from .storage import Storage
-from .walk import Violation
+from polonaise_proving.model import attempts, cluster, settling
+from polonaise_proving.model.asked import Asked
+from polonaise_proving.model.bounds import ModelBounds
+from polonaise_proving.model.cluster import Columns
+from polonaise_proving.model.decisions import Decisions
+from polonaise_proving.model.promises import Quiet, Seen, check_confirmed, seen
+from polonaise_proving.model.states import NAMES, Head, ModelColumn
+from polonaise_proving.model.storage import Storage
+from polonaise_proving.model.walk import Broken
 
 _BITS = 24
 _MASK = (1 << _BITS) - 1
@@ -38,10 +38,10 @@ class Counterexample:
 
 
 @dataclass(frozen=True)
-class Result:
+class ModelResult:
     """What an exploration has shown."""
 
-    bounds: Bounds
+    bounds: ModelBounds
     states: int
     transitions: int
     depth: int
@@ -73,7 +73,7 @@ class _Numbers(Generic[T]):
 
 
 _Local: TypeAlias = tuple[str, int, int, int | None, bool]
-"""An `attempts.Step`, head and column as numbers."""
+"""An `attempts.AttemptStep`, head and column as numbers."""
 
 
 class _Move(NamedTuple):
@@ -89,7 +89,7 @@ class _Move(NamedTuple):
 class Search:
     """One exploration. Use it once."""
 
-    def __init__(self, decisions: Decisions, bounds: Bounds, *, forgetting: bool = True) -> None:
+    def __init__(self, decisions: Decisions, bounds: ModelBounds, *, forgetting: bool = True) -> None:
         """Without `forgetting`, states are told apart also by what can have no effect any more."""
         self._bounds = bounds
         self._forgetting = forgetting
@@ -97,7 +97,7 @@ class Search:
         self._nodes = Storage(decisions.replica)
         self._quiet = Quiet(self._asked, self._nodes)
         self._heads: _Numbers[Head] = _Numbers()
-        self._columns: _Numbers[Column] = _Numbers()
+        self._columns: _Numbers[ModelColumn] = _Numbers()
         self._seen: _Numbers[Seen] = _Numbers()
         self._checked: dict[tuple[str, int], int] = {}
         self._fine: set[tuple[Hashable, ...]] = set()
@@ -109,7 +109,7 @@ class Search:
         self._came_from: dict[int, int] = {}
         self._transitions = 0
 
-    def run(self, states_max: int | None = None) -> Result:
+    def run(self, states_max: int | None = None) -> ModelResult:
         """Until every state was visited, a promise is broken, or `states_max` were found."""
         began = time.monotonic()
         first = self._pack(*self._numbered(*cluster.beginning(self._asked, self._bounds)))
@@ -122,7 +122,7 @@ class Search:
                 depth += 1
         except _Broken as broken:
             counterexample = self._explain(broken)
-        return Result(
+        return ModelResult(
             self._bounds,
             states=len(self._came_from),
             transitions=self._transitions,
@@ -145,7 +145,7 @@ class Search:
                         known[after] = state
                         self._check(after)
                         following.append(after)
-            except Violation as violation:
+            except Broken as violation:
                 raise _Broken(state, str(violation)) from None
         return following
 
@@ -211,12 +211,12 @@ class Search:
 
     def _publish(self, head: int, columns: list[int], session: int, words: str, place: int) -> int:
         values = [self._columns.values[number] for number in columns]
-        seats = [value.seats[session] for value in values]
+        parts = [value.parts[session] for value in values]
         engaged = max(value.standing.session for value in values)
         try:
-            return self._heads[cluster.publish(self._asked, self._heads.values[head], session, engaged, seats)]
-        except Violation as violation:
-            raise Violation(f"{words.format(f'{{{place}}}')}: {violation}") from None
+            return self._heads[cluster.publish(self._asked, self._heads.values[head], session, engaged, parts)]
+        except Broken as violation:
+            raise Broken(f"{words.format(f'{{{place}}}')}: {violation}") from None
 
     def _settle(self, head: int, columns: list[int]) -> tuple[int, list[int]]:
         if not self._forgetting:
@@ -260,14 +260,14 @@ class Search:
             replicas = tuple(self._seen.values[views[place]] for place in order)
             try:
                 self._quiet.check(head.published, len(head.attempts), replicas)
-            except Violation as violation:
+            except Broken as violation:
                 raise _Broken(state, str(violation).format(*(f"{{{place}}}" for place in order))) from None
 
-    def _check_one(self, state: int, published: str, place: int, column: Column) -> int:
+    def _check_one(self, state: int, published: str, place: int, column: ModelColumn) -> int:
         """The number under which the replica is `seen`."""
         try:
             check_confirmed(published, column)
-        except Violation as violation:
+        except Broken as violation:
             raise _Broken(state, str(violation).format(f"{{{place}}}")) from None
         return self._seen[seen(column)]
 

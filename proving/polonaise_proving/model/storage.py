@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 from polonaise.log.promises import Promises
 from polonaise.terms import NO_TRANSACTION, UNRESOLVED
-
-from .asked import crc
-from .states import Replica, Told
-from .walk import Violation
+from polonaise_proving.model.asked import crc
+from polonaise_proving.model.states import ModelReplica, ModelTold
+from polonaise_proving.model.walk import Broken
 
 
 class _Batch(NamedTuple):
@@ -42,28 +41,28 @@ class Storage:
         self.store = cache(self._store)
         self.may_read = cache(self._may_read)
 
-    def _fence(self, held: Replica, session: int) -> tuple[Replica, Told] | None:
+    def _fence(self, held: ModelReplica, session: int) -> tuple[ModelReplica, ModelTold] | None:
         """Last-session-info. Appends that came before it are synced before it answers."""
         held = held._replace(unsynced=0)
         after = _carry_out(held, self._of(held).last_session_info(session))
         return None if after is None else (after, told(after))
 
-    def _truncate(self, held: Replica, session: int, last: int) -> Replica | None:
+    def _truncate(self, held: ModelReplica, session: int, last: int) -> ModelReplica | None:
         return _carry_out(held, self._of(held).truncate(session, last))
 
-    def _copy(self, held: Replica, session: int, log: str) -> Replica | None:
+    def _copy(self, held: ModelReplica, session: int, log: str) -> ModelReplica | None:
         """Take the batch of `log` that is asked for next: the one after the end of what is held."""
         if len(held.log) >= len(log):
             return None
         return _carry_out(held, self._of(held).copy(session, [_batch(log, len(held.log))]))
 
-    def _join(self, held: Replica, session: int, log: str) -> Replica | None:
+    def _join(self, held: ModelReplica, session: int, log: str) -> ModelReplica | None:
         return _carry_out(held, self._of(held).join(session, session, len(log) - 1, crc(log)))
 
-    def _confirm(self, held: Replica, session: int, low_water_mark: int) -> Replica | None:
+    def _confirm(self, held: ModelReplica, session: int, low_water_mark: int) -> ModelReplica | None:
         return _carry_out(held, self._of(held).confirm(session, low_water_mark))
 
-    def _store(self, held: Replica, session: int, log: str) -> Replica | None:
+    def _store(self, held: ModelReplica, session: int, log: str) -> ModelReplica | None:
         """Write the last batch of `log` for a session that it has joined on the connection this comes on.
 
         What it joined on is its only memory that is not on disk: to restore it, it is told to join once more.
@@ -77,17 +76,17 @@ class Storage:
         after = _carry_out(held, replica.store([request]))
         return None if after is None else after._replace(unsynced=held.unsynced + len(after.log) - len(held.log))
 
-    def _may_read(self, held: Replica, session: int) -> bool:
+    def _may_read(self, held: ModelReplica, session: int) -> bool:
         return self._of(held).refusal(session) is None
 
-    def _of(self, held: Replica) -> Any:
+    def _of(self, held: ModelReplica) -> Any:
         """The replica as one that was asked for its last session in this life: the freest to act."""
         replica = self._module.Replica(_promises(held), len(held.log) - 1, crc(held.log))
         replica.last_session_info(held.fence)
         return replica
 
 
-def _promises(held: Replica) -> Promises:
+def _promises(held: ModelReplica) -> Promises:
     return Promises(
         fence=held.fence,
         joined=held.joined,
@@ -98,7 +97,7 @@ def _promises(held: Replica) -> Promises:
     )
 
 
-def _carry_out(held: Replica, actions: Iterable[object]) -> Replica | None:
+def _carry_out(held: ModelReplica, actions: Iterable[object]) -> ModelReplica | None:
     acknowledged = False
     for action in actions:
         match type(action).__name__:
@@ -110,7 +109,7 @@ def _carry_out(held: Replica, actions: Iterable[object]) -> Replica | None:
                 held = held._replace(log=held.log[: action.last + 1], untrusted=None)  # type: ignore[attr-defined]
             case "StoreBatches":
                 if acknowledged:
-                    raise Violation("a batch is acknowledged before it is written")
+                    raise Broken("a batch is acknowledged before it is written")
                 for batch in action.batches:  # type: ignore[attr-defined]
                     if (
                         held.untrusted is not None
@@ -124,7 +123,7 @@ def _carry_out(held: Replica, actions: Iterable[object]) -> Replica | None:
     return held
 
 
-def _saved(held: Replica, promises: Promises) -> Replica:
+def _saved(held: ModelReplica, promises: Promises) -> ModelReplica:
     return held._replace(
         fence=promises.fence,
         joined=promises.joined,
@@ -139,32 +138,32 @@ def _batch(log: str, place: int) -> _Batch:
     return _Batch(place, place, crc(log[: place + 1]), crc(log[:place]), log[place])
 
 
-def told(held: Replica) -> Told:
-    return Told(held.joined, held.prepared, held.confirmed, held.log, held.lost)
+def told(held: ModelReplica) -> ModelTold:
+    return ModelTold(held.joined, held.prepared, held.confirmed, held.log, held.lost)
 
 
-def sync(held: Replica) -> Replica:
+def sync(held: ModelReplica) -> ModelReplica:
     return held._replace(unsynced=0)
 
 
-def crash(held: Replica) -> Replica:
+def crash(held: ModelReplica) -> ModelReplica:
     """The torn tail above all evidence of sync is cut: "has not"."""
     return held._replace(log=held.log[: len(held.log) - held.unsynced], unsynced=0)
 
 
-def rot(held: Replica, last: int) -> Replica:
+def rot(held: ModelReplica, last: int) -> ModelReplica:
     """Bytes that were synced are bad above `last`: recorded, and not believed until they have been cut."""
     return _saved(held._replace(log=held.log[: last + 1], unsynced=0), _promises(held).lost(last))
 
 
-def failed_sync(held: Replica) -> Replica:
+def failed_sync(held: ModelReplica) -> ModelReplica:
     """Some of the bytes may be on the disk, and all of them in the cache: none is believed. None was acknowledged."""
     return _saved(crash(held), _promises(held).distrusted(last_synced(held)))
 
 
-def wiped() -> Replica:
-    return Replica()
+def wiped() -> ModelReplica:
+    return ModelReplica()
 
 
-def last_synced(held: Replica) -> int:
+def last_synced(held: ModelReplica) -> int:
     return len(held.log) - held.unsynced + NO_TRANSACTION

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Bounds:
+class ModelBounds:
     """Budgets of one exploration. What has none is free: who is slow, paused or dead, when, and in which order.
 
     The budgets for what befalls disks stay within a minority of the replicas: what is promised is promised for that.
@@ -44,37 +44,37 @@ class Bounds:
 
 
 DEFAULT = (
-    Bounds("owners", sessions=4),
-    Bounds("replacement", batches=1, replicas=4, edits=2),
-    Bounds("addition", replicas=4, edits=1),
-    Bounds("image", snapshots=1, catch_up=False),
-    Bounds("image with catch-up", batches=1, snapshots=1),
-    Bounds("rot", rots=1),
-    Bounds("wiped disk", wipes=1),
-    Bounds("crashes", crashes=2),
-    Bounds("failed syncs", failures=3),
-    Bounds("failed syncs and rot", batches=1, failures=2, rots=1),
-    Bounds("failed syncs and crash", sessions=2, failures=3, crashes=1),
-    Bounds("first sessions", fresh=True),
+    ModelBounds("owners", sessions=4),
+    ModelBounds("replacement", batches=1, replicas=4, edits=2),
+    ModelBounds("addition", replicas=4, edits=1),
+    ModelBounds("image", snapshots=1, catch_up=False),
+    ModelBounds("image with catch-up", batches=1, snapshots=1),
+    ModelBounds("rot", rots=1),
+    ModelBounds("wiped disk", wipes=1),
+    ModelBounds("crashes", crashes=2),
+    ModelBounds("failed syncs", failures=3),
+    ModelBounds("failed syncs and rot", batches=1, failures=2, rots=1),
+    ModelBounds("failed syncs and crash", sessions=2, failures=3, crashes=1),
+    ModelBounds("first sessions", fresh=True),
 )
 """What `make model` explores, the longest first."""
 
 SMALL = (
-    Bounds("owners"),
-    Bounds("addition", batches=1, replicas=4, edits=1),
-    Bounds("crash", crashes=1),
-    Bounds("failed syncs", batches=1, failures=2),
-    Bounds("first sessions", batches=1, fresh=True),
-    Bounds("image", sessions=2, snapshots=1),
+    ModelBounds("owners"),
+    ModelBounds("addition", batches=1, replicas=4, edits=1),
+    ModelBounds("crash", crashes=1),
+    ModelBounds("failed syncs", batches=1, failures=2),
+    ModelBounds("first sessions", batches=1, fresh=True),
+    ModelBounds("image", sessions=2, snapshots=1),
 )
 
 TINY = (
-    Bounds("first sessions", sessions=2, fresh=True),
-    Bounds("owners", batches=1),
-    Bounds("crash", sessions=2, crashes=1),
-    Bounds("failed syncs", sessions=2, failures=2),
-    Bounds("rot", sessions=2, rots=1),
-    Bounds("wiped disk", sessions=2, wipes=1),
-    Bounds("image", sessions=2, batches=1, snapshots=1),
-    Bounds("replacement", sessions=2, batches=1, replicas=4, edits=2),
+    ModelBounds("first sessions", sessions=2, fresh=True),
+    ModelBounds("owners", batches=1),
+    ModelBounds("crash", sessions=2, crashes=1),
+    ModelBounds("failed syncs", sessions=2, failures=2),
+    ModelBounds("rot", sessions=2, rots=1),
+    ModelBounds("wiped disk", sessions=2, wipes=1),
+    ModelBounds("image", sessions=2, batches=1, snapshots=1),
+    ModelBounds("replacement", sessions=2, batches=1, replicas=4, edits=2),
 )

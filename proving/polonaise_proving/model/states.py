@@ -17,7 +17,7 @@ from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED
 NAMES = "ABCDE"
 
 
-class Replica(NamedTuple):
+class ModelReplica(NamedTuple):
     """What is on one storage node's disk; of `log` the last `unsynced` batches are written only."""
 
     fence: int = NO_SESSION
@@ -32,7 +32,7 @@ class Replica(NamedTuple):
     """Bytes that nobody may believe may be there above this, and have to be cut before anything is written."""
 
 
-class Standing(NamedTuple):
+class ModelStanding(NamedTuple):
     """What the coordinator says of one replica."""
 
     member: bool
@@ -43,7 +43,7 @@ class Standing(NamedTuple):
     closing: int = UNRESOLVED
 
 
-class Told(NamedTuple):
+class ModelTold(NamedTuple):
     """What a replica answered when it was fenced."""
 
     joined: int
@@ -56,11 +56,11 @@ class Told(NamedTuple):
 class Fencing(NamedTuple):
     """One replica in an attempt that has not decided."""
 
-    standing: Standing
+    standing: ModelStanding
     """As it was when the session was claimed."""
     wanted: bool
     """It is to be fenced."""
-    told: Told | None = None
+    told: ModelTold | None = None
     broken: bool = False
     """The connection it answered on is gone: it counts in the decision, and takes no part after it."""
     kind: str = "fencing"
@@ -90,7 +90,7 @@ class Engaged(NamedTuple):
 class Late(NamedTuple):
     """One member that is not engaged in the attempt's session."""
 
-    standing: Standing
+    standing: ModelStanding
     """As the engagement has left it: what the catch-up goes by."""
     straggler: str = "none"
     """What of the cleaning may still arrive, long after the owner gave up on it: a stage of `Cleaning`."""
@@ -107,15 +107,15 @@ class Gone(NamedTuple):
     kind: str = "gone"
 
 
-Seat: TypeAlias = Fencing | Cleaning | Engaged | Late | Gone
+Part: TypeAlias = Fencing | Cleaning | Engaged | Late | Gone
 
 
-class Column(NamedTuple):
-    replica: Replica
-    standing: Standing
-    image: Replica | None
+class ModelColumn(NamedTuple):
+    replica: ModelReplica
+    standing: ModelStanding
+    image: ModelReplica | None
     """An earlier durable state that may be put back."""
-    seats: tuple[Seat, ...]
+    parts: tuple[Part, ...]
     """By session: how far that attempt is with this replica."""
 
 
@@ -128,7 +128,7 @@ class Attempt(NamedTuple):
     """What it decided the log to be before this session."""
 
 
-class Budget(NamedTuple):
+class ModelBudget(NamedTuple):
     """What may yet happen."""
 
     rots: int
@@ -153,12 +153,12 @@ class Head(NamedTuple):
     """By session: that of the last one is the coordinator's."""
     claimed: bool
     """The coordinator's value is still the one that the last attempt claimed: its compare-and-set would succeed."""
-    left: Budget
+    left: ModelBudget
 
 
 def letter(session: int) -> str:
     return chr(ord("a") + session)
 
 
-def replaced(seats: tuple[Seat, ...], session: int, seat: Seat) -> tuple[Seat, ...]:
-    return (*seats[:session], seat, *seats[session + 1 :])
+def replaced(parts: tuple[Part, ...], session: int, part: Part) -> tuple[Part, ...]:
+    return (*parts[:session], part, *parts[session + 1 :])

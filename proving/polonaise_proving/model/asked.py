@@ -14,10 +14,9 @@ from polonaise.coordination import memberchanges
 from polonaise.coordination.values import ClusterDescription, Engagement, PartitionValue
 from polonaise.errors import PolonaiseError
 from polonaise.terms import NO_SESSION, NO_TRANSACTION
-
-from .decisions import Decisions
-from .states import NAMES, Standing, Told
-from .walk import Violation
+from polonaise_proving.model.decisions import Decisions
+from polonaise_proving.model.states import NAMES, ModelStanding, ModelTold
+from polonaise_proving.model.walk import Broken
 
 P = ParamSpec("P")
 V = TypeVar("V")
@@ -26,7 +25,7 @@ V = TypeVar("V")
 NOT_ENGAGED = -1
 """The progress of a member that is not engaged in a session."""
 
-Standings: TypeAlias = tuple[Standing, ...]
+Standings: TypeAlias = tuple[ModelStanding, ...]
 Decision: TypeAlias = tuple[str, frozenset[int]]
 """The log up to the closing mark, and the places of its sources."""
 
@@ -59,18 +58,18 @@ class Asked:
         """The next owner gets the next session; so does the same owner; one of an older generation gets none."""
         before = _value(standings, session - 1, generation=session)
         if self._recovery.claim(before, session - 1) is not None:
-            raise Violation("an owner of an older generation claims a session")
+            raise Broken("an owner of an older generation claims a session")
         for generation in (session, session + 1):
             claimed = self._recovery.claim(before, generation)
             if claimed != _value(standings, session, generation):
-                raise Violation(f"generation {generation} may claim session {session}, and does not")
+                raise Broken(f"generation {generation} may claim session {session}, and does not")
 
     def _participants(self, standings: Standings) -> frozenset[int]:
         """Who is to be fenced."""
         names = self._recovery.participants(_value(standings, 0, 0))
         return frozenset(NAMES.index(name) for name in names)
 
-    def _decide(self, standings: Standings, session: int, tolds: tuple[Told | None, ...]) -> Decision | str | None:
+    def _decide(self, standings: Standings, session: int, tolds: tuple[ModelTold | None, ...]) -> Decision | str | None:
         """A decision; a contradiction in words; None while it is undecided."""
         recovery = self._recovery
         answers = {NAMES[place]: self._answer(told) for place, told in enumerate(tolds) if told is not None}
@@ -84,16 +83,16 @@ class Asked:
         if outcome.closing == NO_TRANSACTION:
             logs.add("")
         if len(logs) != 1 or outcome.last_crc != crc(*logs):
-            raise Violation(f"the sources of the closing mark {outcome.closing} hold {sorted(logs)}")
+            raise Broken(f"the sources of the closing mark {outcome.closing} hold {sorted(logs)}")
         return logs.pop(), sources
 
-    def _clean_to(self, standing: Standing, told: Told, closing: int) -> int:
+    def _clean_to(self, standing: ModelStanding, told: ModelTold, closing: int) -> int:
         value = _value((standing,), 0, 0)
         mark: int = self._recovery.clean_to(value, NAMES[0], self._answer(told), closing)
         if mark >= len(told.log):
-            raise Violation(f"what ends at {len(told.log) - 1} is taken for clean up to {mark}")
+            raise Broken(f"what ends at {len(told.log) - 1} is taken for clean up to {mark}")
         if mark < min(told.confirmed, len(told.log) - 1, len(told.log) if told.lost is None else told.lost):
-            raise Violation(f"what is above {mark} is cut, and up to {told.confirmed} it was confirmed to be clean")
+            raise Broken(f"what is above {mark} is cut, and up to {told.confirmed} it was confirmed to be clean")
         return mark
 
     def _may_engage(self, standings: Standings, clean: frozenset[int]) -> bool:
@@ -106,17 +105,17 @@ class Asked:
         coming = {name for name, standing in zip(NAMES, standings, strict=False) if standing.coming}
         made = after.next is None and (not coming or set(after.members) == coming)
         if not made and (after.next, after.members) != (before.next, before.members):
-            raise Violation(f"a pending membership {sorted(coming)} becomes {sorted(after.members)}")
+            raise Broken(f"a pending membership {sorted(coming)} becomes {sorted(after.members)}")
         here = {NAMES[place] for place in clean}
         most = all(2 * len(here & {*members}) > len(members) for members in (before.members, coming))
         if not made and most and coming - {*before.members} <= here:
-            raise Violation(f"the members do not become {sorted(coming)}, of which {sorted(here)} are clean")
+            raise Broken(f"the members do not become {sorted(coming)}, of which {sorted(here)} are clean")
         engaged = {name for name in after.members if after.engagements.get(name) == Engagement(session)}
         if len(engaged) <= len(after.members) // 2:
-            raise Violation(f"session {session} is engaged on {sorted(engaged)} of {sorted(after.members)}")
+            raise Broken(f"session {session} is engaged on {sorted(engaged)} of {sorted(after.members)}")
         added = {*after.members} - {*before.members}
         if not added <= engaged:
-            raise Violation(f"{sorted(added)} count as members, and have not been caught up with")
+            raise Broken(f"{sorted(added)} count as members, and have not been caught up with")
         return tuple(_standing(after, name) for name in NAMES[: len(standings)])
 
     def _edited(self, standings: Standings, place: int) -> Standings | None:
@@ -150,12 +149,10 @@ class Asked:
             acknowledgements.acknowledge(name, most if each == NOT_ENGAGED else max(0, each - 1))
         committed: int = acknowledgements.committed
         if committed < sorted(progress, reverse=True)[len(members) // 2] - 1:
-            raise Violation(
-                f"a majority has synced more than the first {committed} batches, and they are not committed"
-            )
+            raise Broken(f"a majority has synced more than the first {committed} batches, and they are not committed")
         return committed
 
-    def _answer(self, told: Told) -> object:
+    def _answer(self, told: ModelTold) -> object:
         closing = len(told.log) + NO_TRANSACTION
         return self._recovery.ReplicaAnswer(
             joined=told.joined,
@@ -175,7 +172,7 @@ def crc(log: str) -> int:
     return int(log, 36) if log else 0
 
 
-def _value(standings: Sequence[Standing], session: int, generation: int) -> PartitionValue:
+def _value(standings: Sequence[ModelStanding], session: int, generation: int) -> PartitionValue:
     named = list(zip(NAMES, standings, strict=False))
     coming = tuple(name for name, standing in named if standing.coming)
     return PartitionValue(
@@ -191,9 +188,9 @@ def _value(standings: Sequence[Standing], session: int, generation: int) -> Part
     )
 
 
-def _standing(value: PartitionValue, name: str) -> Standing:
+def _standing(value: PartitionValue, name: str) -> ModelStanding:
     engagement = value.engagements.get(name)
     coming = name in (value.next or ())
     if engagement is None:
-        return Standing(name in value.members, coming)
-    return Standing(name in value.members, coming, engagement.session, engagement.closing)
+        return ModelStanding(name in value.members, coming)
+    return ModelStanding(name in value.members, coming, engagement.session, engagement.closing)

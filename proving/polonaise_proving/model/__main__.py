@@ -10,14 +10,15 @@ from dataclasses import Field, fields, replace
 from typing import Any
 
 from polonaise.server.protocol.owner import PartitionOwner
-
-from .bounds import DEFAULT, Bounds
-from .decisions import production
-from .owner import explore as owner
-from .player import decisions as player_decisions
-from .player import explore as player
-from .search import Result, Search
-from .walk import Explored
+from polonaise_proving.model.bounds import DEFAULT, ModelBounds
+from polonaise_proving.model.decisions import production
+from polonaise_proving.model.owner import explore as owner
+from polonaise_proving.model.owner.world import OwnerBounds
+from polonaise_proving.model.player import decisions as player_decisions
+from polonaise_proving.model.player import explore as player
+from polonaise_proving.model.player.world import PlayerBounds
+from polonaise_proving.model.search import ModelResult, Search
+from polonaise_proving.model.walk import Explored
 
 
 def main() -> int:
@@ -48,20 +49,20 @@ def main() -> int:
     return int(broken)
 
 
-def explore(bounds: Bounds, states_max: int | None) -> Result:
+def explore(bounds: ModelBounds, states_max: int | None) -> ModelResult:
     return Search(production(), bounds).run(states_max)
 
 
-def explore_owner(bounds: owner.Bounds) -> Explored:
-    return owner.Exploration(PartitionOwner, bounds).run()
+def explore_owner(bounds: OwnerBounds) -> Explored:
+    return owner.OwnerExploration(PartitionOwner, bounds).run()
 
 
-def explore_player(bounds: player.Bounds) -> Explored:
-    return player.Exploration(player_decisions.PRODUCTION, bounds).run()
+def explore_player(bounds: PlayerBounds) -> Explored:
+    return player.PlayerExploration(player_decisions.PRODUCTION, bounds).run()
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m polonaise_proving.model", description=__doc__)
     names = [bounds.name for bounds in (*DEFAULT, *owner.BOUNDS, *player.BOUNDS)]
     parser.add_argument("names", nargs="*", help=f"which configurations; without any, all: {', '.join(names)}")
     parser.add_argument("--processes", type=int, default=2, help="explore so many configurations at the same time")
@@ -75,7 +76,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _budgets() -> list[Field[Any]]:
-    return [each for each in fields(Bounds) if "help" in each.metadata]
+    return [each for each in fields(ModelBounds) if "help" in each.metadata]
 
 
 def _say(line: str) -> None:

@@ -8,8 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from polonaise.player.protocol import activeplayer, patience, reception, targetqueue, targetstream
-
-from ..decisions import changed_module, compiled
+from polonaise_proving.model.decisions import changed_module, compiled
 
 
 @dataclass(frozen=True, eq=False)

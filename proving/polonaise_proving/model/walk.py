@@ -18,7 +18,7 @@ from polonaise.errors import InvariantViolated
 W = TypeVar("W")
 
 
-class Violation(Exception):
+class Broken(Exception):
     """A promise that does not hold. The search adds how it came to that."""
 
 
@@ -44,7 +44,7 @@ def _constant(key: int) -> Any:
     return _CONSTANTS[key]
 
 
-class Walk(Generic[W]):
+class ModelWalk(Generic[W]):
     """One walk through the states that follow a first one. A model says which events there are, and what one does."""
 
     def __init__(self, name: str, first: W, constants: Collection[Any]) -> None:
@@ -90,7 +90,7 @@ class Walk(Generic[W]):
                         if after not in came_from:
                             came_from[after] = state, event
                             following.append(after)
-                except (Violation, InvariantViolated) as broken:
+                except (Broken, InvariantViolated) as broken:
                     way = " → ".join(" ".join(map(str, each)) for each in [*_way(came_from, state), event])
                     return explored(f"{broken}, by {way}")
             waiting = following

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Reception
 from polonaise.player.protocol.settings import PlayerSettings
-
-from ..walk import Violation
-from .decisions import Machines
+from polonaise_proving.model.player.decisions import Machines
+from polonaise_proving.model.walk import Broken
 
 Route = Sequence[str]
 """By id of a transaction: the names of its targets."""
@@ -24,7 +23,7 @@ _NO_PAUSE_S = 1e-30
 
 
 @dataclass(frozen=True)
-class Bounds:
+class PlayerBounds:
     """How far to go: the transactions, and how often each fault may happen."""
 
     name: str
@@ -65,14 +64,14 @@ class Bounds:
         return [RoutedEntry(i, b"%d" % i) for i in range(first, last + 1) if target in route[i]]
 
 
-class Hello(NamedTuple):
+class ModelHello(NamedTuple):
     """A player's first message on a stream."""
 
     fence: Fence
 
 
 @dataclass
-class Stream:
+class ModelStream:
     """One stream, with what is under way in both directions."""
 
     player: int
@@ -90,7 +89,7 @@ class Stream:
 
 
 @dataclass
-class Target:
+class ModelTarget:
     """What a target keeps durably."""
 
     kept: Fence = NO_FENCE
@@ -102,7 +101,7 @@ class Target:
 
 
 @dataclass
-class Player:
+class ModelPlayer:
     """One player, and what it waits for from the log."""
 
     machine: Any
@@ -115,18 +114,18 @@ class Player:
     down: bool = False
 
 
-class World:
+class PlayerWorld:
     """Everything that there is. `events` names the steps that are possible, and `step` takes one."""
 
-    def __init__(self, machines: Machines, bounds: Bounds) -> None:
+    def __init__(self, machines: Machines, bounds: PlayerBounds) -> None:
         self.machines = machines
         self.bounds = bounds
         self.settings = bounds.settings()
         self.committed = [0] * len(bounds.routes)
         """By partition, how many transactions are committed."""
-        self.targets = {name: Target() for name in bounds.targets}
-        self.streams: list[Stream] = []
-        self.players: list[Player] = []
+        self.targets = {name: ModelTarget() for name in bounds.targets}
+        self.streams: list[ModelStream] = []
+        self.players: list[ModelPlayer] = []
         self.breaks = self.crashes = self.refusals = self.moves = 0
         self._elect()
 
@@ -200,9 +199,9 @@ class World:
                 machine = self.players[number].machine
                 self._do(number, machine.mark_told(partition, request, mark, _NOW_S))
                 if any("another log" in h.reason for t in machine.targets.values() for h in t.halts.values()):
-                    raise Violation("a target is said to have served another log")
+                    raise Broken("a target is said to have served another log")
                 if any(main.lost for main in machine.partitions.values()):
-                    raise Violation("the log is said to have been put back")
+                    raise Broken("the log is said to have been put back")
             case "arrive", number:
                 self._arrive(self.streams[number], refuses=False)
             case "refuse", number:
@@ -227,12 +226,12 @@ class World:
         machine = self.machines.player(len(self.players) + 1, range(len(self.committed)), self.settings)
         for name in self.targets:
             machine.add_target(name)
-        self.players.append(Player(machine))
+        self.players.append(ModelPlayer(machine))
 
     def _move(self, name: str) -> None:
         """Give a target to an empty place. What is under way to the old one is of no concern any more; what is under
         way from it, and from the log, still arrives."""
-        self.targets[name] = Target()
+        self.targets[name] = ModelTarget()
         for stream in self.streams:
             if stream.target == name:
                 stream.to_target.clear()
@@ -256,24 +255,24 @@ class World:
         player = self.players[number]
         target, partition, read = player.reads.pop(place)
         if read.last >= self.committed[partition]:
-            raise Violation(f"a read of partition {partition} goes to {read.last}, which is not committed")
+            raise Broken(f"a read of partition {partition} goes to {read.last}, which is not committed")
         entries = self.bounds.routed(partition, target, read.first, read.first)
         self._do(number, player.machine.recovered(target, partition, read.number, entries, read.first, _NOW_S))
 
     # ------------------------------------------------------------------ a target
 
-    def _may_be_refused(self, stream: Stream) -> bool:
+    def _may_be_refused(self, stream: ModelStream) -> bool:
         return bool(stream.to_target) and isinstance(stream.to_target[0], DeliveryBatch)
 
-    def _arrive(self, stream: Stream, *, refuses: bool) -> None:
+    def _arrive(self, stream: ModelStream, *, refuses: bool) -> None:
         answers = self._take(stream, refuses=refuses)
         if not stream.given_up:
             stream.to_player += answers
 
-    def _take(self, stream: Stream, *, refuses: bool) -> list[tuple[Any, ...]]:
+    def _take(self, stream: ModelStream, *, refuses: bool) -> list[tuple[Any, ...]]:
         """Have the target take the next message; return what it answers."""
         target, message = self.targets[stream.target], stream.to_target.pop(0)
-        if isinstance(message, Hello):
+        if isinstance(message, ModelHello):
             if not self.machines.reception.accepts(target.kept, message.fence):
                 return [("fenced", target.kept)]
             target.kept = message.fence
@@ -298,15 +297,13 @@ class World:
                 answers.append(("fenced", target.kept))
             case "OUT_OF_PLACE":
                 # The target's last defence: against what the model does not have, such as a disk that was put back.
-                raise Violation(f"target {stream.target} is sent {message}, and has applied {target.last}")
+                raise Broken(f"target {stream.target} is sent {message}, and has applied {target.last}")
         return answers
 
-    def _apply(self, stream: Stream, partition: int, entries: Sequence[RoutedEntry]) -> None:
+    def _apply(self, stream: ModelStream, partition: int, entries: Sequence[RoutedEntry]) -> None:
         name, target = stream.target, self.targets[stream.target]
         if stream.fence < target.accepted:
-            raise Violation(
-                f"target {name} has accepted {target.accepted}, and applies what comes under {stream.fence}"
-            )
+            raise Broken(f"target {name} has accepted {target.accepted}, and applies what comes under {stream.fence}")
         for entry in entries:
             target.last[partition] = entry.id
             if entry.payload is None:
@@ -316,11 +313,11 @@ class World:
             # In order and once: it is the next of what the route function gives this target.
             expected = [each.id for each in self.bounds.routed(partition, name, 0, self.committed[partition] - 1)]
             if applied != expected[: len(applied)]:
-                raise Violation(f"target {name} applies {applied} of partition {partition}: the log has {expected}")
+                raise Broken(f"target {name} applies {applied} of partition {partition}: the log has {expected}")
 
     # ------------------------------------------------------------------ a player
 
-    def _answer(self, stream: Stream) -> None:
+    def _answer(self, stream: ModelStream) -> None:
         machine = self.players[stream.player].machine
         kind, *told = stream.to_player.pop(0)
         about = stream.target, stream.fence.term
@@ -339,7 +336,7 @@ class World:
                 self.players[stream.player].tick_due = True
         self._do(stream.player, effects)
 
-    def _broken(self, stream: Stream) -> None:
+    def _broken(self, stream: ModelStream) -> None:
         """The player hears that a stream has ended. What it has sent before may still arrive."""
         if stream.given_up:
             return
@@ -353,15 +350,15 @@ class World:
         for effect in effects:
             match type(effect).__name__:
                 case "OpenStream":
-                    stream = Stream(number, effect.target, Fence(player.machine.epoch, effect.term))
-                    stream.to_target.append(Hello(stream.fence))
+                    stream = ModelStream(number, effect.target, Fence(player.machine.epoch, effect.term))
+                    stream.to_target.append(ModelHello(stream.fence))
                     self.streams.append(stream)
                 case "SendBatches":
-                    stream = self._stream(number, effect.target, effect.term)
-                    if stream is None:
-                        raise Violation(f"something is sent on a stream that does not exist: {effect}")
-                    stream.batches = len(effect.batches)
-                    stream.to_target.extend(effect.batches)
+                    found = self._stream(number, effect.target, effect.term)
+                    if found is None:
+                        raise Broken(f"something is sent on a stream that does not exist: {effect}")
+                    found.batches = len(effect.batches)
+                    found.to_target.extend(effect.batches)
                 case "CloseStream":
                     closed = self._stream(number, effect.target, effect.term)
                     if closed is not None:
@@ -379,7 +376,7 @@ class World:
                         if stream.player == number:
                             stream.given_up = True
 
-    def _stream(self, player: int, target: str, term: int) -> Stream | None:
+    def _stream(self, player: int, target: str, term: int) -> ModelStream | None:
         for stream in self.streams:
             if (stream.player, stream.target, stream.fence.term) == (player, target, term) and not stream.given_up:
                 return stream
@@ -398,7 +395,7 @@ class World:
             self.step(due[steps % len(due)])
             steps += 1
             if steps > steps_max:
-                raise Violation(f"no end after {steps_max} steps without faults; the last was {due}")
+                raise Broken(f"no end after {steps_max} steps without faults; the last was {due}")
         self._check_targets()
 
     def _check_targets(self) -> None:
@@ -406,7 +403,7 @@ class World:
             for partition, route in enumerate(self.bounds.routes):
                 expected = [each.id for each in self.bounds.routed(partition, name, 0, len(route) - 1)]
                 if target.applied.get(partition, []) != expected:
-                    raise Violation(
+                    raise Broken(
                         f"without faults target {name} comes to {target.applied.get(partition, [])} of partition "
                         f"{partition}, not to {expected}"
                     )
