@@ -34,7 +34,7 @@ from loads import Load, keep
 from polonaise.admin.cluster import Wellness
 from polonaise.admin.localplan import LocalPlan, Wanted
 from polonaise.admin.opening import observer_of, opened_coordinator
-from polonaise.link.connection import hello
+from polonaise.link.protocol.greeting import hello
 from polonaise.node.local import ChildNode, LocalCluster
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import ROLE_CLIENT, Mount, Ping

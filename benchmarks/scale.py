@@ -27,7 +27,7 @@ from polonaise.client.settings import ClientSettings
 from polonaise.coordination.backend import Entry
 from polonaise.coordination.values import ASSIGNMENT, Assignment
 from polonaise.host import Host
-from polonaise.link.connection import LinkSettings
+from polonaise.link.settings import LinkSettings
 from polonaise.node.local import ChildNode, LocalCluster
 from polonaise.server.assignment import Candidate, assign
 from polonaise.server.settings import ServerSettings

@@ -29,7 +29,8 @@ from polonaise.errors import (
     WrongClusterKey,
     WrongRole,
 )
-from polonaise.link.connection import Connection, hello
+from polonaise.link.connection import Connection
+from polonaise.link.protocol.greeting import hello
 from polonaise.node.addresses import servers_at
 from polonaise.pipelines.joblog import full_address
 from polonaise.spark.options import read_options

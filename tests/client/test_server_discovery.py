@@ -27,6 +27,7 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.link import connection as link
 from polonaise.link.connection import Connection
+from polonaise.link.protocol import greeting
 from polonaise.server.settings import ServerSettings
 from polonaise.testing.memory import KEY, MemoryHost
 from polonaise.wire.assignments import AssignedPartition, encode_assignment
@@ -384,7 +385,7 @@ class Answering:
                     connection.send(found, request=request)
 
         def accept() -> Connection:
-            said = link.hello(ROLE_SERVER, "server", cluster_key=KEY)
+            said = greeting.hello(ROLE_SERVER, "server", cluster_key=KEY)
             self.connections.append(
                 Connection(
                     self.host, hello=said, peer_roles=(ROLE_CLIENT,), on_message=answer, accepted=True,
@@ -528,7 +529,7 @@ async def test_a_connection_that_has_named_no_cluster_is_told_of_it_and_nothing_
 
 async def connected(life: Life) -> Connection:
     """A connection to the first server, of a client that has not named the cluster."""
-    hello = link.hello(ROLE_CLIENT, "stranger", version_min=DISCOVERY_VERSION)
+    hello = greeting.hello(ROLE_CLIENT, "stranger", version_min=DISCOVERY_VERSION)
 
     def make() -> Connection:
         return Connection(life.host, hello=hello, peer_roles=(ROLE_SERVER,), on_message=lambda *_: None)

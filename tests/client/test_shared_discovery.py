@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from polonaise.client.serverdiscovery import ServerDiscovery
 from polonaise.client.settings import ClientSettings
 from polonaise.errors import CoordinatorUnavailable, ServersUnavailable
-from polonaise.link import connection as link
 from polonaise.link.connection import Connection
+from polonaise.link.protocol import greeting
 from polonaise.testing.memory import KEY, MemoryHost
 from polonaise.wire.assignments import AssignedPartition, encode_assignment
 from polonaise.wire.codec import Message
@@ -63,7 +63,7 @@ class Server:
         return [connection for connection in self.connections if not connection.closed]
 
     def _accept(self) -> Connection:
-        hello = link.hello(ROLE_SERVER, "server", cluster_key=KEY)
+        hello = greeting.hello(ROLE_SERVER, "server", cluster_key=KEY)
         self.connections.append(
             Connection(
                 self._host, hello=hello, peer_roles=(ROLE_CLIENT,), on_message=self._answer, accepted=True,

@@ -19,7 +19,8 @@ import pytest
 from polonaise.errors import ConnectionLost
 from polonaise.host.real import RealHost
 from polonaise.link.budget import Budget
-from polonaise.link.connection import Connection, hello
+from polonaise.link.connection import Connection
+from polonaise.link.protocol.greeting import hello
 from polonaise.wire.appends import AppendColumns, ReceivedAppends, decode_failures
 from polonaise.wire.codec import Message
 from polonaise.wire.fetches import encode_bodies, encode_fetch, parse_bodies, parse_fetch

@@ -17,10 +17,9 @@ from polonaise.errors import (
     Retry,
     TlsNotSpoken,
 )
-from polonaise.link.connection import Connection, hello
+from polonaise.link.connection import Connection
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
-    ROLE_CLIENT,
     Feed,
     Flush,
     Hello,
@@ -222,8 +221,6 @@ async def test_closing_sends_what_was_said_but_does_not_wait_for_ever(rig: Rig) 
         pytest.param((bytes(1000),), FrameDamaged, id="zeros"),
         pytest.param((b"\xff" * 1000,), FrameTooLarge, id="ones"),
         pytest.param((Flush(),), ProtocolError, id="message before hello"),
-        pytest.param((Ping(),), ProtocolError, id="ping before hello"),
-        pytest.param((Refused(0, "fenced", ""),), ProtocolError, id="refusal before hello"),
         pytest.param((Hello(1, 1, 1, 1, KEY, "x" * 5000),), FrameTooLarge, id="hello too large"),
         pytest.param((GREETING, GREETING), ProtocolError, id="hello twice"),
         pytest.param((GREETING, b"\0" * 24), FrameDamaged, id="length 0"),
@@ -254,17 +251,6 @@ async def test_a_peer_that_closes_in_the_middle_of_a_frame_is_just_gone(rig: Rig
     peer.transport.close()
     await wait_until(lambda: bool(rig.server.closed))
     assert isinstance(rig.server.closed[0], ConnectionLost)
-
-
-@simulated
-async def test_a_peers_name_cannot_write_into_the_logs(rig: Rig) -> None:
-    rig.client.said = hello(ROLE_CLIENT, "evil\nCRITICAL all is lost\x1b[2J" + "x" * 500, cluster_key=KEY)
-    await rig.connect()
-    await wait_until(lambda: bool(rig.server.greeted))
-    name = rig.server.only.peer_name
-    assert name.isprintable()
-    assert len(name) < 150
-    assert name.startswith("evil\\nCRITICAL")
 
 
 @simulated

@@ -22,7 +22,9 @@ from polonaise.host.certificates import CLIENT, SERVER, STORAGE
 from polonaise.host.real import RealClock, RealHost
 from polonaise.host.tls import TlsIdentity
 from polonaise.link import vouching
-from polonaise.link.connection import Connection, LinkSettings, connect, hello
+from polonaise.link.connection import Connection, connect
+from polonaise.link.protocol.greeting import hello
+from polonaise.link.settings import LinkSettings
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, HighWaterMark, HighWaterMarkIs
 from rigs.nodewithtls import NodeWithTls
 from rigs.scenarios import runs_tests_on_loops

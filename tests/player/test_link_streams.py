@@ -17,8 +17,9 @@ from polonaise.client.applicationhost import ApplicationHost
 from polonaise.host import Host
 from polonaise.host.certificates import CLIENT, PLAYER, TARGET
 from polonaise.host.tls import TlsIdentity
-from polonaise.link import connection as link
-from polonaise.link.connection import Connection, LinkSettings
+from polonaise.link.connection import Connection
+from polonaise.link.protocol.greeting import hello
+from polonaise.link.settings import LinkSettings
 from polonaise.player import remote, serve
 from polonaise.player.deliverytarget import AppliedBatch, Judge
 from polonaise.player.linkendpoint import LinkEndpoint
@@ -192,13 +193,13 @@ async def test_a_socket_in_a_directory_is_an_address_too(tmp_path: Path) -> None
 
 
 @contextlib.asynccontextmanager
-async def dialled(address: str, hello: Hello | None = None) -> AsyncIterator[Peer]:
+async def dialled(address: str, said: Hello | None = None) -> AsyncIterator[Peer]:
     """A raw connection to a server of targets, that has said hello as a player."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         peer = Peer(reader, writer)
-        peer.say(hello or link.hello(ROLE_PLAYER, "a stranger"))
+        peer.say(said or hello(ROLE_PLAYER, "a stranger"))
         yield peer
     finally:
         writer.transport.abort()
@@ -213,7 +214,7 @@ async def test_only_players_are_served(role: int) -> None:
     async with (
         hosted() as host,
         serving(host, MemoryTarget()) as (_, address),
-        dialled(address, link.hello(role, "x")) as peer,
+        dialled(address, hello(role, "x")) as peer,
     ):
         assert await peer.ended() == ["wrong_role"]
 
@@ -223,7 +224,7 @@ async def test_a_server_of_the_log_is_no_target_and_says_so() -> None:
 
         def accept() -> Connection:
             return Connection(
-                host, hello=link.hello(ROLE_SERVER, "s"), peer_roles=(ROLE_CLIENT,), on_message=lambda *_: None,
+                host, hello=hello(ROLE_SERVER, "s"), peer_roles=(ROLE_CLIENT,), on_message=lambda *_: None,
                 accepted=True,
             )  # fmt: skip
 
@@ -329,7 +330,7 @@ async def _meets(answer: Any, why: str) -> Heard:
 
         def accept() -> Connection:
             return Connection(
-                host, hello=link.hello(ROLE_TARGET, "t"), peer_roles=(ROLE_PLAYER,), on_message=answer, accepted=True
+                host, hello=hello(ROLE_TARGET, "t"), peer_roles=(ROLE_PLAYER,), on_message=answer, accepted=True
             )
 
         listener = await host.network.listen("127.0.0.1:0", accept)

@@ -9,7 +9,7 @@ import pytest
 from polonaise.client.protocol.arguments import wrong
 from polonaise.client.workerprogress import parse_kept
 from polonaise.errors import BadOption, SinkStateDamaged
-from polonaise.link.connection import printable
+from polonaise.link.protocol.peertext import printable
 from polonaise.redaction import redacted, redacted_end, redacted_line, redacted_text
 from polonaise.spark.agreedcount import AgreedCounts
 from polonaise.spark.protocol.sinkprogress import SinkProgress

@@ -15,7 +15,7 @@ from typing import Any
 
 import polonaise
 from polonaise.client.settings import ClientSettings
-from polonaise.link.connection import LinkSettings
+from polonaise.link.settings import LinkSettings
 
 held: dict[str, polonaise.Lease] = {}
 """The leases that this process asked for, by name."""

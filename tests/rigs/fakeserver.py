@@ -11,7 +11,8 @@ from typing import Any, Final
 from zlib import crc32
 
 from polonaise.errors import NotOwner, PolonaiseError
-from polonaise.link.connection import Connection, hello
+from polonaise.link.connection import Connection
+from polonaise.link.protocol.greeting import hello
 from polonaise.log import registers
 from polonaise.log.batch import Batch, Columns, seal
 from polonaise.server.protocol.locktable import LockTable

@@ -15,7 +15,7 @@ from zlib import crc32
 
 import polonaise
 from polonaise.admin.opening import opened_coordinator
-from polonaise.link.connection import hello
+from polonaise.link.protocol.greeting import hello
 from polonaise.node.local import ChildNode, LocalCluster
 from polonaise.wire import codec
 from polonaise.wire.appends import AppendColumns

@@ -7,7 +7,7 @@ import asyncio
 from polonaise.errors import ConnectionLost
 from polonaise.host.real import RealHost
 from polonaise.host.tls import TlsIdentity
-from polonaise.link.connection import LinkSettings
+from polonaise.link.settings import LinkSettings
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
 from rigs.link import Side
 

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from polonaise.errors import PolonaiseError, error_of
 from polonaise.host import Host
-from polonaise.link.connection import Connection, connect, hello
+from polonaise.link.connection import Connection, connect
+from polonaise.link.protocol.greeting import hello
 from polonaise.log import registers
 from polonaise.log.batch import Batch, split
 from polonaise.storage.node import StorageNode

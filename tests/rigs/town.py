@@ -14,7 +14,7 @@ from polonaise.coordination import Coordinator
 from polonaise.coordination.lease import LEASE_S
 from polonaise.coordination.values import ClusterDescription
 from polonaise.host import Host
-from polonaise.link.connection import LinkSettings
+from polonaise.link.settings import LinkSettings
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import Transaction

@@ -255,7 +255,7 @@ async def test_storage_nodes_of_an_earlier_version_are_sent_nothing_that_they_do
 
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(StorageNode, "_on_message", heard)
-        patches.setattr("polonaise.link.connection.PROTOCOL_VERSION", 5)
+        patches.setattr("polonaise.link.protocol.greeting.PROTOCOL_VERSION", 5)
         with pytest.raises(DeadlineExceeded, match="no batch ends there"):
             await reset(town, 1, seconds=20.0)
     assert not [each for each in sent if isinstance(each, FindBatch)]

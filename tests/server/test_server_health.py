@@ -10,7 +10,8 @@ import pytest
 from polonaise.coordination import Coordinator
 from polonaise.errors import NotOwner, PolonaiseError, UnknownPartition
 from polonaise.host import Host
-from polonaise.link.connection import Connection, connect, hello
+from polonaise.link.connection import Connection, connect
+from polonaise.link.protocol.greeting import hello
 from polonaise.wire.frame import NO_PARTITION
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Health, HealthIs
 from polonaise_proving.simulator.cluster import CLUSTER_KEY

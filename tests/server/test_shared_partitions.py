@@ -17,7 +17,7 @@ from polonaise.coordination.lease import LEASE_S
 from polonaise.coordination.values import ASSIGNMENT
 from polonaise.errors import LockConflict
 from polonaise.host import Host
-from polonaise.link.connection import LinkSettings
+from polonaise.link.settings import LinkSettings
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import LockMode
 from polonaise_proving.simulator.cluster import Cluster, Knobs, Node

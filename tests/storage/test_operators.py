@@ -11,7 +11,8 @@ import pytest
 
 from polonaise.errors import ConnectionLost, Fenced, PolonaiseError, UnknownPartition, WrongClusterKey
 from polonaise.host import Host
-from polonaise.link.connection import Connection, connect, hello
+from polonaise.link.connection import Connection, connect
+from polonaise.link.protocol.greeting import hello
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (

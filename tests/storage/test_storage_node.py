@@ -18,7 +18,7 @@ from polonaise.errors import (
     WrongClusterKey,
 )
 from polonaise.host import Host
-from polonaise.link.connection import ANY_CLUSTER
+from polonaise.link.protocol.greeting import ANY_CLUSTER
 from polonaise.node.condition import storage_troubles
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED
 from polonaise.wire.messages import Batches, Copy, CutForReset, Done, Flush, ReadBatches, SessionInfo, Store, Stored

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from polonaise.errors import UnsupportedVersion
-from polonaise.link.connection import Connection, hello
+from polonaise.link.connection import Connection
+from polonaise.link.protocol.greeting import hello
 from polonaise.wire import codec
 from polonaise.wire.frame import FRAME_BYTES_MAX, Frames
 from polonaise.wire.messages import (

@@ -23,7 +23,7 @@ from polonaise.coordination.lease import LEASE_S
 from polonaise.coordination.values import ClusterDescription, PartitionValue, partition_key
 from polonaise.errors import PolonaiseError, Retry
 from polonaise.host import Host
-from polonaise.link.connection import LinkSettings
+from polonaise.link.settings import LinkSettings
 from polonaise.log.promises import PromiseSector
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.node import Server

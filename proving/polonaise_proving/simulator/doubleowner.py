@@ -17,7 +17,9 @@ from typing import Final
 
 from polonaise.errors import ConnectionLost, PolonaiseError
 from polonaise.host import Host
-from polonaise.link.connection import Connection, LinkSettings, connect, hello
+from polonaise.link.connection import Connection, connect
+from polonaise.link.protocol.greeting import hello
+from polonaise.link.settings import LinkSettings
 from polonaise.log.batch import Batch, Columns, seal
 from polonaise.terms import PartitionId, SessionId, TransactionId
 from polonaise.wire.codec import Message

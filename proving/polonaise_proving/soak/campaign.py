@@ -16,7 +16,8 @@ import polonaise
 from polonaise.admin.asking import health_on
 from polonaise.errors import PolonaiseError
 from polonaise.host.real import RealHost
-from polonaise.link.connection import Connection, connect, hello
+from polonaise.link.connection import Connection, connect
+from polonaise.link.protocol.greeting import hello
 from polonaise.node.local import make_cluster
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER
 from polonaise_proving.campaigns import journal

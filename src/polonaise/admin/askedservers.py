@@ -29,7 +29,8 @@ from polonaise.errors import (
     UnsupportedVersion,
 )
 from polonaise.host import Host
-from polonaise.link.connection import ANY_CLUSTER, Connection
+from polonaise.link.connection import Connection
+from polonaise.link.protocol.greeting import ANY_CLUSTER
 from polonaise.terms import NO_SESSION, PartitionId, ServerId, StorageId, counted
 from polonaise.wire.assignments import parse_assignment
 from polonaise.wire.codec import Message

@@ -21,7 +21,8 @@ from polonaise.errors import (
     WrongStorageNode,
 )
 from polonaise.host import Host
-from polonaise.link.connection import ANY_CLUSTER, Connection, connect, hello
+from polonaise.link.connection import Connection, connect
+from polonaise.link.protocol.greeting import ANY_CLUSTER, hello
 from polonaise.server.coordinatortrouble import answered_within
 from polonaise.terms import PartitionId, ServerId, StorageId
 from polonaise.wire.messages import (

@@ -19,7 +19,7 @@ from polonaise.admin.settingkeys import BYTE_UNITS, TABLES, SettingKey, SettingK
 from polonaise.admin.targettables import MEANINGS, TARGETS, targets_in
 from polonaise.errors import BadOption, NotFound
 from polonaise.host.files import with_own_errors
-from polonaise.link.connection import LinkSettings
+from polonaise.link.settings import LinkSettings
 from polonaise.node.addresses import check_storage_name, split_topic, with_topic
 from polonaise.node.playerplan import PlayerPlan, TargetPlan
 from polonaise.player.protocol.entries import TargetName, checked_name

@@ -12,7 +12,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from polonaise.link.connection import LinkSettings
+from polonaise.link.settings import LinkSettings
 from polonaise.node.logformat import LogFormat
 from polonaise.node.playerplan import LEASE_S, PlayerPlan
 from polonaise.player.protocol.settings import PlayerSettings

@@ -12,6 +12,7 @@ from polonaise.host import Host
 from polonaise.host.unawaited import retrieve
 from polonaise.link import connection as link
 from polonaise.link.connection import Connection
+from polonaise.link.protocol import greeting
 from polonaise.terms import ClientId, PartitionId, PeerClock
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER
@@ -211,7 +212,7 @@ class Links:
     async def _connect_to(
         self, address: str, on_message: link.OnMessage, on_closed: link.OnClosed | None = None
     ) -> Connection:
-        hello = link.hello(ROLE_CLIENT, self._settings.name, cluster_key=self._cluster_key, node=self._client_id())
+        hello = greeting.hello(ROLE_CLIENT, self._settings.name, cluster_key=self._cluster_key, node=self._client_id())
 
         def make() -> Connection:
             return Connection(

@@ -49,7 +49,7 @@ from polonaise.errors import (
     fresh,
 )
 from polonaise.host import Host
-from polonaise.link.connection import fault_in
+from polonaise.link.protocol.peertext import fault_in
 from polonaise.log.batch import Batch
 from polonaise.terms import BodyForm, ClientId, FailureReason, Generation, MountState, TransactionId
 from polonaise.wire.appends import decode_failures

@@ -33,7 +33,10 @@ from polonaise.errors import (
 )
 from polonaise.host import Host
 from polonaise.link import connection as link
-from polonaise.link.connection import ANY_CLUSTER, Connection
+from polonaise.link.connection import Connection
+from polonaise.link.protocol import greeting
+from polonaise.link.protocol.greeting import ANY_CLUSTER
+from polonaise.link.protocol.peertext import printable
 from polonaise.topics import ClusterTopics
 from polonaise.wire.assignments import AssignedPartition, parse_assignment
 from polonaise.wire.codec import Message
@@ -342,7 +345,7 @@ class ServerDiscovery:
 
     async def _connect(self, address: str) -> Connection:
         """Connect to a server. Raises as `link.connect`."""
-        hello = link.hello(
+        hello = greeting.hello(
             # Names the oldest version that answers discovery requests. Otherwise an older server would refuse because
             # of the missing cluster key, and the error would not say that the server is too old.
             ROLE_CLIENT, self._settings.name, cluster_key=self._key, version_min=DISCOVERY_VERSION
@@ -453,9 +456,7 @@ def _id_in(answer: UniqueIdIs) -> int:
 
 def _assignment_in(answer: AssignmentIs) -> _ToldAssignment:
     """Return the assignment in an answer, its `trouble` made printable. Raises `ProtocolError` for invalid rows."""
-    return _ToldAssignment(
-        answer.version, answer.age_ms / 1000, link.printable(answer.trouble), parse_assignment(answer)
-    )
+    return _ToldAssignment(answer.version, answer.age_ms / 1000, printable(answer.trouble), parse_assignment(answer))
 
 
 def _refuse_unasked(_: Connection, message: Message, request: int, partition: int) -> None:

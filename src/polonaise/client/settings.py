@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from polonaise.client.protocol.draft import Limits
-from polonaise.link.connection import LinkSettings
+from polonaise.link.settings import LinkSettings
 
 PATIENCES: Final = 8.0
 """For at most how many times `mount_s_max` or `request_s_max` an answer is waited for, after others that came too late.

@@ -5,23 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, cast
 
 from polonaise.errors import (
     Closed,
     ConnectionLost,
     DeadlineExceeded,
-    HistoryTrimmed,
     InvariantViolated,
     Overloaded,
     PolonaiseError,
     ProtocolError,
     Retry,
     UnsupportedVersion,
-    WrongClusterKey,
     WrongRole,
-    error_of,
     fresh,
 )
 from polonaise.host import Buffer, Host
@@ -29,17 +25,17 @@ from polonaise.host.tcpcounts import segment_counts
 from polonaise.host.tlsfaults import refusal_in
 from polonaise.host.unawaited import retrieve
 from polonaise.link.budget import Budget
-from polonaise.link.losses import LossMeasuring
-from polonaise.link.peerclock import ClockMeasuring
-from polonaise.link.vouching import ROLE_NAMES, certificate_refused, tls_met
-from polonaise.redaction import redacted
+from polonaise.link.protocol.greeting import PeerGreeting
+from polonaise.link.protocol.losses import LossMeasuring
+from polonaise.link.protocol.peerclock import ClockMeasuring
+from polonaise.link.protocol.peertext import fault_in
+from polonaise.link.settings import LinkSettings
+from polonaise.link.vouching import certificate_refused, tls_met
 from polonaise.wire import codec
 from polonaise.wire.codec import Message
-from polonaise.wire.frame import FRAME_BYTES_MAX, NO_PARTITION, Frame, Frames
+from polonaise.wire.frame import NO_PARTITION, Frame, Frames
 from polonaise.wire.messages import (
     CLOCK_VERSION,
-    PROTOCOL_VERSION,
-    PROTOCOL_VERSION_MIN,
     ROLE_SERVER,
     ROLE_STORAGE,
     AskTime,
@@ -53,9 +49,6 @@ from polonaise.wire.requestwords import request_words
 
 OWN_REQUESTS: Final = 0x8000_0000
 """The request numbers from here on are those that `Connection.request` gives out."""
-ANY_CLUSTER: Final = bytes(16)
-"""The key of a side that does not know its cluster yet. The accepting side takes it only if it knows no cluster
-either, or if it `tells_strangers`."""
 
 GONE_S: Final = 1.0
 """How long, in seconds, `gone` waits for the peers of connections that were closed."""
@@ -72,47 +65,6 @@ _MEASURED: Final = frozenset({ROLE_SERVER, ROLE_STORAGE})
 """The roles of peers on the way to whom losses are measured: nodes of the cluster."""
 _LATE_BEATS: Final = 2.5
 """After so many heartbeats without a byte of the peer it is late: each of them asks for an answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class LinkSettings:
-    """The bounds and deadlines of a connection, in bytes and seconds."""
-
-    heartbeat_s: float = 1.0
-    """The interval of checks. A ping goes out when nothing was sent, or nothing was heard, for about this long."""
-    silence_s_max: float = 5.0
-    """A peer from which no byte comes for this long, although it is read, is taken for dead."""
-    clock_s: float = 2.0
-    """The side that has connected asks the other for its time this often, to know by how much their clocks differ; 0
-    for never."""
-    hello_s_max: float = 5.0
-    """The longest that a peer may take to say hello."""
-    frame_s_max: float = 30.0
-    """The longest that one frame may take to arrive once it has begun."""
-    unread_s_max: float = 60.0
-    """A peer that keeps writers waiting and takes no byte for this long is cut off."""
-    linger_s_max: float = 5.0
-    """The longest that a closed connection may take to send what was written before it was closed."""
-    frame_bytes_max: int = FRAME_BYTES_MAX
-    """The largest frame that is accepted once the peer has said hello, in bytes."""
-    unsent_bytes_high: int = 4 * 1024 * 1024
-    """Writers are asked to wait once more than this is unsent, until most of it has left."""
-    unsent_bytes_tight: int = 128 * 1024
-    """Takes the place of `unsent_bytes_high` while all connections together hold more than half of their budget."""
-    unread_bytes_max: int = 8 * 1024 * 1024
-    """An accepted peer that leaves more than this unread is not read either until it reads again: its requests can't
-    pile up as answers."""
-    unsent_bytes_max: int = 256 * 1024 * 1024
-    """A peer that lets more than this pile up is cut off."""
-
-
-_OTHERS: Final = {
-    ROLE_STORAGE: (
-        "the directory of this storage node belongs to another cluster: check the address, and which directory it is. "
-        "Keep that directory, which may be the only copy of a log; to use the node here, give it a new one"
-    )
-}
-"""What a side tells a peer of another cluster, by its own role. Other roles tell a general text."""
 
 
 OnMessage = Callable[["Connection", Message, int, int], None]
@@ -161,14 +113,11 @@ class Connection(asyncio.Protocol):
         `budget` the memory that is held for this peer is booked there.
         """
         self._host = host
-        self._hello = hello
-        self._peer_roles = peer_roles
+        self._greeting = PeerGreeting(hello, peer_roles, accepted=accepted, tells_strangers=tells_strangers)
         self._on_message = on_message
         self._on_closed = on_closed
         self._on_greeted = on_greeted
         self._settings = settings or LinkSettings()
-        self._accepted = accepted
-        self._tells_strangers = tells_strangers
         self._budget = budget
         self._frames = Frames()
         self._held: deque[Frame] = deque()
@@ -196,13 +145,6 @@ class Connection(asyncio.Protocol):
         """The bytes that had left the transport at the check whose time is in `_taken_s`."""
         self._taken_s = 0.0
         """The time of the last check that saw progress, or no writer waiting, in monotonic seconds."""
-        self.peer_name = "a peer that has not said hello"
-        """The name that the peer gave itself, fit for a line of a log; a phrase in its place while none is known."""
-        self.peer_role = 0
-        """The role in the peer's hello, once version, role and certificate were found right; 0 before.
-
-        The hello may have been refused for its cluster.
-        """
         self._heard_s = 0.0
         self._sent_s = 0.0
         self._frame_began_s: float | None = None
@@ -212,23 +154,38 @@ class Connection(asyncio.Protocol):
         """Measures which part of what is sent to a node is lost on the way."""
         self._greeted = asyncio.get_running_loop().create_future()
         self._greeted.add_done_callback(retrieve)
-        self.peer: Hello | None = None
-        """The peer's hello; None until it has been checked."""
         self.closed: PolonaiseError | None = None
         """The reason why the connection is closed; None while it is open."""
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the transport has ended: a connection that was closed may still have had something to send."""
         self.refused = False
         """Whether the reason in `closed` came from the peer, which had said hello and then refused the connection."""
-        self._barred: PolonaiseError | None = None
-        """Why the peer is refused whatever its hello says; None for a peer that is not."""
 
     def bar(self, error: PolonaiseError) -> None:
         """Have the peer refused with this error once it has said hello, whatever the hello says.
 
         Called by `host` before the connection is made.
         """
-        self._barred = error
+        self._greeting.barred = error
+
+    @property
+    def peer(self) -> Hello | None:
+        """The peer's hello; None until it has been checked."""
+        return self._greeting.peer
+
+    @property
+    def peer_role(self) -> int:
+        """The role in the peer's hello, 0 until all of it but its cluster was found right."""
+        return self._greeting.peer_role
+
+    @property
+    def peer_name(self) -> str:
+        """What the peer is called in messages and logs: by the name that it gave itself, or as `call_peer` says."""
+        return self._greeting.peer_name
+
+    def call_peer(self, name: str) -> None:
+        """Call the peer by this name from now on, which says more than the one that it gave itself."""
+        self._greeting.peer_name = name
 
     @property
     def peer_address(self) -> str:
@@ -295,7 +252,7 @@ class Connection(asyncio.Protocol):
                 self.abort(Overloaded(f"{self.peer_name} does not read what it is sent: {unsent} bytes are unsent"))
                 return
             # Only while writers wait: it is `resume_writing` that ends this pause, and without a wait it never comes.
-            if self._accepted and unsent > self._settings.unread_bytes_max and not self._writable.is_set():
+            if self._greeting.accepted and unsent > self._settings.unread_bytes_max and not self._writable.is_set():
                 self.pause(_UNREAD)
         if self._budget is not None:
             self._book(unsent)
@@ -475,12 +432,12 @@ class Connection(asyncio.Protocol):
             return
         self._transport.set_write_buffer_limits(high=self._settings.unsent_bytes_high)
         self._heard_s = self._sent_s = self._frame_began_s = self._host.clock.monotonic_s()
-        if not self._accepted:
+        if not self._greeting.accepted:
             # Before this side's hello, which has the cluster key in it.
-            if (refused := certificate_refused(self._transport, self._peer_roles, self._host.clock)) is not None:
+            if (refused := certificate_refused(self._transport, self._greeting.roles, self._host.clock)) is not None:
                 self.close(refused)
                 return
-            self.send(self._hello)
+            self.send(self._greeting.mine)
         self._schedule_beat()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -492,7 +449,7 @@ class Connection(asyncio.Protocol):
         if self._budget is not None:
             self._budget.release(self)
         why = f": {exc}" if exc else ""
-        if self.peer is not None or self._accepted:
+        if self.peer is not None or self._greeting.accepted:
             lost = ConnectionLost(f"the connection to {self.peer_name} broke{why}")
         else:
             lost = ConnectionLost(
@@ -516,7 +473,7 @@ class Connection(asyncio.Protocol):
         try:
             # Only accepted peers have turns. The others are nodes that this side has chosen, and what they send is
             # bounded by what they were asked.
-            turn_left = _TURN_FRAMES_MAX if self._accepted else -1
+            turn_left = _TURN_FRAMES_MAX if self._greeting.accepted else -1
             received = frames = self._frames.feed(data)
             while frames:
                 for frame in frames:
@@ -600,68 +557,36 @@ class Connection(asyncio.Protocol):
             answer.set_result(message)
 
     def _greet(self, message: Message) -> None:
-        """Check the peer's first message, which has to be a fitting hello; the accepting side answers it.
+        """Have the peer's first message judged; the accepting side answers a hello that fits.
 
-        Raises a `ProtocolError` for another message, version or role. A peer that is barred, has a certificate for
-        another role or is of another cluster, and on the connecting side a refusal, close the connection without an
-        error here. Of a hello, the version is checked first, then the role, then the cluster: a peer of another version
-        may mean something else by the rest.
+        A peer that is refused is told why; so that two sides do not refuse each other in turn, a peer that has refused
+        this one is not. Either closes the connection.
         """
-        if isinstance(message, Refused) and not self._accepted:
+        if isinstance(message, Refused) and not self._greeting.accepted:
             self.close(fault_in(message))
             return
-        if not isinstance(message, Hello):
-            raise ProtocolError(f"the peer sent {type(message).__name__} before its hello")
-        if self._barred is not None:
-            self.turn_away(self._barred)
-            return
-        mine = self._hello
-        if message.version_min > mine.version_max or message.version_max < mine.version_min:
-            raise UnsupportedVersion(
-                f"the peer speaks protocol {message.version_min} to {message.version_max}, "
-                f"this side {mine.version_min} to {mine.version_max}: upgrade the older one"
-            )
-        if message.role not in self._peer_roles:
-            raise WrongRole(
-                f"the peer is a {ROLE_NAMES.get(message.role, 'stranger')}, not a "
-                f"{' or '.join(ROLE_NAMES[role] for role in self._peer_roles)}: check the address"
-            )
-        if (refused := certificate_refused(self._transport, (message.role,), self._host.clock)) is not None:
+        said = self._greeting.hear(message)
+        refused = (
+            certificate_refused(self._transport, (said.role,), self._host.clock) or self._greeting.admit(said)
+            if isinstance(said, Hello)
+            else said
+        )
+        if refused is not None:
             self.turn_away(refused)
             return
-        self.peer_role = message.role
-        self.peer_name = printable(message.name, 100) or f"a {ROLE_NAMES[message.role]}"
-        if not self._belongs(message.cluster_key):
-            text = _OTHERS.get(mine.role, "the peer belongs to another cluster: check the address, or the directory")
-            self.turn_away(WrongClusterKey(text))
-            return
-        self.peer = message
         # Strangers get room for a hello only; from here on frames may be large.
         self._frames.bytes_max = self._settings.frame_bytes_max
         self._frame_began_s = None
         if not self._greeted.done():
             self._greeted.set_result(message)
         # Only now, to a peer that belongs here: the hello has the cluster key in it.
-        if self._accepted:
-            self.send(mine)
+        if self._greeting.accepted:
+            self.send(self._greeting.mine)
         else:
             self._ask_time(self._host.clock.monotonic_s())
         # After this side's hello, which has to be the first message that the peer gets.
         if self._on_greeted:
             self._on_greeted(self)
-
-    def _belongs(self, key: bytes) -> bool:
-        """Whether a peer with this cluster key may be talked to: the same key, or one side has `ANY_CLUSTER`.
-
-        If only the peer has that, it may be talked to unless it has connected to this side and this side tells no
-        strangers.
-        """
-        mine = self._hello.cluster_key
-        return (
-            key == mine
-            or mine == ANY_CLUSTER
-            or (key == ANY_CLUSTER and (not self._accepted or self.peer_role in self._tells_strangers))
-        )
 
     # ------------------------------------------------------------------ heartbeats
 
@@ -731,20 +656,6 @@ class Connection(asyncio.Protocol):
         return now - self._taken_s <= self._settings.unread_s_max
 
 
-def printable(text: str, length_max: int = 2_000) -> str:
-    """Return a peer's text redacted, cut, and without control characters: it goes into messages and logs."""
-    text = redacted(text, length_max)
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
-def fault_in(refused: Refused) -> PolonaiseError:
-    """Return the fault that a peer has named, with its text made fit for a log."""
-    error = error_of(printable(refused.code, 100), printable(refused.text))
-    if isinstance(error, HistoryTrimmed):
-        error.first = max(0, refused.detail)
-    return error
-
-
 async def connect(host: Host, address: str, make: Callable[[], Connection], *, deadline_s: float) -> Connection:
     """Connect to `address` within `deadline_s` seconds, and return the connection once both have said hello.
 
@@ -794,25 +705,3 @@ async def gone(connections: Iterable[Connection]) -> None:
         for connection in ending:
             if not connection.gone.done():
                 connection.abort(Closed("closed by this side"))
-
-
-def hello(
-    role: int,
-    name: str,
-    *,
-    cluster_key: bytes = ANY_CLUSTER,
-    node: int = 0,
-    version_min: int = PROTOCOL_VERSION_MIN,
-) -> Hello:
-    """Return the hello of this version of Polonaise, for a side with this role, name, cluster key and number.
-
-    `version_min` is the oldest protocol version that has what this side will ask for.
-    """
-    return Hello(
-        version_min=version_min,
-        version_max=PROTOCOL_VERSION,
-        role=role,
-        node=node,
-        cluster_key=cluster_key,
-        name=name,
-    )

@@ -12,6 +12,7 @@ from polonaise.host import Clock
 from polonaise.host.address import HostPort
 from polonaise.host.certificates import CLIENT, PLAYER, ROLE_URI, SERVER, STORAGE, TARGET, said_by
 from polonaise.host.tlsfaults import OPTIONS
+from polonaise.link.protocol.greeting import ROLE_NAMES
 from polonaise.wire.messages import (
     ROLE_CLIENT,
     ROLE_OPERATOR,
@@ -23,14 +24,6 @@ from polonaise.wire.messages import (
 
 _log = logging.getLogger(__name__)
 
-ROLE_NAMES: Final = {
-    ROLE_CLIENT: "client",
-    ROLE_SERVER: "server",
-    ROLE_STORAGE: "storage node",
-    ROLE_OPERATOR: "operator",
-    ROLE_PLAYER: "player",
-    ROLE_TARGET: "target of players",
-}
 _ROLE_WORDS: Final = {
     ROLE_CLIENT: CLIENT,
     ROLE_SERVER: SERVER,

@@ -22,7 +22,8 @@ from polonaise.errors import (
     fresh,
 )
 from polonaise.host import Host
-from polonaise.link.connection import ANY_CLUSTER, Connection, connect, hello
+from polonaise.link.connection import Connection, connect
+from polonaise.link.protocol.greeting import ANY_CLUSTER, hello
 from polonaise.terms import StorageId
 from polonaise.wire.messages import ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE, NotedAre, TellNoted
 

@@ -8,7 +8,10 @@ from collections.abc import Callable, Sequence
 from polonaise.errors import Closed, InvariantViolated, PolonaiseError, ProtocolError
 from polonaise.host import Host
 from polonaise.link import connection as link
-from polonaise.link.connection import Connection, LinkSettings, printable
+from polonaise.link.connection import Connection
+from polonaise.link.protocol import greeting
+from polonaise.link.protocol.peertext import printable
+from polonaise.link.settings import LinkSettings
 from polonaise.player.deliverytarget import DeliverySource
 from polonaise.player.endpoint import DeliveryStream, StreamEvents
 from polonaise.player.protocol.entries import DeliveryBatch, Fence, RoutedEntry
@@ -105,7 +108,7 @@ class LinkStream:
         if self._over:
             return
         loop = asyncio.get_running_loop()
-        hello = link.hello(ROLE_PLAYER, f"player {source.player}")
+        hello = greeting.hello(ROLE_PLAYER, f"player {source.player}")
 
         def make() -> Connection:
             self._connection = Connection(

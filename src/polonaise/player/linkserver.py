@@ -8,9 +8,11 @@ from typing import Any, Final
 
 from polonaise.errors import Closed, DeadlineExceeded, NotFound, PolonaiseError, ProtocolError
 from polonaise.host import Host, Listener, network_trouble, unreachable
-from polonaise.link import connection as link
 from polonaise.link.budget import Budget
-from polonaise.link.connection import Connection, LinkSettings, printable
+from polonaise.link.connection import Connection
+from polonaise.link.protocol import greeting
+from polonaise.link.protocol.peertext import printable
+from polonaise.link.settings import LinkSettings
 from polonaise.player.deliverytarget import DeliverySource
 from polonaise.player.protocol.entries import DeliveryBatch, Fence, RoutedEntry, shut_out_by
 from polonaise.player.targetsession import ACKNOWLEDGE_S, ServedTargets, TargetSession, stream_health
@@ -89,7 +91,7 @@ class LinkServer:
         connection = Connection(
             self._host,
             # The log's key is in the stream's own hello: its memory tells a target which log it is of.
-            hello=link.hello(ROLE_TARGET, "server of targets"),
+            hello=greeting.hello(ROLE_TARGET, "server of targets"),
             peer_roles=(ROLE_PLAYER,),
             on_message=stream.received,
             on_closed=stream.closed,

@@ -28,7 +28,8 @@ from polonaise.errors import (
 from polonaise.histogram import Histogram
 from polonaise.host import Host, Listener, certificate_expired, network_trouble, unreachable
 from polonaise.link.budget import Budget
-from polonaise.link.connection import ANY_CLUSTER, Connection, hello
+from polonaise.link.connection import Connection
+from polonaise.link.protocol.greeting import ANY_CLUSTER, hello
 from polonaise.patience import SyncPatience
 from polonaise.server import trimming
 from polonaise.server.archivedhistory import ArchivedHistory

@@ -8,7 +8,9 @@ from typing import Protocol, TypeVar
 
 from polonaise.errors import BadOption, ConnectionLost, DeadlineExceeded, PolonaiseError, ProtocolError, fresh
 from polonaise.host import Host
-from polonaise.link.connection import OWN_REQUESTS, Connection, connect, fault_in, hello
+from polonaise.link.connection import OWN_REQUESTS, Connection, connect
+from polonaise.link.protocol.greeting import hello
+from polonaise.link.protocol.peertext import fault_in
 from polonaise.patience import PATIENCE_S_MAX, SyncPatience
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storageaddresses import StorageAddresses
@@ -267,7 +269,7 @@ class StorageLink:
             deadline_s=self._settings.replica_s_max,
         )
         # A node that has no name yet, or is of an earlier version, says its directory, which nobody else knows it by.
-        connection.peer_name = f"storage node {self.name}"
+        connection.call_peer(f"storage node {self.name}")
         try:
             await self._check_name(connection)
         except asyncio.CancelledError:

@@ -26,7 +26,8 @@ from polonaise.errors import (
 from polonaise.histogram import Histogram
 from polonaise.host import Host, Listener, network_trouble, unreachable
 from polonaise.link.budget import Budget
-from polonaise.link.connection import ANY_CLUSTER, Connection, hello
+from polonaise.link.connection import Connection
+from polonaise.link.protocol.greeting import ANY_CLUSTER, hello
 from polonaise.log.control import ControlFile
 from polonaise.log.openfiles import OpenFiles
 from polonaise.log.partitionlog import LogSettings, PartitionLog

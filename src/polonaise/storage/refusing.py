@@ -7,7 +7,8 @@ from typing import Final
 
 from polonaise.errors import PolonaiseError, fresh
 from polonaise.host import Host, Listener
-from polonaise.link.connection import ANY_CLUSTER, Connection, hello
+from polonaise.link.connection import Connection
+from polonaise.link.protocol.greeting import ANY_CLUSTER, hello
 from polonaise.storage.settings import StorageSettings
 from polonaise.wire.messages import ROLE_SERVER, ROLE_STORAGE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from polonaise.link.connection import LinkSettings
+from polonaise.link.settings import LinkSettings
 
 STOP_S_MAX: Final = 5.0
 """Seconds in which the process of a storage node stops once it is told to; then it is ended by force. What it

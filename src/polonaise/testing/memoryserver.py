@@ -9,7 +9,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, NamedTuple
 
 from polonaise.errors import ConnectionLost, PolonaiseError, UnknownPartition
-from polonaise.link.connection import Connection, hello
+from polonaise.link.connection import Connection
+from polonaise.link.protocol.greeting import hello
 from polonaise.log.producers import Produced, parse_request
 from polonaise.log.registers import TOTAL_BYTES_MAX
 from polonaise.server.clients import receive
