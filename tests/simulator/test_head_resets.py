@@ -264,7 +264,7 @@ class Living:
         self.application = Application(self.history, self.node.name, 1, 5, random.Random(0))
         applications = {self.node.name: self.application}
         nemesis: Any = None
-        self.scene = HeadResets(Observer(cluster, self.history, applications), nemesis, self._main)
+        self.scene = HeadResets(Observer(cluster, self.history, applications), applications, nemesis, self._main)
         self.scene._lives(self.node)
         self.opens(fed=9)
         self.application.ledger._readings[0].last = applied

@@ -12,8 +12,7 @@ from collections.abc import Callable
 
 from polonaise.client.log import Log
 from polonaise.terms import PartitionId, Transaction, TransactionId
-from polonaise_proving.simulator.checkers import ACCOUNT_START
-from polonaise_proving.simulator.observations import MOVE, History, Kind, ReadCheck, Try, parse_body
+from polonaise_proving.simulator.observations import ACCOUNT_START, MOVE, History, Kind, ReadCheck, Try, parse_body
 
 UNWANTED_HEADER = 3
 """The header of the transactions whose bodies lazy applications do not fetch."""

@@ -20,7 +20,6 @@ from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise_proving.simulator.archivist import Archivist
 from polonaise_proving.simulator.cluster import CLUSTER_KEY, Cluster, Node
 from polonaise_proving.simulator.diskaudit import DiskReplica, FinalLog
-from polonaise_proving.simulator.nemesis import Nemesis
 from polonaise_proving.simulator.object_store import SimulatedStore
 from polonaise_proving.simulator.observations import History, Violation
 from polonaise_proving.simulator.observer import SCRUB_S
@@ -41,7 +40,7 @@ def _scrubbing(cluster: Cluster) -> ServerSettings:
 class Archiving:
     """The archive of one schedule's cluster."""
 
-    def __init__(self, cluster: Cluster, nemesis: Nemesis, history: History) -> None:
+    def __init__(self, cluster: Cluster, history: History) -> None:
         self._cluster = cluster
         self.store = SimulatedStore(cluster.world)
         self.store.put_now(MARK, mark_of(CLUSTER_KEY))
@@ -50,7 +49,6 @@ class Archiving:
         cluster.knobs = replace(cluster.knobs, server=_scrubbing(cluster))
         self.node = Node(cluster, "archivist-0", self.archivist.run)
         cluster.others.append(self.node)
-        nemesis.trouble_store(self.store)
         self._marks: dict[tuple[str, PartitionId], TransactionId] = {}
         """The confirmed marks that `check_marks` has looked at, by node and partition."""
 

@@ -17,6 +17,7 @@ from polonaise.log import registers
 from polonaise.terms import LockMode, TransactionId
 from polonaise_proving.simulator.diskaudit import DiskReplica, FinalLog
 from polonaise_proving.simulator.observations import (
+    ACCOUNT_START,
     COUNT,
     MOVE,
     PRODUCED,
@@ -27,9 +28,6 @@ from polonaise_proving.simulator.observations import (
     Violation,
     describe,
 )
-
-ACCOUNT_START: Final = 100
-"""What every account holds before the first transfer."""
 
 Checker = Callable[[FinalLog, History], Iterator[Violation]]
 

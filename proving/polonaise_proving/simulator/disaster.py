@@ -6,12 +6,13 @@ Health has to say why. A disaster comes last in its schedule.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from polonaise.coordination.values import Engagement, PartitionValue, partition_key
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.terms import StorageId, TransactionId
+from polonaise_proving.simulator.application import Application
 from polonaise_proving.simulator.observations import Fate, Kind, Violation
 from polonaise_proving.simulator.observer import Observer
 
@@ -27,11 +28,12 @@ _UNMOUNTED_SHARE = 0.5
 class Disaster:
     """Strike a healthy cluster beyond what replication can bear, and check what it does then."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: Observer, applications: Mapping[str, Application]) -> None:
+        """`applications` are those of the observer."""
         self._cluster = observer.cluster
         self._history = observer.history
         self._observer = observer
-        self._applications = observer.applications
+        self._applications = applications
         self._random = self._cluster.world.random("disaster")
 
     async def strike(self, overtake: Callable[[bool], None] | None = None) -> None:

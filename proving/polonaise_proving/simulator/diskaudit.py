@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Protocol
 from zlib import crc32
 
 from polonaise.errors import BatchDamaged, SegmentDamaged
@@ -17,8 +18,24 @@ from polonaise.log.control import CONTROL_FILE, offset_of
 from polonaise.log.promises import NOTHING_TRIMMED, SECTOR_BYTES, PromiseSector, TrimMark
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader, open_batch, open_frame
 from polonaise.terms import PartitionId, Transaction, TransactionId
-from polonaise_proving.simulator.disk import SimulatedDisk
 from polonaise_proving.simulator.observations import Body, parse_body
+
+
+class AuditedFile(Protocol):
+    """A file of a disk."""
+
+    @property
+    def durable(self) -> bytearray:
+        """What would be left of it if the power went now."""
+        ...
+
+
+class AuditedDisk(Protocol):
+    """What the audit needs of a disk, so that it knows of no machine."""
+
+    def paths(self) -> list[str]: ...
+
+    def file(self, path: str) -> AuditedFile: ...
 
 
 @dataclass(slots=True)
@@ -37,7 +54,7 @@ class DiskReplica:
         return self.batches[-1].last if self.batches else self.first - 1
 
 
-def _segments(disk: SimulatedDisk, directory: str, partition: PartitionId) -> list[tuple[str, TransactionId]]:
+def _segments(disk: AuditedDisk, directory: str, partition: PartitionId) -> list[tuple[str, TransactionId]]:
     """Return the paths of a partition's segment files, each with its first id, which is its file's name."""
     prefix = f"{directory}/{partition}/"
     return [
@@ -53,7 +70,7 @@ def copies_of_promises(control: bytes, partition: PartitionId) -> list[PromiseSe
     return [PromiseSector.decode(control[at : at + SECTOR_BYTES], partition) for at in (start, start + SECTOR_BYTES)]
 
 
-def promised_by(disk: SimulatedDisk, directory: str, partition: PartitionId) -> PromiseSector | None:
+def promised_by(disk: AuditedDisk, directory: str, partition: PartitionId) -> PromiseSector | None:
     """Return a node's promises for a partition, as they would be left if the power went now.
 
     Of the two copies in its control file, the later one that can be read counts. None without one, or without a file.
@@ -65,13 +82,13 @@ def promised_by(disk: SimulatedDisk, directory: str, partition: PartitionId) -> 
     return max((copy for copy in copies if copy is not None), key=lambda copy: copy.sequence, default=None)
 
 
-def trimmed_by(disk: SimulatedDisk, directory: str, partition: PartitionId) -> TrimMark:
+def trimmed_by(disk: AuditedDisk, directory: str, partition: PartitionId) -> TrimMark:
     """Return the trim mark in the node's promises; `NOTHING_TRIMMED` if those can't be read."""
     copy = promised_by(disk, directory, partition)
     return copy.trimmed if copy is not None else NOTHING_TRIMMED
 
 
-def read_replica(name: str, disk: SimulatedDisk, directory: str, partition: PartitionId) -> DiskReplica:
+def read_replica(name: str, disk: AuditedDisk, directory: str, partition: PartitionId) -> DiskReplica:
     """Read every batch of every segment that was not trimmed; after bad bytes go on with the next segment."""
     replica = DiskReplica(name, first=trimmed_by(disk, directory, partition).first)
     for path, first in _segments(disk, directory, partition):
@@ -99,7 +116,7 @@ def _read_segment(raw: bytes, replica: DiskReplica) -> None:
         raise SegmentDamaged("its preamble does not fit its CRC")
 
 
-def durable_last(disk: SimulatedDisk, directory: str, partition: PartitionId) -> TransactionId:
+def durable_last(disk: AuditedDisk, directory: str, partition: PartitionId) -> TransactionId:
     """Return the partition's last id that would be left on this disk if the power went now.
 
     If none is left, that is the last one that was trimmed, or -1. Quicker than `read_replica`, for frequent use.

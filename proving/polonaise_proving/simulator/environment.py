@@ -10,8 +10,9 @@ import random
 from hashlib import blake2b
 
 from polonaise_proving.simulator.configuration import Configuration
+from polonaise_proving.simulator.failures import ScheduleFailed
 from polonaise_proving.simulator.faultcounts import FaultCounts
-from polonaise_proving.simulator.loop import Life, ScheduleFailed, VirtualLoop
+from polonaise_proving.simulator.loop import Life, VirtualLoop
 from polonaise_proving.simulator.trace import Trace
 
 

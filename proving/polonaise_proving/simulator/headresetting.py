@@ -39,15 +39,20 @@ class HeadResets:
     """The scene of one schedule."""
 
     def __init__(
-        self, observer: Observer, nemesis: Nemesis, client: NodeMain, archiving: Archiving | None = None
+        self,
+        observer: Observer,
+        applications: dict[str, Application],
+        nemesis: Nemesis,
+        client: NodeMain,
+        archiving: Archiving | None = None,
     ) -> None:
-        """`client` is what a client's process runs, whose application is among those of the observer."""
+        """`applications` are those of the observer; `client` is what a client's process runs, with one of them."""
         self._archiving = archiving
         self._observer = observer
         self._cluster = observer.cluster
         self._history = observer.history
         self._nemesis = nemesis
-        self._applications = observer.applications
+        self._applications = applications
         self._client = client
         self._random = self._cluster.world.random("head resets")
         self._faults = self._cluster.world.faults

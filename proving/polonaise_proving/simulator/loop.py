@@ -21,6 +21,8 @@ from contextvars import Context, copy_context
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, cast
 
+from polonaise_proving.simulator.failures import ScheduleFailed
+
 START_S: Final = 10_000.0
 """Virtual seconds at the start of a schedule: not 0, so that code that mistakes 0 for "no time yet" is found out."""
 
@@ -38,10 +40,6 @@ _graveyard: list[object] = []
 
 class Killed(BaseException):
     """Raised in a dead process that calls its machine, or has just ended itself. No code of a node may catch it."""
-
-
-class ScheduleFailed(Exception):
-    """The base of everything that fails a schedule: a broken promise, a process that failed, a schedule without end."""
 
 
 class Deadlock(ScheduleFailed):

@@ -17,7 +17,7 @@ from polonaise.client.protocol.outstanding import Unordered
 from polonaise.coordination.values import Assignment
 from polonaise.errors import ClientAhead, FragmentsAhead, PolonaiseError, ProducerSequence
 from polonaise.terms import PartitionId, Transaction, TransactionId
-from polonaise_proving.simulator.loop import ScheduleFailed
+from polonaise_proving.simulator.failures import ScheduleFailed
 
 _CONTRADICTIONS: Final = frozenset(
     (
@@ -43,6 +43,8 @@ _BODY: Final = struct.Struct("<IHBB")
 """The beginning of a body: the number of the try, the transaction's place in the try, its `Kind`, and 0."""
 MOVE: Final = struct.Struct("<HHiii")
 """A transfer: the account from, the account to, the amount, and the two balances as its context saw them."""
+ACCOUNT_START: Final = 100
+"""What every account holds before the first transfer."""
 COUNT: Final = struct.Struct("<HI")
 """A step of a counter: the counter, and its value after the step."""
 PRODUCED: Final = struct.Struct("<Hq")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
-from typing import Final
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, Protocol
 
 from polonaise.terms import PartitionId, TransactionId
-from polonaise_proving.simulator.application import Application
 from polonaise_proving.simulator.cluster import Cluster, Node
 from polonaise_proving.simulator.diskaudit import DiskReplica
 from polonaise_proving.simulator.observations import History, Violation
@@ -25,10 +24,24 @@ SCRUB_S: Final = 90.0
 session."""
 
 
+class ObservedApplication(Protocol):
+    """What an observer needs of an application: what it has to do, and does."""
+
+    finished: bool
+    """Whether it has done all that it had to do."""
+    doing: dict[int, str]
+    """By worker: the step that it is taking."""
+    steps_left: int
+
+    def start_again(self, steps: int) -> None:
+        """Give it `steps` to do, in place of those that it has left."""
+        ...
+
+
 class Observer:
     """Look at a schedule from outside of its nodes."""
 
-    def __init__(self, cluster: Cluster, history: History, applications: dict[str, Application]) -> None:
+    def __init__(self, cluster: Cluster, history: History, applications: Mapping[str, ObservedApplication]) -> None:
         self.cluster = cluster
         self.history = history
         self.applications = applications

@@ -32,9 +32,10 @@ from polonaise_proving.simulator.delivering import Delivering
 from polonaise_proving.simulator.disaster import Disaster
 from polonaise_proving.simulator.diskaudit import FinalLog
 from polonaise_proving.simulator.doubleowner import DoubleOwner
+from polonaise_proving.simulator.failures import ScheduleFailed
 from polonaise_proving.simulator.headresetting import HeadResets
 from polonaise_proving.simulator.leaseholding import HOLDERS, LeaseHolders
-from polonaise_proving.simulator.loop import START_S, Killed, ScheduleFailed
+from polonaise_proving.simulator.loop import START_S, Killed
 from polonaise_proving.simulator.memberschanging import MemberChanges
 from polonaise_proving.simulator.nemesis import Nemesis
 from polonaise_proving.simulator.observations import AssignmentCheck, History, Violation
@@ -207,7 +208,8 @@ class Schedule:
         if source.random() < _ARCHIVE_SHARE:
             from polonaise_proving.simulator.archiving import Archiving  # loads pyarrow: most seeds do without
 
-            self._archiving = Archiving(self.cluster, self.nemesis, self.history)
+            self._archiving = Archiving(self.cluster, self.history)
+            self.nemesis.trouble_store(self._archiving.store)
         self._overtaken = source.random() < _OVERTAKEN_SHARE
         self._observer = Observer(self.cluster, self.history, self.applications)
         self._operators: list[DoubleOwner | StorageMoves | MemberChanges | RequirementChanges | LeaseHolders] = []
@@ -310,11 +312,12 @@ class Schedule:
             overtake = partial(self._archiving.overtake, logs)
         if self._random.random() < _DISASTER_SHARE or overtake is not None:
             self.world.faults.count("disaster")
-            await Disaster(self._observer).strike(overtake)
+            await Disaster(self._observer, self.applications).strike(overtake)
         elif self.world.random("gone back").random() < _GONE_BACK_SHARE:
-            await Disaster(self._observer).go_back()
+            await Disaster(self._observer, self.applications).go_back()
         elif self.resets_drawn:
-            await HeadResets(self._observer, self.nemesis, self._client, self._archiving).run()
+            scene = HeadResets(self._observer, self.applications, self.nemesis, self._client, self._archiving)
+            await scene.run()
 
     @property
     def resets_drawn(self) -> bool:
