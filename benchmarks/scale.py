@@ -31,8 +31,8 @@ from polonaise.link.settings import LinkSettings
 from polonaise.node.local import ChildNode, LocalCluster
 from polonaise.server.assignment import Candidate, assign
 from polonaise.server.settings import ServerSettings
-from polonaise_proving.simulator.cluster import Cluster, Knobs, Node
-from polonaise_proving.simulator.world import World
+from polonaise_proving.stages.simulated.cluster import Cluster, Knobs, Node
+from polonaise_proving.stages.simulated.world import World
 
 ZOOKEEPER_BYTES_MAX = 1_048_575
 """The largest value that ZooKeeper takes, unless `jute.maxbuffer` is changed on every machine."""

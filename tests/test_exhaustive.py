@@ -43,9 +43,9 @@ def test_the_same_seed_draws_the_same_and_others_come_to_each_in_the_end() -> No
 
 
 def test_modules_are_named_by_the_files_that_the_last_commits_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = "src/polonaise/log/tail.py\nproving/polonaise_proving/simulator/loop.py\nsrc/polonaise/py.typed"
+    told = "src/polonaise/log/tail.py\nproving/polonaise_proving/stages/simulated/loop.py\nsrc/polonaise/py.typed"
     monkeypatch.setattr(exhaustive, "_git", lambda *arguments: told)
-    assert exhaustive._changed_modules() == {"polonaise.log.tail", "polonaise_proving.simulator.loop"}
+    assert exhaustive._changed_modules() == {"polonaise.log.tail", "polonaise_proving.stages.simulated.loop"}
 
 
 def test_without_git_the_day_is_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,7 +150,7 @@ def test_only_the_module_for_waiting_sleeps() -> None:
     wrong = []
     for path in FILES:
         simulated = any(
-            name in SIMULATED or name.startswith("polonaise_proving.simulator") for name in imported_by(path)
+            name in SIMULATED or name.startswith("polonaise_proving.stages.simulated") for name in imported_by(path)
         )
         if path.relative_to(TESTS).parts[0] not in CAMPAIGNS and name_of(path) not in MAY_SLEEP and not simulated:
             wrong += [f"{name_of(path)}:{line}" for line in sleeps(path)]

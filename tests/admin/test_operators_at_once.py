@@ -18,7 +18,7 @@ from polonaise.admin.copymoves import CopyMoves
 from polonaise.admin.memberedits import MemberEdits
 from polonaise.coordination.values import Assignment, ClusterDescription, Engagement, PartitionValue, Versioned
 from polonaise.errors import BadOption, CopyNeeded
-from polonaise_proving.simulator.loop import VirtualLoop
+from polonaise_proving.stages.simulated.loop import VirtualLoop
 
 STEP_S = 15.0
 

@@ -45,7 +45,7 @@ from polonaise.wire.messages import (
     Refused,
     UniqueIdIs,
 )
-from polonaise_proving.simulator.cluster import Node
+from polonaise_proving.stages.simulated.cluster import Node
 from rigs.scenarios import runs_tests
 from rigs.town import Town, held_down, on_a_machine
 from rigs.waiting import nothing_happens_for, time_passes, wait_until

@@ -18,7 +18,7 @@ from polonaise.errors import PolonaiseError, UnknownPartition, UnknownTopic
 from polonaise.host import Host
 from polonaise.node.addresses import split_topic, with_topic
 from polonaise.terms import Transaction
-from polonaise_proving.simulator.cluster import Node
+from polonaise_proving.stages.simulated.cluster import Node
 from rigs.scenarios import runs_tests
 from rigs.town import Town, held_down, on_a_machine
 from rigs.waiting import time_passes, wait_until

@@ -12,7 +12,7 @@ import pytest
 from polonaise.errors import Closed, DirectoryInUse, DiskFailed, NotADirectory, NotFound
 from polonaise.host import Disk, Host
 from polonaise.host.real import RealHost
-from polonaise_proving.simulator import World
+from polonaise_proving.stages.simulated import World
 from rigs.scenarios import run_alone, runs_tests_on
 
 Given = Callable[[Disk, str], Awaitable[None]]

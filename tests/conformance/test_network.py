@@ -15,7 +15,7 @@ from polonaise.errors import AddressInUse, BadOption, ConnectionLost
 from polonaise.host import Host, Network
 from polonaise.host.real import RealHost
 from polonaise.host.tls import TlsIdentity
-from polonaise_proving.simulator import World
+from polonaise_proving.stages.simulated import World
 from rigs.scenarios import run_alone, runs_tests_on
 from rigs.tls import Authority
 from rigs.waiting import wait_until

@@ -30,7 +30,7 @@ from polonaise.errors import (
     WrongClusterKey,
 )
 from polonaise.host.real import RealHost
-from polonaise_proving.simulator.process import Process
+from polonaise_proving.stages.simulated.process import Process
 from rigs.coordinator import DESCRIPTION, DIRECTORY, INITIAL, NEXT, Scene, in_a_scene, in_scenes
 from rigs.unretrieved import errors_nobody_took
 from rigs.waiting import time_passes

@@ -35,7 +35,7 @@ from polonaise.wire.messages import (
     Pong,
     Refused,
 )
-from polonaise_proving.simulator import ProcessFailed
+from polonaise_proving.stages.simulated import ProcessFailed
 from rigs.link import GREETING, KEY, Raw, Rig, run, simulated
 from rigs.raising import length
 from rigs.waiting import wait_until

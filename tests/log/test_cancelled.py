@@ -14,8 +14,8 @@ from polonaise.host import Host
 from polonaise.log.control import ControlFile
 from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segmentreader import SegmentCache
-from polonaise_proving.simulator.process import Process
-from polonaise_proving.simulator.world import Machine
+from polonaise_proving.stages.simulated.process import Process
+from polonaise_proving.stages.simulated.world import Machine
 from rigs.log import DIRECTORY, KEY, PARTITION, Maker, Open, simulate
 
 SMALL = LogSettings(segment_bytes_max=700)

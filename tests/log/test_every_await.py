@@ -15,7 +15,7 @@ from polonaise.log.batch import Batch
 from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segment import DamageFound
 from polonaise.log.segmentreader import SegmentCache
-from polonaise_proving.simulator.world import Machine
+from polonaise_proving.stages.simulated.world import Machine
 from rigs.log import Maker, Open, crcs, in_one_life, opened_on, segment_path, simulate, simulated
 
 pytestmark = pytest.mark.slow

@@ -22,8 +22,8 @@ from polonaise.storage.partitionreplica import PartitionReplica
 from polonaise.storage.settings import StorageSettings
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import LastSessionInfo, SessionInfo
-from polonaise_proving.simulator import Configuration, World
-from polonaise_proving.simulator.world import Machine
+from polonaise_proving.stages.simulated import Configuration, World
+from polonaise_proving.stages.simulated.world import Machine
 from rigs.log import (
     DIRECTORY,
     KEY,

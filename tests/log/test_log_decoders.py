@@ -18,7 +18,7 @@ from polonaise.log.index import Checkpoint, Index
 from polonaise.log.partitionlog import LogSettings
 from polonaise.log.promises import SECTOR_BYTES, Promises, PromiseSector, Slot, SyncEvidence, TrimMark
 from polonaise.log.segment import SegmentHeader, frame_header, open_frame
-from polonaise_proving.simulator.world import Machine
+from polonaise_proving.stages.simulated.world import Machine
 from rigs.log import KEY, PARTITION, Maker, Open, contents, crcs, life, opened_on, simulate
 
 int64 = st.integers(-(2**63), 2**63 - 1)

@@ -13,8 +13,8 @@ from polonaise.log.control import ControlFile
 from polonaise.log.openfiles import OpenFiles, SharedSync
 from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segmentreader import SegmentCache
-from polonaise_proving.simulator.process import Process
-from polonaise_proving.simulator.world import Machine
+from polonaise_proving.stages.simulated.process import Process
+from polonaise_proving.stages.simulated.world import Machine
 from rigs.log import DIRECTORY, KEY, Maker, Open, crcs, in_one_life, simulate
 from rigs.scenarios import runs_tests
 from rigs.unretrieved import errors_nobody_took

@@ -13,7 +13,7 @@ from polonaise.host import Host
 from polonaise.log import registers
 from polonaise.log.digest import digest
 from polonaise.log.partitionlog import LogSettings
-from polonaise_proving.simulator.world import Machine
+from polonaise_proving.stages.simulated.world import Machine
 from rigs.log import SEGMENT, Maker, Open, alive, contents, crcs, in_one_life, life, opened_on, simulate, simulated
 
 

@@ -11,7 +11,7 @@ import pytest
 from polonaise.log.batch import Batch
 from polonaise.log.partitionlog import LogSettings
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES
-from polonaise_proving.simulator.world import Machine
+from polonaise_proving.stages.simulated.world import Machine
 from rigs.log import Maker, contents, crcs, opened_on, remove_entry, segment_path, simulated
 
 BATCH = 200

@@ -12,8 +12,8 @@ from polonaise.log import registers
 from polonaise.log.digest import digest
 from polonaise.log.partitionlog import LogSettings
 from polonaise.log.promises import NOTHING_TRIMMED
-from polonaise_proving.simulator import Configuration, World
-from polonaise_proving.simulator.world import Machine
+from polonaise_proving.stages.simulated import Configuration, World
+from polonaise_proving.stages.simulated.world import Machine
 from rigs.log import (
     DIRECTORY,
     PARTITION,

@@ -10,7 +10,7 @@ from polonaise.log.partitionlog import LogSettings
 from polonaise.log.promises import SyncEvidence
 from polonaise.log.segment import FRAME_BYTES, DamageFound, SegmentHeader, scan
 from polonaise.log.tail import SMALL_WRITE_BYTES, ZEROS_BYTES_MAX, empty_scan
-from polonaise_proving.simulator.world import Machine
+from polonaise_proving.stages.simulated.world import Machine
 from rigs.log import SEGMENT, Maker, Open, contents, crcs, in_one_life, opened_on, simulated, write_synced
 
 SMALL = LogSettings(segment_bytes_max=2_000)

@@ -27,7 +27,7 @@ from polonaise.node.monitoring.httplistener import HttpRequest
 from polonaise.node.monitoring.samples import Samples
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import ServerId, Transaction
-from polonaise_proving.simulator.cluster import DIRECTORY
+from polonaise_proving.stages.simulated.cluster import DIRECTORY
 from rigs.alerts import Prometheus, Told, fired_by, fires, scraped, scraped_town, told
 from rigs.archivedtown import ArchivedTown
 from rigs.log import remove_entry

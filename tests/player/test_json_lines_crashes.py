@@ -19,8 +19,8 @@ from polonaise.player.deliverytarget import DeliverySource
 from polonaise.player.jsonlines import JsonLinesTarget
 from polonaise.player.linesfile import LinesFile
 from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, RoutedEntry
-from polonaise_proving.simulator import Configuration, World
-from polonaise_proving.simulator.disk import SimulatedDisk
+from polonaise_proving.stages.simulated import Configuration, World
+from polonaise_proving.stages.simulated.disk import SimulatedDisk
 from rigs.deliverycalls import SOURCE, StreamCalls, batch_of, stream
 
 DIRECTORY, PATH = "lines", "lines/entries.jsonl"

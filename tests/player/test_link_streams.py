@@ -37,7 +37,7 @@ from polonaise.wire.deliveries import (
     OpenDelivery,
 )
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_OPERATOR, ROLE_PLAYER, ROLE_SERVER, ROLE_TARGET, Flush, Hello
-from polonaise_proving.simulator import Configuration, NetworkConfiguration, World
+from polonaise_proving.stages.simulated import Configuration, NetworkConfiguration, World
 from rigs.deliverystreams import (
     SOURCE,
     Heard,

@@ -11,8 +11,8 @@ from polonaise.fragments.history import FragmentHistory
 from polonaise.fragments.mark import MARK, mark_of
 from polonaise.server.archivewatch import ArchiveLag
 from polonaise.server.settings import ServerSettings
-from polonaise_proving.simulator.cluster import CLUSTER_KEY
-from polonaise_proving.simulator.object_store import SimulatedStore
+from polonaise_proving.stages.simulated.cluster import CLUSTER_KEY
+from polonaise_proving.stages.simulated.object_store import SimulatedStore
 from rigs.town import Town
 from rigs.waiting import wait_until
 

@@ -12,8 +12,8 @@ from polonaise.coordination.file import coordinator_in
 from polonaise.coordination.values import ClusterDescription, PartitionValue
 from polonaise.errors import CoordinatorUnavailable
 from polonaise.host import Host
-from polonaise_proving.simulator.process import Process
-from polonaise_proving.simulator.world import World
+from polonaise_proving.stages.simulated.process import Process
+from polonaise_proving.stages.simulated.world import World
 from rigs.scenarios import idle, runs_tests, runs_tests_in
 from rigs.waiting import wait_until
 

@@ -22,9 +22,9 @@ from polonaise.coordination.values import (
 from polonaise.coordination.zookeeper import ZooKeeperBackend
 from polonaise.host import Clock, DirectoryLock, Disk, Host
 from polonaise.host.real import RealClock, RealHost
-from polonaise_proving.simulator.coordinator import SimulatedBackend, SimulatedCoordinator
-from polonaise_proving.simulator.process import Process
-from polonaise_proving.simulator.world import World
+from polonaise_proving.stages.simulated.coordinator import SimulatedBackend, SimulatedCoordinator
+from polonaise_proving.stages.simulated.process import Process
+from polonaise_proving.stages.simulated.world import World
 from rigs import zookeeper
 from rigs.scenarios import idle, runs_tests_on
 

@@ -25,8 +25,8 @@ from polonaise.wire.messages import (
     HighWaterMark,
     HighWaterMarkIs,
 )
-from polonaise_proving.simulator import Configuration, NetworkConfiguration, World
-from polonaise_proving.simulator.process import Process
+from polonaise_proving.stages.simulated import Configuration, NetworkConfiguration, World
+from polonaise_proving.stages.simulated.process import Process
 from rigs.scenarios import idle, runs_tests
 from rigs.waiting import wait_until
 

@@ -14,9 +14,9 @@ from polonaise.log.batch import Batch, Columns, seal
 from polonaise.log.control import ControlFile, ControlSlot
 from polonaise.log.partitionlog import LogSettings, PartitionLog
 from polonaise.log.segmentreader import SegmentCache
-from polonaise_proving.simulator import Configuration, World
-from polonaise_proving.simulator.disk import SimulatedDisk
-from polonaise_proving.simulator.world import Machine
+from polonaise_proving.stages.simulated import Configuration, World
+from polonaise_proving.stages.simulated.disk import SimulatedDisk
+from polonaise_proving.stages.simulated.world import Machine
 from rigs.scenarios import runs_tests
 
 KEY = bytes(range(16))

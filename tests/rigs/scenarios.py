@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from polonaise.host import Host
-from polonaise_proving.simulator import Configuration, World
+from polonaise_proving.stages.simulated import Configuration, World
 
 
 async def idle(host: Host) -> None:

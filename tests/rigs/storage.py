@@ -38,9 +38,9 @@ from polonaise.wire.messages import (
     Stored,
     Truncate,
 )
-from polonaise_proving.simulator import Configuration, World
-from polonaise_proving.simulator.process import Process
-from polonaise_proving.simulator.world import Machine
+from polonaise_proving.stages.simulated import Configuration, World
+from polonaise_proving.stages.simulated.process import Process
+from polonaise_proving.stages.simulated.world import Machine
 from rigs.log import KEY, PARTITION, crcs, life, segment_path
 from rigs.scenarios import runs_tests
 

@@ -18,9 +18,9 @@ from polonaise.link.settings import LinkSettings
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import Transaction
-from polonaise_proving.simulator.cluster import DIRECTORY, Cluster, Knobs, Node
-from polonaise_proving.simulator.diskaudit import durable_last
-from polonaise_proving.simulator.world import World
+from polonaise_proving.record.diskaudit import durable_last
+from polonaise_proving.stages.simulated.cluster import DIRECTORY, Cluster, Knobs, Node
+from polonaise_proving.stages.simulated.world import World
 from rigs.scenarios import runs_tests
 
 T = TypeVar("T")

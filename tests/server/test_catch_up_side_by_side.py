@@ -14,7 +14,7 @@ from polonaise.server.catchup import CatchUp
 from polonaise.server.protocol.readiness import Readiness
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import StorageId
-from polonaise_proving.simulator.world import World
+from polonaise_proving.stages.simulated.world import World
 
 
 def test_a_copy_that_is_added_comes_in_beside_a_member_that_falls_behind_for_ever(

@@ -11,8 +11,8 @@ from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.face import ObservedServer
 from polonaise.server.settings import ServerSettings
-from polonaise_proving.simulator.cluster import Node
-from polonaise_proving.simulator.coordinator import SimulatedBackend
+from polonaise_proving.stages.simulated.cluster import Node
+from polonaise_proving.stages.simulated.coordinator import SimulatedBackend
 from rigs.town import Town, in_a_town, in_an_application
 from rigs.waiting import wait_until
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from polonaise.client.lease import Lease
 from polonaise.client.log import Log
 from polonaise.host import Host
-from polonaise_proving.simulator.cluster import Node
+from polonaise_proving.stages.simulated.cluster import Node
 from rigs.town import Town, held_down, in_a_town
 from rigs.waiting import time_passes, wait_until
 

@@ -18,7 +18,7 @@ from polonaise.server.settings import ServerSettings
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED
 from polonaise.testing.memory import MemoryHost
 from polonaise.wire.messages import Batches, LastSessionInfo, SessionInfo
-from polonaise_proving.simulator.diskimages import DirectoryImage
+from polonaise_proving.stages.simulated.diskimages import DirectoryImage
 from rigs.fragments import plain_batches
 from rigs.town import Town, held_down, in_a_town
 from rigs.waiting import wait_until

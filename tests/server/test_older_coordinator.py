@@ -22,7 +22,7 @@ from polonaise.server.protocol.readiness import Readiness
 from polonaise.server.protocol.recovery import OlderStateProved, ReplicaAnswer, decide
 from polonaise.server.sessionstart import SessionStart
 from polonaise.terms import PartitionId, ServerId, StorageId
-from polonaise_proving.simulator.cluster import Cluster, Node
+from polonaise_proving.stages.simulated.cluster import Cluster, Node
 from rigs.town import Town, held_down
 from rigs.waiting import time_passes
 

@@ -14,7 +14,7 @@ from polonaise.link.connection import Connection, connect
 from polonaise.link.protocol.greeting import hello
 from polonaise.wire.frame import NO_PARTITION
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, Health, HealthIs
-from polonaise_proving.simulator.cluster import CLUSTER_KEY
+from polonaise_proving.stages.simulated.cluster import CLUSTER_KEY
 from rigs.town import Town
 
 

@@ -29,8 +29,8 @@ from polonaise.node.embedded import coordinator_of
 from polonaise.node.monitoring.face import ObservedServer
 from polonaise.server.coordinatortrouble import CoordinatorTrouble
 from polonaise.server.servermembership import ServerMembership
-from polonaise_proving.simulator.cluster import Node
-from polonaise_proving.simulator.world import World
+from polonaise_proving.stages.simulated.cluster import Node
+from polonaise_proving.stages.simulated.world import World
 from rigs.scenarios import runs_tests_in
 from rigs.waiting import wait_until
 from server.test_shared_partitions import PARTITIONS, Pair

@@ -20,8 +20,8 @@ from polonaise.host import Host
 from polonaise.link.settings import LinkSettings
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import LockMode
-from polonaise_proving.simulator.cluster import Cluster, Knobs, Node
-from polonaise_proving.simulator.world import World
+from polonaise_proving.stages.simulated.cluster import Cluster, Knobs, Node
+from polonaise_proving.stages.simulated.world import World
 from rigs.scenarios import runs_tests_in
 from rigs.town import held_down, no_client, on_a_machine
 from rigs.waiting import wait_until

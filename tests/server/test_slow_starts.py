@@ -15,7 +15,7 @@ from polonaise.server.sessionstart import SessionStart
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import NO_TRANSACTION, UNRESOLVED
 from polonaise.wire.messages import Join, SessionInfo
-from polonaise_proving.simulator.world import World
+from polonaise_proving.stages.simulated.world import World
 
 CLOSING, CRC = 12, 99
 GOOD = ReplicaAnswer(7, NO_TRANSACTION, NO_TRANSACTION, CLOSING, CRC, None)

@@ -19,7 +19,7 @@ from polonaise.server.sessionstart import SessionStart
 from polonaise.server.settings import ServerSettings
 from polonaise.server.startturns import StartTurns
 from polonaise.terms import PartitionId, TransactionId
-from polonaise_proving.simulator import World
+from polonaise_proving.stages.simulated import World
 from rigs.scenarios import runs_tests
 from rigs.town import Town, held_down
 

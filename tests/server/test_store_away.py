@@ -18,9 +18,9 @@ from polonaise.fragments.mark import MARK, mark_of
 from polonaise.node.condition import conditions_in, server_troubles
 from polonaise.node.monitoring.face import ObservedServer
 from polonaise.server.node import Server
-from polonaise_proving.simulator.cluster import CLUSTER_KEY, Node
-from polonaise_proving.simulator.loop import LIFE
-from polonaise_proving.simulator.object_store import SimulatedStore
+from polonaise_proving.stages.simulated.cluster import CLUSTER_KEY, Node
+from polonaise_proving.stages.simulated.loop import LIFE
+from polonaise_proving.stages.simulated.object_store import SimulatedStore
 from rigs.scenarios import runs_tests
 from rigs.town import Town, held_down
 from rigs.waiting import wait_until

@@ -11,7 +11,7 @@ from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.face import ObservedServer
 from polonaise.server.protocol.readiness import Readiness
 from polonaise.server.settings import ServerSettings
-from polonaise_proving.simulator.cluster import Node
+from polonaise_proving.stages.simulated.cluster import Node
 from rigs.town import Town, held_down, in_an_application
 from rigs.waiting import wait_until
 

@@ -16,7 +16,7 @@ from polonaise.node.monitoring import metriclist as metrics
 from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.face import ObservedServer
 from polonaise.node.reasons import Reason, Trouble
-from polonaise_proving.simulator.cluster import CLUSTER_KEY
+from polonaise_proving.stages.simulated.cluster import CLUSTER_KEY
 from rigs.archivedtown import ArchivedTown
 from rigs.fragments import batches_of, named_fragment
 from rigs.waiting import wait_until

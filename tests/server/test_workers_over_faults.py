@@ -9,7 +9,7 @@ from polonaise.client.log import Log
 from polonaise.client.workergroup import WorkerGroup
 from polonaise.host import Host
 from polonaise.terms import Transaction
-from polonaise_proving.simulator.cluster import Node
+from polonaise_proving.stages.simulated.cluster import Node
 from rigs.town import Town, held_down, in_a_town
 from rigs.waiting import time_passes, wait_until
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from polonaise_proving.simulator.mutations import MUTATIONS
+from polonaise_proving.mutations.known import MUTATIONS
 from rigs.lacking import lacking
 from rigs.programs import run_python
 
@@ -959,7 +959,7 @@ def test_a_mutation_is_found_by_a_test(mutation: str) -> None:
     """That the test passes without the mutation shows where it is run itself."""
     name = FOUND_BY_TESTS[mutation]
     source = (
-        f"import sys, pytest; from polonaise_proving.simulator import mutations; mutations.put_in({mutation!r}); "
+        f"import sys, pytest; from polonaise_proving.mutations import known; known.put_in({mutation!r}); "
         "sys.exit(pytest.main(['-qrfEs', '-p', 'no:cacheprovider', sys.argv[1]]))"
     )
     done = run_python("-c", source, name, within_s=None)
@@ -971,9 +971,9 @@ def test_a_mutation_is_found_by_a_test(mutation: str) -> None:
 
 def test_a_mutation_that_the_code_has_outgrown_is_an_error() -> None:
     source = (
-        "from polonaise_proving.simulator import mutations; "
-        "mutations.MUTATIONS['x'] = mutations.Mutation('polonaise.log.tail', 'no such line', '', ''); "
-        "mutations.put_in('x'); import polonaise.log.tail"
+        "from polonaise_proving.mutations import known; "
+        "known.MUTATIONS['x'] = known.Mutation('polonaise.log.tail', 'no such line', '', ''); "
+        "known.put_in('x'); import polonaise.log.tail"
     )
     done = run_python("-c", source)
     assert done.returncode != 0
@@ -982,10 +982,10 @@ def test_a_mutation_that_the_code_has_outgrown_is_an_error() -> None:
 
 def test_every_mutation_applies() -> None:
     source = (
-        "from polonaise_proving.simulator import mutations; import importlib, sys\n"
-        "for name, mutation in mutations.MUTATIONS.items():\n"
+        "from polonaise_proving.mutations import known; import importlib, sys\n"
+        "for name, mutation in known.MUTATIONS.items():\n"
         "    sys.modules.pop(mutation.module, None)\n"
-        "    mutations.put_in(name); importlib.import_module(mutation.module)\n"
+        "    known.put_in(name); importlib.import_module(mutation.module)\n"
         "    sys.meta_path.pop(0); del sys.modules[mutation.module]\n"
     )
     done = run_python("-c", source, within_s=None)

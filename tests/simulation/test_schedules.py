@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from simulation_seeds import fresh, kept
 
-from polonaise_proving.simulator.schedule import run
+from polonaise_proving.scenarios.schedule import run
 from rigs.programs import output_of, run_python
 
 FRESH_QUICK = 3
@@ -16,7 +16,7 @@ FRESH_SLOW = 40
 
 PRINT_FINGERPRINTS = """
 import logging; logging.disable(logging.CRITICAL)
-from polonaise_proving.simulator.schedule import run
+from polonaise_proving.scenarios.schedule import run
 for seed in (3, 9, 17): print(seed, run(seed).fingerprint)
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polonaise_proving.simulator.application import HEADER_FILTER, UNWANTED_HEADER
+from polonaise_proving.work.application import HEADER_FILTER, UNWANTED_HEADER
 
 
 def test_a_filter_lets_bodies_come_be_fetched_and_be_left() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from polonaise_proving.simulator.clockfaults import ClockFaults
-from polonaise_proving.simulator.observations import History
+from polonaise_proving.faults.clockfaults import ClockFaults
+from polonaise_proving.record.observations import History
 
 DAY_US = 86_400_000_000
 

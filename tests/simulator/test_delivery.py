@@ -14,12 +14,9 @@ from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySo
 from polonaise.player.protocol.entries import DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.terms import Transaction
-from polonaise_proving.simulator import World
-from polonaise_proving.simulator.deliverycheck import DeliveryCheck, WatchedTarget, route
-from polonaise_proving.simulator.observations import History
-from polonaise_proving.simulator.process import Process
-from polonaise_proving.simulator.simulatedtarget import SimulatedTarget, TargetTrouble
-from polonaise_proving.simulator.targetmemory import (
+from polonaise_proving.judges.deliverycheck import DeliveryCheck, WatchedTarget, route
+from polonaise_proving.record.observations import History
+from polonaise_proving.record.targetmemory import (
     MEMORY_FILE,
     FenceTaken,
     Record,
@@ -28,6 +25,9 @@ from polonaise_proving.simulator.targetmemory import (
     decode,
     encode,
 )
+from polonaise_proving.stages.simulated import World
+from polonaise_proving.stages.simulated.process import Process
+from polonaise_proving.work.simulatedtarget import SimulatedTarget, TargetTrouble
 
 SOURCE = DeliverySource(bytes(16), "deliverer", "target-0")
 NAME = "target-0"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from polonaise.errors import ConnectionLost
 from polonaise.host import Host
-from polonaise_proving.simulator import Configuration, DiskConfiguration, NetworkConfiguration, World
+from polonaise_proving.stages.simulated import Configuration, DiskConfiguration, NetworkConfiguration, World
 from rigs.programs import output_of, run_python
 
 ROUGH = Configuration(

@@ -9,9 +9,9 @@ import pytest
 from polonaise.host import Host
 from polonaise.log.partitionlog import LogSettings
 from polonaise.log.segment import FRAME_BYTES, HEADER_BYTES, SegmentHeader
-from polonaise_proving.simulator.disk import SimulatedDisk
-from polonaise_proving.simulator.diskaudit import durable_last, read_replica
-from polonaise_proving.simulator.world import Machine
+from polonaise_proving.record.diskaudit import durable_last, read_replica
+from polonaise_proving.stages.simulated.disk import SimulatedDisk
+from polonaise_proving.stages.simulated.world import Machine
 from rigs.log import DIRECTORY, PARTITION, SEGMENT, Maker, Open, alive, life, simulated
 
 PER_SEGMENT = 4

@@ -16,14 +16,14 @@ from polonaise.coordination.values import Engagement, HeadReset, PartitionValue
 from polonaise.host import Host
 from polonaise.log.batch import Batch, Columns, seal
 from polonaise.terms import OwnKind, TransactionId
-from polonaise_proving.simulator.application import Application
-from polonaise_proving.simulator.checkers import check
-from polonaise_proving.simulator.cluster import Cluster, Node
-from polonaise_proving.simulator.diskaudit import DiskReplica, FinalLog
-from polonaise_proving.simulator.headresetcheck import CarriedOut, Decision, HeadResetCheck
-from polonaise_proving.simulator.headresetting import HeadResets
-from polonaise_proving.simulator.observations import Fate, History, Kind, Try, Violation
-from polonaise_proving.simulator.observer import Observer
+from polonaise_proving.faults.headresetting import HeadResets
+from polonaise_proving.judges.checkers import check
+from polonaise_proving.judges.headresetcheck import CarriedOut, Decision, HeadResetCheck
+from polonaise_proving.record.diskaudit import DiskReplica, FinalLog
+from polonaise_proving.record.observations import Fate, History, Kind, Try, Violation
+from polonaise_proving.stages.simulated.cluster import Cluster, Node
+from polonaise_proving.stages.simulated.observer import Observer
+from polonaise_proving.work.application import Application
 from rigs.town import Town
 
 RESET = HeadReset(1, "A", 3, 7, 5, 1)

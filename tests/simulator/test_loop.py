@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from polonaise.host import Host
-from polonaise_proving.simulator import Configuration, Deadlock, ProcessFailed, StepsExceeded, World
-from polonaise_proving.simulator.loop import START_S
+from polonaise_proving.stages.simulated import Configuration, Deadlock, ProcessFailed, StepsExceeded, World
+from polonaise_proving.stages.simulated.loop import START_S
 from rigs.scenarios import in_a_world, run_alone
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from polonaise.errors import DiskFailed, InvariantViolated
 from polonaise.host import Host
-from polonaise_proving.simulator import ClockConfiguration, Configuration, ProcessFailed, World
+from polonaise_proving.stages.simulated import ClockConfiguration, Configuration, ProcessFailed, World
 from rigs.scenarios import in_a_world
 
 

@@ -11,13 +11,13 @@ from polonaise.coordination import Coordinator
 from polonaise.coordination.lease import LEASE_S, RENEW_S
 from polonaise.coordination.values import Assignment, ClusterDescription, PartitionValue, Registration, Versioned
 from polonaise.errors import CoordinatorUnavailable
-from polonaise_proving.simulator.coordinator import (
+from polonaise_proving.stages.simulated.coordinator import (
     CoordinatorConfiguration,
     SimulatedBackend,
     SimulatedCoordinator,
 )
-from polonaise_proving.simulator.process import Process
-from polonaise_proving.simulator.world import World
+from polonaise_proving.stages.simulated.process import Process
+from polonaise_proving.stages.simulated.world import World
 from rigs.scenarios import idle, runs_tests_in
 
 DESCRIPTION = ClusterDescription(bytes(16), 2, ("a:1", "b:1", "c:1"))

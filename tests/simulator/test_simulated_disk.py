@@ -9,8 +9,8 @@ import pytest
 
 from polonaise.errors import DirectoryInUse, DiskFailed, DiskFull, NotFound
 from polonaise.host import Disk, File, Host
-from polonaise_proving.simulator import Configuration, DiskConfiguration, World
-from polonaise_proving.simulator.disk import SimulatedDisk
+from polonaise_proving.stages.simulated import Configuration, DiskConfiguration, World
+from polonaise_proving.stages.simulated.disk import SimulatedDisk
 from rigs.scenarios import in_a_world, run_alone
 
 Work = Callable[[Host], Awaitable[None]]

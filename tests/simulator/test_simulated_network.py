@@ -10,7 +10,7 @@ import pytest
 
 from polonaise.errors import ConnectionLost
 from polonaise.host import Host
-from polonaise_proving.simulator import Configuration, NetworkConfiguration, World
+from polonaise_proving.stages.simulated import Configuration, NetworkConfiguration, World
 from rigs.scenarios import runs_tests, runs_tests_in
 
 FAITHFUL = NetworkConfiguration(partition_reset_chance=0.0)

@@ -8,8 +8,8 @@ import pytest
 
 from polonaise.errors import NotFound, StoreUnavailable
 from polonaise.host import Host
-from polonaise_proving.simulator import World
-from polonaise_proving.simulator.object_store import SimulatedStore
+from polonaise_proving.stages.simulated import World
+from polonaise_proving.stages.simulated.object_store import SimulatedStore
 from rigs.scenarios import in_a_world
 
 

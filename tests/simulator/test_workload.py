@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from polonaise.errors import AppendUnknown
-from polonaise_proving.simulator import workload
-from polonaise_proving.simulator.observations import Fate, History, Kind
+from polonaise_proving.record.observations import Fate, History, Kind
+from polonaise_proving.work import workload
 
 
 class EndingLog:

@@ -7,7 +7,7 @@ import contextlib
 
 from polonaise.errors import ConnectionLost
 from polonaise.host import Host
-from polonaise_proving.simulator import Configuration, World
+from polonaise_proving.stages.simulated import Configuration, World
 from rigs.scenarios import in_a_world
 
 

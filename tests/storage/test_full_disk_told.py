@@ -12,7 +12,7 @@ from polonaise.host import Host
 from polonaise.node.monitoring.detail import Detail
 from polonaise.node.monitoring.face import ObservedStorage
 from polonaise.node.monitoring.metriclist import NODE_DEGRADED
-from polonaise_proving.simulator.diskimages import FileImage
+from polonaise_proving.stages.simulated.diskimages import FileImage
 from rigs.log import Maker, remove_entry
 from rigs.storage import DIRECTORY, Node, Owner, connected, opened, simulated
 

@@ -15,7 +15,7 @@ from polonaise.errors import ConnectionLost, DiskFailed, DiskFull, Fenced, Polon
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.terms import NO_SESSION, UNRESOLVED
-from polonaise_proving.simulator import Configuration, World
+from polonaise_proving.stages.simulated import Configuration, World
 from rigs.log import Maker, crcs
 from rigs.storage import Node, Owner, connected, fenced, opened, serve, simulate
 

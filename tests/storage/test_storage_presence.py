@@ -16,7 +16,7 @@ from polonaise.storage.clusternote import NOTE_FILE
 from polonaise.storage.namefile import NAME_FILE
 from polonaise.terms import UNRESOLVED
 from polonaise.wire.messages import NoteValues, Trim
-from polonaise_proving.simulator.diskimages import DirectoryImage, FileImage
+from polonaise_proving.stages.simulated.diskimages import DirectoryImage, FileImage
 from rigs.log import CONTROL, PARTITION, Maker, crcs, remove_entry
 from rigs.storage import DIRECTORY, Node, Owner, connected, fenced, filled, opened, simulate, simulated
 

@@ -11,7 +11,7 @@ import pytest
 from polonaise.errors import NotJoined, TooManyOpenFiles
 from polonaise.host import Host
 from polonaise.log.batch import Batch
-from polonaise_proving.simulator.diskimages import FileImage
+from polonaise_proving.stages.simulated.diskimages import FileImage
 from rigs.log import Maker
 from rigs.storage import Node, Owner, connected, opened, simulate
 

@@ -1,0 +1,7 @@
+"""Faults: what goes wrong in a scenario, or is changed by operators while clients work.
+
+- At any moment of a schedule, mixed by `nemesis`: crashes, cuts, slow links, `diskfaults`; `clockfaults` of its own.
+- By operators, in few seeds: `memberschanging`, `requirementchanges`, `storagemoving`, `targetmoving`.
+- By an owner that does what no server does: `doubleowner`.
+- Late, when all is well: `mislaying`, `disaster`, and `headresetting` with its `resetoperators`.
+"""

@@ -1,0 +1,282 @@
+"""The check of P8: each target has applied the route of the log, each entry once and in order, at every moment.
+
+What a target has applied is read from its disk, as it would be left if the power went, at each of its answers and at
+the end: nothing that it believes of itself counts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, cast
+from zlib import crc32
+
+from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, DeliveryTarget, Judge
+from polonaise.player.player import Player
+from polonaise.player.protocol.entries import DeliveryBatch, Fence, RoutedEntry, TargetName
+from polonaise.player.protocol.reception import Reception, Verdict
+from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
+from polonaise_proving.record.diskaudit import FinalLog
+from polonaise_proving.record.observations import History, Violation
+from polonaise_proving.record.targetmemory import MEMORY_FILE, FenceTaken, TargetMemory, decode
+from polonaise_proving.stages.simulated.process import Process
+from polonaise_proving.stages.simulated.world import Machine
+
+PROMISE: Final = "P8 exactly-once delivery"
+_PAYLOAD_BYTES: Final = 16
+
+
+def route(transaction: Transaction, targets: Sequence[TargetName]) -> dict[TargetName, bytes]:
+    """Return what each target gets of a transaction: most go to one of them, some to two, and some to none."""
+    number = crc32(transaction.data)
+    if (number >> 8) % 6 == 0:
+        return {}
+    first = number % len(targets)
+    routed = {targets[first]: transaction.data[:_PAYLOAD_BYTES]}
+    if (number >> 16) % 4 == 0:
+        routed[targets[(first + 1) % len(targets)]] = b"%d" % number
+    return routed
+
+
+@dataclass(slots=True)
+class TargetRecord:
+    """What one target's disk was seen to hold."""
+
+    name: TargetName
+    machine: Machine
+    raw: bytes = b""
+    memory: TargetMemory = field(default_factory=TargetMemory)
+    effects: dict[PartitionId, list[RoutedEntry]] = field(default_factory=dict)
+    put_back: int = 0
+    """How often the disk was put back to an earlier state."""
+
+
+@dataclass(slots=True)
+class PlayerLife:
+    """One player of one process, from its start to its end."""
+
+    player: Player
+    process: Process
+    calm_since_s: float
+    """The virtual time since when it runs without a pause."""
+
+
+class DeliveryCheck:
+    """Looks at the targets' disks and the players' health."""
+
+    def __init__(self, history: History, partitions: int, machines: Mapping[TargetName, Machine]) -> None:
+        self._history = history
+        self._partitions = range(partitions)
+        self.targets = {name: TargetRecord(name, machine) for name, machine in machines.items()}
+        self._names = list(machines)
+        self.lives: dict[str, PlayerLife] = {}
+        """By name of a node: the player that it runs, if it runs one."""
+        self._lacking: dict[tuple[TargetName, PartitionId], tuple[TransactionId, float]] = {}
+        """By target and partition: the first id that it lacks, and since when."""
+        self.told = 0
+        """How often health had to say that something was wrong, and did."""
+
+    def routed(self, who: str, transaction: Transaction) -> dict[TargetName, bytes]:
+        """Be the route function of a player, which sees what was committed."""
+        self._history.saw(who, transaction)
+        return route(transaction, self._names)
+
+    def violated(self, expected: str, seen: str) -> None:
+        self._history.violated(PROMISE, expected, seen)
+
+    # ------------------------------------------------------------------ at each answer
+
+    def look(self, name: TargetName) -> TargetRecord:
+        """Read what is new on a target's disk, check it, and return all that was read."""
+        record = self.targets[name]
+        disk = record.machine.disk
+        raw = bytes(disk.file(MEMORY_FILE).durable) if MEMORY_FILE in disk.paths() else b""
+        if raw == record.raw:
+            return record
+        known = record.memory.length
+        if raw[:known] != record.raw[:known]:
+            self.violated(f"what {name} has applied to stay as it is", "other bytes on its disk")
+        record.raw = raw
+        for step, end in decode(raw, known):
+            if isinstance(step, FenceTaken):
+                if step.fence <= record.memory.fence:
+                    self.violated(f"{name} to take a fence above {record.memory.fence}", f"{step.fence}")
+            else:
+                effects = record.effects.setdefault(step.partition, [])
+                for entry in step.effects:
+                    self._check_next(name, step.partition, effects, entry)
+                    effects.append(entry)
+            record.memory.take([(step, end)])
+        return record
+
+    def put_back(self, name: TargetName, source: random.Random) -> bool:
+        """Take some of what a target has applied on its present stream off its disk, as if that was put back.
+
+        Returns whether that was possible now: nobody may be writing, and the stream must have brought something.
+        """
+        record = self.look(name)
+        disk = record.machine.disk
+        if not self._is_settled(record):
+            return False
+        ends = [0]
+        for step, end in decode(record.raw):
+            ends = [end] if isinstance(step, FenceTaken) else [*ends, end]
+        if len(ends) < 2 or ends[-1] != len(disk.file(MEMORY_FILE).cache):
+            return False
+        disk.truncate(MEMORY_FILE, source.choice(ends[-6:-1]))
+        self.targets[name] = TargetRecord(name, record.machine, put_back=record.put_back + 1)
+        return True
+
+    def empty(self, name: TargetName) -> bool:
+        """Take all that a target keeps off its disk, its fence too, as if its name was given to an empty place.
+
+        Returns whether that was possible now: nobody may be writing.
+        """
+        record = self.look(name)
+        if not self._is_settled(record):
+            return False
+        record.machine.disk.truncate(MEMORY_FILE, 0)
+        self.targets[name] = TargetRecord(name, record.machine, put_back=record.put_back + 1)
+        return True
+
+    def _is_settled(self, record: TargetRecord) -> bool:
+        disk = record.machine.disk
+        return bool(record.raw) and not disk.locks and not disk.file(MEMORY_FILE).unsynced
+
+    def _check_next(
+        self, name: TargetName, partition: PartitionId, effects: Sequence[RoutedEntry], entry: RoutedEntry
+    ) -> None:
+        last = effects[-1].id if effects else NO_TRANSACTION
+        if entry.id <= last:
+            self.violated(f"{name} to apply ids of partition {partition} above {last}, once each", f"{entry.id}")
+        seen = self._history.seen[partition]
+        missing = [id for id in range(last + 1, entry.id) if id in seen and name in route(seen[id], self._names)]
+        if missing:
+            self.violated(f"{name} to apply {missing[0]} of partition {partition} next", f"{entry.id}")
+        if entry.id not in seen or route(seen[entry.id], self._names).get(name) != entry.payload:
+            expected = f"what the log has at {entry.id} of partition {partition} for {name}"
+            self.violated(expected, f"{entry.payload!r} applied")
+
+    # ------------------------------------------------------------------ health
+
+    def lacks(self, name: TargetName, partition: PartitionId) -> TransactionId | None:
+        """Return the first known id of the partition that the target has yet to get; None if it has all."""
+        record = self.look(name)
+        seen = self._history.seen[partition]
+        for id in range(record.memory.last(partition) + 1, self._history.told[partition] + 1):
+            if id in seen and name in route(seen[id], self._names):
+                return id
+        return None
+
+    def look_at_health(self, now_s: float, allowed_s: float) -> None:
+        """Check that no player is well while a target has lacked the same for longer than `allowed_s`."""
+        for life in self.lives.values():
+            if life.process.paused:
+                life.calm_since_s = now_s
+        for name in self._names:
+            for partition in self._partitions:
+                lacking = self.lacks(name, partition)
+                if lacking is None:
+                    self._lacking.pop((name, partition), None)
+                    continue
+                first, since_s = self._lacking.get((name, partition), (-1, 0.0))
+                if first != lacking:
+                    since_s = now_s
+                self._lacking[name, partition] = lacking, since_s
+                for who, life in self.lives.items():
+                    if now_s - max(since_s, life.calm_since_s) > allowed_s and not life.process.dead:
+                        self._check_told(who, life.player, name, partition, lacking)
+
+    def _check_told(
+        self, who: str, player: Player, name: TargetName, partition: PartitionId, lacking: TransactionId
+    ) -> None:
+        health = player.health()
+        target, log = health["targets"].get(name, {}), health["partitions"].get(str(partition), {})
+        hindered = target.get("state") != "up" or any(
+            str(partition) in target.get(kind, {}) for kind in ("hindered", "slow")
+        )
+        if health["well"] or not (hindered or health["ended"] or log.get("trouble")):
+            expected = f"the health of {who} to say what hinders {name}, which lacks {lacking} of partition {partition}"
+            self.violated(expected, f"{health}")
+        else:
+            self.told += 1
+
+    # ------------------------------------------------------------------ the verdict
+
+    def arrived(self) -> bool:
+        """Whether each target has all that is its own, and a player is well and says so."""
+        if any(self.lacks(name, partition) is not None for name in self._names for partition in self._partitions):
+            return False
+        return any(
+            health["well"] and all(lag == 0 for target in health["targets"].values() for lag in target["lag"].values())
+            for health in (life.player.health() for life in self.lives.values())
+        )
+
+    def described(self) -> str:
+        """Describe what targets lack and what players say, for reports."""
+        lacking = {
+            f"{name}/{partition}": self.lacks(name, partition) for name in self._names for partition in self._partitions
+        }
+        healths = [f"{who}: {life.player.health()}" for who, life in self.lives.items()]
+        return "\n  ".join([f"told {self._history.told}, lacking {lacking}", *healths])
+
+    def check(self, log: FinalLog) -> Iterator[Violation]:
+        """Check what each target has applied of a partition against the log."""
+        for name in self._names:
+            record = self.look(name)
+            last = record.memory.last(log.partition)
+            transactions = [each for each in log.transactions[: last + 1] if not each.own]
+            routes = [(each.id, route(each, self._names)) for each in transactions]
+            expected = [RoutedEntry(id, payloads[name]) for id, payloads in routes if name in payloads]
+            applied = record.effects.get(log.partition, [])
+            if last >= len(log) or applied != expected:
+                what = f"{name} to have applied the route of partition {log.partition} up to {last}: {expected}"
+                yield Violation(PROMISE, what, f"a log that ends at {len(log) - 1}, and {applied} applied")
+
+
+class WatchedTarget:
+    """A target whose answers are compared with its disk at the moment when they are given."""
+
+    def __init__(self, inner: DeliveryTarget, check: DeliveryCheck, name: TargetName) -> None:
+        self._inner = inner
+        self._check = check
+        self._name = name
+
+    async def accept(self, offered: Fence, source: DeliverySource) -> Acceptance:
+        """Pass the stream on; an accepted fence has to be durable, and so what was told as applied."""
+        put_back = self._check.targets[self._name].put_back
+        acceptance = await self._inner.accept(offered, source)
+        memory = self._check.look(self._name).memory
+        if put_back != self._check.targets[self._name].put_back:
+            return acceptance
+        if acceptance.accepted and memory.fence < offered:
+            self._check.violated(f"{self._name} to keep {offered}, as it has answered", f"{memory.fence} on its disk")
+        for partition, last in acceptance.applied.items():
+            self._is_kept(memory, partition, last)
+        return acceptance
+
+    async def apply(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
+        """Pass the batch on; it may be applied under the fence that is kept only, and has to be durable then."""
+
+        def judging(kept: Fence, applied: TransactionId, given: DeliveryBatch) -> Verdict:
+            verdict = judge(kept, applied, given)
+            fence = cast(Reception, judge.__self__).fence  # type: ignore[attr-defined]
+            durable = self._check.look(self._name).memory.fence
+            if verdict is Verdict.APPLY and fence != durable:
+                self._check.violated(f"{self._name} to apply nothing but under {durable}", f"a batch under {fence}")
+            return verdict
+
+        put_back = self._check.targets[self._name].put_back
+        applied = await self._inner.apply(batch, judging)
+        if applied.verdict is Verdict.APPLY and put_back == self._check.targets[self._name].put_back:
+            self._is_kept(self._check.look(self._name).memory, batch.partition, applied.last)
+        return applied
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    def _is_kept(self, memory: TargetMemory, partition: PartitionId, last: TransactionId) -> None:
+        if memory.last(partition) < last:
+            expected = f"{self._name} to have applied {last} of partition {partition}, as it has answered"
+            self._check.violated(expected, f"{memory.last(partition)} on its disk")

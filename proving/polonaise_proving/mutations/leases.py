@@ -1,0 +1,35 @@
+"""Mutations of what keeps two holders of one lease apart."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from polonaise_proving.mutations.mutation import Mutation
+
+LEASE_MUTATIONS: Final[dict[str, Mutation]] = {
+    "new-owner-grants-leases-at-once": Mutation(
+        "polonaise.server.protocol.leasetable",
+        "        if early_s > 0 and not asked.renews:\n",
+        "        if early_s > 99 and not asked.renews:\n",
+        "leases: a new owner grants what one that it does not know of holds",
+    ),
+    "every-owner-counts-as-the-first": Mutation(
+        "polonaise.server.protocol.recovery",
+        "    return not value.engagements and all(",
+        "    return bool(answers) or all(",
+        "leases: an owner after another one believes that nobody can hold a lease",
+    ),
+    "deposed-owner-grants-leases": Mutation(
+        "polonaise.server.protocol.owner",
+        "        self._ask(PendingLeases(until_s, request, connection, checked_leases(asked)), now)\n",
+        "        pending = PendingLeases(until_s, request, connection, checked_leases(asked))\n"
+        "        self._answers.give(pending, -1, now[0]) if self.session else self._ask(pending, now)\n",
+        "leases: an owner that was replaced and does not know it renews what its successor grants",
+    ),
+    "holder-that-does-not-stop": Mutation(
+        "polonaise.client.lease",
+        "                self._tenure.renewed(began_s, self.duration_s)\n                trouble = ",
+        "                self._tenure.renewed(began_s, 5 * self.duration_s)\n                trouble = ",
+        "leases: a holder counts itself one for longer than the owner does",
+    ),
+}

@@ -1,0 +1,52 @@
+"""Mutations of what makes commits wait for the copies and zones that are required of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from polonaise_proving.mutations.mutation import Mutation
+
+REQUIREMENT_MUTATIONS: Final[dict[str, Mutation]] = {
+    "requirement-ignored-at-commit": Mutation(
+        "polonaise.server.protocol.commit",
+        "            self._needed = max(self._needed, required.copies)\n",
+        "",
+        "P1: a commit that needs more copies than a quorum is told of with a quorum",
+    ),
+    "required-zones-ignored-at-commit": Mutation(
+        "polonaise.server.protocol.commit",
+        "        if self._required is not None and self._required.zones:\n",
+        "        if self._required is not None and self._required.zones > 99:\n",
+        "P1: a commit that needs copies in two zones is told of with all of them in one",
+    ),
+    "copies-proved-by-a-commit": Mutation(
+        "polonaise.server.protocol.copyproofs",
+        "        elif pending.id <= (proved := session.proved(pending.needs)):\n",
+        "        elif pending.id <= (proved := committed):\n",
+        "P1: an append that needs more copies than a quorum is told of as having them once it is committed",
+    ),
+    "copies-proved-by-what-was-sent": Mutation(
+        "polonaise.server.protocol.session",
+        "        reached = {name: self.reached(name) for name in self.engaged}\n",
+        "        reached = dict.fromkeys(self.engaged, self.sent)\n",
+        "P1: an append is told of as on copies that were sent it, and have not synced it",
+    ),
+    "copies-not-refused": Mutation(
+        "polonaise.server.protocol.order",
+        "            if own and not self._can_have_all(own):\n",
+        "            if self._can_have is None:\n",
+        "P1: an append that needs more copies than can be had is written all the same",
+    ),
+    "copies-never-asked-for": Mutation(
+        "polonaise.client.copies",
+        "        if not self.proved:\n            yield from",
+        "        if self.needs is None:\n            yield from",
+        "P1: an append that needs copies succeeds without them, because its client asks nobody",
+    ),
+    "topic-requirement-ignored": Mutation(
+        "polonaise.coordination.values",
+        "demand.with_other(self.required)))",
+        "demand._replace(copies=0, zones=0).with_other(self.required)))",
+        "P1: what is required of a topic has a number, and commits to the topic are told of without it",
+    ),
+}

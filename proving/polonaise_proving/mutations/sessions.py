@@ -1,0 +1,124 @@
+"""Mutations of how sessions end, and of what is told and kept from one to the next."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from polonaise_proving.mutations.mutation import Mutation
+
+_OWNER: Final = "polonaise.server.protocol.owner"
+
+SESSION_MUTATIONS: Final[dict[str, Mutation]] = {
+    "forming-batch-told-lost": Mutation(
+        _OWNER,
+        "        self._inbox.put_back(never_sent)\n",
+        "        for entry in never_sent:\n"
+        "            if hasattr(entry, 'appends'):\n"
+        "                self.feeds.refuse(entry.mount, entry.appends, self.committed, FailureReason.SESSION_ENDED)\n",
+        "P11: appends fail because their session has ended as planned before it had sent them",
+    ),
+    "late-replica-told-of-what-is-not-committed": Mutation(
+        "polonaise.server.catchup",
+        "                read = await self._read(last + 1, committed)\n",
+        "                read = await self._read(last + 1, self._session.sent)\n",
+        "P4: a late replica is told as committed what is only sent",
+    ),
+    "slow-for-all-is-late": Mutation(
+        "polonaise.server.protocol.session",
+        "            patience_s *= _ALL_SLOW\n",
+        "            pass\n",
+        "P11: where all disks are slow, each session ends before anything is committed",
+    ),
+    "deadline-that-never-grows": Mutation(
+        "polonaise.patience",
+        "        self.seconds = max(self.seconds, min(2 * waited_s, self._most_s))\n",
+        "        pass\n",
+        "P11: where all disks are slow, no session starts",
+    ),
+    "request-deadline-that-never-grows": Mutation(
+        "polonaise.client.requests",
+        "            patience.exceeded(deadline_s, clock.monotonic_s())\n",
+        "",
+        "P11: where disks are slow, a client asks for the same bodies again and again, and its view stays for good",
+    ),
+    "slow-replicas-are-left-out": Mutation(
+        "polonaise.server.protocol.pace",
+        "    return max(least_s, _PACES * pace)\n",
+        "    return least_s\n",
+        "P11: where all disks are slow, each session leaves a replica out, and ends soon to let it back in",
+    ),
+    "answer-outlives-its-replica": Mutation(
+        "polonaise.server.sessionstart",
+        "                await self._shared.links[name].until_closed(connection)\n",
+        "                return\n",
+        "P11, P13: a replica that came up with an empty directory first is never asked again, and stays listed",
+    ),
+    "register-bytes-leak": Mutation(
+        "polonaise.server.protocol.order",
+        "                total -= len(key) + len(before)\n",
+        "                pass\n",
+        "P11: registers that change are full one day, though they hold little",
+    ),
+    "reset-cuts-at-own-marks": Mutation(
+        "polonaise.server.protocol.headreset",
+        "else min(clean, certain)\n",
+        "else clean\n",
+        "P2: a copy keeps what its owner had confirmed, of a log that the source of a reset may not share",
+    ),
+    "cut-within-a-batch-refused": Mutation(
+        "polonaise.log.partitionlog",
+        "            if count is None:\n                return",
+        "            if count is None:\n                raise OutOfOrder(f'the log can not be cut at {last}')\n"
+        "                return",
+        "P11: a copy with a mark of an earlier version, within a batch, is never engaged again",
+    ),
+    "confirmed-batch-cut": Mutation(
+        "polonaise.log.partitionlog",
+        "        return batch.last if batch.first <= self.slot.promises.confirmed else batch.first - 1\n",
+        "        return batch.first - 1\n",
+        "P1: a copy that is cut at a mark within a batch loses ids that it knows to be committed",
+    ),
+    "source-shares-what-a-reset-has-given-up": Mutation(
+        "polonaise.server.protocol.headreset",
+        "    shared = min(corrected(value, source).confirmed, reset.to)\n",
+        "    shared = min(source.confirmed, reset.to)\n",
+        "P11: a copy is not cut where the source of a reset holds what an earlier one has given up, and stops the log",
+    ),
+    "source-of-a-reset-forgets-nothing": Mutation(
+        "polonaise.server.sessionstart",
+        "            expect(await self._ask(name, LowerMarks(self._session, self._certain, since)), Done)\n",
+        "            pass\n",
+        "P1: the source of a reset that is withdrawn knows what an earlier one has given up, against what others prove",
+    ),
+    "confirmed-batch-not-recovered": Mutation(
+        "polonaise.admin.storagerecovery",
+        "                if batch.first > bounds.confirmed:\n",
+        "                if batch.last > bounds.confirmed:\n",
+        "P11: no storage directory can be made of one with a mark of an earlier version, within a batch",
+    ),
+    "known-outlives-a-reset": Mutation(
+        "polonaise.server.protocol.headreset",
+        "    return NOTHING_KNOWN if any(known.committed > reset.certain for reset in missed) else known\n",
+        "    return known\n",
+        "P11: an owner that has not heard of its engagement holds a reset of the head for lost transactions, and stops",
+    ),
+    "stale-renewal-hides-the-end": Mutation(
+        "polonaise.server.servermembership",
+        "        # First: if the registration had run out before this renewal, others may own the partitions since.\n"
+        "        self.check()\n",
+        "",
+        "P13: a server goes on owning what others may have taken over while it was stopped",
+    ),
+    "register-of-a-later-mark": Mutation(
+        "polonaise.server.protocol.committedregisters",
+        '            return RegisterIs(value is not None, committed, value or b"")\n',
+        '            return RegisterIs(value is not None, committed + 1, value or b"")\n',
+        "P2: a register is told with the mark of another moment",
+    ),
+    "trimmed-log-not-seen": Mutation(
+        "polonaise.server.archivedhistory",
+        "            trimmed = refused\n            held_from[source] = refused.first\n",
+        "            error = refused\n",
+        "P11: what the replicas have trimmed is not read from the fragments, and a copy is never made whole",
+    ),
+}

@@ -1,0 +1,6 @@
+"""Records: what is noted of a run, for judges to look at.
+
+Of a schedule in the simulated machine: `observations` has what clients asked, were told and saw; `diskaudit` reads what
+lies on disks, without the code of the storage node; `targetmemory` what a target has applied; `trace` has all events,
+and `faultcounts` the faults that took effect. Nothing here knows who does the work, or on which stage.
+"""

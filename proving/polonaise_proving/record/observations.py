@@ -1,0 +1,458 @@
+"""The history of a schedule: notes all that its clients asked for, were told, and saw.
+
+Each try of an append carries its number in its body, so that a transaction found anywhere names the try it came from.
+Checkers compare the history with the log at the end. What is wrong by itself (two transactions under one id, an id
+that a reader is given twice) is a violation at once.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from polonaise.client.protocol.outstanding import Unordered
+from polonaise.coordination.values import Assignment
+from polonaise.errors import ClientAhead, FragmentsAhead, PolonaiseError, ProducerSequence
+from polonaise.terms import PartitionId, Transaction, TransactionId
+from polonaise_proving.record.failures import ScheduleFailed
+
+_CONTRADICTIONS: Final = frozenset(
+    (
+        "consistency_lost",
+        "log_forked",
+        "client_ahead",
+        "producer_sequence",
+        "producer_differs",
+        "invariant_violated",
+        "coordinator_damaged",
+        "fragments_ahead",
+        "history_trimmed",
+        "fragment_missing",
+    )
+)
+_AHEAD: Final = frozenset((ClientAhead.code, ProducerSequence.code))
+"""What a client is told of a log whose head was reset, if it knows of more, or has numbered more appends."""
+_UNTOLD: Final = f"({Unordered.UNTOLD.name.lower()})"
+"""Stands in the text of an error for which the owner gave no reason."""
+_NOT_TAKEN: Final = "too many appends wait at the owner"
+"""Stands in the text of an error which says that the owner had no room for the append."""
+_BODY: Final = struct.Struct("<IHBB")
+"""The beginning of a body: the number of the try, the transaction's place in the try, its `Kind`, and 0."""
+MOVE: Final = struct.Struct("<HHiii")
+"""A transfer: the account from, the account to, the amount, and the two balances as its context saw them."""
+ACCOUNT_START: Final = 100
+"""What every account holds before the first transfer."""
+COUNT: Final = struct.Struct("<HI")
+"""A step of a counter: the counter, and its value after the step."""
+PRODUCED: Final = struct.Struct("<Hq")
+"""A producer's append: the producer, and the append's number."""
+
+
+class Violation(ScheduleFailed):
+    """A promise was broken: which one, what it demands, and what was seen instead."""
+
+    def __init__(self, promise: str, expected: str, seen: str) -> None:
+        super().__init__(f"{promise}: expected {expected}; seen: {seen}")
+        self.promise, self.expected, self.seen = promise, expected, seen
+
+
+class Kind(enum.IntEnum):
+    """The purpose of an append; says what follows in its body and which checkers look at it."""
+
+    PLAIN = 0
+    MOVE = 1
+    LOCKED = 2
+    GROUP = 3
+    COUNT = 4
+    POSITION = 5
+    PRODUCED = 6
+
+
+class Fate(enum.Enum):
+    """What an application knows of the outcome of its append."""
+
+    PENDING = "pending"
+    COMMITTED = "committed"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """The application died, or was told that the append may still commit; or a reset of the head left it open."""
+    GIVEN_UP = "given up"
+    """It was committed, and an operator has given it up by a reset of the log's head: it is in the log no more."""
+
+
+@dataclass(slots=True)
+class Try:
+    """One try of an append or a group. A context that is run again makes a new try."""
+
+    number: int
+    client: str
+    partition: PartitionId
+    kind: Kind
+    count: int
+    floor: TransactionId
+    """The highest id of this partition that was known to be committed when the try was made, and was not given up."""
+    mark: TransactionId | None = None
+    """The client high-water mark by which the try was to be judged; None if the client library chose it."""
+    marks: list[TransactionId] = field(default_factory=list)
+    """The client high-water mark of each transaction, by its place in the try (0 for the first), if the marks differ:
+    then `mark` is the lowest of them. Empty if all have `mark`."""
+    locks: list[list[tuple[int, int]]] = field(default_factory=list)
+    """The locks of each transaction, by its place in the try, as a batch's evidence has them: pairs of hash and mode.
+    Empty if no transaction has locks."""
+    position: TransactionId | None = None
+    """The id that the append demanded; None if it demanded none."""
+    fate: Fate = Fate.PENDING
+    id: TransactionId = -1
+    """The first id that the application was told; -1 if it was told none."""
+    why: str = ""
+    """Why the append failed, or why its fate is unknown."""
+    rests_on: TransactionId | None = None
+    """The id that a lock conflict named; None if there was no conflict, or a reset of the head has given the id up."""
+    bodies: list[bytes] = field(default_factory=list)
+    asked_us: int = 0
+    """When the append was asked for, by the true time (`History.true_us`)."""
+
+    def judged_by(self, place: int) -> tuple[TransactionId | None, list[tuple[int, int]]]:
+        """Return the mark and the locks that the application gave to the transaction at this place in the try."""
+        mark = self.marks[place] if self.marks else self.mark
+        return mark, self.locks[place] if self.locks else []
+
+    def __str__(self) -> str:
+        told = f"committed as {self.id}" if self.fate is Fate.COMMITTED else f"{self.fate.value} {self.why}".strip()
+        return f"try {self.number} ({self.kind.name} of {self.client}, partition {self.partition}): told {told}"
+
+
+class Body(NamedTuple):
+    """A body, taken apart: the number of the try that it came from, and its place in that try."""
+
+    number: int
+    place: int
+    kind: Kind
+    rest: bytes
+
+
+def parse_body(data: bytes) -> Body | None:
+    """Take a body apart. Returns None for one that is too short or of no `Kind`, which no application wrote."""
+    if len(data) < _BODY.size:
+        return None
+    number, place, kind, _ = _BODY.unpack_from(data)
+    if kind > max(Kind):
+        return None
+    return Body(number, place, Kind(kind), data[_BODY.size :])
+
+
+class KnownBefore(NamedTuple):
+    """What was known to be committed in a partition at one moment; `History.still_known` says what is left of it."""
+
+    partition: PartitionId
+    id: TransactionId
+    resets: int
+    """The resets of the head until then."""
+
+
+class ProvedAnswer(NamedTuple):
+    """A proved answer about the log, which must not be older than what was known before its request."""
+
+    client: str
+    partition: PartitionId
+    floor: TransactionId
+    """The highest id that was known to be committed before the request, and was not given up since."""
+    mark: TransactionId | None
+    """The mark in the answer; None for a register, whose value may be that of any mark from `floor` on."""
+    key: bytes = b""
+    value: bytes | None = None
+    """The register's value; None if it is not set. Without a meaning in an answer with a `mark`."""
+
+
+class Listing(NamedTuple):
+    """A listing of registers that a client was given: keys and values, in the order in which they came."""
+
+    client: str
+    partition: PartitionId
+    floor: TransactionId
+    prefix: bytes
+    registers: list[tuple[bytes, bytes]]
+
+
+class History:
+    """Everything that happened in a schedule, as its applications know it."""
+
+    def __init__(self, partitions: int) -> None:
+        self.tries: list[Try] = []
+        self.seen: list[dict[TransactionId, Transaction]] = [{} for _ in range(partitions)]
+        """By partition and id: the transaction as a client first saw it, unless a reset of the head has given it up."""
+        self.answers: list[ProvedAnswer] = []
+        self.listings: list[Listing] = []
+        self.listing_count_max = 1
+        """The most registers that a server puts into one page of a listing."""
+        self.violations: list[Violation] = []
+        self.true_us: Callable[[], int] = lambda: 0
+        """Returns the true time, in microseconds UTC; 0 where nobody asks for it."""
+        self.left_out: list[dict[TransactionId, str]] = [{} for _ in range(partitions)]
+        """By partition: each id that a reader was not given, with that reader. Only own transactions may be missing."""
+        self.told: list[TransactionId] = [-1] * partitions
+        """By partition: the highest id known to be committed, because a client was told so or saw the transaction."""
+        self.told_checks: list[Callable[[PartitionId], None]] = []
+        """Called with a partition at each moment when its `told` rises."""
+        self.copies_checks: list[Callable[[PartitionId, TransactionId, int], None]] = []
+        """Called when an application is told that an append has the copies that it needs: partition, last id, copies.
+        """
+        self.client_ids: dict[int, str] = {}
+        """By client id: the client that was given it."""
+        self.reads = 0
+        self.given_up: list[dict[TransactionId, list[Transaction]]] = [{} for _ in range(partitions)]
+        """By partition and id: the transactions that resets of the head have given up there."""
+        self.kept_by_resets: list[list[TransactionId]] = [[] for _ in range(partitions)]
+        """By partition and reset of the head, in their order: the id up to which everything has stayed."""
+        self.lingering: set[PartitionId] = set()
+        """The partitions of which clients may still have messages that were sent before the last reset of the head."""
+        self.ahead_told = 0
+        """How often a client was told that it is ahead of a log whose head was reset."""
+        self.reset_may_wait = False
+        """Whether a reset of the head may wait until fragments are moved, which clients are told as well."""
+        self.refusal_is_right = False
+        """Whether more was lost than can be made up for: then clients are rightly told of contradictions."""
+        self.window_is_kept = False
+        """Whether owners have room for all appends that clients may send: then none may be refused for want of room."""
+
+    def violated(self, promise: str, expected: str, seen: str) -> None:
+        self.violations.append(Violation(promise, expected, seen))
+
+    # ------------------------------------------------------------------ connecting
+
+    def connected(self, client: str, client_id: int) -> None:
+        """Note that a client was given its id, which must be nobody else's: appends are told apart by it."""
+        other = self.client_ids.get(client_id)
+        if other is not None:
+            self.violated("P6 fate", "client ids that nobody else has", f"{client_id} of {other} given to {client}")
+        self.client_ids[client_id] = client
+
+    # ------------------------------------------------------------------ appends
+
+    def invoke(self, client: str, partition: PartitionId, kind: Kind, rests: Sequence[bytes], filler: int) -> Try:
+        """Note that a client is about to make a try, and make its bodies: one for each of `rests`.
+
+        `filler` is the number of bytes that are added to each body.
+        """
+        number = len(self.tries)
+        attempt = Try(number, client, partition, kind, len(rests), self.told[partition])
+        attempt.bodies = [
+            _BODY.pack(number, place, kind, 0) + rest + bytes([number & 255]) * filler
+            for place, rest in enumerate(rests)
+        ]
+        attempt.asked_us = self.true_us()
+        self.tries.append(attempt)
+        return attempt
+
+    def committed(self, attempt: Try, transaction: TransactionId) -> None:
+        """Note that an application was told that its append is committed, with this first id."""
+        if attempt.fate is Fate.FAILED or (attempt.fate is Fate.COMMITTED and attempt.id != transaction):
+            self.violated(
+                "P6 fate", "one outcome that never changes", f"{attempt}, and then committed as {transaction}"
+            )
+            return
+        if attempt.partition in self.lingering and self._was_given_up(attempt, transaction):
+            attempt.fate, attempt.why = Fate.UNKNOWN, "told late of what a reset has given up"
+            return
+        attempt.fate, attempt.id = Fate.COMMITTED, transaction
+        self._is_committed(attempt.partition, transaction + attempt.count - 1)
+
+    def _was_given_up(self, attempt: Try, transaction: TransactionId) -> bool:
+        given_up = self.given_up[attempt.partition].get(transaction, ())
+        return any(each.data == attempt.bodies[0] for each in given_up)
+
+    def proved(self, attempt: Try, transaction: TransactionId, copies: int) -> None:
+        """Note that an application was told that its append, with this first id, is on as many copies as it needs."""
+        for check in self.copies_checks:
+            check(attempt.partition, transaction + attempt.count - 1, copies)
+
+    def _is_committed(self, partition: PartitionId, last: TransactionId) -> None:
+        if last > self.told[partition]:
+            self.told[partition] = last
+            for check in self.told_checks:
+                check(partition)
+
+    def failed(self, attempt: Try, why: str, value: TransactionId | None = None) -> None:
+        """Note that an application was told that its append failed; `value` is the id that a lock conflict named."""
+        if attempt.fate is Fate.COMMITTED:
+            self.violated("P6 fate", "one outcome that never changes", f"{attempt}, and then failed: {why}")
+            return
+        if _UNTOLD in why:
+            self.violated("P6 fate", f"the owner to say why {attempt} failed", why)
+        if self.window_is_kept and _NOT_TAKEN in why:
+            self.violated("P11 availability", "room for what fits into a client's window", f"{attempt}: {why}")
+        attempt.rests_on = value
+        attempt.fate, attempt.why = Fate.FAILED, why
+
+    def contradicted(self, error: PolonaiseError, where: str) -> None:
+        """Note a violation if an error tells a client that the log contradicts itself, or what the client knows."""
+        if error.code in _AHEAD and any(self.given_up[partition] for partition in self.lingering):
+            self.ahead_told += 1
+        elif self.reset_may_wait and error.code == FragmentsAhead.code:
+            return
+        elif error.code in _CONTRADICTIONS and not self.refusal_is_right:
+            self.violated("P6 fate", "no contradiction in what clients are told", f"{where}: {error}")
+
+    def unknown(self, attempt: Try, why: str) -> None:
+        if attempt.fate is Fate.PENDING:
+            attempt.fate, attempt.why = Fate.UNKNOWN, why
+
+    def died(self, client: str, kept: Sequence[Try]) -> None:
+        """Note that a client's process died: the fates of its pending appends stay unknown, except those in `kept`."""
+        for attempt in self.tries:
+            if attempt.client == client and attempt.fate is Fate.PENDING and attempt not in kept:
+                self.unknown(attempt, "its application died")
+
+    # ------------------------------------------------------------------ reads
+
+    def saw(self, who: str, transaction: Transaction) -> None:
+        """Note that a client was given a transaction, which must be the one that all others see under its id."""
+        partition = transaction.partition
+        if transaction in self.given_up[partition].get(transaction.id, ()):
+            if partition not in self.lingering:
+                expected = f"id {transaction.id} of partition {partition}, given up by a reset, to be given to nobody"
+                self.violated("P4 no dirty read", expected, f"{who} was given {describe(transaction)}")
+            return
+        first = self.seen[partition].setdefault(transaction.id, transaction)
+        self._is_committed(partition, transaction.id)
+        if first is not transaction and first != transaction:
+            self.violated(
+                "P2 agreement",
+                f"id {transaction.id} of partition {transaction.partition} to be {describe(first)} for ever",
+                f"{who} was given {describe(transaction)}",
+            )
+
+    def known(self, partition: PartitionId) -> KnownBefore:
+        """Return what is known to be committed at this moment."""
+        return KnownBefore(partition, self.told[partition], len(self.kept_by_resets[partition]))
+
+    def still_known(self, known: KnownBefore) -> TransactionId:
+        """Return the highest id that was known at a moment, as far as no reset of the head has given it up since.
+
+        Not what is known now, if that is lower: the log that goes on after a reset may have reached the same ids again.
+        """
+        return min([known.id, *self.kept_by_resets[known.partition][known.resets :]])
+
+    def listed(self, listing: Listing) -> None:
+        if listing.partition in self.lingering:
+            return  # its pages may be of both logs
+        self.listings.append(listing)
+
+    def answered(self, answer: ProvedAnswer) -> None:
+        if answer.mark is not None and answer.mark < answer.floor:
+            self.violated(
+                "P2 agreement",
+                f"an answer at {answer.floor} or later, which was told before it was asked for",
+                f"{answer.client} was answered at {answer.mark} (partition {answer.partition})",
+            )
+        if answer.partition not in self.lingering:
+            self.answers.append(answer)
+
+    # ------------------------------------------------------------------ resets of the head
+
+    def head_reset(
+        self,
+        partition: PartitionId,
+        to: TransactionId,
+        kept: TransactionId,
+        given_up: Sequence[Transaction],
+        revived: Collection[int],
+    ) -> None:
+        """Note that an operator's reset of the head to `to` was carried out.
+
+        Up to `kept` everything stays as clients know it; `given_up` is what was in the log above that and is not any
+        more. Above `kept` and up to `to` nobody knows: an operator has taken the copy of a replica in doubt, which may
+        hold tries that had failed (`revived`, their numbers).
+        """
+        for transaction in given_up:
+            self.given_up[partition].setdefault(transaction.id, []).append(transaction)
+        seen, left_out = self.seen[partition], self.left_out[partition]
+        self.seen[partition] = {id: transaction for id, transaction in seen.items() if id <= kept}
+        self.left_out[partition] = {id: who for id, who in left_out.items() if id <= kept}
+        for attempt in self.tries:
+            if attempt.partition == partition:
+                self._reset_try(attempt, to, kept, attempt.number in revived)
+        self.told[partition] = min(self.told[partition], kept)
+        self.kept_by_resets[partition].append(kept)
+        # They were compared with the log that was there before: they say nothing about the one that goes on.
+        self.answers = [answer for answer in self.answers if answer.partition != partition]
+        self.listings = [listing for listing in self.listings if listing.partition != partition]
+
+    @staticmethod
+    def _reset_try(attempt: Try, to: TransactionId, kept: TransactionId, revived: bool) -> None:
+        attempt.floor = min(attempt.floor, kept)
+        if attempt.rests_on is not None and attempt.rests_on > kept:
+            attempt.rests_on = None
+        if attempt.fate is Fate.COMMITTED and attempt.id + attempt.count - 1 > kept:
+            # A copy in doubt may hold it under another id.
+            attempt.fate = Fate.GIVEN_UP if attempt.id > to == kept else Fate.UNKNOWN
+        elif attempt.fate is Fate.FAILED and revived:
+            attempt.fate = Fate.UNKNOWN
+
+
+class AssignmentCheck:
+    """A check of the assignments that one client follows: the generation of no partition falls."""
+
+    def __init__(self, history: History, who: str) -> None:
+        self._history = history
+        self._who = who
+        self._generations: dict[PartitionId, int] = {}
+
+    def __call__(self, assignment: Assignment) -> None:
+        for partition, owner in assignment.owners.items():
+            known = self._generations.get(partition, 0)
+            if owner.generation < known:
+                self._history.violated(
+                    "P11 availability",
+                    f"an owner of partition {partition} of generation {known} or later",
+                    f"{self._who} went back to that of generation {owner.generation}",
+                )
+            self._generations[partition] = owner.generation
+
+
+class ReadCheck:
+    """A check of what one reader is given: ids rise from a mark on, no id comes twice, and ids left out are noted."""
+
+    def __init__(self, history: History, who: str, partition: PartitionId, after: TransactionId) -> None:
+        self._history = history
+        self._who = who
+        self._partition = partition
+        self.last = after
+
+    def take(self, transaction: Transaction) -> None:
+        self.skip(transaction)
+        self._history.saw(self._who, transaction)
+
+    def skip(self, transaction: Transaction) -> None:
+        """Check the id of a transaction, and nothing else: its body may not have come."""
+        history = self._history
+        history.reads += 1
+        if transaction.partition != self._partition or transaction.id <= self.last or transaction.own:
+            history.violated(
+                "P3 order and density",
+                f"id {self.last + 1} of partition {self._partition} next",
+                f"{self._who} was given {describe(transaction)} as id {transaction.id} of {transaction.partition}",
+            )
+        self.ended(transaction.id - 1)
+        self.last = transaction.id
+
+    def ended(self, last: TransactionId) -> None:
+        """Note that the reader is given nothing more up to the id `last`."""
+        # A reader that goes on from before a reset of the head was given others, or none, under the ids above it.
+        if self._partition not in self._history.lingering:
+            left_out = self._history.left_out[self._partition]
+            for transaction in range(self.last + 1, last + 1):
+                left_out.setdefault(transaction, self._who)
+        self.last = max(self.last, last)
+
+
+def describe(transaction: Transaction) -> str:
+    body = parse_body(transaction.data)
+    what = f"try {body.number} place {body.place}" if body else f"{len(transaction.data)} foreign bytes"
+    return (
+        f"{what} (client {transaction.client_id} generation {transaction.generation} sequence {transaction.sequence} "
+        f"header {transaction.header} time {transaction.commit_time_us})"
+    )

@@ -1,0 +1,4 @@
+"""Stages: what a scenario runs on.
+
+`simulated` is a machine that is made up, with whole clusters in one thread.
+"""
