@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.decisions import changed_module
 from polonaise.coordination.lease import Tenure
 from polonaise.server.protocol import leasetable
 from polonaise.server.protocol.leasetable import AskedLeases, LeaseTable, ReleasedLeases
@@ -26,6 +25,7 @@ from polonaise.wire.leases import (
     parse_answered,
     parse_listed,
 )
+from polonaise_proving.model.decisions import changed_module
 
 A, B = 1, 2
 START_S = 100.0
