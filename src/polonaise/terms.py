@@ -14,6 +14,9 @@ from typing import Final, NamedTuple, TypeAlias
 PartitionId: TypeAlias = int
 """The number of a partition, which is one independent log: 0, 1, 2, … within a cluster, or within a topic."""
 
+PARTITIONS_MAX: Final = 4_096
+"""The most partitions of a cluster, those of all topics together, and of an embedded log."""
+
 TransactionId: TypeAlias = int
 """The position of a transaction in its partition: dense, from 0, assigned by the owner. 64 bits, signed."""
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
+from polonaise.admin.settingkeys import NEW_PARTITIONS, NEW_SERVERS, NEW_STORAGE
 from polonaise.admin.zookeeper import check_free
 from polonaise.errors import AddressInUse, BadOption, ClusterFileDamaged, UnsupportedFormat
 from polonaise.host.address import HostPort, parse_address
@@ -36,9 +37,6 @@ HOST: Final = "127.0.0.1"
 ZOOKEEPER: Final = "zookeeper"
 FILE: Final = "file"
 _FORMAT: Final = 1
-_STORAGE: Final = 3
-_SERVERS: Final = 2
-_PARTITIONS: Final = 4
 _PORTS: Final = range(10_000, 31_000)
 """The range in which free ports are looked for: below those that systems give to outgoing connections, which could take
 a port of the cluster."""
@@ -85,13 +83,13 @@ class LocalPlan:
         Raises `AddressInUse` if the wanted ports, or without a wish enough ports, are not free; and `BadOption` if the
         wanted ones don't exist.
         """
-        storage, servers = wanted.storage or _STORAGE, wanted.servers or _SERVERS
+        storage, servers = wanted.storage or NEW_STORAGE, wanted.servers or NEW_SERVERS
         has_zookeeper = (wanted.coordinator or ZOOKEEPER) == ZOOKEEPER
         ports = _ports(servers + storage + has_zookeeper, wanted.port)
         texts = [str(HostPort(HOST, port)) for port in ports]
         zookeeper = texts[-1] if has_zookeeper else None
         addresses = LocalAddresses(tuple(texts[servers : servers + storage]), tuple(texts[:servers]), zookeeper)
-        return cls(wanted.partitions or _PARTITIONS, addresses)
+        return cls(wanted.partitions or NEW_PARTITIONS, addresses)
 
     def started_again(self, wanted: Wanted) -> LocalPlan:
         """Return this cluster's plan for another start: other servers, and ports of servers and ZooKeeper, if wanted.

@@ -43,7 +43,6 @@ from polonaise.log.batch import Batch
 from polonaise.log.partitionlog import LogSettings
 from polonaise.node.addresses import check_storage_addresses
 from polonaise.node.embedded import (
-    PARTITIONS_MAX,
     SEGMENT_BATCHES_MAX,
     SEGMENT_BYTES_MAX,
     STORAGE_MAX,
@@ -52,7 +51,16 @@ from polonaise.node.embedded import (
     storage_directory,
     storage_names,
 )
-from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, StorageId, TransactionId, counted
+from polonaise.terms import (
+    NO_TRANSACTION,
+    PARTITIONS_MAX,
+    Generation,
+    PartitionId,
+    SessionId,
+    StorageId,
+    TransactionId,
+    counted,
+)
 from polonaise.topics import ClusterTopics
 
 _CHUNK_BYTES: Final = 8 * 1024 * 1024

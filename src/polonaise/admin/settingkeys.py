@@ -18,6 +18,7 @@ from polonaise.node.playerplan import LEASE_S, PlayerPlan
 from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.server.settings import ServerSettings
 from polonaise.storage.settings import StorageSettings
+from polonaise.terms import PARTITIONS_MAX
 
 
 class SettingKind(Enum):
@@ -142,7 +143,7 @@ SERVER: Final = (
     ),
     SettingKey(
         "partitions", _COUNT, None, "Number of partitions that the cluster is to have. A new one has 1 by default.",
-        1, 4096, "--partitions",
+        1, PARTITIONS_MAX, "--partitions",
     ),
     _of_server("listen", _TEXT, 0, 0, _LISTEN, "--listen"),
     _of_server(
@@ -158,7 +159,7 @@ SERVER: Final = (
     ),
     _of_server("evidence", _FLAG, 0, 1, "Also store what each append was judged by: its mark and locks.", "--evidence"),
     _of_server(
-        "preferred", _PARTITIONS, 0, 4095,
+        "preferred", _PARTITIONS, 0, PARTITIONS_MAX - 1,
         "Partitions that the server should own, as far as the balance over the servers allows.",
         "--prefer", "PARTITION,…",
     ),
@@ -240,6 +241,9 @@ STORAGE: Final = (
     *_LINK,
 )  # fmt: skip
 
+NEW_STORAGE, NEW_SERVERS, NEW_PARTITIONS = 3, 2, 4
+"""The numbers of storage nodes, servers and partitions of a new local cluster for which nobody gives others."""
+
 CLUSTER: Final = (
     SettingKey(
         "directory", _TEXT, None, "Directory for all that the cluster keeps; made if missing.", option="--directory"
@@ -248,12 +252,17 @@ CLUSTER: Final = (
         "coordinator", _CHOICE, None, "Kind of the coordinator: zookeeper or file. Default: zookeeper.",
         choices=("zookeeper", "file"),
     ),
-    SettingKey("storage", _COUNT, None, "Number of storage nodes of a new cluster. Default: 3.", 1, 30, "--storage"),
     SettingKey(
-        "servers", _COUNT, None, "Number of servers. Default: 2, or as many as last time.", 1, 100, "--servers"
+        "storage", _COUNT, None, f"Number of storage nodes of a new cluster. Default: {NEW_STORAGE}.",
+        1, 30, "--storage",
     ),
     SettingKey(
-        "partitions", _COUNT, None, "Number of partitions of a new cluster. Default: 4.", 1, 4096, "--partitions"
+        "servers", _COUNT, None, f"Number of servers. Default: {NEW_SERVERS}, or as many as last time.",
+        1, 100, "--servers",
+    ),
+    SettingKey(
+        "partitions", _COUNT, None, f"Number of partitions of a new cluster. Default: {NEW_PARTITIONS}.",
+        1, PARTITIONS_MAX, "--partitions",
     ),
     SettingKey(
         "port", _COUNT, None, "First port of a new cluster; the others follow it. Default: free ones.",
@@ -271,7 +280,7 @@ PLAYER: Final = (
         option="--log",
     ),
     SettingKey("topic", _TEXT, None, "Topic of the log; without it, the log's own partitions."),
-    SettingKey("partitions", _PARTITIONS, None, "Partitions to deliver. Default: all.", 0, 4095),
+    SettingKey("partitions", _PARTITIONS, None, "Partitions to deliver. Default: all.", 0, PARTITIONS_MAX - 1),
     SettingKey("route", _TEXT, None, "The route function: package.module:function."),
     SettingKey(
         "python_path", _LIST, (".",), "Directories to look for the application's modules in, before all others."

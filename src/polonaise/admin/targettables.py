@@ -12,7 +12,7 @@ from polonaise.node.playerplan import TargetPlan
 from polonaise.player.protocol.entries import NAME_CHARACTERS_MAX, TargetName
 from polonaise.player.remotetargets import remote_place
 from polonaise.redaction import redacted
-from polonaise.terms import PartitionId, TransactionId
+from polonaise.terms import PARTITIONS_MAX, PartitionId, TransactionId
 
 TARGETS: Final = "targets"
 """The table that the tables of targets are in."""
@@ -30,7 +30,6 @@ _PLACES: Final = ("address", "sql", "sql_variable", "file")
 _TEXTS: Final = (*_PLACES, "apply", "decode")
 _KEYS: Final = (*_TEXTS, "start_after")
 _ID_MAX: Final = 2**63 - 1
-_PARTITION_MAX: Final = 4095
 _SHOWN_MAX: Final = 60
 
 
@@ -118,7 +117,7 @@ def _ids_in(value: object, wrong: list[str]) -> dict[PartitionId, TransactionId]
         wrong.append(f"invalid start_after {_shown(value)}: write ids by partition, such as {{0 = 41, 1 = 7}}")
         return ids
     for partition, id in value.items():
-        is_partition = partition.isascii() and partition.isdecimal() and int(partition[:9]) <= _PARTITION_MAX
+        is_partition = partition.isascii() and partition.isdecimal() and int(partition[:9]) < PARTITIONS_MAX
         if not is_partition or isinstance(id, bool) or not isinstance(id, int) or not -1 <= id <= _ID_MAX:
             wrong.append(
                 f"invalid start_after {_shown({partition: id})}: write the number of a partition and an id from -1 on, "

@@ -13,9 +13,8 @@ from polonaise.coordination.memberchanges import first_members, usable_nodes
 from polonaise.coordination.topics import check_topic_name
 from polonaise.coordination.values import Assignment, ClusterDescription
 from polonaise.errors import BadOption, CoordinatorDamaged, CoordinatorUnavailable, InsufficientReplicas, TopicExists
-from polonaise.node.embedded import PARTITIONS_MAX
 from polonaise.server.assignment import Candidate, assign
-from polonaise.terms import PartitionId, StorageId, counted
+from polonaise.terms import PARTITIONS_MAX, PartitionId, StorageId, counted
 
 _TRIES_MAX: Final = 10
 """How often a change is tried while others change the same value at the same time."""

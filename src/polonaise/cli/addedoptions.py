@@ -13,7 +13,7 @@ T = TypeVar("T")
 def adding(
     command: Callable[..., Any],
     options: Mapping[str, tuple[Any, Any]],
-    run: Callable[[dict[str, Any], Callable[..., Any]], T],
+    run: Callable[[dict[str, Any], functools.partial[Any]], T],
     *,
     instead_of: str = "",
     first: bool = False,

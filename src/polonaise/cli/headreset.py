@@ -11,22 +11,37 @@ from typer import Argument, Option
 
 from polonaise.cli import inputs, looking
 from polonaise.cli.exitstatus import EXIT_STATUS
-from polonaise.cli.output import Json, print_table, say, say_json
+from polonaise.cli.opencluster import OpenCluster, on_cluster
+from polonaise.cli.output import print_table, say, say_json
 from polonaise.cli.partition import partition
-from polonaise.cli.tlsoptions import with_tls
 from polonaise.errors import BadOption, HeadNotReset, PolonaiseError
 from polonaise.terms import counted
 
 if TYPE_CHECKING:
     from polonaise.admin.headresets import HeadState
-    from polonaise.coordination import Coordinator
     from polonaise.coordination.values import HeadReset
-    from polonaise.host import Host
+
+
+def _check(
+    partitions: Sequence[int] | None, to: int | None, source: str | None, confirm: int | None, *, every: bool
+) -> None:
+    """Raise `BadOption` for options of a reset that contradict each other."""
+    if every == (partitions is not None):
+        raise BadOption("name a partition, or several (0-3,7); or give --all")
+    if partitions is not None and len(partitions) == 1:
+        if to is None and (source is not None or confirm is not None):
+            raise BadOption(
+                "--from and --confirm are for a reset of the head: say with --to with which id the log of partition "
+                f"{partitions[0]} is to end. Nothing was changed"
+            )
+    elif source is None and confirm is not None:
+        raise BadOption("--confirm is for a reset: name with --from the copy where each log ends. Nothing was changed")
 
 
 @partition.command("reset-head", epilog=EXIT_STATUS)
-@with_tls
-def partition_reset_head(
+@on_cluster(timeout_s=30.0, timeout=looking.TimeoutOfAll, check=_check)
+async def partition_reset_head(
+    cluster: OpenCluster,
     partitions: Annotated[
         inputs.Numbers | None,
         Argument(
@@ -52,9 +67,6 @@ def partition_reset_head(
         ),
     ] = None,
     every: Annotated[bool, Option("--all", help="All that are not open, and of which --from has a copy.")] = False,
-    coordinator: looking.CoordinatorOption = None,
-    timeout: looking.TimeoutOfAll = 30.0,
-    as_json: Json = False,
 ) -> None:
     """Decide where the log of a partition ends, when a majority of its replicas is lost for good.
 
@@ -65,40 +77,18 @@ def partition_reset_head(
     For several partitions at once, --from names the copy that is left, instead of --to: each log ends where this copy
     ends. What would be lost is shown for each, and the number of partitions is asked for once.
     """
-    if every == (partitions is not None):
-        raise BadOption("name a partition, or several (0-3,7); or give --all")
+    if to is not None or source is not None:
+        await cluster.coordinator.may_change()  # before anything is asked
     if partitions is not None and len(partitions) == 1:
-        if to is None and (source is not None or confirm is not None):
-            raise BadOption(
-                "--from and --confirm are for a reset of the head: say with --to with which id the log of partition "
-                f"{partitions[0]} is to end. Nothing was changed"
-            )
-    elif source is None and confirm is not None:
-        raise BadOption("--confirm is for a reset: name with --from the copy where each log ends. Nothing was changed")
-
-    async def do(host: Host, opened: Coordinator) -> None:
-        if to is not None or source is not None:
-            await opened.may_change()  # before anything is asked
-        if partitions is not None and len(partitions) == 1:
-            await _reset_one(host, opened, partitions[0], to, source, confirm, timeout, as_json=as_json)
-        elif to is not None:
-            raise BadOption("--to is for one partition: for several, --from names the copy where each log ends")
-        else:
-            await _reset_several(host, opened, partitions, source, confirm, timeout, as_json=as_json)
-
-    looking.with_coordinator(coordinator, do)
+        await _reset_one(cluster, partitions[0], to, source, confirm)
+    elif to is not None:
+        raise BadOption("--to is for one partition: for several, --from names the copy where each log ends")
+    else:
+        await _reset_several(cluster, partitions, source, confirm)
 
 
 async def _reset_one(
-    host: Host,
-    opened: Coordinator,
-    number: int,
-    to: int | None,
-    source: str | None,
-    confirm: int | None,
-    timeout: float,
-    *,
-    as_json: bool,
+    cluster: OpenCluster, number: int, to: int | None, source: str | None, confirm: int | None
 ) -> None:
     from polonaise.admin.headresets import (
         ask_reset,
@@ -110,6 +100,7 @@ async def _reset_one(
         with_archived,
     )
 
+    host, opened, timeout, as_json = cluster.host, cluster.coordinator, cluster.timeout_s, cluster.as_json
     look_s = min(timeout, looking.TIMEOUT_S)
     (state,), troubles = await with_archived(opened, [await head_state(host, opened, number, look_s)], look_s)
     _warn_of_stores(troubles)
@@ -134,17 +125,11 @@ async def _reset_one(
 
 
 async def _reset_several(
-    host: Host,
-    opened: Coordinator,
-    partitions: Sequence[int] | None,
-    source: str | None,
-    confirm: int | None,
-    timeout: float,
-    *,
-    as_json: bool,
+    cluster: OpenCluster, partitions: Sequence[int] | None, source: str | None, confirm: int | None
 ) -> None:
     from polonaise.admin.headresets import check_archived, decisions_from, head_states, reset_heads, with_archived
 
+    host, opened, timeout, as_json = cluster.host, cluster.coordinator, cluster.timeout_s, cluster.as_json
     look_s = min(timeout, looking.TIMEOUT_S)
     states = await head_states(host, opened, partitions, source, look_s)
     states, troubles = await with_archived(opened, states, look_s)

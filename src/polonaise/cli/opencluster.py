@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -109,12 +109,13 @@ def on_cluster(
     steps: bool = False,
     json: bool = True,
     as_server: bool = False,
+    check: Callable[..., None] | None = None,
 ) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Callable[..., None]]:
     """Decorate a command: it runs with its parameter `cluster`, an `OpenCluster`, which is closed at its end.
 
     It takes --coordinator; --timeout with this default and annotation, unless the default is None; --step-timeout with
     `steps`; --json with `json`; and the TLS options. With TLS, the certificate has to be for a client; `as_server`, for
-    a server.
+    a server. `check`, if given, is called with the command's own arguments before anything is opened.
     """
     options: dict[str, tuple[Any, Any]] = {"coordinator": (looking.CoordinatorOption, None)}
     if timeout_s is not None:
@@ -124,7 +125,9 @@ def on_cluster(
     if json:
         options["as_json"] = (Json, False)
 
-    def run(given: dict[str, Any], called: Callable[..., Coroutine[Any, Any, None]]) -> None:
+    def run(given: dict[str, Any], called: partial[Coroutine[Any, Any, None]]) -> None:
+        if check is not None:
+            check(**called.keywords)
         address = looking.required(given["coordinator"])
 
         async def do(host: Host, opened: Coordinator) -> None:

@@ -11,7 +11,7 @@ from polonaise.cli.exitstatus import EXIT_STATUS
 from polonaise.cli.opencluster import OpenCluster, on_cluster
 from polonaise.cli.output import print_each, print_table, say, say_json
 from polonaise.errors import UnknownTopic
-from polonaise.terms import counted
+from polonaise.terms import PARTITIONS_MAX, counted
 
 if TYPE_CHECKING:
     from polonaise.admin.topics import Topic
@@ -22,7 +22,7 @@ topic = typer.Typer(
 )
 
 _Name = Annotated[str, Argument(metavar="NAME", help="Name of the topic: a to z, digits, '.', '_' and '-'.")]
-_Partitions = Annotated[int, Option("--partitions", min=1, max=4096, help="Number of partitions.")]
+_Partitions = Annotated[int, Option("--partitions", min=1, max=PARTITIONS_MAX, help="Number of partitions.")]
 
 
 @topic.command("create", epilog=EXIT_STATUS)
@@ -40,7 +40,7 @@ async def topic_create(cluster: OpenCluster, name: _Name, partitions: _Partition
 async def topic_add_partitions(
     cluster: OpenCluster,
     name: _Name,
-    partitions: Annotated[int, Option("--partitions", min=1, max=4096, help="How many partitions to add.")],
+    partitions: Annotated[int, Option("--partitions", min=1, max=PARTITIONS_MAX, help="How many partitions to add.")],
 ) -> None:
     """Add partitions to a topic, for good. Running clients and streams learn of them.
 

@@ -66,6 +66,7 @@ from polonaise.server.settings import ServerSettings
 from polonaise.storage.node import StorageNode
 from polonaise.storage.refusing import RefusingNode
 from polonaise.storage.settings import StorageSettings
+from polonaise.terms import PARTITIONS_MAX
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +75,6 @@ FORMAT: Final = 1
 """The version of the directory's layout."""
 HOST_LOCK: Final = "host.lock"
 STORAGE_MAX: Final = 7
-PARTITIONS_MAX: Final = 4_096
 SEGMENT_BYTES_MAX: Final = 32 * 1024 * 1024
 SEGMENT_BATCHES_MAX: Final = 32_768
 """The most batches of a segment: fewer than in other clusters, because a process that takes over reads what the last
@@ -225,11 +225,6 @@ async def check_coordinator(disk: Disk, directory: str) -> None:
 def lock_path(directory: str) -> str:
     """Return the path of the lock that the hosting process holds."""
     return posixpath.join(directory, HOST_LOCK)
-
-
-def sockets_directory(directory: str) -> str:
-    """Return the directory of the sockets that the nodes listen at."""
-    return posixpath.join(directory, SOCKETS)
 
 
 def coordinator_of(host: Host, directory: str) -> Coordinator:
