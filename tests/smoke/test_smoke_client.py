@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from polonaise_proving.smoke import client as client_module
-from polonaise_proving.smoke.client import Client, ClientJob
+from polonaise_proving.smoke.client import Client
+from polonaise_proving.smoke.clientjob import ClientJob
 from polonaise_proving.smoke.failure import SmokeFailed
 
 

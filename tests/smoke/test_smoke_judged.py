@@ -15,8 +15,7 @@ from polonaise_proving.smoke.protocol.faults import Fault, FaultKind
 from polonaise_proving.smoke.protocol.history import LineKind
 from polonaise_proving.smoke.protocol.schedule import FaultStep
 from polonaise_proving.smoke.run import SmokeOptions, SmokeRun
-from polonaise_proving.smoke.state import SmokeState
-from polonaise_proving.smoke.town import Ports
+from polonaise_proving.smoke.state import Ports, SmokeState
 
 LEADER = Fault(FaultKind.STOP_LEADER, "zookeeper-1")
 MOVE = Fault(FaultKind.MOVE, "server-1")

@@ -18,8 +18,7 @@ from polonaise_proving.smoke.protocol.checks import BrokenPromise
 from polonaise_proving.smoke.protocol.history import Line, LineKind
 from polonaise_proving.smoke.report import SmokeReport, this_version
 from polonaise_proving.smoke.run import SmokeOptions, SmokeRun
-from polonaise_proving.smoke.state import SmokeState
-from polonaise_proving.smoke.town import Ports
+from polonaise_proving.smoke.state import Ports, SmokeState
 
 
 def state() -> SmokeState:

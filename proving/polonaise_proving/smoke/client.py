@@ -8,14 +8,11 @@ applied all of the log: so `end` comes when all clients are quiet. It ends at on
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import sys
 import threading
 from collections.abc import Awaitable
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Final
 
 import polonaise
@@ -30,16 +27,13 @@ from polonaise.errors import (
     PolonaiseError,
     Retry,
 )
+from polonaise_proving.smoke.clientjob import END, PAUSE, QUIET, ClientJob
 from polonaise_proving.smoke.failure import SmokeFailed
 from polonaise_proving.smoke.journal import Journal
 from polonaise_proving.smoke.ledger import SmokeLedger
 from polonaise_proving.smoke.protocol.history import LineKind
 from polonaise_proving.smoke.protocol.operations import ACCOUNTS, SmokeOperation, Transfer
 
-GO: Final = "go"
-PAUSE: Final = "pause"
-QUIET: Final = "quiet"
-END: Final = "end"
 _TASKS: Final = 24
 """The number of operations that a client has under way at the same time."""
 _TRANSFERS: Final = 0.4
@@ -50,36 +44,6 @@ _LAST_S: Final = 120.0
 """Seconds within which each wait for an append's fate has to end, be it that its fate can't be known. At the end, each
 partition's high-water mark has to be known within as long, and applied within as long again."""
 _PAUSE_S: Final = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class ClientJob:
-    """What a client process is told at its start."""
-
-    log: str
-    """The log's address."""
-    directory: str
-    """Where its database and its journals are."""
-    name: str
-    life: int
-    """The number of this start of the client: 1 for its first one."""
-    seed: int
-    rate: float
-    """The most operations that it begins in a second, on average."""
-
-    @property
-    def journal(self) -> Path:
-        """The journal of this life."""
-        return Path(self.directory, f"{self.name}.{self.life}.journal")
-
-    @property
-    def database(self) -> str:
-        """The URL of the database of all lives."""
-        return f"sqlite:///{Path(self.directory, f'{self.name}.db')}"
-
-    def encode(self) -> str:
-        """Return the job as the argument of the program."""
-        return json.dumps(asdict(self))
 
 
 class Client:
@@ -236,4 +200,4 @@ async def main(job: ClientJob) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(ClientJob(**json.loads(sys.argv[1]))))
+    asyncio.run(main(ClientJob.decode(sys.argv[1])))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import polonaise
 from polonaise.errors import PolonaiseError
@@ -16,11 +16,9 @@ from polonaise.log.batch import Batch
 from polonaise.log.serializability import SerializabilityCheck
 from polonaise.storage.files import find, trimmed_in
 from polonaise.storage.offline import batches_of
-from polonaise_proving.smoke.client import ClientJob
-from polonaise_proving.smoke.journal import lines_in
-from polonaise_proving.smoke.ledger import SmokeLedger
+from polonaise_proving.smoke.journal import journal_of, lines_in
+from polonaise_proving.smoke.ledger import SmokeLedger, database_of
 from polonaise_proving.smoke.protocol.history import BatchSeen, Contents, Line, LineKind, PartitionHistory
-from polonaise_proving.smoke.town import Town
 
 _EQUAL_S_MAX: Final = 30.0
 """Seconds within which all replicas have to hold the log up to its last id."""
@@ -29,7 +27,35 @@ _READ_BYTES: Final = 4 * 1024 * 1024
 _READ_S: Final = 60.0
 
 
-async def history_of(town: Town, log: polonaise.Log, partition: int) -> PartitionHistory:
+class LeavesEvidence(Protocol):
+    """A client, as far as evidence is collected of it."""
+
+    name: str
+
+    @property
+    def life(self) -> int:
+        """How often it was started."""
+        ...
+
+
+class EvidencePlaces(Protocol):
+    """Where the evidence of a run is."""
+
+    directory: Path
+    """Has the journals and databases of all clients."""
+    store: Path
+    """Has the archive."""
+
+    @property
+    def storage_directories(self) -> Mapping[str, Path]:
+        """The directories of the storage nodes, by their names."""
+        ...
+
+    @property
+    def clients(self) -> Sequence[LeavesEvidence]: ...
+
+
+async def history_of(town: EvidencePlaces, log: polonaise.Log, partition: int) -> PartitionHistory:
     """Collect the history of a partition. The cluster runs, all clients are through, and the archive is complete.
 
     If the log can't be read to its end, the history's `contents` say why. Raises what asking for the partition's
@@ -40,7 +66,7 @@ async def history_of(town: Town, log: polonaise.Log, partition: int) -> Partitio
     history.archive = await _archived(town.store, log.cluster_key, partition, history.contents.last)
     history.replicas = await _replicas(town.storage_directories, partition, history.contents.last)
     for client in town.clients:
-        ledger = SmokeLedger(ClientJob(town.log, str(town.directory), client.name, 0, 0, 1.0).database, create=False)
+        ledger = SmokeLedger(database_of(town.directory, client.name), create=False)
         try:
             history.fed[client.name] = await asyncio.to_thread(ledger.all_fed, partition)
             history.views[client.name] = await asyncio.to_thread(ledger.all_balances, partition)
@@ -55,7 +81,7 @@ def _lines(directory: Path, name: str, lives: int, partition: int) -> list[Line]
 
     A life may have no journal.
     """
-    paths = [directory / f"{name}.{life}.journal" for life in range(1, lives + 1)]
+    paths = [journal_of(directory, name, life) for life in range(1, lives + 1)]
     lines = [line for path in paths if path.exists() for line in lines_in(path)]
     return [line for line in lines if line.partition == partition or line.kind is LineKind.QUIET]
 
@@ -115,7 +141,7 @@ async def _archived(store: Path, cluster_key: bytes, partition: int, last: int) 
         return Contents(0, -1, "", str(error))
 
 
-async def _replicas(directories: dict[str, Path], partition: int, last: int) -> dict[str, Contents]:
+async def _replicas(directories: Mapping[str, Path], partition: int, last: int) -> dict[str, Contents]:
     """Return what storage nodes have in their files, once all reach `last`, or after `_EQUAL_S_MAX` seconds.
 
     A node without files of the partition is left out.

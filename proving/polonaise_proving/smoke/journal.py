@@ -57,6 +57,11 @@ class Follower:
             self.ended |= kind == LineKind.END.encode()
 
 
+def journal_of(directory: Path, name: str, life: int) -> Path:
+    """Return where a client of this name keeps the journal of a life; 1 for its first one."""
+    return directory / f"{name}.{life}.journal"
+
+
 def lines_in(path: Path) -> list[Line]:
     """Return the whole lines of a journal; a last one that a kill has torn is left out."""
     lines = []

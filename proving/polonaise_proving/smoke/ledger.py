@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, Table, bindparam, select
 
@@ -34,6 +35,11 @@ _SET = (
     .where(balances.c.partition == bindparam("of"), balances.c.account == bindparam("at"))
     .values(balance=bindparam("to"))
 )
+
+
+def database_of(directory: Path, name: str) -> str:
+    """Return the URL of the database in which a client of this name has its ledger, through all its lives."""
+    return f"sqlite:///{directory / f'{name}.db'}"
 
 
 class SmokeLedger(SqlView):

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from polonaise.admin.zookeeper import ZooKeeperServer
 from polonaise.node.local import ChildNode
 from polonaise.redaction import redacted_end
-from polonaise_proving.smoke.client import END, ClientJob
+from polonaise_proving.smoke.clientjob import END, ClientJob
 from polonaise_proving.smoke.failure import SmokeFailed
 from polonaise_proving.smoke.journal import Follower
 

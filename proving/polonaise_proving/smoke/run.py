@@ -20,7 +20,7 @@ from polonaise.admin.localcluster import Told
 from polonaise.errors import BadOption, ExtraMissing, PolonaiseError
 from polonaise.host.files import try_lock, with_own_errors
 from polonaise.host.stopsignals import StopFlag
-from polonaise_proving.smoke.client import GO, PAUSE, QUIET
+from polonaise_proving.smoke.clientjob import GO, PAUSE, QUIET
 from polonaise_proving.smoke.failure import SmokeFailed
 from polonaise_proving.smoke.hosts import Hosts, LoopbackHosts, NamespaceHosts, NoNetwork, namespaces_possible
 from polonaise_proving.smoke.injection import befalls, begin, end
@@ -33,7 +33,7 @@ from polonaise_proving.smoke.protocol.schedule import TOLD_HOLD_S, FaultStep, di
 from polonaise_proving.smoke.protocol.told import TOLD_S, is_to_be_told, lines_in, untold
 from polonaise_proving.smoke.report import PLANNED, STATUS, SmokeReport, this_version
 from polonaise_proving.smoke.state import SmokeState
-from polonaise_proving.smoke.town import PARTITIONS, Ports, Town
+from polonaise_proving.smoke.town import PARTITIONS, Town, free_ports
 
 NAMESPACES: Final = "namespaces"
 LOOPBACK: Final = "loopback"
@@ -166,7 +166,7 @@ class SmokeRun:
                 started = datetime.now(UTC).isoformat(timespec="seconds")
                 options = self._options
                 self._state = SmokeState(
-                    options.seed, options.transactions, kind, hosts.network, Ports.on(hosts), started, schedule
+                    options.seed, options.transactions, kind, hosts.network, free_ports(hosts), started, schedule
                 )
             elif resumed.schedule != schedule:
                 raise BadOption(

@@ -6,14 +6,22 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from polonaise.errors import BadOption
 from polonaise.host.files import with_own_errors
-from polonaise_proving.smoke.town import Ports
 
 _FILE: Final = "smoke.json"
 _FORMAT: Final = 1
+
+
+class Ports(NamedTuple):
+    """The ports of all nodes, which stay the same when a run is resumed."""
+
+    servers: tuple[int, ...]
+    storage: tuple[int, ...]
+    zookeeper: tuple[int, ...]
+    """Three of each server: for clients, for peers, and for elections."""
 
 
 @dataclass

@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from polonaise.admin.cluster import Wellness
 from polonaise.admin.localplan import LocalPlan, Wanted
@@ -15,11 +15,12 @@ from polonaise.admin.zookeeper import ZooKeeperEnsemble, ZooKeeperPlace
 from polonaise.errors import PolonaiseError
 from polonaise.host.address import HostPort
 from polonaise.node.local import HTTP_OFF, ZOOKEEPER_ROOT, ChildNode, make_cluster
-from polonaise_proving.smoke.client import ClientJob
+from polonaise_proving.smoke.clientjob import ClientJob
 from polonaise_proving.smoke.clocked import set_clock
 from polonaise_proving.smoke.hosts import Hosts
 from polonaise_proving.smoke.parts import ArchiverPart, ClientPart, NodePart, Part, ZooKeeperPart
 from polonaise_proving.smoke.protocol.faults import COUNTS, NodeGroup, nodes_of
+from polonaise_proving.smoke.state import Ports
 
 PARTITIONS: Final = 4
 SEGMENT_BYTES: Final = 1024 * 1024
@@ -30,24 +31,15 @@ changed for a lease, which is longer than this. With the default, runs would onl
 _LOOK_S: Final = 5.0
 
 
-class Ports(NamedTuple):
-    """The ports of all nodes, which stay the same when a run is resumed."""
-
-    servers: tuple[int, ...]
-    storage: tuple[int, ...]
-    zookeeper: tuple[int, ...]
-    """Three of each server: for clients, for peers, and for elections."""
-
-    @classmethod
-    def on(cls, hosts: Hosts) -> Ports:
-        """Return free ports: on hosts of their own all nodes of a group have the same. Raises `AddressInUse`."""
-        servers, storage, zookeeper = COUNTS[NodeGroup.SERVER], COUNTS[NodeGroup.STORAGE], COUNTS[NodeGroup.ZOOKEEPER]
-        if hosts.network:
-            return cls((7000,) * servers, (7100,) * storage, (2181, 2888, 3888) * zookeeper)
-        plan = LocalPlan.new(Wanted(coordinator="file", servers=servers, storage=storage + 3 * zookeeper))
-        free = [int(address.rpartition(":")[2]) for address in plan.addresses.storage]
-        at = tuple(int(address.rpartition(":")[2]) for address in plan.addresses.servers)
-        return cls(at, tuple(free[:storage]), tuple(free[storage:]))
+def free_ports(hosts: Hosts) -> Ports:
+    """Return free ports: on hosts of their own all nodes of a group have the same. Raises `AddressInUse`."""
+    servers, storage, zookeeper = COUNTS[NodeGroup.SERVER], COUNTS[NodeGroup.STORAGE], COUNTS[NodeGroup.ZOOKEEPER]
+    if hosts.network:
+        return Ports((7000,) * servers, (7100,) * storage, (2181, 2888, 3888) * zookeeper)
+    plan = LocalPlan.new(Wanted(coordinator="file", servers=servers, storage=storage + 3 * zookeeper))
+    free = [int(address.rpartition(":")[2]) for address in plan.addresses.storage]
+    at = tuple(int(address.rpartition(":")[2]) for address in plan.addresses.servers)
+    return Ports(at, tuple(free[:storage]), tuple(free[storage:]))
 
 
 class Town:
