@@ -39,9 +39,9 @@ from polonaise.admin.zookeeper import ZooKeeperEnsemble, ZooKeeperPlace, ZooKeep
 from polonaise.coordination.lease import LEASE_S
 from polonaise.host.address import HostPort
 from polonaise.node.local import ChildNode, LocalAddresses, LocalCluster
-from polonaise_proving.smoke.hosts import NamespaceHosts, namespaces_possible
-from polonaise_proving.smoke.leftovers import Notes, sweep
-from polonaise_proving.smoke.protocol.faults import Fault, FaultKind
+from polonaise_proving.record.smoke.faultkinds import Fault, FaultKind
+from polonaise_proving.stages.hosts.hosts import NamespaceHosts, namespaces_possible
+from polonaise_proving.stages.hosts.leftovers import Notes, sweep
 
 PARTITIONS: Final = 4
 STORAGE_HOSTS: Final = ("storage-0", "storage-1", "storage-2")

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from polonaise_proving.smoke.hosts import NamespaceHosts, namespaces_possible
-from polonaise_proving.smoke.leftovers import Notes, names_of
-from polonaise_proving.smoke.protocol.faults import Fault, FaultKind
+from polonaise_proving.record.smoke.faultkinds import Fault, FaultKind
+from polonaise_proving.stages.hosts.hosts import NamespaceHosts, namespaces_possible
+from polonaise_proving.stages.hosts.leftovers import Notes, names_of
 from rigs.lacking import program
 from rigs.programs import output_of, run_program
 from rigs.waiting import PATIENCE_S, block_until

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from polonaise_proving.smoke.hosts import namespaces_possible
-from polonaise_proving.smoke.leftovers import PREFIX, names_of
-from polonaise_proving.smoke.protocol.faults import PROCESS_KINDS, FaultKind
-from polonaise_proving.smoke.run import LOOPBACK, NAMESPACES, SmokeOptions, SmokeRun
+from polonaise_proving.record.smoke.faultkinds import PROCESS_KINDS, FaultKind
+from polonaise_proving.scenarios.smoke.run import LOOPBACK, NAMESPACES, SmokeOptions, SmokeRun
+from polonaise_proving.stages.hosts.hosts import namespaces_possible
+from polonaise_proving.stages.hosts.leftovers import PREFIX, names_of
 from rigs.lacking import program
 from rigs.localcluster import processes_in
 from rigs.programs import POLONAISE

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from polonaise_proving.smoke.protocol.checks import CHECKS, EXAMPLES_MAX, violations
-from polonaise_proving.smoke.protocol.history import BatchSeen, Contents, Fed, Line, LineKind, PartitionHistory
-from polonaise_proving.smoke.protocol.operations import OPENING_BALANCE, Fold, SmokeOperation, Transfer, digest_of
+from polonaise_proving.judges.smoke.checks import CHECKS, EXAMPLES_MAX, violations
+from polonaise_proving.record.smoke.history import BatchSeen, Contents, Fed, Line, LineKind, PartitionHistory
+from polonaise_proving.record.smoke.operations import OPENING_BALANCE, Fold, SmokeOperation, Transfer, digest_of
 
 OPERATIONS = [
     SmokeOperation("client-1.1/1", None),

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from polonaise_proving.smoke import client as client_module
-from polonaise_proving.smoke.client import Client
-from polonaise_proving.smoke.clientjob import ClientJob
-from polonaise_proving.smoke.failure import SmokeFailed
+from polonaise_proving.record.smoke.failure import SmokeFailed
+from polonaise_proving.stages.hosts.clientjob import ClientJob
+from polonaise_proving.work.smoke import client as client_module
+from polonaise_proving.work.smoke.client import Client
 
 
 async def test_an_append_without_an_answer_fails_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

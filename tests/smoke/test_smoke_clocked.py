@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from polonaise_proving.smoke.clocked import clock_of, set_clock
+from polonaise_proving.stages.hosts.clocked import clock_of, set_clock
 
 
 def test_a_clock_is_set_while_somebody_goes_by_it(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_a_clock_is_set_while_somebody_goes_by_it(tmp_path: Path) -> None:
 def test_a_command_runs_by_the_clock_in_the_file(tmp_path: Path) -> None:
     (tmp_path / "teller.py").write_text("import sys, time\nprint(time.time(), time.time_ns(), *sys.argv[1:])\n")
     set_clock(tmp_path / "clock", 86_400.0)
-    command = [sys.executable, "-m", "polonaise_proving.smoke.clocked", str(tmp_path / "clock")]
+    command = [sys.executable, "-m", "polonaise_proving.stages.hosts.clocked", str(tmp_path / "clock")]
     done = subprocess.run(
         [*command, sys.executable, "-m", "teller", "--one", "two"],
         env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=True, timeout=60,

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from polonaise_proving.smoke import run as run_module
-from polonaise_proving.smoke.hosts import LoopbackHosts
-from polonaise_proving.smoke.journal import Follower, Journal
-from polonaise_proving.smoke.protocol.faults import Fault, FaultKind
-from polonaise_proving.smoke.protocol.history import LineKind
-from polonaise_proving.smoke.protocol.schedule import FaultStep
-from polonaise_proving.smoke.run import SmokeOptions, SmokeRun
-from polonaise_proving.smoke.state import Ports, SmokeState
+from polonaise_proving.faults.smoke.schedule import FaultStep
+from polonaise_proving.record.smoke.faultkinds import Fault, FaultKind
+from polonaise_proving.record.smoke.history import LineKind
+from polonaise_proving.record.smoke.journal import Follower, Journal
+from polonaise_proving.record.smoke.state import Ports, SmokeState
+from polonaise_proving.scenarios.smoke import run as run_module
+from polonaise_proving.scenarios.smoke.run import SmokeOptions, SmokeRun
+from polonaise_proving.stages.hosts.hosts import LoopbackHosts
 
 LEADER = Fault(FaultKind.STOP_LEADER, "zookeeper-1")
 MOVE = Fault(FaultKind.MOVE, "server-1")

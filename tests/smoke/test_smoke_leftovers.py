@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from polonaise.errors import BadOption
-from polonaise_proving.smoke import hosts as hosts_module
-from polonaise_proving.smoke.hosts import NamespaceHosts, namespaces_possible
-from polonaise_proving.smoke.leftovers import Notes, birth_of, names_of, sweep
-from polonaise_proving.smoke.losses import PacketLoss
-from polonaise_proving.smoke.protocol.faults import Fault, FaultKind, NodeGroup, nodes_of
+from polonaise_proving.record.smoke.faultkinds import Fault, FaultKind, NodeGroup, nodes_of
+from polonaise_proving.stages.hosts import hosts as hosts_module
+from polonaise_proving.stages.hosts.hosts import NamespaceHosts, namespaces_possible
+from polonaise_proving.stages.hosts.leftovers import Notes, birth_of, names_of, sweep
+from polonaise_proving.stages.hosts.losses import PacketLoss
 from rigs.lacking import program
 from rigs.waiting import block_until
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="pr
 _KILLED = """
 import os, signal, sys
 from pathlib import Path
-from polonaise_proving.smoke.leftovers import Notes
+from polonaise_proving.stages.hosts.leftovers import Notes
 notes = Notes(Path(sys.argv[1]))
 notes.started(int(sys.argv[2]))
 print(notes.run, flush=True)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from polonaise_proving.smoke import hosts as hosts_module
-from polonaise_proving.smoke import injection
-from polonaise_proving.smoke.failure import SmokeFailed
-from polonaise_proving.smoke.hosts import NamespaceHosts, NoNetwork
-from polonaise_proving.smoke.parts import NodePart
-from polonaise_proving.smoke.protocol.faults import Fault, FaultKind
+from polonaise_proving.faults.smoke import injection
+from polonaise_proving.record.smoke.failure import SmokeFailed
+from polonaise_proving.record.smoke.faultkinds import Fault, FaultKind
+from polonaise_proving.stages.hosts import hosts as hosts_module
+from polonaise_proving.stages.hosts.hosts import NamespaceHosts, NoNetwork
+from polonaise_proving.stages.hosts.parts import NodePart
 
 
 @pytest.mark.parametrize("status", [0, 1, -9])

@@ -10,15 +10,15 @@ from types import SimpleNamespace
 import pytest
 
 from polonaise.errors import BadOption, DiskFull
-from polonaise_proving.smoke import run as run_module
-from polonaise_proving.smoke.failure import SmokeFailed
-from polonaise_proving.smoke.hosts import LoopbackHosts
-from polonaise_proving.smoke.journal import Follower, Journal, lines_in
-from polonaise_proving.smoke.protocol.checks import BrokenPromise
-from polonaise_proving.smoke.protocol.history import Line, LineKind
-from polonaise_proving.smoke.report import SmokeReport, this_version
-from polonaise_proving.smoke.run import SmokeOptions, SmokeRun
-from polonaise_proving.smoke.state import Ports, SmokeState
+from polonaise_proving.judges.smoke.checks import BrokenPromise
+from polonaise_proving.record.smoke.failure import SmokeFailed
+from polonaise_proving.record.smoke.history import Line, LineKind
+from polonaise_proving.record.smoke.journal import Follower, Journal, lines_in
+from polonaise_proving.record.smoke.state import Ports, SmokeState
+from polonaise_proving.scenarios.smoke import run as run_module
+from polonaise_proving.scenarios.smoke.report import SmokeReport, this_version
+from polonaise_proving.scenarios.smoke.run import SmokeOptions, SmokeRun
+from polonaise_proving.stages.hosts.hosts import LoopbackHosts
 
 
 def state() -> SmokeState:

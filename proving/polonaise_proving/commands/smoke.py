@@ -45,7 +45,7 @@ def smoke(
     An interrupted run is resumed by the same command. Exit status 1 if a promise was broken, or the run did not come to
     its end; 130 if it was interrupted.
     """
-    from polonaise_proving.smoke.run import LOOPBACK, NAMESPACES, SmokeOptions, SmokeRun
+    from polonaise_proving.scenarios.smoke.run import LOOPBACK, NAMESPACES, SmokeOptions, SmokeRun
 
     if hosts not in (None, LOOPBACK, NAMESPACES):
         raise BadOption(f"invalid --hosts {hosts!r}: write {NAMESPACES} or {LOOPBACK}")

@@ -4,4 +4,6 @@
 - By operators, in few seeds: `memberschanging`, `requirementchanges`, `storagemoving`, `targetmoving`.
 - By an owner that does what no server does: `doubleowner`.
 - Late, when all is well: `mislaying`, `disaster`, and `headresetting` with its `resetoperators`.
+
+Those of the smoke test are in `smoke/`.
 """

@@ -2,5 +2,6 @@
 
 `checkers` compares a log at the end of a schedule with what clients were told, promise by promise. `deliverycheck`
 judges what targets have applied, `headresetcheck` what a reset of the head has left, `ownershipcheck` who owns what.
-A new check is one function beside the others; the promises (P1, P2, …) are those of `docs/architecture.md`.
+Those of the smoke test are in `smoke/`. A new check is one function beside the others; the promises (P1, P2, …) are
+those of `docs/architecture.md`.
 """

@@ -16,9 +16,9 @@ from polonaise.log.batch import Batch
 from polonaise.log.serializability import SerializabilityCheck
 from polonaise.storage.files import find, trimmed_in
 from polonaise.storage.offline import batches_of
-from polonaise_proving.smoke.journal import journal_of, lines_in
-from polonaise_proving.smoke.ledger import SmokeLedger, database_of
-from polonaise_proving.smoke.protocol.history import BatchSeen, Contents, Line, LineKind, PartitionHistory
+from polonaise_proving.record.smoke.history import BatchSeen, Contents, Line, LineKind, PartitionHistory
+from polonaise_proving.record.smoke.journal import journal_of, lines_in
+from polonaise_proving.record.smoke.ledger import SmokeLedger, database_of
 
 _EQUAL_S_MAX: Final = 30.0
 """Seconds within which all replicas have to hold the log up to its last id."""

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Protocol
 
 from polonaise.errors import PolonaiseError
-from polonaise_proving.smoke.leftovers import Notes, remove_namespaces
-from polonaise_proving.smoke.losses import PacketLoss
-from polonaise_proving.smoke.protocol.faults import LINK_KINDS, PROCESS_KINDS, Fault, FaultKind, NodeGroup, nodes_of
+from polonaise_proving.record.smoke.faultkinds import LINK_KINDS, PROCESS_KINDS, Fault, FaultKind, NodeGroup, nodes_of
+from polonaise_proving.stages.hosts.leftovers import Notes, remove_namespaces
+from polonaise_proving.stages.hosts.losses import PacketLoss
 
 _NETWORKS: Final = [f"198.{second}.{third}" for second in (18, 19) for third in range(256)]
 """Networks of 256 addresses out of 198.18.0.0/15, which is reserved for tests of networks."""

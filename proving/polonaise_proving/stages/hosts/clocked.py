@@ -1,4 +1,4 @@
-"""Runs a command by a wall clock that another process sets: `python -m polonaise_proving.smoke.clocked FILE …`.
+"""Runs a command by a wall clock that another process sets: `python -m polonaise_proving.stages.hosts.clocked FILE …`.
 
 The file holds by how many nanoseconds the clock is ahead. What follows it is the ordinary command, as
 `python -m polonaise.cli …`: nothing in it knows of this program, which replaces the functions of `time` below it.

@@ -20,20 +20,20 @@ from polonaise.admin.localcluster import Told
 from polonaise.errors import BadOption, ExtraMissing, PolonaiseError
 from polonaise.host.files import try_lock, with_own_errors
 from polonaise.host.stopsignals import StopFlag
-from polonaise_proving.smoke.clientjob import GO, PAUSE, QUIET
-from polonaise_proving.smoke.failure import SmokeFailed
-from polonaise_proving.smoke.hosts import Hosts, LoopbackHosts, NamespaceHosts, NoNetwork, namespaces_possible
-from polonaise_proving.smoke.injection import befalls, begin, end
-from polonaise_proving.smoke.leftovers import Notes, sweep
-from polonaise_proving.smoke.parts import Part
-from polonaise_proving.smoke.protocol.checks import BrokenPromise, violations
-from polonaise_proving.smoke.protocol.faults import Fault, FaultKind, NodeGroup, nodes_of
-from polonaise_proving.smoke.protocol.history import LineKind
-from polonaise_proving.smoke.protocol.schedule import TOLD_HOLD_S, FaultStep, digest_of, schedule_of
-from polonaise_proving.smoke.protocol.told import TOLD_S, is_to_be_told, lines_in, untold
-from polonaise_proving.smoke.report import PLANNED, STATUS, SmokeReport, this_version
-from polonaise_proving.smoke.state import SmokeState
-from polonaise_proving.smoke.town import PARTITIONS, Town, free_ports
+from polonaise_proving.faults.smoke.injection import befalls, begin, end
+from polonaise_proving.faults.smoke.schedule import TOLD_HOLD_S, FaultStep, digest_of, schedule_of
+from polonaise_proving.judges.smoke.checks import BrokenPromise, violations
+from polonaise_proving.judges.smoke.told import TOLD_S, is_to_be_told, lines_in, untold
+from polonaise_proving.record.smoke.failure import SmokeFailed
+from polonaise_proving.record.smoke.faultkinds import Fault, FaultKind, NodeGroup, nodes_of
+from polonaise_proving.record.smoke.history import LineKind
+from polonaise_proving.record.smoke.state import SmokeState
+from polonaise_proving.scenarios.smoke.report import PLANNED, STATUS, SmokeReport, this_version
+from polonaise_proving.stages.hosts.clientjob import GO, PAUSE, QUIET
+from polonaise_proving.stages.hosts.hosts import Hosts, LoopbackHosts, NamespaceHosts, NoNetwork, namespaces_possible
+from polonaise_proving.stages.hosts.leftovers import Notes, sweep
+from polonaise_proving.stages.hosts.parts import Part
+from polonaise_proving.stages.hosts.town import PARTITIONS, Town, free_ports
 
 NAMESPACES: Final = "namespaces"
 LOOPBACK: Final = "loopback"
@@ -360,7 +360,7 @@ class SmokeRun:
 
     async def _check(self, report: SmokeReport) -> None:
         # Imported here, because it needs extras of which the command tells by name.
-        from polonaise_proving.smoke.evidence import history_of
+        from polonaise_proving.record.smoke.evidence import history_of
 
         digest, counts = hashlib.sha256(), Counter[str]()
         async with polonaise.connect(self._town.log) as log:

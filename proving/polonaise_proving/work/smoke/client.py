@@ -1,4 +1,4 @@
-"""The program of one client of the smoke test: `python -m polonaise_proving.smoke.client JOB`, with a `ClientJob`.
+"""The program of one client of the smoke test: `python -m polonaise_proving.work.smoke.client JOB`, with a `ClientJob`.
 
 It appends notes, and transfers under locks, while its standard input says `go`, and pauses at `pause`. At `quiet` it
 appends nothing more, and says in its journal when all appends have answers; at `end` it ends, once its view has
@@ -27,12 +27,12 @@ from polonaise.errors import (
     PolonaiseError,
     Retry,
 )
-from polonaise_proving.smoke.clientjob import END, PAUSE, QUIET, ClientJob
-from polonaise_proving.smoke.failure import SmokeFailed
-from polonaise_proving.smoke.journal import Journal
-from polonaise_proving.smoke.ledger import SmokeLedger
-from polonaise_proving.smoke.protocol.history import LineKind
-from polonaise_proving.smoke.protocol.operations import ACCOUNTS, SmokeOperation, Transfer
+from polonaise_proving.record.smoke.failure import SmokeFailed
+from polonaise_proving.record.smoke.history import LineKind
+from polonaise_proving.record.smoke.journal import Journal
+from polonaise_proving.record.smoke.ledger import SmokeLedger
+from polonaise_proving.record.smoke.operations import ACCOUNTS, SmokeOperation, Transfer
+from polonaise_proving.stages.hosts.clientjob import END, PAUSE, QUIET, ClientJob
 
 _TASKS: Final = 24
 """The number of operations that a client has under way at the same time."""

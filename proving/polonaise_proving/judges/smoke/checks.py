@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from polonaise_proving.smoke.protocol.history import Contents, LineKind, PartitionHistory
-from polonaise_proving.smoke.protocol.operations import OPENING_BALANCE, Fold, SmokeOperation, digest_of
+from polonaise_proving.record.smoke.history import Contents, LineKind, PartitionHistory
+from polonaise_proving.record.smoke.operations import OPENING_BALANCE, Fold, SmokeOperation, digest_of
 
 _ANSWERS: Final = frozenset({LineKind.ACK, LineKind.REFUSED, LineKind.UNKNOWN})
 EXAMPLES_MAX: Final = 5

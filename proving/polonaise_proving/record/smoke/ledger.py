@@ -9,8 +9,8 @@ from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, Table,
 
 from polonaise.terms import Transaction
 from polonaise.views.sql import SqlView
-from polonaise_proving.smoke.protocol.history import Fed
-from polonaise_proving.smoke.protocol.operations import OPENING_BALANCE, Fold, SmokeOperation, digest_of
+from polonaise_proving.record.smoke.history import Fed
+from polonaise_proving.record.smoke.operations import OPENING_BALANCE, Fold, SmokeOperation, digest_of
 
 schema = MetaData()
 balances = Table(

@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from polonaise_proving.smoke.protocol.faults import (
+from polonaise_proving.judges.smoke.told import is_to_be_told
+from polonaise_proving.record.smoke.faultkinds import (
     LEADER_KINDS,
     PLANNED_KINDS,
     TARGETS,
@@ -15,7 +16,6 @@ from polonaise_proving.smoke.protocol.faults import (
     NodeGroup,
     nodes_of,
 )
-from polonaise_proving.smoke.protocol.told import is_to_be_told
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from polonaise_proving.smoke.journal import journal_of
-from polonaise_proving.smoke.ledger import database_of
+from polonaise_proving.record.smoke.journal import journal_of
+from polonaise_proving.record.smoke.ledger import database_of
 
 GO: Final = "go"
 PAUSE: Final = "pause"

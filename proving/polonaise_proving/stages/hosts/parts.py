@@ -15,9 +15,9 @@ from typing import Final, Protocol
 from polonaise.admin.zookeeper import ZooKeeperServer
 from polonaise.node.local import ChildNode
 from polonaise.redaction import redacted_end
-from polonaise_proving.smoke.clientjob import END, ClientJob
-from polonaise_proving.smoke.failure import SmokeFailed
-from polonaise_proving.smoke.journal import Follower
+from polonaise_proving.record.smoke.failure import SmokeFailed
+from polonaise_proving.record.smoke.journal import Follower
+from polonaise_proving.stages.hosts.clientjob import END, ClientJob
 
 START_S: Final = 60.0
 """Seconds that a node gets to start, because the machine may be busy."""
@@ -238,7 +238,7 @@ class ClientPart(Program):
     def start(self) -> None:
         self._job = replace(self._job, life=self._job.life + 1)
         self._followers.append(Follower(self._job.journal))
-        self._launch(["polonaise_proving.smoke.client", self._job.encode()])
+        self._launch(["polonaise_proving.work.smoke.client", self._job.encode()])
         if self._word:
             self.tell(self._word)
 

@@ -15,12 +15,12 @@ from polonaise.admin.zookeeper import ZooKeeperEnsemble, ZooKeeperPlace
 from polonaise.errors import PolonaiseError
 from polonaise.host.address import HostPort
 from polonaise.node.local import HTTP_OFF, ZOOKEEPER_ROOT, ChildNode, make_cluster
-from polonaise_proving.smoke.clientjob import ClientJob
-from polonaise_proving.smoke.clocked import set_clock
-from polonaise_proving.smoke.hosts import Hosts
-from polonaise_proving.smoke.parts import ArchiverPart, ClientPart, NodePart, Part, ZooKeeperPart
-from polonaise_proving.smoke.protocol.faults import COUNTS, NodeGroup, nodes_of
-from polonaise_proving.smoke.state import Ports
+from polonaise_proving.record.smoke.faultkinds import COUNTS, NodeGroup, nodes_of
+from polonaise_proving.record.smoke.state import Ports
+from polonaise_proving.stages.hosts.clientjob import ClientJob
+from polonaise_proving.stages.hosts.clocked import set_clock
+from polonaise_proving.stages.hosts.hosts import Hosts
+from polonaise_proving.stages.hosts.parts import ArchiverPart, ClientPart, NodePart, Part, ZooKeeperPart
 
 PARTITIONS: Final = 4
 SEGMENT_BYTES: Final = 1024 * 1024
@@ -123,7 +123,7 @@ class Town:
     def _node(self, name: str, arguments: list[str], address: str) -> NodePart:
         log, clock = self.directory / f"{name}.log", self.directory / f"{name}.clock"
         self.clock_files[name] = clock
-        prefix = [*self.hosts.prefix(name), sys.executable, "-m", "polonaise_proving.smoke.clocked", str(clock)]
+        prefix = [*self.hosts.prefix(name), sys.executable, "-m", "polonaise_proving.stages.hosts.clocked", str(clock)]
         node = ChildNode(name, arguments, log, address=address, apart=True, prefix=prefix)
         return NodePart(name, node)
 

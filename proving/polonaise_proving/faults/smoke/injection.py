@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from polonaise_proving.smoke.clocked import set_clock
-from polonaise_proving.smoke.protocol.faults import LEADER_KINDS, Fault, FaultKind
-from polonaise_proving.smoke.town import Town
+from polonaise_proving.record.smoke.faultkinds import LEADER_KINDS, Fault, FaultKind
+from polonaise_proving.stages.hosts.clocked import set_clock
+from polonaise_proving.stages.hosts.town import Town
 
 _ARCHIVING_S: Final = 1.0
 """Seconds for which an archiver runs that was started only to be killed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from polonaise_proving.smoke.protocol.history import Line, LineKind
+from polonaise_proving.record.smoke.history import Line, LineKind
 
 
 class Journal:
