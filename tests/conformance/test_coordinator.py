@@ -30,7 +30,6 @@ from polonaise.errors import (
     AlreadyInitialized,
     BadOption,
     Closed,
-    ClusterInUse,
     CoordinatorDamaged,
     CoordinatorOutdated,
     CoordinatorUnavailable,
@@ -40,6 +39,7 @@ from polonaise.errors import (
     WrongClusterKey,
 )
 from rigs.everybackend import DESCRIPTION, INITIAL, Cluster, on_every_backend
+from rigs.faults import raises_code
 from rigs.waiting import time_passes
 
 
@@ -152,7 +152,7 @@ async def test_a_cluster_with_servers_another_key_or_another_description_is_not_
     with pytest.raises(WrongClusterKey, match="nothing was deleted"):
         await second.delete(b"k" * 16)
     membership = await first.register(Registration(7, "s:1"))
-    with pytest.raises(ClusterInUse, match="registered: 7"):
+    with raises_code("cluster_in_use", match="registered: 7"):
         await second.delete(DESCRIPTION.key)
     await membership.leave()
     backend = await cluster.backend()

@@ -17,8 +17,9 @@ from polonaise.coordination.values import (
     ExpectedServers,
     PartitionValue,
 )
-from polonaise.errors import ClusterInUse, RecoveryUnsafe
+from polonaise.errors import RecoveryUnsafe
 from polonaise.storage.clusternote import CONTRADICTING_MAX, merged
+from rigs.faults import raises_code
 
 KEY = b"k" * 16
 ABC = ("a", "b", "c")
@@ -149,13 +150,14 @@ def test_a_storage_node_whose_note_is_of_another_cluster_is_refused() -> None:
 def test_a_cluster_to_whose_storage_nodes_servers_are_connected_is_in_use() -> None:
     idle = told(value(5), 5, 5)
     answers = {"a": replace(idle, servers={1: "10.0.0.1:4242"}), "b": idle, "c": replace(idle, servers={1: "", 2: ""})}
-    with pytest.raises(ClusterInUse) as error:
+    with raises_code("cluster_in_use") as error:
         rebuilt(None, answers)
     assert "server 1 from 10.0.0.1:4242 (connected to a, c), server 2 (connected to c)" in str(error.value)
     named = ExpectedServers({"s1": ExpectedServer(1, "10.0.0.1:7000")})
     noted = replace(idle, noted=replace(idle.noted, expected_version=3, expected=named))
-    with pytest.raises(
-        ClusterInUse, match=r"server 1 \(s1\) from 10\.0\.0\.1:4242 \(connected to a, c\), server 2 \(connected to c\)"
+    with raises_code(
+        "cluster_in_use",
+        match=r"server 1 \(s1\) from 10\.0\.0\.1:4242 \(connected to a, c\), server 2 \(connected to c\)",
     ):
         rebuilt(None, {**answers, "b": noted})
     assert "nothing was changed" in str(error.value)

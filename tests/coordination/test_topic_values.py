@@ -27,11 +27,11 @@ from polonaise.errors import (
     CoordinatorUnavailable,
     CopyNeeded,
     InsufficientReplicas,
-    TopicExists,
     UnknownPartition,
     UnknownTopic,
 )
 from polonaise.host.real import RealHost
+from rigs.faults import raises_code
 
 DESCRIPTION = ClusterDescription(bytes(range(16)), 2, ("a:1", "b:1", "c:1"))
 
@@ -163,7 +163,7 @@ def test_numbers_and_ids_stay_what_they_are_however_topics_grow(steps: list[tupl
 async def test_two_operators_create_topics_at_the_same_time(coordinator: Coordinator, other: Coordinator) -> None:
     made = await asyncio.gather(create_topic(coordinator, "a", 2, 5.0), create_topic(other, "b", 3, 5.0))
     assert sorted(id for topic in made for id in topic.ids) == [2, 3, 4, 5, 6]
-    with pytest.raises(TopicExists, match="topic a exists, with 2 partitions"):
+    with raises_code("topic_exists", match="topic a exists, with 2 partitions"):
         await create_topic(coordinator, "a", 1, 5.0)
 
 

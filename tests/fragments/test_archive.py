@@ -20,7 +20,6 @@ from polonaise.errors import (
     BatchDamaged,
     BeyondLog,
     FragmentDamaged,
-    HistoryIncomplete,
     NotFound,
     StoreUnavailable,
     UnsupportedFormat,
@@ -42,6 +41,7 @@ from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.protocol.plan import belongs, spans_to_write
 from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.log.batch import Batch
+from rigs.faults import raises_code
 from rigs.fragments import flip, rewritten
 from rigs.programs import run_polonaise
 from rigs.trimmed import contents, fill
@@ -175,7 +175,7 @@ async def test_ids_that_were_archived_once_and_are_missing_are_told_before_they_
     report = await verify(store, 0)
     assert report.missing == report.holes == (Span(50, 99),)
     assert "no fragment holds 50 to 99: put the fragments back, or write them again" in report.troubles[0]
-    with pytest.raises(HistoryIncomplete, match=r"50 to 99.* polonaise archive run LOG STORE"):
+    with raises_code("history_incomplete", match=r"50 to 99.* polonaise archive run LOG STORE"):
         await restore(store, str(tmp_path / "again"), HowToRestore())
     assert [each.fragment for each in await archived(log, store, tell_missing=missing.append)] == [names[1]]
     assert missing == [Span(50, 99)]

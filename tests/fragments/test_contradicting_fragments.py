@@ -10,7 +10,7 @@ import pytest
 from polonaise.admin.archive import verify
 from polonaise.admin.restore import HowToRestore, restore
 from polonaise.admin.trimming import trim
-from polonaise.errors import FragmentDamaged, HistoryIncomplete
+from polonaise.errors import FragmentDamaged
 from polonaise.fragments.agreement import FragmentFacts, contradictions, ids_to_compare
 from polonaise.fragments.history import FragmentHistory, HistorySettings
 from polonaise.fragments.mark import put_mark
@@ -18,6 +18,7 @@ from polonaise.fragments.objects import fragments_of, looked_at, verified
 from polonaise.fragments.protocol.coverage import BatchEnd
 from polonaise.fragments.store import ObstoreStore
 from polonaise.log.batch import Batch
+from rigs.faults import raises_code
 from rigs.fragments import KEY, PARTITION, batches_of, flip
 from rigs.lives import EACH, FIRST, SECOND, put
 from rigs.trimmed import Cluster, archived, contents, fill
@@ -79,7 +80,7 @@ async def test_a_restore_is_refused_where_fragments_overlap_and_differ(
     for start, stop in ((0, 2), (2, 5), (5, 14)):
         await put(store, SECOND[start:stop])
     name = await put(store, FIRST[slice(*stray)])
-    with pytest.raises(HistoryIncomplete, match=f"not of one log: .*{name.digest}.* move those") as refused:
+    with raises_code("history_incomplete", match=f"not of one log: .*{name.digest}.* move those") as refused:
         await restore(store, str(tmp_path / "again"), HowToRestore())
     assert not (tmp_path / "again").exists(), refused.value
 

@@ -19,7 +19,6 @@ from polonaise.errors import (
     DirectoryInUse,
     FragmentDamaged,
     FragmentsAhead,
-    HistoryIncomplete,
     LockConflict,
     LogForked,
     NotEmbeddedLog,
@@ -33,6 +32,7 @@ from polonaise.host.files import try_lock
 from polonaise.log.batch import Batch
 from polonaise.node.embedded import RESTORING
 from polonaise.node.local import LocalCluster
+from rigs.faults import raises_code
 from rigs.fragments import flip
 from rigs.programs import POLONAISE, output_of, run_polonaise
 from rigs.restoring import BODY, Contents, Sum, archived, contents, fill, filled_and_archived, verdicts
@@ -249,7 +249,7 @@ async def test_a_store_with_a_hole_is_refused_and_the_ids_are_named(
     await filled_and_archived(log, store, 200, fragment_bytes=3_000)
     lost = list(await fragments_of(store, 0))[1]
     await store.delete(lost.path)
-    with pytest.raises(HistoryIncomplete, match=f"partition 0: {lost.first} to {lost.last}"):
+    with raises_code("history_incomplete", match=f"partition 0: {lost.first} to {lost.last}"):
         await restored(store, target)
     assert not target.exists()
     below = await restored(store, target, until={0: lost.first - 1}, key=Key.NEW)
@@ -259,14 +259,14 @@ async def test_a_store_with_a_hole_is_refused_and_the_ids_are_named(
 async def test_ids_that_the_store_does_not_hold_cannot_be_restored(
     small: polonaise.Log, store: ObstoreStore, target: Path
 ) -> None:
-    with pytest.raises(HistoryIncomplete, match="up to 19: it can't be restored up to 20"):
+    with raises_code("history_incomplete", match="up to 19: it can't be restored up to 20"):
         await restored(store, target, until={0: 20})
     with pytest.raises(BadOption, match="give an id for each"):
         await restored(store, target, until={1: 5})
 
 
 async def test_an_empty_store_is_no_log(store: ObstoreStore, target: Path) -> None:
-    with pytest.raises(HistoryIncomplete, match="nor any fragment: mount"):
+    with raises_code("history_incomplete", match="nor any fragment: mount"):
         await restored(store, target)
 
 
@@ -279,7 +279,7 @@ async def test_fragments_of_two_logs_are_refused(
         await archived(another, other)
     for name in await fragments_of(other, 1):
         await store.put_if_absent(name.path, await other.get(name.path))
-    with pytest.raises(HistoryIncomplete, match="another cluster"):
+    with raises_code("history_incomplete", match="another cluster"):
         await restored(store, target)
 
 
@@ -297,8 +297,8 @@ async def test_two_histories_of_one_key_are_refused(
             await archived(copy, other)
     *_, latest = await fragments_of(other, 0)
     await store.put_if_absent(latest.path, await other.get(latest.path))
-    with pytest.raises(
-        HistoryIncomplete, match=r"not of one log: .* does not follow the batch that ends at 39.* move those"
+    with raises_code(
+        "history_incomplete", match=r"not of one log: .* does not follow the batch that ends at 39.* move those"
     ):
         await restored(store, target / "third")
 

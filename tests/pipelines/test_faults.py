@@ -10,7 +10,7 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException, PySparkRuntimeError
 
-from polonaise.errors import FragmentDamaged, PolonaiseError, SparkFailed, StoreUnavailable, ViewFailed
+from polonaise.errors import ViewFailed
 from polonaise.pipelines import tasks
 from polonaise.pipelines.jobsession import job_session
 from polonaise.pipelines.progress import Silence
@@ -18,6 +18,7 @@ from polonaise.pipelines.rowtexts import shown
 from polonaise.pipelines.sparkerrors import translated, translating
 from polonaise.pipelines.tasks import run_tasks
 from polonaise.spark import sessions
+from rigs.faults import raises_code
 
 TRACE = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times
 Traceback (most recent call last):
@@ -29,22 +30,26 @@ Traceback (most recent call last):
 
 
 @pytest.mark.parametrize(
-    ("errors", "kind", "text"),
+    ("errors", "code", "text"),
     [
-        ("polonaise.errors.FragmentDamaged: [fragment_damaged] 0/1.parquet", FragmentDamaged, "0/1.parquet"),
+        ("polonaise.errors.FragmentDamaged: [fragment_damaged] 0/1.parquet", "fragment_damaged", "0/1.parquet"),
         (
             "polonaise.errors.FragmentDamaged: [fragment_damaged] a\nDuring handling of it:\n"
             "polonaise.errors.StoreUnavailable: [store_unavailable] b: [x] c",
-            StoreUnavailable,
+            "store_unavailable",
             "b: [x] c",
         ),
-        ("polonaise.errors.OfANewerVersion: [newer] d", PolonaiseError, "newer: d"),
-        ("ZeroDivisionError: division by zero", SparkFailed, "Job aborted due to stage failure: Task 0 in stage 1.0"),
+        ("polonaise.errors.OfANewerVersion: [newer] d", "internal", "newer: d"),
+        (
+            "ZeroDivisionError: division by zero",
+            "spark_failed",
+            "Job aborted due to stage failure: Task 0 in stage 1.0",
+        ),
     ],
 )
-def test_a_fault_is_found_in_what_spark_says(errors: str, kind: type[PolonaiseError], text: str) -> None:
+def test_a_fault_is_found_in_what_spark_says(errors: str, code: str, text: str) -> None:
     found = translated(PySparkException(TRACE.format(errors=errors)))
-    assert type(found) is kind
+    assert found.code == code
     assert found.text.startswith(text)
 
 
@@ -85,7 +90,7 @@ def test_what_java_raises_as_spark_starts_is_told_in_its_words() -> None:
         "An error occurred while calling None.JavaSparkContext.\n: org.apache.spark.SparkException: No: 'x'\n\tat a.B"
     )
     found = translated(Py4JError(said))
-    assert (type(found), found.text) == (SparkFailed, "No: 'x'")
+    assert (found.code, found.text) == ("spark_failed", "No: 'x'")
     assert translated(Py4JError("no answer")).text == "no answer"
 
 
@@ -128,7 +133,7 @@ def test_a_master_of_no_kind_that_spark_knows_is_refused_before_java_starts(
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.setattr(sessions, "active_session", lambda: None)
     monkeypatch.setattr(sessions, "find_java", None)
-    with pytest.raises(SparkFailed, match="Spark knows no master"), job_session(master, "polonaise", {}):
+    with raises_code("spark_failed", match="Spark knows no master"), job_session(master, "polonaise", {}):
         pass
 
 
@@ -156,7 +161,7 @@ class GoneSpark:
 @pytest.mark.parametrize("at", ["range", "setJobGroup", "collect"])
 def test_a_driver_that_is_gone_is_told_by_every_job_that_has_tasks(at: str) -> None:
     spark: Any = GoneSpark(at)
-    with pytest.raises(SparkFailed, match="Spark's Java process, its driver, is gone"):
+    with raises_code("spark_failed", match="Spark's Java process, its driver, is gone"):
         run_tasks(spark, abs, [1], Silence(), "tasks")
 
 

@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 
-from polonaise.errors import BadOption, BodyUndecodable, ViewUnfit
+from polonaise.errors import BadOption, ViewUnfit
 from polonaise.pipelines import deltatarget
 from polonaise.pipelines.audit import audit_table
 from polonaise.pipelines.declarations import TableView
@@ -26,6 +26,7 @@ from polonaise.pipelines.viewsource import UndecodablePolicy, policy_of
 from polonaise.views.rowstatements import RowStatements
 from rigs import tableviews
 from rigs.databases import execute
+from rigs.faults import raises_code
 from rigs.programs import run_polonaise
 from rigs.tableviews import COUNT, READ, balances, bank_log, changes, expected_balances, expected_changes, rows_in
 
@@ -79,7 +80,7 @@ def test_what_becomes_of_them_changes_from_run_to_run_without_a_rebuild(
 ) -> None:
     expected = {"balances": expected_balances(COUNT, COUNT), "changes": expected_changes(COUNT, COUNT)}[view.name]
     for _ in range(2):
-        with pytest.raises(BodyUndecodable, match=rf"transaction {COUNT} of partition .*onUndecodable=table"):
+        with raises_code("body_undecodable", match=rf"transaction {COUNT} of partition .*onUndecodable=table"):
             update(spark, address, view, table)
     report = update(spark, address, view, table, on_undecodable="table", transactions_max=2 * COUNT + 1)
     assert report.undecodable.count == 3
@@ -89,7 +90,7 @@ def test_what_becomes_of_them_changes_from_run_to_run_without_a_rebuild(
     assert report.fields()["undecodable"]["named"][0]["transaction_id"] == COUNT
     assert letters_in(table, view) == LETTERS
     assert rows_in(spark, table, view, log) == expected
-    with pytest.raises(BodyUndecodable):
+    with raises_code("body_undecodable"):
         audit_table(spark, address, view, table)
     audit = audit_table(spark, address, view, table, on_undecodable="skip")
     assert (audit.well, audit.undecodable.count) == (True, 3)

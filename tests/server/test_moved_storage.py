@@ -12,10 +12,11 @@ import pytest
 
 from polonaise.admin.storagemoves import StorageMove, move_storage
 from polonaise.client.log import Log
-from polonaise.errors import BadOption, WrongStorageNode
+from polonaise.errors import BadOption, fault
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLink
 from polonaise.wire.messages import Identified, Identify
+from rigs.faults import raises_code
 from rigs.health import until_engaged
 from rigs.storage import FixedAddresses
 from rigs.town import Town, held_down, in_a_town
@@ -208,9 +209,9 @@ async def test_a_node_that_knows_its_name_is_asked_and_closed_when_it_has_anothe
 
     async def refuse(*_: object, **__: object) -> object:
         await asyncio.sleep(0)
-        raise WrongStorageNode("this is b:1")
+        raise fault("wrong_storage_node", "this is b:1")
 
     connection.request = refuse
-    with pytest.raises(WrongStorageNode):
+    with raises_code("wrong_storage_node"):
         await link._check_name(connection)
     assert len(connection.closed) == 1

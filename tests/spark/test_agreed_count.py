@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 import polonaise.testing
-from polonaise.errors import SinkStateDamaged
 from polonaise.spark.agreedcount import AgreedCounts, agreed_count, counts_key
+from rigs.faults import raises_code
 
 
 def test_numbers_of_batches() -> None:
@@ -17,7 +15,7 @@ def test_numbers_of_batches() -> None:
     assert [counts.of(batch) for batch in (0, 3, 4, 6, 7)] == [2, 2, 2, 2, 5]
     assert AgreedCounts.parse(counts.pack(), "app") == counts
     for value in (b"", b"x", counts.pack()[:-1], AgreedCounts(3, ()).pack(), AgreedCounts(3, ((1, 0),)).pack()):
-        with pytest.raises(SinkStateDamaged, match="how the batches of 'app' are divided"):
+        with raises_code("sink_state_damaged", match="how the batches of 'app' are divided"):
             AgreedCounts.parse(value, "app")
 
 

@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from polonaise.errors import BadOption, BodyUndecodable, ExtraMissing
+from polonaise.errors import BadOption, ExtraMissing
 from polonaise.spark.options import read_options
 from polonaise.spark.schemas import ddl_of
+from rigs.faults import raises_code
 from rigs.spark import columns, decoded_rows, texts
 
 PAYMENT = columns(id=pa.int64(), name=pa.string())
@@ -78,7 +79,7 @@ def test_a_time_with_nanoseconds_is_cut_to_microseconds_in_json_as_in_messagepac
 
 
 def test_a_time_with_more_digits_than_nanoseconds_have_does_not_decode() -> None:
-    with pytest.raises(BodyUndecodable):
+    with raises_code("body_undecodable"):
         decoded([b'{"at": "2026-01-31T12:00:00.1234567890Z"}'], columns(at=pa.timestamp("us", "UTC")))
 
 
@@ -148,8 +149,8 @@ def test_what_stands_around_a_body_never_changes_how_it_reads(listed: list[bytes
 
 
 def test_an_undecodable_body_is_named_by_its_transaction() -> None:
-    with pytest.raises(
-        BodyUndecodable, match=r"transaction 101 of partition 4 does not decode by 'json'.*onUndecodable=skip"
+    with raises_code(
+        "body_undecodable", match=r"transaction 101 of partition 4 does not decode by 'json'.*onUndecodable=skip"
     ):
         decoded([b"{}", b"x", b"{}", b"y"])
 
@@ -238,9 +239,9 @@ def test_a_column_that_is_not_null_has_to_be_there() -> None:
     schema = from_arrow_schema(pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())]))
     assert decoded([b'{"id": 1}'], schema) == [{"id": 1, "name": None}]
     for bad in (b"{}", b'{"id": null}'):
-        with pytest.raises(BodyUndecodable, match=r"transaction 101 .*id is NOT NULL"):
+        with raises_code("body_undecodable", match=r"transaction 101 .*id is NOT NULL"):
             decoded([b'{"id": 1}', bad], schema)
-        with pytest.raises(BodyUndecodable, match="NOT NULL"):
+        with raises_code("body_undecodable", match="NOT NULL"):
             decoded([msgpack.packb(json.loads(bad))], schema, decoder="msgpack")
 
 

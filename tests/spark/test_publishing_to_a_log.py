@@ -18,15 +18,11 @@ from polonaise.errors import (
     AppendFailed,
     AppendUnknown,
     BadOption,
-    BatchOvertaken,
-    BatchUnfinished,
     Closed,
     CoordinatorUnavailable,
     DeadlineExceeded,
     ExpectationFailed,
     RegistersFull,
-    SinkStateDamaged,
-    StagingLost,
 )
 from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.spark import publishing
@@ -43,6 +39,7 @@ from polonaise.spark.publishing import (
 )
 from polonaise.spark.staging import Stage, store_plan
 from polonaise.terms import OwnKind
+from rigs.faults import raises_code
 from rigs.stepping import APP, Rows, piece, staged_by
 from rigs.waiting import wait_until
 
@@ -184,7 +181,7 @@ async def test_a_batch_that_was_begun_is_not_finished_with_rows_for_other_partit
     log: Log, store: ObstoreStore
 ) -> None:
     await killed_after(1, log, store, [{0: BODIES}], 1, in_order=False)
-    with pytest.raises(BatchUnfinished, match="with none for partition 0 now"):
+    with raises_code("batch_unfinished", match="with none for partition 0 now"):
         await write(log, store, 1, [{1: [b"b"]}], in_order=False)
     assert await bodies(log, 1) == []
 
@@ -245,9 +242,9 @@ async def test_groups_are_as_large_as_the_log_takes_them(
 
 async def test_a_batch_after_one_that_is_there_in_part_is_refused(log: Log, store: ObstoreStore) -> None:
     await killed_after(1, log, store, ONE_SPLIT)
-    with pytest.raises(BatchUnfinished, match=r"whole in [01] of the 2 partitions"):
+    with raises_code("batch_unfinished", match=r"whole in [01] of the 2 partitions"):
         await write(log, store, 1, [{0: [b"later"]}])
-    with pytest.raises(BatchUnfinished, match=r"1 of its 4 groups"):
+    with raises_code("batch_unfinished", match=r"1 of its 4 groups"):
         await publish(
             log, store, APP, 1, await staged(store, [{0: [b"later"]}]), PATIENCE_S, in_order=True, is_next=True
         )
@@ -294,9 +291,9 @@ async def test_a_named_write_is_refused_before_anything_while_an_earlier_one_is_
         with pytest.raises(Closed):
             await write(log, store, 1, NAMED[0], in_order=False)
     for later in (NAMED[1], [{0: [b"v2"]}], [{1: [b"v2"]}]):
-        with pytest.raises(BatchUnfinished, match=r"batch 1 .* whole in 1 of the 2 partitions"):
+        with raises_code("batch_unfinished", match=r"batch 1 .* whole in 1 of the 2 partitions"):
             await write(log, store, 2, later, in_order=False)
-    with pytest.raises(BatchUnfinished, match="for 2 partitions, and comes with rows for 1 now"):
+    with raises_code("batch_unfinished", match="for 2 partitions, and comes with rows for 1 now"):
         await write(log, store, 1, [{0: [b"v1"]}], in_order=False)
     await write(log, store, 1, NAMED[0], in_order=False)
     await write(log, store, 2, NAMED[1], in_order=False)
@@ -311,7 +308,7 @@ async def test_a_named_write_that_comes_after_a_later_one_is_refused_unless_it_i
     await write(log, store, 1, [{0: [b"v1"]}], in_order=False)
     assert "batch 1 of 'app' was written before" in caplog.text
     for never in (NAMED[1], [{0: [b"v2"]}]):
-        with pytest.raises(BatchOvertaken, match=r"batch 3 .* batch 2 is not, .* above 3"):
+        with raises_code("batch_overtaken", match=r"batch 3 .* batch 2 is not, .* above 3"):
             await write(log, store, 2, never, in_order=False)
     assert [await bodies(log, number) for number in (0, 1)] == [[b"v1", b"v3"], []]
 
@@ -328,7 +325,7 @@ async def test_a_named_write_that_is_overtaken_on_the_way_does_not_pass_for_writ
         await append(port, partition, *what)
 
     monkeypatch.setattr(RealPublicationPort, "append", overtaken)
-    with pytest.raises(BatchOvertaken, match="of a later number, was written to partition 0"):
+    with raises_code("batch_overtaken", match="of a later number, was written to partition 0"):
         await write(log, store, 1, [{0: [b"v1"]}], in_order=False)
     assert await bodies(log, 0) == [b"v2"]
 
@@ -337,7 +334,7 @@ async def test_a_plan_whose_rows_are_gone_is_said_by_name(log: Log, store: Obsto
     await killed_after(1, log, store, ONE_SPLIT)
     for name in await names(store):
         await store.delete(name)
-    with pytest.raises(StagingLost, match="partition 0"):
+    with raises_code("staging_lost", match="partition 0"):
         await write(log, store, 0, ANOTHER_SPLIT)
     assert await bodies(log, 0) == BODIES[:2], "and nothing else is put in their place"
 
@@ -345,13 +342,13 @@ async def test_a_plan_whose_rows_are_gone_is_said_by_name(log: Log, store: Obsto
 async def test_own_rows_that_are_gone_are_said_by_name(log: Log, store: ObstoreStore) -> None:
     mine = await staged(store, [{0: [b"a"]}])
     await store.delete(mine[0].objects[0])
-    with pytest.raises(StagingLost):
+    with raises_code("staging_lost"):
         await publish(log, store, APP, 0, mine, PATIENCE_S, in_order=True)
 
 
 async def test_a_register_of_somebody_else_is_refused(log: Log, store: ObstoreStore) -> None:
     await append_own(log, 0, OwnKind.BATCH, changes=[Change.set(register_key(APP), b"mine")])
-    with pytest.raises(SinkStateDamaged, match="another txnAppId"):
+    with raises_code("sink_state_damaged", match="another txnAppId"):
         await write(log, store, 0, [{0: [b"a"]}])
 
 

@@ -14,12 +14,13 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 import polonaise.blocking
 from polonaise.blocking.log import Log
-from polonaise.errors import BadColumns, BadOption
+from polonaise.errors import BadOption
 from polonaise.fragments.store import ObstoreStore
 from polonaise.spark import clusters
 from polonaise.spark.options import write_options
 from polonaise.spark.publishing import RealPublicationPort
 from polonaise.spark.sink import BatchSink, Sink, StreamSink
+from rigs.faults import raises_code
 
 DATA = StructType([StructField("data", BinaryType())])
 
@@ -159,7 +160,7 @@ def test_a_store_that_does_not_tell_what_is_left_over_holds_no_commit_up(
 
 def test_wrong_columns_and_names_are_refused_before_a_log_is_looked_for(tmp_path: Path) -> None:
     nowhere = f"embedded:{tmp_path / 'log'}"
-    with pytest.raises(BadColumns):
+    with raises_code("bad_columns"):
         opened(nowhere, schema=StructType([StructField("data", LongType())]))
     with pytest.raises(BadOption, match="txnAppId"):
         opened(nowhere, txnAppId="x" * 1_100, txnVersion="1")

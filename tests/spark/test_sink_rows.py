@@ -12,9 +12,10 @@ from pyspark.sql.types import StructType
 
 from polonaise.client.protocol.draft import Limits
 from polonaise.client.protocol.locks import Lock
-from polonaise.errors import BadColumns, BadRow, BodyTooLarge, TooManyLocks, UnknownPartition
+from polonaise.errors import BodyTooLarge, TooManyLocks, UnknownPartition
 from polonaise.spark.rows import RowColumns, SinkColumns, divided, sink_columns
 from polonaise.terms import LockMode
+from rigs.faults import raises_code
 
 LIMITS = Limits(body_bytes_max=8, locks_max=2)
 _UUID = UUID("01234567-89ab-cdef-0123-456789abcdef")
@@ -86,7 +87,7 @@ def test_the_columns_of_a_sink_are_data_and_at_will_header_partition_and_locks()
     ],
 )
 def test_other_columns_are_refused_by_name(ddl: str, partition_by: str | None, words: str) -> None:
-    with pytest.raises(BadColumns, match=words):
+    with raises_code("bad_columns", match=words):
         columns(ddl, partition_by)
 
 
@@ -190,22 +191,22 @@ def test_locks_are_the_very_ones_of_clients_in_python(kind: str, given: Any, mea
 
 
 def test_a_row_without_data_is_refused() -> None:
-    with pytest.raises(BadRow, match="no data"):
+    with raises_code("bad_row", match="no data"):
         divide(SinkColumns(), data=pa.array([b"a", None], pa.binary()))
 
 
 def test_a_row_without_a_header_is_refused() -> None:
-    with pytest.raises(BadRow, match="no header"):
+    with raises_code("bad_row", match="no header"):
         divide(SinkColumns(header=True), data=[b"a"], header=pa.array([None], pa.int32()))
 
 
 def test_a_header_of_more_than_32_bits_is_refused() -> None:
-    with pytest.raises(BadRow, match="2147483648"):
+    with raises_code("bad_row", match="2147483648"):
         divide(SinkColumns(header=True), data=[b"a"], header=[2**31])
 
 
 def test_a_row_without_a_partition_is_refused() -> None:
-    with pytest.raises(BadRow, match="no partition"):
+    with raises_code("bad_row", match="no partition"):
         divide(SinkColumns(partition=True), data=[b"a"], partition=pa.array([None], pa.int32()))
 
 
@@ -228,11 +229,11 @@ def test_too_many_locks_of_a_row_are_refused() -> None:
 @pytest.mark.parametrize("id", [b"", bytes(15), bytes(17)])
 def test_a_binary_id_of_a_lock_that_is_no_uuid_is_refused(id: bytes) -> None:
     locks = pa.list_(pa.struct([("name", pa.string()), ("id", pa.binary())]))
-    with pytest.raises(BadRow, match=f"an id of {len(id)} bytes: as binary it is a UUID of 16"):
+    with raises_code("bad_row", match=f"an id of {len(id)} bytes: as binary it is a UUID of 16"):
         divide(SinkColumns(locks=True), data=[b"a"], locks=pa.array([[{"name": "a", "id": id}]], locks))
 
 
 @pytest.mark.parametrize("lock", [None, {"name": None, "id": 1}, {"name": "a", "id": None}])
 def test_a_lock_that_is_null_is_refused(lock: Any) -> None:
-    with pytest.raises(BadRow, match="lock"):
+    with raises_code("bad_row", match="lock"):
         divide(SinkColumns(locks=True), data=[b"a"], locks=pa.array([[lock]], LOCKS))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from polonaise.client.protocol.draft import Limits
 from polonaise.client.protocol.locks import Lock
-from polonaise.errors import BadOption, DeadlineExceeded, NotFound, SinkStateDamaged
+from polonaise.errors import BadOption, DeadlineExceeded, NotFound
 from polonaise.fragments.store import ObstoreStore, open_store
 from polonaise.spark import staging
 from polonaise.spark.protocol.blocks import Block, joined
@@ -24,6 +24,7 @@ from polonaise.spark.publishing import RealPublicationPort
 from polonaise.spark.rows import RowColumns
 from polonaise.spark.staging import Stage, collect, discard, staging_of, store_plan
 from polonaise.terms import LockMode
+from rigs.faults import raises_code
 from rigs.stepping import APP, LIMITS, piece, staged_by
 
 
@@ -132,7 +133,7 @@ def test_a_plan_that_does_not_read_as_it_was_written_is_refused() -> None:
     raw = plan.pack()
     assert Plan.parse(raw, "p") == plan
     for damaged in (raw[:-1], raw[:30] + b"x" + raw[31:], b"", raw.replace(b" 1 ", b" 2 ", 1)):
-        with pytest.raises(SinkStateDamaged, match="p in the staging store"):
+        with raises_code("sink_state_damaged", match="p in the staging store"):
             Plan.parse(damaged, "p")
 
 
@@ -141,7 +142,7 @@ async def test_staged_rows_that_changed_are_never_published(store: ObstoreStore)
     (plan,) = plans_of(APP, 1, staged_by([{0: [b"abc"]}], objects), LIMITS)
     ((name, data),) = objects.items()
     await store.put_if_absent(name, data[:-1] + b"x")
-    with pytest.raises(SinkStateDamaged, match=name):
+    with raises_code("sink_state_damaged", match=name):
         async for _ in RealPublicationPort(None, store, 1.0).groups(plan, 0):  # type: ignore[arg-type]
             pass
 
@@ -150,7 +151,7 @@ def test_bytes_that_are_no_block_are_refused() -> None:
     block = staged_by([{0: [b"abc"]}], {}, inline=True)[0].inline
     Block(block)
     for damaged in (b"", block[:-1], b"x" + block[1:], block + b"x"):
-        with pytest.raises(SinkStateDamaged):
+        with raises_code("sink_state_damaged"):
             Block(damaged)
 
 
@@ -158,7 +159,7 @@ def test_a_register_that_no_sink_wrote_is_refused() -> None:
     assert SinkProgress.parse((some := SinkProgress(3, 1, 2, 4, ((0, 1),), "plans/x")).pack(), "app", 7) == some
     wrong = [SinkProgress(3, 0, 2, 1), SinkProgress(3, 3, 2, 1), SinkProgress(-1, 1, 1, 1), SinkProgress(3, 1, 1, 0)]
     for value in (b"", b"hello", *(progress.pack() for progress in wrong)):
-        with pytest.raises(SinkStateDamaged, match=r"register spark/app of partition 7 holds .* another txnAppId"):
+        with raises_code("sink_state_damaged", match=r"register spark/app of partition 7 holds .* another txnAppId"):
             SinkProgress.parse(value, "app", 7)
 
 

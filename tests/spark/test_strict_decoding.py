@@ -37,8 +37,9 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from polonaise.errors import BadOption, BodyUndecodable
+from polonaise.errors import BadOption
 from polonaise.spark.jsonbodies import JsonBodies
+from rigs.faults import raises_code
 from rigs.spark import columns, decoded_rows
 
 FLOAT, DOUBLE, INT, TEXT = pa.float32(), pa.float64(), pa.int32(), pa.string()
@@ -299,7 +300,7 @@ RAISES: Mapping[bytes, Callable[[], Any]] = {
 def test_a_decoder_that_calls_exit_makes_the_body_undecodable() -> None:
     told = {"decoder": f"{__name__}:leaves"}
     assert a(INT, [b"good", b"exit", b"panic", b"good"], **told) == [1, CORRUPT, CORRUPT, 1]
-    with pytest.raises(BodyUndecodable, match=r"transaction 101 .*SystemExit\(3\)"):
+    with raises_code("body_undecodable", match=r"transaction 101 .*SystemExit\(3\)"):
         decoded_rows([b"good", b"exit"], columns(a=INT), **told)
 
 
@@ -358,9 +359,9 @@ def test_undecodable_bodies_can_be_asked_for_without_the_columns() -> None:
 
 def test_of_several_undecodable_bodies_the_first_is_named() -> None:
     for first, second in ((b'{"a": "x"}', b"no JSON"), (b"no JSON", b'{"a": "x"}')):
-        with pytest.raises(BodyUndecodable, match="transaction 101 "):
+        with raises_code("body_undecodable", match="transaction 101 "):
             decoded_rows([b"{}", first, second], columns(a=INT))
-    with pytest.raises(BodyUndecodable, match="transaction 101 "):
+    with raises_code("body_undecodable", match="transaction 101 "):
         decoded_rows([msgpack.packb({}), msgpack.packb({"a": "x"}), b""], columns(a=INT), decoder="msgpack")
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from polonaise.errors import FragmentDamaged, HistoryIncomplete
+from polonaise.errors import FragmentDamaged
 from polonaise.fragments.objects import looked_at
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.fragments.store import ObstoreStore, open_store
@@ -21,6 +21,7 @@ from polonaise.pipelines.snapshots import Snapshot
 from polonaise.pipelines.source import open_source
 from polonaise.pipelines.viewsource import UndecodablePolicy, ViewSource
 from polonaise.spark import onelog, query, streamreader
+from rigs.faults import raises_code
 from rigs.fragments import PARTITION, flip
 from rigs.lives import EACH, FIRST, SECOND, life, put
 from rigs.spark import batch_reader, columns, filled, forget, ids, stream_reader, table
@@ -73,14 +74,14 @@ def test_a_store_with_a_life_that_was_given_up_is_refused(lives: Lives, others: 
     stray = lives.put(FIRST, *others)
     no_session: Any = None
     for reader in (batch_reader(lives.address, DATA), batch_reader(lives.address, DATA, failOnDataLoss=False)):
-        with pytest.raises(HistoryIncomplete, match=REFUSED % stray.digest):
+        with raises_code("history_incomplete", match=REFUSED % stray.digest):
             reader.partitions()
     # Neither by Spark's own reader, nor a part in which nothing overlaps: of which life that is, nobody knows.
     for where in (None, f"transaction_id < {EACH}", "timestamp >= '1970-01-01T00:00:01Z'"):
-        with pytest.raises(HistoryIncomplete, match=REFUSED % stray.digest):
+        with raises_code("history_incomplete", match=REFUSED % stray.digest):
             query.read(no_session, lives.address, where=where)
     stream = stream_reader(lives.address, DATA)
-    with pytest.raises(HistoryIncomplete, match=REFUSED % stray.digest):
+    with raises_code("history_incomplete", match=REFUSED % stray.digest):
         stream.latestOffset({str(PARTITION): 0}, ALL)
     lives.remove(stray)
     assert [id for _, id in ids(lives.address)] == list(range(14 * EACH))
@@ -98,13 +99,13 @@ def test_a_fragment_of_the_other_life_in_place_of_a_missing_one_is_refused(lives
     no_session: Any = None
     stream = stream_reader(lives.address, DATA)
     start = {str(PARTITION): 0}
-    with pytest.raises(HistoryIncomplete, match=REFUSED % stray.digest):
+    with raises_code("history_incomplete", match=REFUSED % stray.digest):
         batch_reader(lives.address, DATA).partitions()
-    with pytest.raises(HistoryIncomplete, match=REFUSED % stray.digest):
+    with raises_code("history_incomplete", match=REFUSED % stray.digest):
         query.read(no_session, lives.address, where=f"transaction_id < {5 * EACH}")
-    with pytest.raises(HistoryIncomplete, match=REFUSED % stray.digest):
+    with raises_code("history_incomplete", match=REFUSED % stray.digest):
         stream.latestOffset(start, ReadMaxRows(3 * EACH))
-    with pytest.raises(HistoryIncomplete, match=REFUSED % stray.digest):
+    with raises_code("history_incomplete", match=REFUSED % stray.digest):
         stream.partitions(start, {str(PARTITION): 3 * EACH})
 
 
@@ -117,9 +118,9 @@ def test_a_stream_that_has_begun_ends_when_the_other_life_comes_back(lives: Live
     planned = stream.partitions(start, end)
     assert set(table(stream, list(planned)).column("data").to_pylist()) == {b"both", b"second"}
     stray = lives.put(FIRST, 3, 14)
-    with pytest.raises(HistoryIncomplete, match=REFUSED % stray.digest):
+    with raises_code("history_incomplete", match=REFUSED % stray.digest):
         stream.latestOffset(end, ALL)
-    with pytest.raises(HistoryIncomplete, match=REFUSED % stray.digest):
+    with raises_code("history_incomplete", match=REFUSED % stray.digest):
         stream.partitions(end, {str(PARTITION): 14 * EACH})
     lives.remove(stray)
     assert stream.latestOffset(end, ALL)[str(PARTITION)] == 14 * EACH
@@ -128,12 +129,12 @@ def test_a_stream_that_has_begun_ends_when_the_other_life_comes_back(lives: Live
 def test_jobs_of_pipelines_refuse_it(lives: Lives) -> None:
     stray = lives.put(FIRST, 2, 8)
     no_session: Any = None
-    with pytest.raises(HistoryIncomplete, match=REFUSED % stray.digest):
+    with raises_code("history_incomplete", match=REFUSED % stray.digest):
         Snapshot(no_session, lives.address)
     declared: Any = TableView("ids", "SELECT transaction_id FROM {log}", key=["transaction_id"])
     with open_source(lives.address) as source:
         view = ViewSource(no_session, source, declared, UndecodablePolicy.FAIL)
-        with pytest.raises(HistoryIncomplete, match=REFUSED % stray.digest):
+        with raises_code("history_incomplete", match=REFUSED % stray.digest):
             view.marks()
 
 
@@ -144,12 +145,12 @@ def test_beside_a_log_it_is_refused_as_well(tmp_path: Path) -> None:
         log.append(50)
         store = open_store(log.store)
         stray = asyncio.run(put(store, life(b"other", [], 5, partition=0), log.log.cluster_key))
-        with pytest.raises(HistoryIncomplete, match=REFUSED % stray.digest):
+        with raises_code("history_incomplete", match=REFUSED % stray.digest):
             batch_reader(log.address, fragments=log.store).partitions()
         stream = stream_reader(log.address, fragments=log.store)
-        with pytest.raises(HistoryIncomplete, match=REFUSED % stray.digest):
+        with raises_code("history_incomplete", match=REFUSED % stray.digest):
             stream.partitions({"0": 0}, stream.latestOffset({"0": 0}, ALL))
-        with pytest.raises(HistoryIncomplete, match=REFUSED % stray.digest):
+        with raises_code("history_incomplete", match=REFUSED % stray.digest):
             batch_reader(f"storage:{tmp_path / 'log'}/storage-0", fragments=log.store).partitions()
         assert len(ids(log.address)) == 150
         asyncio.run(store.delete(stray.path))

@@ -16,7 +16,6 @@ from polonaise.coordination.backend import PUT_BACK
 from polonaise.coordination.rebuilding import Promised
 from polonaise.coordination.values import Assignment, ClusterDescription, ExpectedServers, Owner, PartitionValue
 from polonaise.errors import (
-    RECOVER,
     CertificateRefused,
     CertificateUnusable,
     CoordinatorDamaged,
@@ -31,6 +30,7 @@ from polonaise.errors import (
 from polonaise.host import Host
 from polonaise.link.connection import Connection
 from polonaise.link.protocol.greeting import ANY_CLUSTER
+from polonaise.recoverycommand import RECOVER
 from polonaise.terms import NO_SESSION, PartitionId, ServerId, StorageId, counted
 from polonaise.wire.assignments import parse_assignment
 from polonaise.wire.codec import Message

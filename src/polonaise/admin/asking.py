@@ -18,7 +18,7 @@ from polonaise.errors import (
     UnsupportedVersion,
     WrongClusterKey,
     WrongRole,
-    WrongStorageNode,
+    fault,
 )
 from polonaise.host import Host
 from polonaise.link.connection import Connection, connect
@@ -177,7 +177,7 @@ def trouble_in(told: Told) -> str:
 async def ask_named(host: Host, name: StorageId, address: str, cluster_key: bytes, timeout_s: float) -> Told:
     """Ask at this address for the storage node `name`; return its health, or the error for which there is none.
 
-    Raises `WrongStorageNode` for another storage node, `WrongRole` for a server, and `WrongClusterKey` for a node of
+    Raises `wrong_storage_node` for another storage node, `WrongRole` for a server, and `WrongClusterKey` for a node of
     another cluster.
     """
     told = await ask_health(host, address, ROLE_STORAGE, cluster_key, timeout_s)
@@ -192,7 +192,7 @@ async def ask_named(host: Host, name: StorageId, address: str, cluster_key: byte
     return told
 
 
-def not_named(name: StorageId, address: str, told: Told) -> WrongStorageNode | None:
+def not_named(name: StorageId, address: str, told: Told) -> PolonaiseError | None:
     """Return an error if the node that answers at `address` is not the storage node `name`; None if it may be.
 
     It may be if it tells no health, or no name in it: a node without one takes the name by which a server reaches it,
@@ -201,10 +201,11 @@ def not_named(name: StorageId, address: str, told: Told) -> WrongStorageNode | N
     theirs = told.get("name") if isinstance(told, Mapping) else None
     if theirs is None or theirs == name:
         return None
-    return WrongStorageNode(
+    return fault(
+        "wrong_storage_node",
         f"storage node {theirs} answers at {address}, and not {name}: correct the address with `polonaise storage move "
         f"NAME HOST:PORT`, or start {name} there with its own directory. If {name} answers at the address of "
-        f"{theirs}, their directories were swapped: swap them back"
+        f"{theirs}, their directories were swapped: swap them back",
     )
 
 

@@ -146,9 +146,9 @@ async def recover(
 
     `nodes` are storage nodes that are asked first; the description that they or the backup know names the others. Stop
     the servers before: while one is connected to a storage node that answers, or one that the cluster is to have
-    answers itself, `ClusterInUse` is raised, unless `confirmed` is the cluster's key. Raises `AlreadyInitialized`, and
-    `RecoveryUnsafe` with every reason; nothing was changed then. `believed`, one of the names of `told_descriptions`,
-    says whose description counts if two can't both be right, or the latest can't be.
+    answers itself, `cluster_in_use` is raised, unless `confirmed` is the cluster's key. Raises `AlreadyInitialized`,
+    and `RecoveryUnsafe` with every reason; nothing was changed then. `believed`, one of the names of
+    `told_descriptions`, says whose description counts if two can't both be right, or the latest can't be.
     """
     try:
         await coordinator.describe()

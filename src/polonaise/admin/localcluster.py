@@ -117,10 +117,10 @@ class LocalClusterRun:
         """Start all processes, as they were in an earlier run in this directory, or as a new cluster.
 
         Raises what is wrong with the directory or with what is wanted (`BadOption`, `DirectoryInUse`, `NotADirectory`,
-        `ClusterFileDamaged`, …), `JavaMissing` and `ExtraMissing` without ZooKeeper, `AddressInUse`, and `StartFailed`.
-        After any of these errors but `StartFailed`, no cluster was made or changed. After `StartFailed`, a new cluster
-        is removed again if none of its servers was started. Returns early after `stop_soon`, and without servers if
-        the coordinator has lost its data: the storage nodes run, because they are needed to make it again.
+        `cluster_file_damaged`, …), `JavaMissing` and `ExtraMissing` without ZooKeeper, `AddressInUse`, and
+        `StartFailed`. After any of these errors but `StartFailed`, no cluster was made or changed. After `StartFailed`,
+        a new cluster is removed again if none of its servers was started. Returns early after `stop_soon`, and without
+        servers if the coordinator has lost its data: the storage nodes run, because they are needed to make it again.
         """
         plan = self._plan()
         if plan.coordinator == ZOOKEEPER:

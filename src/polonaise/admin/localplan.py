@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 from polonaise.admin.settingkeys import NEW_PARTITIONS, NEW_SERVERS, NEW_STORAGE
 from polonaise.admin.zookeeper import check_free
-from polonaise.errors import AddressInUse, BadOption, ClusterFileDamaged, UnsupportedFormat
+from polonaise.errors import AddressInUse, BadOption, UnsupportedFormat, fault
 from polonaise.host.address import HostPort, parse_address
 from polonaise.host.files import with_own_errors
 from polonaise.host.real import RealHost
@@ -150,7 +150,7 @@ class LocalPlan:
 
     @classmethod
     def decode(cls, raw: bytes, path: Path) -> Self:
-        """Return the plan in a file's contents. Raises `UnsupportedFormat`, `ClusterFileDamaged`."""
+        """Return the plan in a file's contents. Raises `UnsupportedFormat`, `cluster_file_damaged`."""
         try:
             fields = json.loads(raw)
             version = int(fields["format"])
@@ -172,9 +172,10 @@ class LocalPlan:
                 raise ValueError("it names no storage nodes, or no servers")
             list(plan.every_address())
         except (ValueError, LookupError, TypeError, AssertionError, RecursionError, BadOption) as error:
-            raise ClusterFileDamaged(
+            raise fault(
+                "cluster_file_damaged",
                 f"{path} is damaged: {error}; restore it, or start the nodes one by one (polonaise storage run, "
-                "polonaise server run): what they keep is beside it"
+                "polonaise server run): what they keep is beside it",
             ) from error
         return plan
 
@@ -183,7 +184,7 @@ def plan_in(directory: Path) -> LocalPlan | None:
     """Return the plan of the cluster in a directory. None if there is no directory, or the cluster was never started.
 
     The directory of one that was never started holds at most locks, log files of nodes, and a plan whose writing was
-    interrupted. Raises `BadOption` for a directory without a plan that holds anything else, `ClusterFileDamaged`,
+    interrupted. Raises `BadOption` for a directory without a plan that holds anything else, `cluster_file_damaged`,
     `UnsupportedFormat`, `NotADirectory`, and other faults of the disk.
     """
     path = directory / PLAN

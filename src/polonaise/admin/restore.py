@@ -29,7 +29,7 @@ from polonaise.coordination.values import (
     Owner,
     PartitionValue,
 )
-from polonaise.errors import BadOption, FragmentDamaged, HistoryIncomplete
+from polonaise.errors import BadOption, FragmentDamaged, fault
 from polonaise.fragments.agreement import MOVE_OUT, contradictions, ids_to_compare
 from polonaise.fragments.format import batches_in
 from polonaise.fragments.objects import PUT_BACK, fragments_of, looked_at, open_bytes, partitions_in
@@ -181,8 +181,8 @@ async def restore(
     `AlreadyInitialized`, as the log is whole and may be in use.
 
     Raises, with nothing written: `BadOption` for invalid options and for a directory that holds anything else,
-    `HistoryIncomplete` for a store with missing ids or contradictions, which are named, `AlreadyInitialized` for a
-    directory with a log, `DirectoryInUse`. On the way, too, `HistoryIncomplete` for a batch that does not follow the
+    `history_incomplete` for a store with missing ids or contradictions, which are named, `AlreadyInitialized` for a
+    directory with a log, `DirectoryInUse`. On the way, too, `history_incomplete` for a batch that does not follow the
     one before it, `FragmentDamaged`, which names the fragment, and what the store and the disk raise.
     """
     nodes = _storage_nodes(how)
@@ -242,10 +242,11 @@ def _partition_count(source: _Source, how: HowToRestore) -> int:
                 "topics' partitions follow these. Leave it out"
             )
         if least > source.topics.total:
-            raise HistoryIncomplete(
+            raise fault(
+                "history_incomplete",
                 f"the store has fragments of partition {least - 1}, and its record of topics is of a cluster with "
                 f"{counted(source.topics.total, 'partition')}: a later one was removed; put it back from a copy of the "
-                "store"
+                "store",
             )
         return own
     count = least if how.partitions is None else how.partitions
@@ -279,12 +280,12 @@ def _key(how: HowToRestore, source: _Source) -> Key:
 async def _survey(store: ObjectStore, how: HowToRestore) -> _Source:
     """Choose the fragments, after checking by names, footers and CRCs that they make one log without missing ids.
 
-    Raises `HistoryIncomplete` if they do not, `FragmentDamaged`, and `BadOption` if last ids are given, but not for
+    Raises `history_incomplete` if they do not, `FragmentDamaged`, and `BadOption` if last ids are given, but not for
     exactly the partitions in the store.
     """
     partitions = await partitions_in(store)
     if not partitions:
-        raise HistoryIncomplete((await no_fragments(store)).text)
+        raise fault("history_incomplete", (await no_fragments(store)).text)
     if how.until is not None and set(how.until) != set(partitions):
         given, archived = ", ".join(map(str, sorted(how.until))), ", ".join(map(str, partitions))
         raise BadOption(
@@ -301,8 +302,9 @@ async def _survey(store: ObjectStore, how: HowToRestore) -> _Source:
         if cluster_key != source.cluster_key:
             wrong.append(f"the fragments of partition {number} are of another cluster than those before it")
         if wrong:
-            raise HistoryIncomplete(
-                f"the fragments in {store} are not of one log: {'; '.join(wrong)}. To restore, {MOVE_OUT}"
+            raise fault(
+                "history_incomplete",
+                f"the fragments in {store} are not of one log: {'; '.join(wrong)}. To restore, {MOVE_OUT}",
             )
         source.sizes.update(listed)
         source.last[number] = max(name.last for name in listed)
@@ -317,11 +319,13 @@ def _pieces(
 ) -> Sequence[FragmentRange]:
     last = stored if how.until is None else how.until[number]
     if last > stored:
-        raise HistoryIncomplete(f"{store} holds partition {number} up to {stored}: it can't be restored up to {last}")
+        raise fault(
+            "history_incomplete", f"{store} holds partition {number} up to {stored}: it can't be restored up to {last}"
+        )
     covered = cover(names, Span(0, last))
     if covered.holes:
         missing = ", ".join(f"{hole.first} to {hole.last}" for hole in covered.holes)
-        raise HistoryIncomplete(f"{store} lacks ids of partition {number}: {missing}; {PUT_BACK}")
+        raise fault("history_incomplete", f"{store} lacks ids of partition {number}: {missing}; {PUT_BACK}")
     return covered.pieces
 
 
@@ -391,8 +395,9 @@ def _batches(raw: bytes, piece: FragmentRange, partition: RestoredPartition, how
             if batch.last <= partition.last:
                 continue
             if (batch.first, batch.previous_crc) != (partition.last + 1, partition.last_crc):
-                raise HistoryIncomplete(
-                    f"{piece.fragment.path} goes on from another batch than the one that ends at {partition.last}"
+                raise fault(
+                    "history_incomplete",
+                    f"{piece.fragment.path} goes on from another batch than the one that ends at {partition.last}",
                 )
             if batch.last > last_allowed:
                 partition.cut = Span(batch.first, batch.last) if batch.first <= last_allowed else None

@@ -7,7 +7,7 @@ from typing import Final
 from polonaise.admin.asking import answered
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ExpectedServer
-from polonaise.errors import BadOption, ClusterInUse
+from polonaise.errors import BadOption, fault
 from polonaise.redaction import redacted
 
 _UNCHANGED: Final = ": correct its address or start it, then repeat the command. Nothing was changed"
@@ -16,8 +16,8 @@ _UNCHANGED: Final = ": correct its address or start it, then repeat the command.
 async def remove_server(coordinator: Coordinator, asked: str, timeout_s: float) -> tuple[str, ExpectedServer]:
     """Have nobody miss a server any more, asked for by name, number or address; return its name and what was known.
 
-    Raises `BadOption` for one that the cluster does not have, or has more than once, `ClusterInUse` while the server is
-    registered, and what the coordinator raises, such as that it is of an older state.
+    Raises `BadOption` for one that the cluster does not have, or has more than once, `cluster_in_use` while the server
+    is registered, and what the coordinator raises, such as that it is of an older state.
     """
     expected = (await answered(coordinator, coordinator.expected_servers(), timeout_s, _UNCHANGED)).value
     meant = [asked] if asked in expected.servers else [
@@ -35,9 +35,10 @@ async def remove_server(coordinator: Coordinator, asked: str, timeout_s: float) 
     # Before the advice to stop it: in an older state of the coordinator it may be the only one that still serves.
     await answered(coordinator, coordinator.may_change(), timeout_s, _UNCHANGED)
     if name not in expected.missing(await answered(coordinator, coordinator.members(), timeout_s, _UNCHANGED)):
-        raise ClusterInUse(
+        raise fault(
+            "cluster_in_use",
             f"server {name} is registered, at {server.address}: stop it first; one that was killed is registered for a "
-            "few seconds more"
+            "few seconds more",
         )
     await answered(
         coordinator, coordinator.forget_server(name), timeout_s, ", and may have made the change: look again"

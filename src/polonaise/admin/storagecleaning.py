@@ -52,7 +52,7 @@ async def clean_storage(
 
     `report` is told of each copy that was there: emptied, or kept and why, or that its fate is not known. The node
     gets `timeout_s` seconds to answer at all, and `step_s` for each copy. Raises `UnknownStorageNode`, what keeps the
-    node from answering, `WrongStorageNode`, `UnsupportedVersion` of a node that is too old,
+    node from answering, `wrong_storage_node`, `UnsupportedVersion` of a node that is too old,
     `CoordinatorUnavailable`, and `CoordinatorOutdated` while nodes don't believe what the coordinator holds.
     """
     await edits.may_change()  # by an older copy's values, copies seem unneeded that are members by now

@@ -59,7 +59,7 @@ async def move_storage(
     for the node, ends after `timeout_s` seconds.
 
     Raises, with nothing changed: `BadOption` for an address that is invalid or that another storage node has,
-    `UnknownStorageNode`, `WrongStorageNode`, `WrongRole`, `WrongClusterKey`, and `NotInitialized` if the coordinator
+    `UnknownStorageNode`, `wrong_storage_node`, `WrongRole`, `WrongClusterKey`, and `NotInitialized` if the coordinator
     knows no cluster. Raises `CoordinatorUnavailable`, after which the change may have been made: the move may be
     repeated.
     """

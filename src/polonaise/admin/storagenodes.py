@@ -40,7 +40,7 @@ async def add_storage(
     A node of the cluster that is being drained is used again. The node is asked first: a server, and a storage node
     with another name or of another cluster, is refused, one that does not answer is not. Raises, with nothing changed,
     `BadOption` for a name or a zone that is invalid, for an address that is invalid or another node's, or if the node
-    is one of the cluster's with another address or zone; `WrongStorageNode`, `WrongRole`, `WrongClusterKey`. Raises
+    is one of the cluster's with another address or zone; `wrong_storage_node`, `WrongRole`, `WrongClusterKey`. Raises
     `CoordinatorUnavailable`, after which the command may be repeated.
     """
     check_storage_name(name)

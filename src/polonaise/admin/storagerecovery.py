@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import NamedTuple
 
-from polonaise.errors import BadOption, ControlFileMissing, DiskFailed, HistoryTrimmed, ProtocolError, SegmentDamaged
+from polonaise.errors import BadOption, DiskFailed, HistoryTrimmed, ProtocolError, SegmentDamaged, fault
 from polonaise.host import Host
 from polonaise.host.real import RealHost
 from polonaise.log.batch import Batch
@@ -51,7 +51,7 @@ async def recover_storage(
     its node may run meanwhile.
 
     Raises, with `directory` as it was: `BadOption` for a directory that is not empty, an unfinished recovery beside it,
-    a source without partitions, or a name that is invalid or the source's own; `ControlFileMissing` for a source that
+    a source without partitions, or a name that is invalid or the source's own; `control_file_missing` for a source that
     is only a part of a storage directory; `HistoryTrimmed` for one whose oldest ids were trimmed; `SegmentDamaged` for
     one that lacks what it should hold; what `storage.files.find` and `storage.offline.batches_of` raise, and faults of
     the disk. A recovery that fails on its way leaves what it has written beside `directory`.
@@ -62,8 +62,9 @@ async def recover_storage(
     found = find(source)
     for files in found:
         if files.control is None or not files.whole or files.directory != source:
-            raise ControlFileMissing(
-                f"{redacted(source)} is not a whole storage directory: name one with its control file"
+            raise fault(
+                "control_file_missing",
+                f"{redacted(source)} is not a whole storage directory: name one with its control file",
             )
         if trimmed_in(files).first:
             raise HistoryTrimmed(

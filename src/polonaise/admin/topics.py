@@ -12,7 +12,7 @@ from polonaise.coordination import Coordinator
 from polonaise.coordination.memberchanges import first_members, usable_nodes
 from polonaise.coordination.topics import check_topic_name
 from polonaise.coordination.values import Assignment, ClusterDescription
-from polonaise.errors import BadOption, CoordinatorDamaged, CoordinatorUnavailable, InsufficientReplicas, TopicExists
+from polonaise.errors import BadOption, CoordinatorDamaged, CoordinatorUnavailable, InsufficientReplicas, fault
 from polonaise.server.assignment import Candidate, assign
 from polonaise.terms import PARTITIONS_MAX, PartitionId, StorageId, counted
 
@@ -45,7 +45,7 @@ async def create_topic(coordinator: Coordinator, name: str, partitions: int, tim
 
     Each wait for the coordinator ends after `timeout_s` seconds; that for the partitions to be made gets a second more
     for each hundred partitions of the cluster. Raises, with nothing changed, `BadOption` for an invalid name or number
-    or with too few storage nodes, `TopicExists`, `NotInitialized`, `CoordinatorDamaged`, and `InsufficientReplicas` if
+    or with too few storage nodes, `topic_exists`, `NotInitialized`, `CoordinatorDamaged`, and `InsufficientReplicas` if
     commits to its partitions would lack copies or zones that are required. Raises `CoordinatorUnavailable`, after which
     the topic may have been created.
     """
@@ -53,9 +53,10 @@ async def create_topic(coordinator: Coordinator, name: str, partitions: int, tim
 
     def check(description: ClusterDescription) -> None:
         if name in description.topics:
-            raise TopicExists(
+            raise fault(
+                "topic_exists",
                 f"topic {name} exists, with {counted(len(description.topics[name]), 'partition')}: choose another "
-                f"name, or add partitions to it (polonaise topic add-partitions {name} --partitions N)"
+                f"name, or add partitions to it (polonaise topic add-partitions {name} --partitions N)",
             )
 
     return await _grow(coordinator, name, partitions, check, timeout_s)
@@ -64,7 +65,7 @@ async def create_topic(coordinator: Coordinator, name: str, partitions: int, tim
 async def add_partitions(coordinator: Coordinator, name: str, partitions: int, timeout_s: float) -> Topic:
     """Add this number of partitions to a topic; running clients and streams learn of them.
 
-    Raises as `create_topic`, and `UnknownTopic` instead of `TopicExists`. A call that is repeated after
+    Raises as `create_topic`, and `UnknownTopic` instead of `topic_exists`. A call that is repeated after
     `CoordinatorUnavailable` may add them twice: `list_topics` says how many there are.
     """
     check_topic_name(name)

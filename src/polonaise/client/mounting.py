@@ -44,8 +44,8 @@ from polonaise.errors import (
     UnknownPartition,
     UnsupportedVersion,
     WrongClusterKey,
-    WrongGeneration,
     WrongRole,
+    fault,
     fresh,
 )
 from polonaise.host import Host
@@ -447,7 +447,7 @@ class Mounting:
         for row in rows:
             if row.reason is FailureReason.GENERATION:
                 text = f"appends were sent under generation {attempt.generation}, and the owner has {row.value}"
-                attempt.end(WrongGeneration(text))
+                attempt.end(fault("wrong_generation", text))
                 return
 
     def _take_hindrance(self, message: Mounted) -> None:
@@ -479,9 +479,10 @@ class Mounting:
             case MountVerdict.OLD_GENERATION:
                 known = self._subscription.generation_known
                 attempt.end(
-                    WrongGeneration(
+                    fault(
+                        "wrong_generation",
                         f"partition {self._partition}: an owner of generation {message.generation} answered a mount, "
-                        f"but generation {known} has begun"
+                        f"but generation {known} has begun",
                     )
                 )
             case MountVerdict.INCOMPLETE:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
-from polonaise.errors import CoordinatorDamaged, CoordinatorLost, CoordinatorNewer, CoordinatorOutdated, recovery_of
+from polonaise.errors import CoordinatorDamaged, CoordinatorLost, CoordinatorNewer, CoordinatorOutdated
+from polonaise.recoverycommand import recovery_of
 from polonaise.terms import SessionId
 
 

@@ -42,7 +42,6 @@ from polonaise.errors import (
     AlreadyInitialized,
     BadOption,
     Closed,
-    ClusterInUse,
     CoordinatorDamaged,
     CoordinatorLost,
     CoordinatorNewer,
@@ -52,9 +51,10 @@ from polonaise.errors import (
     PolonaiseError,
     UnknownPartition,
     WrongClusterKey,
-    recovery_of,
+    fault,
 )
 from polonaise.host import Clock
+from polonaise.recoverycommand import recovery_of
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, ServerId, SessionId, StorageId, counted
 from polonaise.topics import ClusterTopics
@@ -205,9 +205,9 @@ class Coordinator:
     async def delete(self, key: bytes) -> None:
         """Delete the cluster with this key: its description and all other values. Its storage nodes keep their disks.
 
-        Raises `NotInitialized`, `WrongClusterKey` for a cluster with another key, and `ClusterInUse` while servers are
-        registered, or if the description was changed meanwhile: nothing was deleted then. A server that registers while
-        the cluster is being deleted finds none any more, and is told that it was deleted.
+        Raises `NotInitialized`, `WrongClusterKey` for a cluster with another key, and `cluster_in_use` while servers
+        are registered, or if the description was changed meanwhile: nothing was deleted then. A server that registers
+        while the cluster is being deleted finds none any more, and is told that it was deleted.
         """
         present = await self.description()
         if present.value.key != key:
@@ -217,17 +217,19 @@ class Coordinator:
             )
         # Not `members`: a server that hangs may go on, and would do so without a cluster.
         if servers := sorted(map(int, await self._backend.registered(MEMBERS))):
-            raise ClusterInUse(
+            raise fault(
+                "cluster_in_use",
                 f"the cluster in {self._backend} has servers that are registered: {', '.join(map(str, servers))}. Stop "
-                "them first; one that was killed is registered for a few seconds more. Nothing was deleted"
+                "them first; one that was killed is registered for a few seconds more. Nothing was deleted",
             )
         await self.may_change()
         known = self._seen.known(DESCRIPTION)
         assert known is not None
         if not await self._backend.delete(known.entry):
-            raise ClusterInUse(
+            raise fault(
+                "cluster_in_use",
                 f"the cluster in {self._backend} was changed meanwhile: nothing was deleted. Look who is at work on "
-                "it, and delete it again"
+                "it, and delete it again",
             )
         self._description, self._total = None, 0
         self._seen.forget()

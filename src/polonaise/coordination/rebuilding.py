@@ -32,7 +32,7 @@ from polonaise.coordination.values import (
     PartitionValue,
     made_again,
 )
-from polonaise.errors import ClusterInUse, RecoveryUnsafe
+from polonaise.errors import RecoveryUnsafe, fault
 from polonaise.redaction import redacted
 from polonaise.terms import NO_SESSION, PartitionId, ServerId, SessionId, StorageId, partition_words
 
@@ -317,7 +317,7 @@ def rebuilt(
     """Return the cluster's values, made again. Raises `RecoveryUnsafe`, which names every reason.
 
     `believed` says whose description counts, as in `believed_description`; values of partitions are taken from all.
-    `running` has the servers of this cluster that answer, each with its address. Raises `ClusterInUse` for any, and
+    `running` has the servers of this cluster that answer, each with its address. Raises `cluster_in_use` for any, and
     while servers are connected to the storage nodes, unless `confirmed` is the cluster's key.
     """
     # First: with the values of another cluster all else would be said of the wrong one.
@@ -389,7 +389,7 @@ def _check_unused(
     answers: Mapping[StorageId, NodeAnswer],
     running: Mapping[ServerId, str],
 ) -> None:
-    """Raise `ClusterInUse` if a server is connected to a storage node, or runs without being connected to any."""
+    """Raise `cluster_in_use` if a server is connected to a storage node, or runs without being connected to any."""
     connected: dict[ServerId, tuple[str, list[StorageId]]] = {}
     for name, answer in sorted(answers.items()):
         for server, address in answer.servers.items():
@@ -406,11 +406,12 @@ def _check_unused(
     if not shown:
         return
     more = f", and {len(shown) - 5} more" if len(shown) > 5 else ""
-    raise ClusterInUse(
+    raise fault(
+        "cluster_in_use",
         f"the cluster is in use, and nothing was changed: there is {', '.join(shown[:5])}"
         f"{more}. If they work with their coordinator, the address given here is the wrong one, and a second "
         "coordinator would take their partitions away: correct it. If their coordinator has lost its data, stop them "
-        f"first; only if they can't be stopped, repeat the command with --confirm {description.key.hex()}"
+        f"first; only if they can't be stopped, repeat the command with --confirm {description.key.hex()}",
     )
 
 

@@ -16,16 +16,15 @@ from typing import Final
 
 from polonaise.checksum import crc32
 from polonaise.errors import (
-    RECOVER,
     Closed,
     ControlFileDamaged,
-    ControlFileMissing,
     DirectoryGone,
     DiskFull,
     NotInitialized,
     PolonaiseError,
     UnsupportedFormat,
     WrongClusterKey,
+    fault,
     invariant,
 )
 from polonaise.host import DirectoryLock, Disk, File, Host, Identity
@@ -41,6 +40,7 @@ from polonaise.log.promises import (
     SyncEvidence,
     TrimMark,
 )
+from polonaise.recoverycommand import RECOVER
 from polonaise.terms import PartitionId
 
 FORMAT_VERSION: Final = 1
@@ -251,7 +251,7 @@ class ControlFile:
     async def open(cls, host: Host, directory: str, cluster_key: bytes | None = None) -> ControlFile:
         """Lock the directory for this process, and read or make its control file.
 
-        An empty directory is made one of the cluster `cluster_key`. Raises `DirectoryInUse`, `ControlFileMissing`
+        An empty directory is made one of the cluster `cluster_key`. Raises `DirectoryInUse`, `control_file_missing`
         for partitions' directories without a control file, `ControlFileDamaged`, `UnsupportedFormat`,
         `WrongClusterKey`, and `NotInitialized` for an empty directory when no `cluster_key` is given.
         """
@@ -462,9 +462,10 @@ async def _create(host: Host, directory: str, cluster_key: bytes | None) -> None
     disk = host.disk
     names = [name for name in await disk.list(directory) if name.isdecimal()]
     if names:
-        raise ControlFileMissing(
+        raise fault(
+            "control_file_missing",
             f"partitions {', '.join(names)} are in {directory} without {CONTROL_FILE}: what they promised is unknown. "
-            f"Put back the file itself if it was moved away; otherwise, {WIPE}"
+            f"Put back the file itself if it was moved away; otherwise, {WIPE}",
         )
     if cluster_key is None:
         raise NotInitialized(f"the storage directory {directory} is empty, so it needs a cluster key: give one")

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from polonaise.coordination import Coordinator
 from polonaise.coordination.values import ClusterDescription
 from polonaise.errors import (
-    AddressGone,
     AlreadyInitialized,
     BadOption,
     ConnectionLost,
     ExtraMissing,
     NotInitialized,
     WrongClusterKey,
+    fault,
 )
 from polonaise.host import Host, unreachable
 from polonaise.host.address import HostPort, is_every_interface, parse_address
@@ -88,14 +88,15 @@ def _open(fragments: str) -> ObjectStore:
 async def _until_cancelled(host: Host) -> None:
     """Wait while others can connect: the host cancels a node's main task when the process is told to stop.
 
-    Raises `AddressGone` once nobody could connect for `_UNREACHABLE_LOOKS` seconds.
+    Raises `address_gone` once nobody could connect for `_UNREACHABLE_LOOKS` seconds.
     """
     looks = 0
     while looks < _UNREACHABLE_LOOKS:
         await asyncio.sleep(_LOOK_S)
         looks = looks + 1 if unreachable(host.network) else 0
-    raise AddressGone(
-        f"this node ends, so that others can take over and it can be started again: {unreachable(host.network)}"
+    raise fault(
+        "address_gone",
+        f"this node ends, so that others can take over and it can be started again: {unreachable(host.network)}",
     )
 
 

@@ -10,12 +10,13 @@ from typing import Final
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from polonaise.errors import PolonaiseError, SparkFailed, error_of
+from polonaise.errors import PolonaiseError, error_of, fault
 from polonaise.pipelines.rowtexts import has_row, shown_in_error
 from polonaise.redaction import redacted
 
 _OURS: Final = re.compile(
-    r"(?:^|\[USER_RAISED_EXCEPTION\] )polonaise\.errors\.\w+: \[(\w+)\] (.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE
+    r"(?:^|\[USER_RAISED_EXCEPTION\] )polonaise\.(?:errors|faults)\.\w+: \[(\w+)\] (.*?)(?: SQLSTATE: \w+)?$",
+    re.MULTILINE,
 )
 """The last line of a task's traceback that ends with a `PolonaiseError`, or one that a column raises; its groups are
 code and text."""
@@ -51,21 +52,25 @@ def translating() -> Iterator[None]:
 
 
 def translated(error: PySparkException | Py4JError) -> PolonaiseError:
-    """Return the `PolonaiseError` that a task raised; or else a `SparkFailed` with what Spark says, in one line."""
+    """Return the `PolonaiseError` that a task raised; or else a `spark_failed` with what Spark says, in one line."""
     message = str(error)
     if matches := _OURS.findall(message):
         code, text = matches[-1]
         return error_of(code, shown_in_error(text.strip()))
     raised = _JAVAS.search(message) if isinstance(error, Py4JError) else None
     if isinstance(error, PySparkException) and error.getCondition() == _JAVA_ENDED:
-        return SparkFailed("Spark's Java ended while it started, and said why on stderr: correct Spark's settings")
+        return fault(
+            "spark_failed", "Spark's Java ended while it started, and said why on stderr: correct Spark's settings"
+        )
     first = next((line for line in message.splitlines() if line.strip()), type(error).__name__).strip()
     words = redacted(raised[1].strip() if raised else first)
     if isinstance(error, Py4JNetworkError) or _NO_ANSWER.search(message):
-        return SparkFailed(f"Spark's Java process, its driver, is gone ({words}), {_AGAIN}")
+        return fault("spark_failed", f"Spark's Java process, its driver, is gone ({words}), {_AGAIN}")
     # Before the signs of a killed process: what the user's function raised may read like one of them.
     if matches := _PYTHONS.findall(message):
-        return SparkFailed(f"{words}: {redacted(matches[-1].strip())}")
+        return fault("spark_failed", f"{words}: {redacted(matches[-1].strip())}")
     if _WORKER_GONE.search(message):
-        return SparkFailed(f"a Python process of Spark's, in which it reads the log, is gone ({words}), {_AGAIN}")
-    return SparkFailed(words)
+        return fault(
+            "spark_failed", f"a Python process of Spark's, in which it reads the log, is gone ({words}), {_AGAIN}"
+        )
+    return fault("spark_failed", words)

@@ -41,7 +41,7 @@ def run_tasks(
 
     If a task or its machine fails, Spark repeats the call, perhaps while another one for the same item still runs: so
     the function must leave the same behind however often it runs. If the last attempt fails, so does this: a
-    `PolonaiseError` comes back as what it was, others as `SparkFailed`. Function, items and results are pickled.
+    `PolonaiseError` comes back as what it was, others as `spark_failed`. Function, items and results are pickled.
     """
     progress.begin(what, len(items))
     if not items:

@@ -107,7 +107,7 @@ def rebuild(
     that the decoder can't read: `fail`, `skip` or `table` (keep them in a table beside the view's); by default what the
     view's `read` says, or else `fail`. `progress` counts the one commit.
 
-    Raises `BadOption`, `BeyondLog`, `BodyUndecodable`, `ViewUnfit` for the table of another log or view,
+    Raises `BadOption`, `BeyondLog`, `body_undecodable`, `ViewUnfit` for the table of another log or view,
     `ViewUnavailable` if other runs change the table at every attempt, `DirectoryInUse` while another run writes to a
     table in a directory, and what reading, Spark, the disk and the database raise.
     Example::

@@ -18,14 +18,7 @@ from polonaise.client.log import Log
 from polonaise.client.own import append_own
 from polonaise.client.protocol.backoff import Backoff
 from polonaise.client.protocol.draft import Change, Expectation
-from polonaise.errors import (
-    AppendUnknown,
-    DeadlineExceeded,
-    ExpectationFailed,
-    PolonaiseError,
-    Retry,
-    SinkStateDamaged,
-)
+from polonaise.errors import AppendUnknown, DeadlineExceeded, ExpectationFailed, PolonaiseError, Retry, fault
 from polonaise.redaction import redacted
 from polonaise.terms import OwnKind
 
@@ -63,15 +56,16 @@ class AgreedCounts(NamedTuple):
 
     @classmethod
     def parse(cls, value: bytes, app: str) -> AgreedCounts:
-        """Decode the register's value. Raises `SinkStateDamaged` for bytes that no sink has written."""
+        """Decode the register's value. Raises `sink_state_damaged` for bytes that no sink has written."""
         try:
             counts = cls(_LAST.unpack_from(value)[0], tuple(_RUN.iter_unpack(value[_LAST.size :])))
         except struct.error:
             counts = cls(-1, ())
         if not counts.runs or any(count < 1 for _, count in counts.runs):
-            raise SinkStateDamaged(
+            raise fault(
+                "sink_state_damaged",
                 f"the register of partition {PARTITION} that says how the batches of {app!r} are divided holds "
-                f"{redacted(repr(value), 40)}, which no sink of this version has written; choose another txnAppId"
+                f"{redacted(repr(value), 40)}, which no sink of this version has written; choose another txnAppId",
             )
         return counts
 
@@ -84,8 +78,8 @@ def counts_key(app: str) -> bytes:
 async def agreed_count(log: Log, app: str, batch: int, timeout_s: float) -> int:
     """Return by how many partitions this batch of an application is divided; agree on the present number if none is.
 
-    Raises `SinkStateDamaged`, errors of the log that trying again can't mend, and `DeadlineExceeded` after `timeout_s`
-    seconds.
+    Raises `sink_state_damaged`, errors of the log that trying again can't mend, and `DeadlineExceeded` after
+    `timeout_s` seconds.
     """
     key = counts_key(app)
     backoff = Backoff(_PAUSE_S_MIN, _PAUSE_S_MAX)

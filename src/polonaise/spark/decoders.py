@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from polonaise.errors import BadOption, BodyUndecodable, ExtraMissing
+from polonaise.errors import BadOption, ExtraMissing, fault
 from polonaise.redaction import redacted_text
 from polonaise.spark.decodable import check_json_maps, check_nulls, holds
 from polonaise.spark.jsonbodies import JsonBodies, check_body, decode_object
@@ -84,7 +84,7 @@ class Decoder:
             check_json_maps(self._by_row)
 
     def decoded(self, batch: pa.RecordBatch) -> Decoded:
-        """Decode a batch's bodies. Raises `BodyUndecodable` for the first bad one, with `onUndecodable=fail`."""
+        """Decode a batch's bodies. Raises `body_undecodable` for the first bad one, with `onUndecodable=fail`."""
         bodies = batch.column("data").to_pylist()
         bad: dict[int, str] = {}
         parts = self._parts(self._read(bodies, bad), bad)
@@ -117,10 +117,11 @@ class Decoder:
     def _raise(self, batch: pa.RecordBatch, row: int, why: str) -> NoReturn:
         transaction, partition = batch.column("transaction_id")[row], batch.column("partition")[row]
         wanted = ", ".join(f"{field.name} {field.type}" for field in self._schema)
-        raise BodyUndecodable(
+        raise fault(
+            "body_undecodable",
             f"transaction {transaction} of partition {partition} does not decode by {self._name!r} to {wanted}: {why}; "
             "with onUndecodable=skip such bodies are left out, and views keep them in a table of their own with "
-            "onUndecodable=table"
+            "onUndecodable=table",
         )
 
     def _read(self, bodies: Sequence[bytes], bad: dict[int, str]) -> _Bodies:

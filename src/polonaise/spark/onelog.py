@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
-from polonaise.errors import FragmentDamaged, HistoryIncomplete, NotFound, PolonaiseError, UnsupportedFormat
+from polonaise.errors import FragmentDamaged, NotFound, PolonaiseError, UnsupportedFormat, fault
 from polonaise.fragments.agreement import MOVE_OUT, FragmentFacts, beside_each, contradictions, ids_to_compare
 from polonaise.fragments.objects import looked_at
 from polonaise.fragments.protocol.names import FragmentName
@@ -64,7 +64,7 @@ class OneLog:
         }
 
     def check(self, cluster_key: bytes | None, read: Iterable[FragmentName] = ()) -> None:
-        """Raise `HistoryIncomplete`, with their names, if fragments are not of one log.
+        """Raise `history_incomplete`, with their names, if fragments are not of one log.
 
         Compares all that overlap, and those of `read` with what begins or ends right beside them, unless they were
         compared before; a little of each fragment is read for that. Raises `FragmentDamaged` or `UnsupportedFormat` for
@@ -81,9 +81,10 @@ class OneLog:
         if wrong := contradictions(facts):
             told = "; ".join(each.what for each in wrong[:_TOLD_MAX])
             more = f" (and {len(wrong) - _TOLD_MAX} more)" if len(wrong) > _TOLD_MAX else ""
-            raise HistoryIncomplete(
+            raise fault(
+                "history_incomplete",
                 f"the fragments in {self.store} are not of one log: {told}{more}: {MOVE_OUT}; polonaise archive "
-                "verify STORE names all"
+                "verify STORE names all",
             )
         for each in due & self._overlapping:
             for bad, other in (each, each[::-1]):

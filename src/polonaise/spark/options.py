@@ -81,7 +81,7 @@ class OnUndecodable(enum.Enum):
     """What to do with a body that the decoder can't read."""
 
     FAIL = "fail"
-    """End the query with `BodyUndecodable`."""
+    """End the query with `body_undecodable`."""
     SKIP = "skip"
     """Leave the row out, with a warning."""
     COLUMN = "column"

@@ -26,15 +26,13 @@ from polonaise.client.protocol.draft import Change, Expectation, Limits
 from polonaise.client.protocol.group import Group
 from polonaise.errors import (
     AppendUnknown,
-    BatchOvertaken,
     DeadlineExceeded,
     ExpectationFailed,
     NotFound,
     PolonaiseError,
     RegistersFull,
     Retry,
-    SinkStateDamaged,
-    StagingLost,
+    fault,
 )
 from polonaise.fragments.store import ObjectStore
 from polonaise.spark import staging
@@ -106,13 +104,13 @@ class PublicationPort(Protocol):
         """Store a plan durably under a new name, and return that name."""
 
     async def load_plan(self, name: str) -> Plan:
-        """Return a stored plan. Raises `NotFound`, and `SinkStateDamaged` for bytes that are not a plan."""
+        """Return a stored plan. Raises `NotFound`, and `sink_state_damaged` for bytes that are not a plan."""
 
     def groups(self, plan: Plan, start: int) -> AsyncGenerator[Group, None]:
         """Yield the groups of a plan, beginning with group number `start` (from 0).
 
-        Raises `NotFound` for deleted objects, `SinkStateDamaged` for rows that are not those that were staged, and what
-        the staging store raises.
+        Raises `NotFound` for deleted objects, `sink_state_damaged` for rows that are not those that were staged, and
+        what the staging store raises.
         """
 
     async def pause(self, seconds: float) -> None:
@@ -166,7 +164,8 @@ class Publication:
 
         `partitions` is how many partitions the batch has rows for. `patience_s` is how many seconds may pass without
         progress. `earlier` are the batches known to be whole. `origin` says whose batch it is. If the partition already
-        holds a later batch, `run` does nothing when the batch `may_be_overtaken`; otherwise it raises `BatchOvertaken`.
+        holds a later batch, `run` does nothing when the batch `may_be_overtaken`; otherwise it raises
+        `batch_overtaken`.
         """
         self._port = port
         self._own = plan
@@ -191,9 +190,9 @@ class Publication:
     async def run(self) -> None:
         """Publish until the whole batch is in the partition.
 
-        Raises `BatchUnfinished`, `BatchOvertaken`, `StagingLost`, `SinkStateDamaged`, `RegistersFull`, and other errors
-        of the log and the staging store that trying again can't mend; `DeadlineExceeded` after `patience_s` seconds
-        without progress: the batch may be in the log in part, and running it again finishes it.
+        Raises `batch_unfinished`, `batch_overtaken`, `staging_lost`, `sink_state_damaged`, `RegistersFull`, and other
+        errors of the log and the staging store that trying again can't mend; `DeadlineExceeded` after `patience_s`
+        seconds without progress: the batch may be in the log in part, and running it again finishes it.
         """
         self._patience.renew()
         while True:
@@ -248,18 +247,20 @@ class Publication:
             # groups, and going on with it would double some rows and lose others.
             plan = own if name == self._own_name else await self._plan(name)
             if (plan.batch, plan.partition, len(plan.groups)) != (own.batch, own.partition, progress.total):
-                raise SinkStateDamaged(
+                raise fault(
+                    "sink_state_damaged",
                     f"{name} in the staging store is not the plan of batch {own.batch} in partition {own.partition}, "
-                    "although the log's register names it: restore the plan, or write the rest under another txnAppId"
+                    "although the log's register names it: restore the plan, or write the rest under another txnAppId",
                 )
             self.used += [name, *plan.objects]
             # The batch's first group has fixed its number of partitions and what came before it: the others repeat it.
             await self._chain(plan, name, progress.done, (progress.partitions, progress.earlier), progress.origin)
         elif step is Step.OVERTAKEN and not self._may_be_overtaken:
-            raise BatchOvertaken(
+            raise fault(
+                "batch_overtaken",
                 f"another batch of {own.app!r}, of a later number, was written to partition {own.partition} while "
                 f"batch {own.batch} was: the rows of batch {own.batch} are not in that partition; write them under "
-                "another txnAppId"
+                "another txnAppId",
             )
         elif progress is not None and not self._begun:
             # No warning after groups of our own: then a finished batch only means that an answer was lost.
@@ -289,16 +290,17 @@ class Publication:
         return self._loaded[1]
 
     def _check_lost(self, error: NotFound) -> None:
-        """Raise `StagingLost` if rows are missing although the register has not changed since they were found missing.
+        """Raise `staging_lost` if rows are missing although the register has not changed since they were found missing.
 
         A driver that finishes the batch deletes its objects. So missing objects may only mean that the batch is done,
         which the register says when it is read again.
         """
         if self._register in self._missed_at:
-            raise StagingLost(
+            raise fault(
+                "staging_lost",
                 f"what batch {self._own.batch} of {self._own.app!r} had staged for partition {self._own.partition} is "
                 f"gone before it was published ({error.text}): restore it to the staging store, or write the rest "
-                "under another txnAppId"
+                "under another txnAppId",
             ) from error
         self._missed_at.append(self._register)
 

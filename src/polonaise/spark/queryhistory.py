@@ -201,7 +201,7 @@ class QueryHistory:
     def fragments(self, partition: PartitionId) -> dict[FragmentName, int]:
         """Return the partition's fragments, with their sizes in bytes; none if the query names no store.
 
-        Raises `HistoryIncomplete` if some overlap and are not of one log.
+        Raises `history_incomplete` if some overlap and are not of one log.
         """
         if self.store is None:
             return {}
@@ -216,7 +216,7 @@ class QueryHistory:
         return found
 
     def check_read(self, partition: PartitionId, span: Span) -> None:
-        """Raise `HistoryIncomplete` if fragments that hold these ids are not of one log with those around them.
+        """Raise `history_incomplete` if fragments that hold these ids are not of one log with those around them.
 
         Raises `LogForked` or `FragmentsAhead` if they are not of the log beside which they are read.
         """

@@ -22,7 +22,7 @@ from pyspark.sql import types
 from polonaise.checksum import crc32
 from polonaise.client.protocol.draft import HEADER_MAX, HEADER_MIN, Limits
 from polonaise.client.protocol.locks import Lock
-from polonaise.errors import BadColumns, BadRow, BodyTooLarge, TooManyLocks, UnknownPartition
+from polonaise.errors import BodyTooLarge, TooManyLocks, UnknownPartition, fault
 from polonaise.fragments.arrow import bytes_of
 from polonaise.terms import LockMode, PartitionId
 
@@ -92,7 +92,7 @@ NO_ROWS: Final = RowDigest()
 
 
 def sink_columns(schema: types.StructType, partition_by: str | None) -> SinkColumns:
-    """Return which columns a DataFrame has. Raises `BadColumns`, before any job starts.
+    """Return which columns a DataFrame has. Raises `bad_columns`, before any job starts.
 
     As in Spark, names that differ in case only are one, so `DATA` is `data`. A DataFrame that has both was made with
     `spark.sql.caseSensitive`: then each name is taken as it is.
@@ -101,10 +101,12 @@ def sink_columns(schema: types.StructType, partition_by: str | None) -> SinkColu
     names = _resolved([field.name for field in schema.fields], known)
     column_types = {name: field.dataType for name, field in zip(names, schema.fields, strict=True)}
     if len(column_types) != len(schema.fields):
-        raise BadColumns(f"a column appears twice: {', '.join(field.name for field in schema.fields)}")
+        raise fault("bad_columns", f"a column appears twice: {', '.join(field.name for field in schema.fields)}")
     if "data" not in column_types:
-        raise BadColumns(
-            f"no column data (there are {', '.join(column_types) or 'none'}): name the bodies data, as binary or string"
+        raise fault(
+            "bad_columns",
+            f"no column data (there are {', '.join(column_types) or 'none'}): name the bodies data, as binary or "
+            "string",
         )
     for name, kind in column_types.items():
         if name == partition_by and name not in _COLUMNS:
@@ -112,15 +114,16 @@ def sink_columns(schema: types.StructType, partition_by: str | None) -> SinkColu
         elif name not in _COLUMNS:
             close = get_close_matches(name.lower(), _COLUMNS, 1)
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_COLUMNS)}; select only those"
-            raise BadColumns(f"a log has no column {name!r}: {hint}")
+            raise fault("bad_columns", f"a log has no column {name!r}: {hint}")
     _check("data", column_types["data"], _BYTES, "binary or string: encode the row, for example with to_json")
     for name in ("header", "partition"):
         if name in column_types:
             _check(name, column_types[name], _INTEGERS, "an integer: cast it")
     if "locks" in column_types and not _are_locks(column_types["locks"]):
-        raise BadColumns(
+        raise fault(
+            "bad_columns",
             f"locks is {column_types['locks'].simpleString()}: it has to be array<struct<name:string,id:bigint>>, or "
-            "with the id as string, or as binary for UUIDs"
+            "with the id as string, or as binary for UUIDs",
         )
     _check_partition_by(column_types, partition_by)
     return SinkColumns(
@@ -147,20 +150,23 @@ def _lock_names(kind: Any) -> tuple[str, str]:
 
 def _check(name: str, kind: types.DataType, wanted: tuple[type[types.DataType], ...], words: str) -> None:
     if not isinstance(kind, wanted):
-        raise BadColumns(f"{name} is {kind.simpleString()}: it has to be {words}")
+        raise fault("bad_columns", f"{name} is {kind.simpleString()}: it has to be {words}")
 
 
 def _check_partition_by(column_types: dict[str, types.DataType], partition_by: str | None) -> None:
     if partition_by is None:
         return
     if partition_by not in column_types:
-        raise BadColumns(f"partitionBy={partition_by!r}: there is no such column; there are {', '.join(column_types)}")
+        raise fault(
+            "bad_columns", f"partitionBy={partition_by!r}: there is no such column; there are {', '.join(column_types)}"
+        )
     if partition_by == "locks":
-        raise BadColumns(
-            "partitionBy='locks': each row has a list of locks: name another column, with one value in each row"
+        raise fault(
+            "bad_columns",
+            "partitionBy='locks': each row has a list of locks: name another column, with one value in each row",
         )
     if "partition" in column_types:
-        raise BadColumns("partitionBy and a column partition are both given: keep one of them")
+        raise fault("bad_columns", "partitionBy and a column partition are both given: keep one of them")
 
 
 def _are_locks(kind: types.DataType) -> bool:
@@ -180,8 +186,8 @@ def divided(
 ) -> Iterator[tuple[PartitionId, RowColumns]]:
     """Yield each partition that rows of `batch` go to, with these rows in their order.
 
-    Raises `BadRow`, `BodyTooLarge`, `TooManyLocks` or `UnknownPartition` if a row can't be appended; nothing is yielded
-    then.
+    Raises `bad_row`, `BodyTooLarge`, `TooManyLocks` or `UnknownPartition` if a row can't be appended; nothing is
+    yielded then.
     """
     count = batch.num_rows
     if not count:
@@ -190,7 +196,9 @@ def divided(
         batch = batch.rename_columns(list(columns.names))
     data = _binary(batch.column("data"))
     if data.null_count:
-        raise BadRow("a row has no data (null): filter such rows, or write an empty body with coalesce(data, '')")
+        raise fault(
+            "bad_row", "a row has no data (null): filter such rows, or write an empty body with coalesce(data, '')"
+        )
     raw, offsets = bytes_of(data)
     lengths = np.diff(offsets)
     if lengths.max() > limits.body_bytes_max:
@@ -233,7 +241,7 @@ def _crcs(raw: memoryview, offsets: Array) -> Array:
 def _integers(batch: pa.RecordBatch, name: str, without: str) -> Array:
     column = batch.column(name)
     if column.null_count:
-        raise BadRow(f"a row has no {name} (null): {without}")
+        raise fault("bad_row", f"a row has no {name} (null): {without}")
     values: Array = column.cast(pa.int64()).to_numpy(zero_copy_only=False)
     return values
 
@@ -242,8 +250,9 @@ def _header(batch: pa.RecordBatch) -> Array:
     headers = _integers(batch, "header", "write coalesce(header, 0)")
     out_of_range = headers[(headers < HEADER_MIN) | (headers > HEADER_MAX)]
     if len(out_of_range):
-        raise BadRow(
-            f"header {out_of_range[0]}: a header is a signed integer of 32 bits; write {HEADER_MIN} to {HEADER_MAX}"
+        raise fault(
+            "bad_row",
+            f"header {out_of_range[0]}: a header is a signed integer of 32 bits; write {HEADER_MIN} to {HEADER_MAX}",
         )
     return headers.astype(np.int32)
 
@@ -283,13 +292,14 @@ def _row_locks(row: list[dict[str, Any] | None] | None, names: tuple[str, str], 
     for lock in row or ():
         name, id = (None, None) if lock is None else (lock[each] for each in names)
         if name is None or id is None:
-            raise BadRow("a lock of a row is null, or has no name or id: filter such locks")
+            raise fault("bad_row", "a lock of a row is null, or has no name or id: filter such locks")
         yield Lock(name, _uuid(id) if isinstance(id, bytes) else id, LockMode.APPEND)
 
 
 def _uuid(id: bytes) -> UUID:
     if len(id) != 16:
-        raise BadRow(
-            f"a lock of a row has an id of {len(id)} bytes: as binary it is a UUID of 16; write others as text"
+        raise fault(
+            "bad_row",
+            f"a lock of a row has an id of {len(id)} bytes: as binary it is a UUID of 16; write others as text",
         )
     return UUID(bytes=id)

@@ -13,7 +13,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkImportError, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from polonaise.errors import BadOption, ExtraMissing, SparkFailed
+from polonaise.errors import BadOption, ExtraMissing, fault
 from polonaise.host.environment import variables
 from polonaise.host.tls import VARIABLES
 from polonaise.redaction import redacted_address
@@ -63,7 +63,7 @@ def session(
     interpreter at the same path, or `PYSPARK_PYTHON` set to its path there.
 
     Raises `JavaMissing`; `ExtraMissing` for `sc://` without the client's libraries; `BadOption` for a `conf` that an
-    existing session can't change; `SparkFailed` for a master of a kind that Spark does not know. What Spark raises,
+    existing session can't change; `spark_failed` for a master of a kind that Spark does not know. What Spark raises,
     such as for a master that it can't reach, is passed on. Example::
 
         spark = session("local[2]", conf={"spark.sql.session.timeZone": "Europe/Vienna"})
@@ -115,8 +115,9 @@ def _launched(master: str | None, name: str, given: Mapping[str, str]) -> SparkS
         address = master or given.get("spark.master", DEFAULT_MASTER)
         if not _MASTER.fullmatch(address):
             shown = redacted_address(address)
-            raise SparkFailed(
-                f"Spark knows no master {shown!r}: write local[*], spark://HOST:PORT, yarn, k8s://…, or sc://HOST:PORT"
+            raise fault(
+                "spark_failed",
+                f"Spark knows no master {shown!r}: write local[*], spark://HOST:PORT, yarn, k8s://…, or sc://HOST:PORT",
             )
         settings = {"spark.app.name": name, **_settings(address, given)}
         environment = {"JAVA_HOME": find_java().home} if SparkContext._gateway is None else {}

@@ -65,7 +65,7 @@ class Sink:
     def opened(cls, options: WriteOptions, schema: StructType, *, overwrite: bool) -> Sink:
         """Check a write in the driver, before any job starts, and return its settings.
 
-        Connects to the log, and makes the staging directory if it is missing. Raises `BadOption`, `BadColumns`, and
+        Connects to the log, and makes the staging directory if it is missing. Raises `BadOption`, `bad_columns`, and
         what `clusters.log_at` and `clusters.store_at` raise, such as `NotInitialized` if there is no such log.
         """
         if overwrite:

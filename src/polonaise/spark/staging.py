@@ -242,7 +242,7 @@ async def collect(
     """Delete objects older than `older_than_s` seconds, except plans that may still be published and their objects.
 
     `is_needed(plan, name)` is awaited for each old plan; `publishing.collect_leftovers` asks the log. A plan that is
-    not needed is deleted, with the objects that only such plans name. Raises `SinkStateDamaged` for a plan that can't
+    not needed is deleted, with the objects that only such plans name. Raises `sink_state_damaged` for a plan that can't
     be read, before anything is deleted: nothing tells which objects it needs.
     """
     oldest = datetime.now(UTC).timestamp() - older_than_s

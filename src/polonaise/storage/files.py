@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import Final
 
-from polonaise.errors import BadOption, ControlFileDamaged, ControlFileMissing, NotFound
+from polonaise.errors import BadOption, ControlFileDamaged, NotFound, fault
 from polonaise.host.files import ReadOnlyFile, names_in
 from polonaise.log.control import CONTROL_FILE, PARTITION_BYTES, WIPE, decode_header, newest_promises, offset_of
 from polonaise.log.promises import NO_EVIDENCE, NOTHING_TRIMMED, SECTOR_BYTES, Promises, SyncEvidence, TrimMark
@@ -70,7 +70,7 @@ def first_of(path: str) -> TransactionId:
 def find(path: str) -> list[Files]:
     """Find the partitions below a path: a storage directory, one partition's directory in it, or one segment file.
 
-    Raises `NotFound`, `BadOption` for a path that is none of these, `ControlFileMissing`, `ControlFileDamaged`,
+    Raises `NotFound`, `BadOption` for a path that is none of these, `control_file_missing`, `ControlFileDamaged`,
     `UnsupportedFormat`, and `AccessDenied`.
     """
     if os.path.isfile(path):
@@ -83,9 +83,10 @@ def find(path: str) -> list[Files]:
     if CONTROL_FILE in names:
         return [_files_of(path, partition) for partition in partitions]
     if partitions:
-        raise ControlFileMissing(
+        raise fault(
+            "control_file_missing",
             f"{path} holds partitions and no {CONTROL_FILE}: what they promised is unknown. "
-            "Name one partition's directory to look at its segments alone"
+            "Name one partition's directory to look at its segments alone",
         )
     parent, own = os.path.split(os.path.abspath(path))
     if own.isdecimal() and os.path.exists(os.path.join(parent, CONTROL_FILE)):
@@ -156,11 +157,12 @@ def _control_record(path: str, partition: PartitionId) -> ControlRecord:
 
 
 def record_in(files: Files) -> ControlRecord:
-    """Return the control file's facts about these files. Raises `ControlFileMissing` if there is none beside them."""
+    """Return the control file's facts about these files. Raises `control_file_missing` if there is none beside them."""
     if files.control is None:
-        raise ControlFileMissing(
+        raise fault(
+            "control_file_missing",
             f"there is no {CONTROL_FILE} beside {', '.join(map(redacted, files.paths[:_NAMED_MAX])) or 'these files'}: "
-            "name a storage directory, or a partition's directory in one"
+            "name a storage directory, or a partition's directory in one",
         )
     return files.control
 

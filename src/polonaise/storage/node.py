@@ -20,7 +20,7 @@ from polonaise.errors import (
     ProtocolError,
     UnknownPartition,
     WrongClusterKey,
-    WrongStorageNode,
+    fault,
     fresh,
 )
 from polonaise.histogram import Histogram
@@ -272,8 +272,8 @@ class StorageNode:
     async def _opened_name(self) -> StorageId | None:
         """Return the name in the directory, which has a control file; None if no name is there.
 
-        Where the settings have a name and the directory has none, the directory is given it. Raises `WrongStorageNode`
-        if both have a name and not the same.
+        Where the settings have a name and the directory has none, the directory is given it. Raises
+        `wrong_storage_node` if both have a name and not the same.
         """
         directory, given = self._settings.directory, self._settings.name
         found = await read_name(self._host.disk, directory)  # stays: the control file's opening has synced its name
@@ -281,10 +281,11 @@ class StorageNode:
             await write_name(self._host.disk, directory, given)
             return given
         if given is not None and found != given:
-            raise WrongStorageNode(
+            raise fault(
+                "wrong_storage_node",
                 f"{directory} is the directory of storage node {found}, and this node was started as {given}: correct "
                 f"the directory or the name. If {found} is told the same of {given}, their directories were swapped: "
-                "swap them back"
+                "swap them back",
             )
         return found
 
@@ -377,7 +378,7 @@ class StorageNode:
     async def _take_name(self, name: StorageId) -> None:
         """Return if this is the node's name, which is durable then. A directory without a name takes this one.
 
-        Raises `WrongStorageNode` if the node has another name, and what `_check_serving` and the disk raise.
+        Raises `wrong_storage_node` if the node has another name, and what `_check_serving` and the disk raise.
         """
         # One at a time: of two names that come together, one is taken, and the other refused.
         async with self._naming:
@@ -456,14 +457,15 @@ class StorageNode:
         }
 
     def _check_named(self, name: StorageId) -> None:
-        """Raise `WrongStorageNode` if this node has, or was given, another name than this one."""
+        """Raise `wrong_storage_node` if this node has, or was given, another name than this one."""
         own = self.name or self._settings.name or name
         if own != name:
-            raise WrongStorageNode(
+            raise fault(
+                "wrong_storage_node",
                 f"this is storage node {own}, with the directory {self._settings.directory}, and it is reached as "
                 f"{name}: give each node the address at which its own directory is served (polonaise storage move "
                 f"NAME HOST:PORT). If the one that is reached as {own} is {name}, their directories were swapped: swap "
-                "them back. Two nodes can't share a directory; one that is to be another node's has to be empty first"
+                "them back. Two nodes can't share a directory; one that is to be another node's has to be empty first",
             )
 
     def _check_serving(self) -> None:

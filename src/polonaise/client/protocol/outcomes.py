@@ -13,7 +13,6 @@ from polonaise.errors import (
     ExpectationFailed,
     InsufficientReplicas,
     LockConflict,
-    MarkBeyondLog,
     Overloaded,
     PolonaiseError,
     ProducerDiffers,
@@ -21,6 +20,7 @@ from polonaise.errors import (
     ProducerSequence,
     RegistersFull,
     UnsupportedVersion,
+    fault,
     fresh,
 )
 from polonaise.terms import FailureReason, PartitionId, TransactionId
@@ -122,9 +122,10 @@ def error_of(
         case FailureReason.DEADLINE:
             return AppendExpired(f"{which} waited too long at the owner to be ordered, and was dropped{because}")
         case FailureReason.MARK_BEYOND_LOG:
-            return MarkBeyondLog(
+            return fault(
+                "mark_beyond_log",
                 f"{which} claims a client high-water mark that the log has not reached: it is committed up to {value}. "
-                "Take the mark from what your view has applied, and build the append anew"
+                "Take the mark from what your view has applied, and build the append anew",
             )
         case FailureReason.OVERLOADED:
             return Overloaded(

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from polonaise.coordination.values import Engagement, PartitionValue
-from polonaise.errors import RECOVER, ConsistencyLost
+from polonaise.errors import ConsistencyLost
+from polonaise.recoverycommand import RECOVER
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, Generation, SessionId, StorageId, TransactionId
 
 

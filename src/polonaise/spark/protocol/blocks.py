@@ -17,7 +17,7 @@ import numpy as np
 
 from polonaise.client.protocol.group import Group
 from polonaise.client.protocol.locks import LOCK_BYTES
-from polonaise.errors import SinkStateDamaged
+from polonaise.errors import fault
 from polonaise.wire.frame import Buffer
 
 VERSION: Final = 1
@@ -59,7 +59,7 @@ class Block:
     __slots__ = ("crcs", "data", "ends", "headers", "lock_ends", "lock_hashes", "lock_modes")
 
     def __init__(self, raw: Buffer) -> None:
-        """Decode `raw`. Raises `SinkStateDamaged` unless it is one whole block of this version."""
+        """Decode `raw`. Raises `sink_state_damaged` unless it is one whole block of this version."""
         try:
             magic, version, flags, count, size, locks = _HEADER.unpack_from(raw)
         except struct.error:
@@ -67,9 +67,10 @@ class Block:
         # The lengths that the header names must add up to all of `raw`, before anything is read by them.
         lock_bytes = (4 * count + LOCK_BYTES * locks) if flags & LOCKS else 0
         if magic != _MAGIC or version != VERSION or len(raw) != _HEADER.size + 12 * count + lock_bytes + size:
-            raise SinkStateDamaged(
+            raise fault(
+                "sink_state_damaged",
                 "staged rows do not read as a block of this version: publish them with the version that staged them, "
-                "or write them under another txnAppId"
+                "or write them under another txnAppId",
             )
         at = _HEADER.size
         self.headers = np.frombuffer(raw, "<i4", count, at)

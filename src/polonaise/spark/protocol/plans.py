@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from polonaise.checksum import crc32
 from polonaise.client.protocol.draft import Limits
-from polonaise.errors import SinkStateDamaged
+from polonaise.errors import fault
 from polonaise.terms import PartitionId
 
 PLANS: Final = "plans/"
@@ -78,13 +78,14 @@ class Plan(NamedTuple):
 
     @classmethod
     def parse(cls, raw: bytes, name: str) -> Plan:
-        """Decode a stored plan. Raises `SinkStateDamaged` for bytes that are not a plan of this version."""
+        """Decode a stored plan. Raises `sink_state_damaged` for bytes that are not a plan of this version."""
         start = len(_MAGIC) + _CRC_DIGITS + 1
         body = raw[start:]
         if not raw.startswith(_MAGIC) or raw[len(_MAGIC) : start] != b"%08x\n" % crc32(body):
-            raise SinkStateDamaged(
+            raise fault(
+                "sink_state_damaged",
                 f"{name} in the staging store does not read as a plan of this version: restore it, finish the batch "
-                "with the version that began it, or write the rest under another txnAppId"
+                "with the version that began it, or write the rest under another txnAppId",
             )
         line, _, inline = body.partition(b"\n")
         fields: dict[str, Any] = json.loads(line)
@@ -162,9 +163,10 @@ def plans_prefix(app: str, batch: int) -> str:
 
 
 def check_block(ref: BlockRef, raw: bytes, where: str) -> None:
-    """Raise `SinkStateDamaged` unless `raw` is exactly what was staged."""
+    """Raise `sink_state_damaged` unless `raw` is exactly what was staged."""
     if len(raw) != ref.length or crc32(raw) != ref.crc:
-        raise SinkStateDamaged(
+        raise fault(
+            "sink_state_damaged",
             f"staged rows in {where} at {ref.offset} are not those that were written there: restore them from a copy, "
-            "or write the rest under another txnAppId"
+            "or write the rest under another txnAppId",
         )

@@ -24,7 +24,7 @@ from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from polonaise.client.protocol.arguments import INT64_MAX, encoded
-from polonaise.errors import BadOption, BatchOvertaken, BatchUnfinished, SinkStateDamaged
+from polonaise.errors import BadOption, fault
 from polonaise.log import registers
 from polonaise.redaction import redacted
 from polonaise.terms import PartitionId
@@ -99,7 +99,7 @@ class SinkProgress(NamedTuple):
     def parse(cls, value: bytes, app: str, partition: PartitionId) -> SinkProgress:
         """Decode the value of an application's register in a partition.
 
-        Raises `SinkStateDamaged`, which names both, for bytes that no sink has written.
+        Raises `sink_state_damaged`, which names both, for bytes that no sink has written.
         """
         try:
             batch, done, total, partitions, runs = _FIXED.unpack_from(value)
@@ -110,9 +110,10 @@ class SinkProgress(NamedTuple):
         except (struct.error, UnicodeDecodeError, TypeError):
             progress = cls(-1, 0, 0, 0)
         if progress.batch < 0 or not 0 < progress.done <= progress.total or not progress.partitions:
-            raise SinkStateDamaged(
+            raise fault(
+                "sink_state_damaged",
                 f"the register {KEY_PREFIX.decode()}{app} of partition {partition} holds {redacted(repr(value), 40)}, "
-                "which no sink of this version has written; choose another txnAppId"
+                "which no sink of this version has written; choose another txnAppId",
             )
         return progress
 
@@ -132,17 +133,18 @@ def register_key(app: str) -> bytes:
 def next_step(progress: SinkProgress | None, batch: int, app: str, partition: PartitionId) -> Step:
     """Return what batch `batch` still needs in a partition.
 
-    Raises `BatchUnfinished` if the partition holds some groups of an earlier batch, and not all of them.
+    Raises `batch_unfinished` if the partition holds some groups of an earlier batch, and not all of them.
     """
     if progress is None or (progress.batch < batch and progress.finished):
         return Step.BEGIN
     # This driver has no rows of the earlier batch: it could finish the plan here, and yet partitions that were not
     # begun would lack theirs, and nobody would have been told (docs/decisions/0013).
     if progress.batch < batch:
-        raise BatchUnfinished(
+        raise fault(
+            "batch_unfinished",
             f"batch {progress.batch} of {app!r} is in partition {partition} with {progress.done} of its "
             f"{progress.total} groups: write it again to finish it before batch {batch}, or give this one another "
-            "txnAppId"
+            "txnAppId",
         )
     if progress.batch == batch and not progress.finished:
         return Step.RESUME
@@ -161,13 +163,13 @@ def check_order(
     """Return the earlier batches that batch `batch` is to record as whole, or None if `batch` is already in the log.
 
     `by_partition` is the progress in all partitions, `partitions` are those that the batch has rows for. A batch write
-    that is in the log adds nothing, whatever rows come with it now. Raises `BatchUnfinished` if an earlier batch is not
-    whole, or if this one was begun with other rows, or rows for other partitions; `BatchOvertaken` if a later batch is
-    in the log and this one is not known to be; `BadOption` for the name of another query.
+    that is in the log adds nothing, whatever rows come with it now. Raises `batch_unfinished` if an earlier batch is
+    not whole, or if this one was begun with other rows, or rows for other partitions; `batch_overtaken` if a later
+    batch is in the log and this one is not known to be; `BadOption` for the name of another query.
 
     In a stream (`in_order`) every batch below the latest one is in the log. Spark repeats the latest one only: of a
     query that is known, an older batch, or the latest with other rows, comes of an older copy of its checkpoint, and
-    raises `BatchOvertaken`.
+    raises `batch_overtaken`.
     """
     if not by_partition:
         return ()
@@ -179,17 +181,20 @@ def check_order(
     parts, earlier = of_latest[0].partitions, of_latest[0].earlier
     finished = sum(progress.finished for progress in of_latest)
     if latest > batch and in_order and origin.query:
-        raise BatchOvertaken(
+        raise fault(
+            "batch_overtaken",
             f"batch {latest} of {app!r} is in the log, and its query is at batch {batch} again: its checkpoint is an "
             f"older copy; restore the latest one, or delete the checkpoint and take another txnAppId, which "
-            "writes all rows again"
+            "writes all rows again",
         )
     if latest > batch:
         if in_order or any(first <= batch <= last for first, last in earlier):
             return None
-        raise BatchOvertaken(
+        raise fault(
+            "batch_overtaken",
             f"batch {latest} of {app!r} is in the log, and batch {batch} is not, or was written too long ago to be "
-            f"remembered; nothing is written, as batch numbers only go up: take one above {latest}, or another txnAppId"
+            f"remembered; nothing is written, as batch numbers only go up: take one above {latest}, or another "
+            "txnAppId",
         )
     if latest == batch:
         _check_same_rows(of_latest[0], origin, app, whole=finished >= parts, in_order=in_order)
@@ -198,9 +203,10 @@ def check_order(
         _check_same_partitions(by_partition, batch, partitions, app)
         return earlier
     if finished < parts:
-        raise BatchUnfinished(
+        raise fault(
+            "batch_unfinished",
             f"batch {latest} of {app!r} is whole in {finished} of the {parts} partitions that it has rows for: write "
-            f"it again to finish it before batch {batch}, or give this one another txnAppId"
+            f"it again to finish it before batch {batch}, or give this one another txnAppId",
         )
     # A stream needs no record of earlier batches: that they were written follows from their order.
     return () if in_order else _added(earlier, latest)
@@ -229,21 +235,23 @@ def _check_same_rows(latest: SinkProgress, origin: Origin, app: str, *, whole: b
         return
     counts = " and ".join(each.partition("-")[0] for each in (before, digest))
     if whole:
-        raise BatchOvertaken(
+        raise fault(
+            "batch_overtaken",
             f"batch {latest.batch} of {app!r} is in the log, with other rows ({counts} rows): its query's "
             "checkpoint is an older copy, or its rows are made anew each time, as with uuid(); restore the latest "
-            "checkpoint, or take a new one and another txnAppId, which writes all rows again"
+            "checkpoint, or take a new one and another txnAppId, which writes all rows again",
         )
-    raise BatchUnfinished(
+    raise fault(
+        "batch_unfinished",
         f"batch {latest.batch} of {app!r} was begun with other rows ({counts} rows): a batch that is repeated has to "
-        "have the same rows, in the same partitions"
+        "have the same rows, in the same partitions",
     )
 
 
 def _check_same_partitions(
     by_partition: Mapping[PartitionId, SinkProgress], batch: int, partitions: Collection[PartitionId], app: str
 ) -> None:
-    """Raise `BatchUnfinished` if the batch has rows for other partitions now than when it was begun.
+    """Raise `batch_unfinished` if the batch has rows for other partitions now than when it was begun.
 
     The registers tell how many partitions these were, and which of them the batch has reached: more can't be checked.
     """
@@ -253,9 +261,10 @@ def _check_same_partitions(
     if len(partitions) == parts and not unexpected:
         return
     now = f"with none for partition {unexpected[0]} now" if unexpected else f"with rows for {len(partitions)} now"
-    raise BatchUnfinished(
+    raise fault(
+        "batch_unfinished",
         f"batch {batch} of {app!r} was begun with rows for {parts} partitions, and comes {now}: "
-        "a batch that is repeated has to have the same rows, in the same partitions"
+        "a batch that is repeated has to have the same rows, in the same partitions",
     )
 
 
