@@ -291,12 +291,6 @@ class UnknownPartition(PolonaiseError):
     code = "unknown_partition"
 
 
-class PartitionUnavailable(PolonaiseError):
-    """The partition's files on this node can't be used, or not for this request. The message says why."""
-
-    code = "partition_unavailable"
-
-
 class NotOwner(PolonaiseError):
     """This server does not own the partition, or may not own it any more."""
 

@@ -142,6 +142,9 @@ CODES: Final = {
     "cluster_file_damaged": Code(
         "The file that says what a cluster of this machine consists of (`cluster start`) can't be read."
     ),
+    "partition_unavailable": Code(
+        "The partition's files on this node can't be used, or not for this request. The message says why."
+    ),
     "wrong_generation": Code(
         "A client and the owner that answers it have different generations of the partition: the owner has changed.",
         Retry.ELSEWHERE,

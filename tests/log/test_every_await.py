@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from polonaise.errors import HistoryTrimmed, PartitionUnavailable, PolonaiseError
+from polonaise.errors import PolonaiseError
 from polonaise.host import Host
 from polonaise.log import registers, tail
 from polonaise.log.batch import Batch
@@ -100,7 +100,9 @@ class Watch:
     async def _read(self, first: int) -> None:
         try:
             batches = await self.log.read(first, EVERYTHING, 1 << 20)
-        except (PartitionUnavailable, HistoryTrimmed):
+        except PolonaiseError as error:
+            if error.code not in ("partition_unavailable", "history_trimmed"):
+                raise
             return
         self.answered += 1
         if not batches or crcs(batches[:1]) != crcs([self.held[first]]):
@@ -109,7 +111,9 @@ class Watch:
     async def _read_by_time(self, id: int) -> None:
         try:
             batches = await self.log.read(0, EVERYTHING, 1, after_time_us=1000 * id)
-        except (PartitionUnavailable, HistoryTrimmed):
+        except PolonaiseError as error:
+            if error.code not in ("partition_unavailable", "history_trimmed"):
+                raise
             return
         self.answered += 1
         if not batches or batches[0].first != id:

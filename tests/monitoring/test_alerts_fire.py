@@ -352,7 +352,7 @@ async def test_replicas_that_are_damaged(town: Town, log: Log) -> None:
     await log.append(b"first", 0)
     store = town.cluster.stores[town.cluster.storage[0].name]
     (replica,) = store.replicas()
-    replica.unavailable = polonaise.errors.PartitionUnavailable("its files are damaged")
+    replica.unavailable = polonaise.errors.fault("partition_unavailable", "its files are damaged")
     scrub = store._scrubbing._scrub
     scrub.scrubbed = replace(scrub.scrubbed, found=scrub.scrubbed.repaired + 1)
     assert {"PolonaiseReplicasUnusable", "PolonaiseDamageFound"} <= Prometheus().lasts(await scraped_town(town))

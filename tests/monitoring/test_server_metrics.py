@@ -398,7 +398,7 @@ async def test_a_replica_that_cannot_be_used_is_told_by_its_node(town: Town, log
     await log.append(b"first", 0)
     node = town.cluster.stores[town.cluster.storage[0].name]
     (replica,) = node.replicas()
-    replica.unavailable = polonaise.errors.PartitionUnavailable("its files are damaged")
+    replica.unavailable = polonaise.errors.fault("partition_unavailable", "its files are damaged")
     seen = await of_storage(town)
     assert seen.value(metrics.REPLICA_USABLE, 0) == 0
     assert seen.value(metrics.REPLICA_LAST, 0) is None

@@ -17,10 +17,10 @@ from polonaise.errors import (
     DeadlineExceeded,
     HistoryTrimmed,
     PartitionNotReady,
-    PartitionUnavailable,
     PolonaiseError,
     Retry,
     SegmentDamaged,
+    fault,
 )
 from polonaise.log.batch import Batch, Columns, seal
 from polonaise.server.partitionreader import PartitionReader
@@ -74,7 +74,8 @@ def read(owner: Owner, first: int = 0, last: int = 10) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "fault", [PartitionUnavailable("is being opened"), SegmentDamaged("x"), DataDamaged("x"), ConnectionLost("x")]
+    "fault",
+    [fault("partition_unavailable", "is being opened"), SegmentDamaged("x"), DataDamaged("x"), ConnectionLost("x")],
 )
 def test_a_fault_of_the_only_replica_is_told_as_something_that_passes(fault: PolonaiseError) -> None:
     with pytest.raises(PartitionNotReady, match=fault.code) as told:
@@ -82,7 +83,7 @@ def test_a_fault_of_the_only_replica_is_told_as_something_that_passes(fault: Pol
     assert told.value.retry is Retry.AGAIN
 
 
-@pytest.mark.parametrize("fault", [PartitionUnavailable("is being opened"), SegmentDamaged("x")])
+@pytest.mark.parametrize("fault", [fault("partition_unavailable", "is being opened"), SegmentDamaged("x")])
 def test_a_replica_that_cannot_read_is_passed_over_and_ends_the_session(fault: PolonaiseError) -> None:
     owner = Owner({"storage-0": fault, "storage-1": Batches(10, payload=[b"found"]), "storage-2": fault})
 

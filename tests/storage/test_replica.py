@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polonaise.errors import Fenced, NotJoined, OutOfOrder, PartitionUnavailable, PolonaiseError, SegmentDamaged
+from polonaise.errors import Fenced, NotJoined, OutOfOrder, PolonaiseError, SegmentDamaged
 from polonaise.log.batch import Batch
 from polonaise.log.promises import Promises
 from polonaise.storage.protocol.replica import (
@@ -272,7 +272,7 @@ def test_only_a_log_that_ends_exactly_there_with_these_bytes_joins(prepared: int
 
 def test_a_copy_with_bytes_that_nobody_may_believe_does_not_join() -> None:
     held = replica(6, fence=5, lost_above=5, untrusted_above=5)
-    assert isinstance(refusal(held.join(LINE, 5, 5, LOG[5].crc)), PartitionUnavailable)
+    assert refusal(held.join(LINE, 5, 5, LOG[5].crc)).code == "partition_unavailable"
 
 
 def test_joining_twice_writes_once_and_the_later_connection_counts() -> None:
@@ -356,7 +356,7 @@ def test_the_owner_is_told_once_of_damage_in_a_copy_that_takes_part_and_nobody_o
 def test_a_copy_that_has_met_damage_since_it_joined_acknowledges_nothing(batches: list[Batch]) -> None:
     held = joined(3)
     held.promises = held.promises.lost(1)
-    assert isinstance(refusal(held.store([request(1, *batches)])), PartitionUnavailable)
+    assert refusal(held.store([request(1, *batches)])).code == "partition_unavailable"
 
 
 # ------------------------------------------------------------------ random dialogues

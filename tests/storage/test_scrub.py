@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from polonaise.errors import PartitionUnavailable
 from polonaise.host import Host
 from polonaise.log.batch import Batch
 from polonaise.log.segment import SegmentHeader
 from polonaise.storage.protocol.scrubschedule import DAMAGES_MAX, Look, Rest, Scrub
 from polonaise.terms import UNRESOLVED
+from rigs.faults import raises_code
 from rigs.log import Maker
 from rigs.storage import Node, filled, opened, simulate, simulated
 
@@ -151,7 +151,7 @@ def test_rot_that_nobody_reads_is_found_and_repaired(where: str, caplog: pytest.
         told = node.node.scrubbed
         assert (told.found, told.repaired) == (1, 0)
         assert "segment" in told.damages[0].what or "offset" in told.damages[0].what
-        with pytest.raises(PartitionUnavailable):
+        with raises_code("partition_unavailable"):
             await owner.store(100)  # a barrier: so the owner learns of it
         info = await owner.fence(2)
         assert info.lost_above == header.first - 1 == info.max_synced

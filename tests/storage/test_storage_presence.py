@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from polonaise.errors import DirectoryGone, DiskFailed, PartitionUnavailable, PolonaiseError
+from polonaise.errors import DirectoryGone, DiskFailed, PolonaiseError
 from polonaise.host import Host
 from polonaise.node.condition import storage_reasons
 from polonaise.node.reasons import Reason
@@ -17,6 +17,7 @@ from polonaise.storage.namefile import NAME_FILE
 from polonaise.terms import UNRESOLVED
 from polonaise.wire.messages import NoteValues, Trim
 from polonaise_proving.stages.simulated.diskimages import DirectoryImage, FileImage
+from rigs.faults import raises_code
 from rigs.log import CONTROL, PARTITION, Maker, crcs, remove_entry
 from rigs.storage import DIRECTORY, Node, Owner, connected, fenced, filled, opened, simulate, simulated
 
@@ -183,7 +184,7 @@ async def test_a_removed_sealed_segment_is_damage(host: Host, node: Node, *, is_
     else:
         with pytest.raises(PolonaiseError, match="was removed"):
             await owner.read(first, made[-1].last)
-    with pytest.raises(PartitionUnavailable):
+    with raises_code("partition_unavailable"):
         await owner.store(100)
     info = await owner.fence(3)
     assert info.lost_above == first - 1

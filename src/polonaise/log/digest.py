@@ -16,7 +16,7 @@ async def digest(log: PartitionLog, first: TransactionId, last: TransactionId) -
     """Return the CRC of the batch that ends at `last`, and SHA-256 over the CRCs of the batches from `first` to it.
 
     Each batch is verified. May run while the log is changed. Raises `OutOfOrder` unless a batch begins at `first` and
-    one ends at `last`, and if the log is cut meanwhile; `DamageFound`, `HistoryTrimmed` and `PartitionUnavailable` as
+    one ends at `last`, and if the log is cut meanwhile; `DamageFound`, `HistoryTrimmed` and `partition_unavailable` as
     `PartitionLog.read` does. With `first` above `last` nothing is looked at or raised: returns 0 and the digest of
     nothing.
     """

@@ -23,10 +23,10 @@ from polonaise.errors import (
     LogForked,
     NotFound,
     OutOfOrder,
-    PartitionUnavailable,
     PolonaiseError,
     RegistersFull,
     SegmentDamaged,
+    fault,
 )
 from polonaise.host import Disk, Host
 from polonaise.log import registers, segment
@@ -187,7 +187,7 @@ class PartitionLog:
         """Append the batches with one write and one sync. On return they are durable; after a fault none is in the log.
 
         Raises `OutOfOrder`, `LogForked` and `BatchDamaged` for batches that do not follow or can't be stored, with
-        nothing changed; `PartitionUnavailable` while the log has to be cut or opened anew first; `RegistersFull`;
+        nothing changed; `partition_unavailable` while the log has to be cut or opened anew first; `RegistersFull`;
         `DiskFull`, normally with the partial bytes removed; and `DiskFailed`. After a `DiskFailed`, unless only a new
         segment could not be made, nothing above `last` is believed and the log takes nothing until it was cut there
         (`untrusted`), as after a `DiskFull` whose bytes could not be removed. Nothing is lost by that: what was not
@@ -214,18 +214,19 @@ class PartitionLog:
         self._note()
 
     def _check_whole(self) -> None:
-        """Raise `PartitionUnavailable` when the log has to be opened anew."""
+        """Raise `partition_unavailable` when the log has to be opened anew."""
         if self.broken is not None:
-            raise PartitionUnavailable(
+            raise fault(
+                "partition_unavailable",
                 "the files can't be used until the next session start, which opens them anew, after: "
-                f"{self.broken.text}"
+                f"{self.broken.text}",
             )
 
     def _appendable(self) -> Tail:
-        """Return the tail. Raises `PartitionUnavailable` while the log has to be cut, or opened anew, first."""
+        """Return the tail. Raises `partition_unavailable` while the log has to be cut, or opened anew, first."""
         self._check_whole()
         if self._tail is None or self.untrusted:
-            raise PartitionUnavailable(f"bytes above {self.last} are not trusted: cut the log there first")
+            raise fault("partition_unavailable", f"bytes above {self.last} are not trusted: cut the log there first")
         return self._tail
 
     def _check_follow(self, batches: Sequence[Batch]) -> None:
@@ -342,13 +343,14 @@ class PartitionLog:
     async def trim(self, before: TransactionId) -> None:
         """Drop the oldest segment for good, if `may_trim` allows it; otherwise do nothing. Only done on request.
 
-        One segment at a time, so that no other user of the log waits long. Raises `PartitionUnavailable` while the log
+        One segment at a time, so that no other user of the log waits long. Raises `partition_unavailable` while the log
         has to be cut or opened anew first.
         """
         self._check_whole()
         if self.untrusted:
-            raise PartitionUnavailable(
-                f"bytes above {self.last} are not trusted: cut the log there before it is trimmed"
+            raise fault(
+                "partition_unavailable",
+                f"bytes above {self.last} are not trusted: cut the log there before it is trimmed",
             )
         if not self.may_trim(before):
             return
@@ -371,7 +373,7 @@ class PartitionLog:
         committed as a whole, and then all of it stays. A log that ends below `last` loses only what is not believed. A
         cut at -1, or at an id of which nothing is left as it was trimmed, leaves an empty log that begins anew at 0.
         Raises `DamageFound` for damaged bytes below; `SegmentDamaged` when a segment's preamble can't be read again;
-        and `PartitionUnavailable` when the log has to be opened anew.
+        and `partition_unavailable` when the log has to be opened anew.
         """
         self._check_whole()
         last = min(last, self.last)
@@ -385,7 +387,7 @@ class PartitionLog:
                 raise
             # From here on files and memory differ until all is done: a call that fails or is cancelled on the way has
             # to leave a log that nobody uses before it was opened anew.
-            self.broken = PartitionUnavailable(f"a cut at {last} was interrupted")
+            self.broken = fault("partition_unavailable", f"a cut at {last} was interrupted")
             try:
                 await self._cut_at(target, count, last, crc)
             except BaseException as error:
@@ -518,7 +520,7 @@ class PartitionLog:
         # Durably before anything else: after a crash this copy must not tell that it holds what it can't read.
         await self.slot.record_loss(last)
         async with self._gate.closed():
-            self.broken = PartitionUnavailable(f"the log is being read again because of damage above {last}")
+            self.broken = fault("partition_unavailable", f"the log is being read again because of damage above {last}")
             try:
                 await self._forget_all()
                 await self._load()
@@ -545,7 +547,7 @@ class PartitionLog:
         whose first id is between `first` and `part_last`, both included. The list is empty if no batch of the segment
         qualifies.
 
-        Raises `DamageFound`; `PartitionUnavailable` when the log has to be opened anew; and `HistoryTrimmed` if
+        Raises `DamageFound`; `partition_unavailable` when the log has to be opened anew; and `HistoryTrimmed` if
         `first` was trimmed, unless the first batch of the requested time is certainly one that is left.
         """
         async with self._gate.open():
@@ -577,7 +579,7 @@ class PartitionLog:
     async def check_beginning(self, first: TransactionId) -> int:
         """Verify header and preamble of the segment that begins with `first`, and return how many bytes they are.
 
-        0 if no segment with batches begins there. Raises `DamageFound` and `PartitionUnavailable`.
+        0 if no segment with batches begins there. Raises `DamageFound` and `partition_unavailable`.
         """
         async with self._gate.open():
             self._check_whole()

@@ -13,7 +13,7 @@ async def verify_part(log: PartitionLog, first: TransactionId, bytes_max: int) -
     The size is in bytes; the id is None at the end of the log. Header, registers and batches of a segment are covered
     by checksums, and so verified: header and registers together with the segment's first batch. At most `bytes_max`
     bytes of batches, unless the first one is larger. Where `first` is trimmed meanwhile, nothing is verified: 0 bytes.
-    Raises `DamageFound`, and `PartitionUnavailable` when the log has to be opened anew.
+    Raises `DamageFound`, and `partition_unavailable` when the log has to be opened anew.
     """
     try:
         first = max(first, log.first)

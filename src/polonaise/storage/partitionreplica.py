@@ -8,14 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
 
-from polonaise.errors import (
-    Closed,
-    Fenced,
-    HistoryTrimmed,
-    PartitionUnavailable,
-    PolonaiseError,
-    ProtocolError,
-)
+from polonaise.errors import Closed, Fenced, HistoryTrimmed, PolonaiseError, ProtocolError, fault
 from polonaise.histogram import Histogram
 from polonaise.host import Host
 from polonaise.link.connection import Connection
@@ -349,12 +342,13 @@ class PartitionReplica:
         if self.unavailable is not None:
             raise self.unavailable.with_traceback(None)  # shared by many messages, each of which would add to it
         if self._log is None or self._replica is None:
-            raise PartitionUnavailable(f"partition {self._partition} is being opened")
+            raise fault("partition_unavailable", f"partition {self._partition} is being opened")
         if self._log.broken is not None:
             # What is left in memory is no longer what is on the disk: it must not be told, nor joined with.
-            raise PartitionUnavailable(
+            raise fault(
+                "partition_unavailable",
                 "the files can't be used until the next session start, which opens them anew, after: "
-                f"{self._log.broken.text}"
+                f"{self._log.broken.text}",
             )
         return self._log, self._replica
 

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
-from polonaise.errors import Fenced, NotJoined, OutOfOrder, PartitionUnavailable, PolonaiseError
+from polonaise.errors import Fenced, NotJoined, OutOfOrder, PolonaiseError, fault
 from polonaise.log.batch import Batch
 from polonaise.log.promises import Promises
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, UNRESOLVED, SessionId, TransactionId
@@ -232,7 +232,7 @@ class Replica:
         promises = self.promises
         # Bytes that are not believed lie behind the end: appends would be written over or after them.
         if promises.untrusted:
-            return [Refuse(PartitionUnavailable(f"bytes above {self.last} are not trusted: cut them first"))]
+            return [Refuse(fault("partition_unavailable", f"bytes above {self.last} are not trusted: cut them first"))]
         if self.last != prepared or self.last_crc != last_crc:
             return [
                 Refuse(
@@ -352,9 +352,11 @@ class Replica:
         if request.session != self.promises.fence:
             return self._fenced()
         if self.promises.may_have_lost:
-            return Refuse(PartitionUnavailable(f"this copy may have lost ids above {self.promises.lost_above}"))
+            return Refuse(
+                fault("partition_unavailable", f"this copy may have lost ids above {self.promises.lost_above}")
+            )
         if self.promises.untrusted:
-            return Refuse(PartitionUnavailable(f"this copy could not sync what comes after {self.last}"))
+            return Refuse(fault("partition_unavailable", f"this copy could not sync what comes after {self.last}"))
         if self.promises.joined != request.session or self._joined_on is not request.connection:
             return Refuse(NotJoined(f"this copy has not joined session {request.session} on this connection"))
         return None
