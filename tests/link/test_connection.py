@@ -26,7 +26,6 @@ from polonaise.wire.messages import (
     ROLE_CLIENT,
     ROLE_SERVER,
     ROLE_STORAGE,
-    Batches,
     Flush,
     Hello,
     HighWaterMark,
@@ -36,7 +35,7 @@ from polonaise.wire.messages import (
     Refused,
 )
 from polonaise_proving.stages.simulated import ProcessFailed
-from rigs.link import GREETING, KEY, Raw, Rig, run, simulated
+from rigs.link import KEY, Raw, Rig, run, simulated
 from rigs.raising import length
 from rigs.waiting import wait_until
 
@@ -76,26 +75,6 @@ async def test_a_refusal_is_fit_for_a_log_whatever_the_peer_calls_it(rig: Rig) -
         await connection.request(HighWaterMark(), deadline_s=5)
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 500
-
-
-@simulated
-async def test_what_arrived_with_it_waits_while_reading_is_paused(rig: Rig) -> None:
-    """One packet may hold thousands of requests: a pause that came after them all would bound nothing."""
-    heard: list[int] = []
-
-    def pause_at_each(connection: Connection, message: Message, request: int, partition: int) -> None:
-        heard.append(request)
-        connection.pause("enough")
-
-    rig.server.on_message = pause_at_each
-    peer = await rig.greeted_raw()
-    for request in range(5):
-        peer.say(HighWaterMark(), request=request)
-    for count in range(1, 6):
-        await wait_until(lambda count=count: len(heard) == count)
-        await asyncio.sleep(0.1)
-        assert heard == list(range(count))
-        rig.server.only.resume("enough")
 
 
 @simulated
@@ -161,18 +140,6 @@ async def test_a_client_learns_that_it_speaks_another_version(rig: Rig) -> None:
         await rig.connect()
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_what_follows_a_hello_at_once_is_heard_however_large_it_is(seed: int) -> None:
-    """The limit is small until the hello, and the hello may share its packet with the first large frame."""
-
-    async def scenario(rig: Rig) -> None:
-        await rig.raw(GREETING, Batches(0, payload=[bytes(300_000)]), Flush())
-        await wait_until(lambda: len(rig.server.heard) == 2)
-        assert rig.server.heard[1:] == [Flush()]
-
-    run(scenario, seed=seed, split_chance=0.0, latency_s=0.0, jitter_s=0.0)
-
-
 # ------------------------------------------------------------------ requests and answers
 
 
@@ -182,7 +149,7 @@ async def test_answers_reach_the_requests_they_belong_to(rig: Rig) -> None:
     asked = [connection.request(HighWaterMark(), partition=number, deadline_s=5) for number in range(50)]
     answers = await asyncio.gather(*asked)
     assert answers == [HighWaterMarkIs(1, number * 100) for number in range(50)]
-    assert connection._requests == {}
+    assert connection._awaited.waiting == {}
 
 
 @simulated
@@ -305,30 +272,6 @@ async def test_a_peer_that_only_listens_is_pinged_and_cut_when_it_does_not_answe
     assert 4 <= len(peer.heard_of(Ping)) <= 7
     assert isinstance(rig.server.closed[0], ConnectionLost)
     assert "raw was silent" in str(rig.server.closed[0])
-
-
-@simulated
-async def test_a_look_that_is_a_little_late_is_not_taken_for_the_reason_of_a_silence(rig: Rig) -> None:
-    await rig.greeted_raw()
-    await asyncio.sleep(0)
-    ours = rig.server.only
-    ours._heard_s -= ours._settings.silence_s_max + 0.02
-    ours._beat_due_s = ours._host.clock.monotonic_s() - 0.03
-    ours._check()
-    assert "raw was silent" in str(rig.server.closed[0])
-
-
-@simulated
-async def test_what_this_process_did_not_hear_while_it_stood_still_is_no_silence_of_the_peer(rig: Rig) -> None:
-    await rig.greeted_raw()
-    await asyncio.sleep(0)
-    ours = rig.server.only
-    ours._heard_s -= 55.5
-    ours._beat_due_s -= 55.0
-    ours._check()
-    told = str(rig.server.closed[0])
-    assert "itself stood still for 5" in told, told
-    assert "silent" not in told
 
 
 @simulated

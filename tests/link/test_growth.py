@@ -96,7 +96,7 @@ def greeted(heard: Callable[[Connection, Message, int, int], None], *, accepted:
 
 
 async def until_delivered(connection: Connection) -> None:
-    while connection._held:
+    while connection._inbox.has_turn:
         await asyncio.sleep(0)
 
 
@@ -151,7 +151,7 @@ async def answers_from_the_newest_to_the_oldest(count: int) -> Callable[[], Any]
     async def work() -> None:
         asking = [asyncio.ensure_future(connection.request(HighWaterMark(), deadline_s=60)) for _ in range(count)]
         await asyncio.sleep(0)
-        answers = [wire(HighWaterMarkIs(1, 1), request=number) for number in reversed(connection._requests)]
+        answers = [wire(HighWaterMarkIs(1, 1), request=number) for number in reversed(connection._awaited.waiting)]
         connection.data_received(b"".join(answers))
         await asyncio.gather(*asking)
         ended(connection)

@@ -43,46 +43,6 @@ async def test_who_connects_and_says_nothing_is_cut(rig: Rig) -> None:
 
 
 @simulated
-async def test_a_hello_of_one_byte_per_second_is_cut(rig: Rig) -> None:
-    peer = await rig.raw()
-    for byte in b"".join(GREETING.frame()):
-        peer.say(bytes([byte]))
-        await asyncio.sleep(1)
-        if peer.lost:
-            break
-    assert peer.lost
-    assert rig.server.greeted == []
-
-
-@pytest.mark.parametrize("between", [(), (Pong(),)], ids=["only the frame", "after other frames"])
-@simulated
-async def test_a_frame_that_does_not_end_is_cut_even_if_bytes_keep_coming(
-    rig: Rig, *, between: tuple[Message, ...]
-) -> None:
-    rig.settle_for(frame_s_max=10.0)
-    peer = await rig.greeted_raw()
-    peer.say(*between, b"".join(Feed(1, payload=[bytes(1000)]).frame())[:100])
-    began_s = rig.world.now
-    while not peer.lost:
-        await asyncio.sleep(1)
-        peer.say(b"\0")
-    assert 9 < rig.world.now - began_s < 14
-    assert "did not finish a frame" in str(rig.server.closed[0])
-
-
-@simulated
-async def test_many_frames_each_cut_in_two_are_no_slow_frame(rig: Rig) -> None:
-    rig.settle_for(frame_s_max=3.0)
-    peer = await rig.greeted_raw()
-    raw = b"".join(Flush().frame())
-    for turn in range(20):
-        peer.say(raw[7:] if turn else b"", raw[:7])
-        await asyncio.sleep(1)
-    assert rig.server.closed == []
-    assert len(rig.server.heard) == 19
-
-
-@simulated
 async def test_time_for_which_this_side_did_not_read_is_not_held_against_the_peer(rig: Rig) -> None:
     rig.settle_for(frame_s_max=5.0, unread_s_max=1000.0)
     peer = await rig.greeted_raw()

@@ -10,7 +10,7 @@ import pytest
 
 from polonaise.errors import ConnectionLost, DeadlineExceeded, PolonaiseError
 from polonaise.host.real import RealHost
-from polonaise.link.connection import OWN_REQUESTS
+from polonaise.link.protocol.inbox import OWN_REQUESTS
 from polonaise.server.settings import ServerSettings
 from polonaise.server.storagelinks import StorageLink
 from polonaise.wire.messages import HighWaterMark, Refused

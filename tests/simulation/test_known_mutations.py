@@ -214,7 +214,7 @@ FOUND_BY_TESTS = {
         "::test_a_reset_below_what_the_store_holds_is_refused_before_it_is_written_down"
     ),
     "own-standstill-told-as-silence-of-the-peer": (
-        "tests/link/test_connection.py"
+        "tests/link/protocol/test_inbox.py"
         "::test_what_this_process_did_not_hear_while_it_stood_still_is_no_silence_of_the_peer"
     ),
     "connecting-does-not-count": (
@@ -672,7 +672,7 @@ FOUND_BY_TESTS = {
     ),
     "refusal-for-want-of-room-untold": "tests/storage/test_full_disk_told.py::test_a_quota_that_is_used_up_is_told",
     "silence-blamed-on-a-timer-that-is-late": (
-        "tests/link/test_connection.py::test_a_look_that_is_a_little_late_is_not_taken_for_the_reason_of_a_silence"
+        "tests/link/protocol/test_inbox.py::test_a_look_that_is_a_little_late_is_not_taken_for_the_reason_of_a_silence"
     ),
     "disk-that-hangs-untold": (
         "tests/storage/test_hanging_disk_told.py"

@@ -259,9 +259,9 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "P11: nothing is archived behind a partition that lacks a fragment, and nobody says so",
     ),
     "own-standstill-told-as-silence-of-the-peer": Mutation(
-        "polonaise.link.connection",
-        "now - self._heard_s - late_s > self._settings.silence_s_max:\n",
-        "now - self._heard_s > self._settings.silence_s_max:\n",
+        "polonaise.link.protocol.inbox",
+        "now_s - self.heard_s - late_s > self._settings.silence_s_max:\n",
+        "now_s - self.heard_s > self._settings.silence_s_max:\n",
         "P11: a node that answers is told to have been silent by one that was itself stopped",
     ),
     "connecting-does-not-count": Mutation(
@@ -478,9 +478,9 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "P13: a storage node may be stopped, it is said, although the others that would be left include a full one",
     ),
     "silence-blamed-on-a-timer-that-is-late": Mutation(
-        "polonaise.link.connection",
-        "        if late_s < self._settings.heartbeat_s or now - self",
-        "        if now - self",
+        "polonaise.link.protocol.inbox",
+        "        if late_s < self._settings.heartbeat_s or now_s - self",
+        "        if now_s - self",
         "P13: a peer is silent, and this process says that it has itself stood still, for no time at all",
     ),
     "disk-that-hangs-untold": Mutation(

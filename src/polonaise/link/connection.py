@@ -26,6 +26,7 @@ from polonaise.host.tlsfaults import refusal_in
 from polonaise.host.unawaited import retrieve
 from polonaise.link.budget import Budget
 from polonaise.link.protocol.greeting import PeerGreeting
+from polonaise.link.protocol.inbox import AwaitedAnswers, FrameInbox
 from polonaise.link.protocol.losses import LossMeasuring
 from polonaise.link.protocol.peerclock import ClockMeasuring
 from polonaise.link.protocol.peertext import fault_in
@@ -33,7 +34,7 @@ from polonaise.link.settings import LinkSettings
 from polonaise.link.vouching import certificate_refused, tls_met
 from polonaise.wire import codec
 from polonaise.wire.codec import Message
-from polonaise.wire.frame import NO_PARTITION, Frame, Frames
+from polonaise.wire.frame import NO_PARTITION, Frame
 from polonaise.wire.messages import (
     CLOCK_VERSION,
     ROLE_SERVER,
@@ -47,15 +48,10 @@ from polonaise.wire.messages import (
 )
 from polonaise.wire.requestwords import request_words
 
-OWN_REQUESTS: Final = 0x8000_0000
-"""The request numbers from here on are those that `Connection.request` gives out."""
-
 GONE_S: Final = 1.0
 """How long, in seconds, `gone` waits for the peers of connections that were closed."""
 _UNREAD: Final = "unread answers"
 """The reason to pause reading of a peer that does not read what it is sent."""
-_TURN_FRAMES_MAX: Final = 8
-"""The most frames of one accepted connection that are handled in one turn of the loop; then others have their turn."""
 _TOGETHER_BYTES: Final = 65_536
 """Small messages are booked together up to this many bytes: an entry for each would take more memory than they do."""
 _ONE_PIECE_BYTES: Final = 4_096
@@ -63,9 +59,6 @@ _ONE_PIECE_BYTES: Final = 4_096
 
 _MEASURED: Final = frozenset({ROLE_SERVER, ROLE_STORAGE})
 """The roles of peers on the way to whom losses are measured: nodes of the cluster."""
-_LATE_BEATS: Final = 2.5
-"""After so many heartbeats without a byte of the peer it is late: each of them asks for an answer."""
-
 
 OnMessage = Callable[["Connection", Message, int, int], None]
 """Called with (connection, message, request number, partition) for each message but those of the connection itself.
@@ -119,18 +112,15 @@ class Connection(asyncio.Protocol):
         self._on_greeted = on_greeted
         self._settings = settings or LinkSettings()
         self._budget = budget
-        self._frames = Frames()
-        self._held: deque[Frame] = deque()
-        """Frames that wait for the end of a pause, or for their turn: at most what one read brought."""
-        self._held_bytes = 0
-        self._delivering = False
+        self._inbox = FrameInbox(self._greeting, self._settings)
+        self._awaited: AwaitedAnswers[asyncio.Future[Message]] = AwaitedAnswers()
+        self._reading = True
+        """Whether the transport was told to read."""
+        self._turn_set = False
         """Whether the next turn for the held frames is scheduled."""
         self._transport: asyncio.Transport | None = None
-        self._requests: dict[int, asyncio.Future[Message]] = {}
-        self._last_request = 0
         self._writable = asyncio.Event()
         self._writable.set()
-        self._reading_paused: set[str] = set()
         self._beat: asyncio.TimerHandle | None = None
         self._beat_due_s = 0.0
         self._linger: asyncio.TimerHandle | None = None
@@ -145,9 +135,7 @@ class Connection(asyncio.Protocol):
         """The bytes that had left the transport at the check whose time is in `_taken_s`."""
         self._taken_s = 0.0
         """The time of the last check that saw progress, or no writer waiting, in monotonic seconds."""
-        self._heard_s = 0.0
         self._sent_s = 0.0
-        self._frame_began_s: float | None = None
         self.clock = ClockMeasuring(0.0 if accepted else self._settings.clock_s)
         """Measures the peer's clock, on the side that has connected."""
         self.losses = LossMeasuring()
@@ -195,14 +183,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def silent_s(self) -> float:
-        """For how many seconds nothing was heard of the peer, which should have answered by now; 0 if it is not late.
-
-        It is pinged with each heartbeat, so within two it is heard of.
-        """
-        if self.peer is None or self.closed or self._reading_paused or self._held:
-            return 0.0
-        silent_s = self._host.clock.monotonic_s() - self._heard_s
-        return silent_s if silent_s > _LATE_BEATS * self._settings.heartbeat_s else 0.0
+        """For how many seconds nothing was heard of a peer that is late with its answer; 0 if it is not late."""
+        return self._inbox.silent_s(self._host.clock.monotonic_s())
 
     # ------------------------------------------------------------------ saying
 
@@ -269,7 +251,7 @@ class Connection(asyncio.Protocol):
         taken = self._given_bytes - unsent
         while self._own and self._own[0][0] <= taken:
             self._own_bytes -= self._own.popleft()[1]
-        self._budget.book(self, self._frames.kept_bytes + self._held_bytes + self._own_bytes)
+        self._budget.book(self, self._inbox.kept_bytes + self._own_bytes)
         # Looked at again: the booking may have cut off this very connection.
         if self._budget.tight != self._tight and not self.closed:
             self._tight = self._budget.tight
@@ -299,11 +281,8 @@ class Connection(asyncio.Protocol):
         """
         if self.closed:
             raise self._lost(self.closed)
-        # From the upper half: a session numbers its messages itself, in the lower.
-        self._last_request = (self._last_request + 1) & 0x7FFF_FFFF
-        number = OWN_REQUESTS | self._last_request
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._requests[number] = answer
+        number = self._awaited.begin(answer)
         try:
             self.send(message, request=number, partition=partition)
             async with asyncio.timeout(deadline_s):
@@ -313,60 +292,45 @@ class Connection(asyncio.Protocol):
                 f"{self.peer_name} was asked for {request_words(message)} and did not answer within {deadline_s:g} s"
             ) from None
         finally:
-            self._requests.pop(number, None)
+            self._awaited.end(number)
 
     # ------------------------------------------------------------------ flow of what comes in
 
     def pause(self, reason: str) -> None:
         """Deliver nothing until every reason to pause is gone; meanwhile the peer's writes block."""
-        # With frames held, the transport is paused already.
-        if not self._reading_paused and not self._held and self._transport and not self.closed:
-            self._transport.pause_reading()
-        self._reading_paused.add(reason)
+        self._inbox.pause(reason)
+        self._follow_inbox()
 
     def resume(self, reason: str) -> None:
         """End one reason to pause; with the last one, deliver what was held, then read on."""
-        if reason not in self._reading_paused:
+        if self._inbox.resume(reason, self._host.clock.monotonic_s()):
+            self._follow_inbox()
+
+    def _follow_inbox(self) -> None:
+        """Have the transport read, and the next turn come, as the inbox wants it."""
+        if self.closed or self._transport is None:
             return
-        self._reading_paused.discard(reason)
-        if not self._reading_paused and self._transport and not self.closed:
-            # Both deadlines start anew: that nothing was heard, and no frame finished, was this side's doing.
-            self._heard_s = self._host.clock.monotonic_s()
-            if self._frame_began_s is not None:
-                self._frame_began_s = self._heard_s
-            # Held frames came before anything that is still to be read. They get a turn of their own, because the
-            # caller may be in the middle of handling another message.
-            if self._held:
-                self._deliver_soon()
-            else:
+        if self._inbox.reads is not self._reading:
+            self._reading = not self._reading
+            if self._reading:
+                self._inbox.reads_on(self._host.clock.monotonic_s())
                 self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+        # A turn of their own, because the caller may be in the middle of handling another message.
+        if self._inbox.has_turn and not self._turn_set:
+            self._turn_set = True
+            asyncio.get_running_loop().call_soon(self._take_turn)
 
-    def _deliver_soon(self) -> None:
-        """Schedule the next turn for the held frames, once."""
-        if not self._delivering:
-            self._delivering = True
-            asyncio.get_running_loop().call_soon(self._deliver_held)
-
-    def _deliver_held(self) -> None:
+    def _take_turn(self) -> None:
         """Deliver one turn's worth of the held frames; when all are delivered, read on."""
-        self._delivering = False
+        self._turn_set = False
         try:
-            for _ in range(_TURN_FRAMES_MAX):
-                # Looked at before each frame: the one before may have paused or closed this connection.
-                if not self._held or self._reading_paused or self.closed:
-                    break
-                frame = self._held.popleft()
-                self._held_bytes -= len(frame.head) + len(frame.payload)
+            for frame in self._inbox.take_turn():
                 self._receive(frame)
         except ProtocolError as error:
             self.turn_away(error)
-        if self._reading_paused or self.closed or not self._transport:
-            return
-        if self._held:
-            self._deliver_soon()
-        else:
-            self._heard_s = self._host.clock.monotonic_s()
-            self._transport.resume_reading()
+        self._follow_inbox()
 
     # ------------------------------------------------------------------ life
 
@@ -395,19 +359,15 @@ class Connection(asyncio.Protocol):
             return
         # First: whatever the calls below bring about finds the connection closed.
         self.closed = error
-        self._held.clear()
-        self._held_bytes = 0
-        # Connection and transport refer to each other until garbage is collected; an unfinished frame may be large.
-        self._frames = Frames()
+        self._inbox.end()
         # Those who wait to write look again, and find it closed.
         self._writable.set()
         if self._beat:
             self._beat.cancel()
         if not self._greeted.done():
             self._greeted.set_exception(error)
-        waiting, self._requests = self._requests, {}
         lost = self._lost(error)
-        for answer in waiting.values():
+        for answer in self._awaited.end_all():
             if not answer.done():
                 answer.set_exception(lost)
                 retrieve(answer)
@@ -431,7 +391,8 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=self._settings.unsent_bytes_high)
-        self._heard_s = self._sent_s = self._frame_began_s = self._host.clock.monotonic_s()
+        self._sent_s = self._host.clock.monotonic_s()
+        self._inbox.begin(self._sent_s)
         if not self._greeting.accepted:
             # Before this side's hello, which has the cluster key in it.
             if (refused := certificate_refused(self._transport, self._greeting.roles, self._host.clock)) is not None:
@@ -468,40 +429,16 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Deliver the messages that have arrived whole; hold those that wait for a turn or for the end of a pause."""
-        # Any byte is a sign of life, whatever it turns out to be.
-        now = self._heard_s = self._host.clock.monotonic_s()
         try:
-            # Only accepted peers have turns. The others are nodes that this side has chosen, and what they send is
-            # bounded by what they were asked.
-            turn_left = _TURN_FRAMES_MAX if self._greeting.accepted else -1
-            received = frames = self._frames.feed(data)
-            while frames:
-                for frame in frames:
-                    if self.closed:
-                        return
-                    # Behind held frames everything is held, or it would overtake them.
-                    if self._reading_paused or self._held or turn_left == 0:
-                        self._held.append(frame)
-                        self._held_bytes += len(frame.head) + len(frame.payload)
-                    else:
-                        turn_left -= 1
-                        self._receive(frame)
-                # A hello raises the limit of a frame's size, so what followed it in the same bytes is looked at again.
-                frames = self._frames.feed(b"") if self._frames.kept_bytes else []
+            for frame in self._inbox.take(data, self._host.clock.monotonic_s()):
+                self._receive(frame)
         except ProtocolError as error:
-            self.turn_away((self.peer is None and tls_met(error, data, self._host.clock)) or error)
+            self.turn_away((self._greeting.peer is None and tls_met(error, data, self._host.clock)) or error)
             return
-        # Before the hello `_frame_began_s` is when the connection was made: single bytes, sent slowly, buy no time.
-        if self.peer is not None:
-            if not self._frames.kept_bytes:
-                self._frame_began_s = None
-            elif received or self._frame_began_s is None:
-                self._frame_began_s = now
-            if self._budget is not None:
-                self._book(self.unsent_bytes)
-        if self._held and not self._reading_paused and self._transport and not self._delivering:
-            self._transport.pause_reading()
-            self._deliver_soon()
+        if self._budget is not None and self._greeting.peer is not None:
+            self._book(self.unsent_bytes)
+        if self._inbox.has_turn:
+            self._follow_inbox()
 
     def _receive(self, received: Frame) -> None:
         """Handle one frame: greet, answer a ping, settle a request, or deliver.
@@ -509,7 +446,7 @@ class Connection(asyncio.Protocol):
         Raises `ProtocolError`, and `InvariantViolated` after this side was told to stop.
         """
         message = codec.decode(received)
-        if self.peer is None:
+        if self._greeting.peer is None:
             self._greet(message)
             return
         kind = type(message)
@@ -526,8 +463,7 @@ class Connection(asyncio.Protocol):
             return
         if kind is Hello:
             raise ProtocolError("the peer said hello twice")
-        # An answer that comes after its deadline finds no request here, and is delivered like any other message.
-        if received.request and (answer := self._requests.get(received.request)) is not None:
+        if received.request and (answer := self._awaited.waiting.get(received.request)) is not None:
             self._answer(answer, message)
             return
         if isinstance(message, Refused) and not received.request and received.partition < 0:
@@ -574,9 +510,7 @@ class Connection(asyncio.Protocol):
         if refused is not None:
             self.turn_away(refused)
             return
-        # Strangers get room for a hello only; from here on frames may be large.
-        self._frames.bytes_max = self._settings.frame_bytes_max
-        self._frame_began_s = None
+        self._inbox.greeted()
         if not self._greeted.done():
             self._greeted.set_result(message)
         # Only now, to a peer that belongs here: the hello has the cluster key in it.
@@ -600,20 +534,8 @@ class Connection(asyncio.Protocol):
         if self.closed:
             return
         settings, now = self._settings, self._host.clock.monotonic_s()
-        # While this side does not read, because of a pause or of held frames, silence is no fault of the peer's.
-        if self.peer is None:
-            if now - self._heard_s > settings.hello_s_max or now - (self._frame_began_s or now) > settings.hello_s_max:
-                self.abort(ConnectionLost("the peer did not say hello"))
-                return
-        elif (
-            not self._reading_paused
-            and self._frame_began_s is not None
-            and now - self._frame_began_s > settings.frame_s_max
-        ):
-            self.abort(ConnectionLost(f"{self.peer_name} did not finish a frame in {settings.frame_s_max:g} s"))
-            return
-        elif not self._reading_paused and not self._held and now - self._heard_s > settings.silence_s_max:
-            self.abort(ConnectionLost(self._silence(now)))
+        if (lost := self._inbox.overdue(now, now - self._beat_due_s)) is not None:
+            self.abort(lost)
             return
         if not self._makes_progress(now):
             self.abort(
@@ -625,21 +547,10 @@ class Connection(asyncio.Protocol):
             self.losses.seen(now, counts.sent, counts.resent)
         # The older of the two: when nothing was sent the peer needs a sign of life, and when nothing was heard this
         # side needs an answer. A little less than the interval, or a timer that is early would skip every other ping.
-        asked = self._ask_time(now)
-        if not asked and self.peer is not None and now - min(self._sent_s, self._heard_s) >= settings.heartbeat_s * 0.9:
+        asked, quiet_s = self._ask_time(now), now - min(self._sent_s, self._inbox.heard_s)
+        if not asked and self.peer is not None and quiet_s >= settings.heartbeat_s * 0.9:
             self.send(Ping())
         self._schedule_beat()
-
-    def _silence(self, now: float) -> str:
-        """Return why the connection ends for want of any sign of the peer: this process itself may have stood still."""
-        late_s = now - self._beat_due_s
-        # Each look is a little late, and that is no standing still.
-        if late_s < self._settings.heartbeat_s or now - self._heard_s - late_s > self._settings.silence_s_max:
-            return f"{self.peer_name} was silent for {self._settings.silence_s_max:g} s"
-        return (
-            f"this process, or its machine, itself stood still for {late_s:.1f} s, in which it heard nothing of "
-            f"{self.peer_name}"
-        )
 
     def _ask_time(self, now: float) -> bool:
         """Ask the peer for its time if that is due and it tells it; return whether it was asked."""

@@ -8,8 +8,9 @@ from typing import Protocol, TypeVar
 
 from polonaise.errors import BadOption, ConnectionLost, DeadlineExceeded, PolonaiseError, ProtocolError, fresh
 from polonaise.host import Host
-from polonaise.link.connection import OWN_REQUESTS, Connection, connect
+from polonaise.link.connection import Connection, connect
 from polonaise.link.protocol.greeting import hello
+from polonaise.link.protocol.inbox import OWN_REQUESTS
 from polonaise.link.protocol.peertext import fault_in
 from polonaise.patience import PATIENCE_S_MAX, SyncPatience
 from polonaise.server.settings import ServerSettings
