@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from polonaise_proving.faults.clockfaults import ClockFaults
+from polonaise_proving.judges.committimes import CommitTimes
 from polonaise_proving.record.observations import History
 
 DAY_US = 86_400_000_000
 
 
 class Scene:
-    """One partition of a cluster without machines, and its world."""
+    """What is known of one partition, and the true time."""
 
     def __init__(self) -> None:
         self.history, self.true_us = History(1), 0
-        knobs = SimpleNamespace(partitions=1, server=SimpleNamespace(clock_off_s_max=10.0))
-        cluster: Any = SimpleNamespace(world=self, knobs=knobs, storage=[None], servers=[])
-        self.clocks = ClockFaults(cluster, self.history)
-
-    def random(self, name: str) -> random.Random:
-        return random.Random(name)
+        self.history.true_us = lambda: self.true_us
+        self.judge = CommitTimes(self.history, partitions=1, off_s_max=10.0)
 
     def known(self, id: int, at: int) -> None:
         self.true_us = at
@@ -34,7 +29,7 @@ class Scene:
         """What is found in a log of one batch at each of these times, whose first ids are 0, 1, …"""
         batches = [SimpleNamespace(first=id, last=id, commit_time_us=at) for id, at in enumerate(times_us)]
         log: Any = SimpleNamespace(partition=0, batches=batches, bodies=[None] * len(batches))
-        return [found.seen.partition(" were")[0] for found in self.clocks.check(log)]
+        return [found.seen.partition(" were")[0] for found in self.judge.check(log)]
 
 
 def test_a_commit_time_behind_the_moment_at_which_somebody_knew_of_it_is_wrong() -> None:

@@ -14,7 +14,7 @@ from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySo
 from polonaise.player.protocol.entries import DeliveryBatch, Fence, RoutedEntry
 from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.terms import Transaction
-from polonaise_proving.judges.deliverycheck import DeliveryCheck, WatchedTarget, route
+from polonaise_proving.judges.deliverycheck import DeliveryCheck, route
 from polonaise_proving.record.observations import History
 from polonaise_proving.record.targetmemory import (
     MEMORY_FILE,
@@ -25,6 +25,7 @@ from polonaise_proving.record.targetmemory import (
     decode,
     encode,
 )
+from polonaise_proving.scenarios.watchedtarget import WatchedTarget
 from polonaise_proving.stages.simulated import World
 from polonaise_proving.stages.simulated.process import Process
 from polonaise_proving.work.simulatedtarget import SimulatedTarget, TargetTrouble
@@ -62,7 +63,7 @@ def world() -> World:
 
 @pytest.fixture
 def check(world: World, history: History) -> DeliveryCheck:
-    return DeliveryCheck(history, 1, {name: world.machine(name) for name in NAMES})
+    return DeliveryCheck(history, 1, {name: world.machine(name).disk for name in NAMES})
 
 
 def entry(history: History, id: int) -> RoutedEntry:
@@ -167,7 +168,7 @@ def test_a_death_before_any_call_loses_nothing_and_doubles_nothing(power: bool) 
         for id, body in enumerate(bodies_for(NAME, 8)):
             history.saw("a reader", transaction(id, body))
         machine = world.machine(NAME)
-        check = DeliveryCheck(history, 1, {name: world.machine(name) for name in NAMES})
+        check = DeliveryCheck(history, 1, {name: world.machine(name).disk for name in NAMES})
         trouble = TargetTrouble(Random(call))
 
         async def scenario() -> Process:

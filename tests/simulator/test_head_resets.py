@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from polonaise.admin.headresets import HeadOutcome
 from polonaise.coordination.values import Engagement, HeadReset, PartitionValue
 from polonaise.host import Host
 from polonaise.log.batch import Batch, Columns, seal
@@ -20,6 +19,7 @@ from polonaise_proving.faults.headresetting import HeadResets
 from polonaise_proving.judges.checkers import check
 from polonaise_proving.judges.headresetcheck import CarriedOut, Decision, HeadResetCheck
 from polonaise_proving.record.diskaudit import DiskReplica, FinalLog
+from polonaise_proving.record.faultcounts import FaultCounts
 from polonaise_proving.record.observations import Fate, History, Kind, Try, Violation
 from polonaise_proving.stages.simulated.cluster import Cluster, Node
 from polonaise_proving.stages.simulated.observer import Observer
@@ -56,8 +56,8 @@ def cluster() -> Cluster:
     return Town(1).cluster
 
 
-def found(cluster: Cluster, before: FinalLog, after: FinalLog, *resets: HeadReset) -> list[str]:
-    checked = HeadResetCheck(cluster, History(1))
+def found(before: FinalLog, after: FinalLog, *resets: HeadReset) -> list[str]:
+    checked = HeadResetCheck(History(1), 1, {}, FaultCounts())
     checked.carried_out[0] = [CarriedOut(reset, reset.to, before) for reset in resets]
     return [violation.promise for violation in checked.check([after])]
 
@@ -69,9 +69,9 @@ def record(**changed: Any) -> tuple[int, bytes, bool]:
     return 5, json.dumps({**RECORD, **changed}).encode(), True
 
 
-def test_a_log_that_tells_of_its_reset_and_kept_what_it_kept_is_right(cluster: Cluster) -> None:
+def test_a_log_that_tells_of_its_reset_and_kept_what_it_kept_is_right() -> None:
     after = log(record(), (5, b"4", False), after=BEFORE, up_to=1)
-    assert found(cluster, BEFORE, after, RESET) == []
+    assert found(BEFORE, after, RESET) == []
 
 
 @pytest.mark.parametrize(
@@ -85,39 +85,48 @@ def test_a_log_that_tells_of_its_reset_and_kept_what_it_kept_is_right(cluster: C
     ],
     ids=["another log is kept", "no record", "a wrong record", "two records", "an older session above the reset"],
 )
-def test_what_a_reset_must_not_do_is_found(cluster: Cluster, after: FinalLog, promise: str) -> None:
-    assert found(cluster, BEFORE, after, RESET) == [promise]
+def test_what_a_reset_must_not_do_is_found(after: FinalLog, promise: str) -> None:
+    assert found(BEFORE, after, RESET) == [promise]
 
 
-def test_a_later_reset_has_to_tell_of_the_one_whose_record_it_gives_up(cluster: Cluster) -> None:
+def test_a_later_reset_has_to_tell_of_the_one_whose_record_it_gives_up() -> None:
     later = HeadReset(0, "A", 4, 8, 9, 0)
     told = {"to": 0, "given_up": [1, 4], "source": "A", "session": 9, "asked_us": 8}
     earlier = [{key: RECORD[key] for key in ("to", "given_up", "source", "session", "asked_us")}]
     silent, telling = [
         log((9, json.dumps({**told, "earlier": each}).encode(), True), after=BEFORE, up_to=0) for each in ([], earlier)
     ]
-    assert found(cluster, BEFORE, telling, RESET, later) == []
-    assert found(cluster, BEFORE, silent, RESET, later) == ["P13 fail-safe"]
+    assert found(BEFORE, telling, RESET, later) == []
+    assert found(BEFORE, silent, RESET, later) == ["P13 fail-safe"]
+
+
+class Copies:
+    """What a storage node has on its disk of one partition."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.held = FinalLog(0, [])
+
+    def replica(self, partition: int) -> DiskReplica:
+        return DiskReplica(self._name, self.held.batches)
+
+    def durable_last(self, partition: int) -> TransactionId:
+        return len(self.held) - 1
 
 
 class Resets:
     """A check that is told of resets of a partition with three copies, as they are written at the coordinator."""
 
-    def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.history = History(1)
-        self.check = HeadResetCheck(cluster, self.history)
-        self.nodes = cluster.storage[:3]
-        self.names = [cluster.storage_id(node) for node in self.nodes]
+        self.nodes = {name: Copies(name) for name in ("storage-0:9000", "storage-1:9000", "storage-2:9000")}
+        self.names = [*self.nodes]
+        self.check = HeadResetCheck(self.history, 1, self.nodes, FaultCounts())
         self._value = PartitionValue(1, 1, tuple(self.names))
-        self._held: dict[str, FinalLog] = {}
-        monkeypatch.setattr(cluster, "storage", self.nodes)
-        monkeypatch.setattr(
-            Node, "replica", lambda node, partition: DiskReplica(node.name, self._held[node.name].batches)
-        )
-        monkeypatch.setattr(Node, "durable_last", lambda node, partition: len(self._held[node.name]) - 1)
 
     def hold(self, *logs: FinalLog) -> None:
-        self._held = {node.name: each for node, each in zip(self.nodes, logs, strict=True)}
+        for node, each in zip(self.nodes.values(), logs, strict=True):
+            node.held = each
 
     def carry_out(self, to: TransactionId, known: TransactionId, session: int) -> HeadReset:
         """Reset the head to an id of the first node's copy, in a session with all three."""
@@ -130,7 +139,7 @@ class Resets:
         return done
 
     def _write(self, value: PartitionValue) -> None:
-        self.check._written(0, self._value, value)
+        self.check.written(0, self._value, value)
         self._value = value
 
     def found(self, after: FinalLog) -> list[str]:
@@ -138,8 +147,8 @@ class Resets:
 
 
 @pytest.fixture
-def resets(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Resets:
-    return Resets(cluster, monkeypatch)
+def resets() -> Resets:
+    return Resets()
 
 
 def told(reset: HeadReset, *earlier: HeadReset) -> tuple[int, bytes, bool]:
@@ -185,26 +194,26 @@ def test_what_came_back_has_to_be_shown_to_the_operator_of_the_first_reset_since
 ) -> None:
     resets.check.disks_are_lost([BEFORE])
     resets.hold(BEFORE, BEFORE, log())
-    resets.check.notes_what_came_back(resets.nodes[1])
+    resets.check.notes_what_came_back(resets.names[1])
     first = resets.carry_out(1, 3, 5)
     gone_on = log(told(first), after=BEFORE, up_to=1)
     resets.hold(gone_on, gone_on, gone_on)
     second = resets.carry_out(2, 2, 9)
     assert resets.found(log(told(second), after=gone_on, up_to=2)) == []
     resets.check.disks_are_lost([gone_on])
-    resets.check.notes_what_came_back(resets.nodes[1])
+    resets.check.notes_what_came_back(resets.names[1])
     resets.carry_out(1, 1, 12)
     assert [each.promise for each in resets.history.violations] == ["P1 durability"]
 
 
-def test_an_operator_has_to_be_told_what_became_of_its_own_decision(cluster: Cluster) -> None:
+def test_an_operator_has_to_be_told_what_became_of_its_own_decision() -> None:
     history = History(1)
-    checked = HeadResetCheck(cluster, history)
+    checked = HeadResetCheck(history, 1, {}, FaultCounts())
     checked.carried_out[0] = [CarriedOut(RESET, 1, BEFORE)]
-    checked.told(0, RESET, 0, HeadOutcome(True, 2))
+    checked.told(0, RESET, 0, True)
     assert history.violations == []
-    checked.told(0, HeadReset(0, "A", 3, 7), 0, HeadOutcome(True, 2))
-    checked.told(0, RESET, 0, HeadOutcome(False, 2))
+    checked.told(0, HeadReset(0, "A", 3, 7), 0, True)
+    checked.told(0, RESET, 0, False)
     assert [each.promise for each in history.violations] == ["P6 fate", "P6 fate"]
 
 

@@ -56,7 +56,9 @@ class HeadResets:
         self._client = client
         self._random = self._cluster.world.random("head resets")
         self._faults = self._cluster.world.faults
-        self._check = HeadResetCheck(self._cluster, self._history)
+        storage = {self._cluster.storage_id(node): node for node in self._cluster.storage}
+        self._check = HeadResetCheck(self._history, self._cluster.knobs.partitions, storage, self._faults)
+        self._cluster.partition_checks.append(self._check.written)
         self._check.on_reset = self._reset
         self._names = len(self._applications)
         self._survivors: list[Node] = []
@@ -268,7 +270,7 @@ class HeadResets:
 
     def _comes_back(self, node: Node) -> None:
         if node.held_down:
-            self._check.notes_what_came_back(node)
+            self._check.notes_what_came_back(self._cluster.storage_id(node))
             self._faults.count("reset_returned")
             node.let_up()
 

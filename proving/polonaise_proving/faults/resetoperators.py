@@ -96,7 +96,7 @@ class ResetOperators:
             if self._archiving is not None and "fragments_ahead" in error.text:
                 await self._archiving.cut(partition, to)
             raise
-        self._check.told(partition, reset, done, outcome)
+        self._check.told(partition, reset, done, outcome.carried_out)
         self.settled.add(partition)
 
     def _possible(

@@ -1,9 +1,13 @@
-"""Targets that come and go while players run: a player loses one and gets it back, as it was or at an empty place."""
+"""Targets that come and go while players run: a player loses one and gets it back, as it was or at an empty place.
+
+And targets whose disks are put back to an earlier moment, as one does with a database.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -12,6 +16,8 @@ from polonaise.player.endpoint import DeliveryEndpoint
 from polonaise.player.player import Player
 from polonaise.player.protocol.entries import TargetName
 from polonaise_proving.judges.deliverycheck import DeliveryCheck
+from polonaise_proving.record.targetmemory import MEMORY_FILE, FenceTaken, decode
+from polonaise_proving.stages.simulated.disk import SimulatedDisk
 from polonaise_proving.stages.simulated.world import World
 from polonaise_proving.work.simulatedtarget import TargetTrouble
 
@@ -22,11 +28,52 @@ _MOVES_SHARE: Final = 0.5
 _TRIES: Final = 50
 
 
+def put_back(check: DeliveryCheck, name: TargetName, disk: SimulatedDisk, source: random.Random) -> bool:
+    """Take some of what a target has applied on its present stream off its disk, as if that was put back.
+
+    Returns whether that was possible now: nobody may be writing, and the stream must have brought something.
+    """
+    raw = check.look(name).raw
+    if not _is_settled(raw, disk):
+        return False
+    ends = [0]
+    for step, end in decode(raw):
+        ends = [end] if isinstance(step, FenceTaken) else [*ends, end]
+    if len(ends) < 2 or ends[-1] != len(disk.file(MEMORY_FILE).cache):
+        return False
+    disk.truncate(MEMORY_FILE, source.choice(ends[-6:-1]))
+    check.put_back(name)
+    return True
+
+
+def empty(check: DeliveryCheck, name: TargetName, disk: SimulatedDisk) -> bool:
+    """Take all that a target keeps off its disk, its fence too, as if its name was given to an empty place.
+
+    Returns whether that was possible now: nobody may be writing.
+    """
+    if not _is_settled(check.look(name).raw, disk):
+        return False
+    disk.truncate(MEMORY_FILE, 0)
+    check.put_back(name)
+    return True
+
+
+def _is_settled(raw: bytes, disk: SimulatedDisk) -> bool:
+    return bool(raw) and not disk.locks and not disk.file(MEMORY_FILE).unsynced
+
+
 class TargetMoves:
     """Takes targets away from players, and gives them back."""
 
-    def __init__(self, world: World, check: DeliveryCheck, troubles: Mapping[TargetName, TargetTrouble]) -> None:
+    def __init__(
+        self,
+        world: World,
+        check: DeliveryCheck,
+        disks: Mapping[TargetName, SimulatedDisk],
+        troubles: Mapping[TargetName, TargetTrouble],
+    ) -> None:
         self._world = world
+        self._disks = disks
         self._check = check
         self._troubles = troubles
         self._names = list(troubles)
@@ -63,7 +110,7 @@ class TargetMoves:
     async def _empty(self, name: TargetName) -> None:
         """Have a target keep nothing any more, as soon as nobody writes there."""
         for _ in range(_TRIES):
-            if self._check.empty(name):
+            if empty(self._check, name, self._disks[name]):
                 self._troubles[name].put_back += 1
                 self._world.faults.count("target_moved")
                 return

@@ -6,22 +6,16 @@ the end: nothing that it believes of itself counts.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, cast
+from typing import Any, Final, Protocol
 from zlib import crc32
 
-from polonaise.player.deliverytarget import Acceptance, AppliedBatch, DeliverySource, DeliveryTarget, Judge
-from polonaise.player.player import Player
-from polonaise.player.protocol.entries import DeliveryBatch, Fence, RoutedEntry, TargetName
-from polonaise.player.protocol.reception import Reception, Verdict
+from polonaise.player.protocol.entries import RoutedEntry, TargetName
 from polonaise.terms import NO_TRANSACTION, PartitionId, Transaction, TransactionId
-from polonaise_proving.record.diskaudit import FinalLog
+from polonaise_proving.record.diskaudit import AuditedDisk, FinalLog
 from polonaise_proving.record.observations import History, Violation
 from polonaise_proving.record.targetmemory import MEMORY_FILE, FenceTaken, TargetMemory, decode
-from polonaise_proving.stages.simulated.process import Process
-from polonaise_proving.stages.simulated.world import Machine
 
 PROMISE: Final = "P8 exactly-once delivery"
 _PAYLOAD_BYTES: Final = 16
@@ -44,7 +38,7 @@ class TargetRecord:
     """What one target's disk was seen to hold."""
 
     name: TargetName
-    machine: Machine
+    disk: AuditedDisk
     raw: bytes = b""
     memory: TargetMemory = field(default_factory=TargetMemory)
     effects: dict[PartitionId, list[RoutedEntry]] = field(default_factory=dict)
@@ -52,12 +46,28 @@ class TargetRecord:
     """How often the disk was put back to an earlier state."""
 
 
+class JudgedPlayer(Protocol):
+    """A player, as far as it is judged: by what it says of itself."""
+
+    def health(self) -> dict[str, Any]: ...
+
+
+class PlayersProcess(Protocol):
+    """The process in which a player runs."""
+
+    @property
+    def paused(self) -> bool: ...
+
+    @property
+    def dead(self) -> bool: ...
+
+
 @dataclass(slots=True)
 class PlayerLife:
     """One player of one process, from its start to its end."""
 
-    player: Player
-    process: Process
+    player: JudgedPlayer
+    process: PlayersProcess
     calm_since_s: float
     """The virtual time since when it runs without a pause."""
 
@@ -65,11 +75,11 @@ class PlayerLife:
 class DeliveryCheck:
     """Looks at the targets' disks and the players' health."""
 
-    def __init__(self, history: History, partitions: int, machines: Mapping[TargetName, Machine]) -> None:
+    def __init__(self, history: History, partitions: int, disks: Mapping[TargetName, AuditedDisk]) -> None:
         self._history = history
         self._partitions = range(partitions)
-        self.targets = {name: TargetRecord(name, machine) for name, machine in machines.items()}
-        self._names = list(machines)
+        self.targets = {name: TargetRecord(name, disk) for name, disk in disks.items()}
+        self._names = list(disks)
         self.lives: dict[str, PlayerLife] = {}
         """By name of a node: the player that it runs, if it runs one."""
         self._lacking: dict[tuple[TargetName, PartitionId], tuple[TransactionId, float]] = {}
@@ -90,7 +100,7 @@ class DeliveryCheck:
     def look(self, name: TargetName) -> TargetRecord:
         """Read what is new on a target's disk, check it, and return all that was read."""
         record = self.targets[name]
-        disk = record.machine.disk
+        disk = record.disk
         raw = bytes(disk.file(MEMORY_FILE).durable) if MEMORY_FILE in disk.paths() else b""
         if raw == record.raw:
             return record
@@ -110,39 +120,10 @@ class DeliveryCheck:
             record.memory.take([(step, end)])
         return record
 
-    def put_back(self, name: TargetName, source: random.Random) -> bool:
-        """Take some of what a target has applied on its present stream off its disk, as if that was put back.
-
-        Returns whether that was possible now: nobody may be writing, and the stream must have brought something.
-        """
-        record = self.look(name)
-        disk = record.machine.disk
-        if not self._is_settled(record):
-            return False
-        ends = [0]
-        for step, end in decode(record.raw):
-            ends = [end] if isinstance(step, FenceTaken) else [*ends, end]
-        if len(ends) < 2 or ends[-1] != len(disk.file(MEMORY_FILE).cache):
-            return False
-        disk.truncate(MEMORY_FILE, source.choice(ends[-6:-1]))
-        self.targets[name] = TargetRecord(name, record.machine, put_back=record.put_back + 1)
-        return True
-
-    def empty(self, name: TargetName) -> bool:
-        """Take all that a target keeps off its disk, its fence too, as if its name was given to an empty place.
-
-        Returns whether that was possible now: nobody may be writing.
-        """
-        record = self.look(name)
-        if not self._is_settled(record):
-            return False
-        record.machine.disk.truncate(MEMORY_FILE, 0)
-        self.targets[name] = TargetRecord(name, record.machine, put_back=record.put_back + 1)
-        return True
-
-    def _is_settled(self, record: TargetRecord) -> bool:
-        disk = record.machine.disk
-        return bool(record.raw) and not disk.locks and not disk.file(MEMORY_FILE).unsynced
+    def put_back(self, name: TargetName) -> None:
+        """Note that a target's disk was put back to an earlier state, or emptied: what it holds counts from now on."""
+        record = self.targets[name]
+        self.targets[name] = TargetRecord(name, record.disk, put_back=record.put_back + 1)
 
     def _check_next(
         self, name: TargetName, partition: PartitionId, effects: Sequence[RoutedEntry], entry: RoutedEntry
@@ -189,7 +170,7 @@ class DeliveryCheck:
                         self._check_told(who, life.player, name, partition, lacking)
 
     def _check_told(
-        self, who: str, player: Player, name: TargetName, partition: PartitionId, lacking: TransactionId
+        self, who: str, player: JudgedPlayer, name: TargetName, partition: PartitionId, lacking: TransactionId
     ) -> None:
         health = player.health()
         target, log = health["targets"].get(name, {}), health["partitions"].get(str(partition), {})
@@ -233,50 +214,3 @@ class DeliveryCheck:
             if last >= len(log) or applied != expected:
                 what = f"{name} to have applied the route of partition {log.partition} up to {last}: {expected}"
                 yield Violation(PROMISE, what, f"a log that ends at {len(log) - 1}, and {applied} applied")
-
-
-class WatchedTarget:
-    """A target whose answers are compared with its disk at the moment when they are given."""
-
-    def __init__(self, inner: DeliveryTarget, check: DeliveryCheck, name: TargetName) -> None:
-        self._inner = inner
-        self._check = check
-        self._name = name
-
-    async def accept(self, offered: Fence, source: DeliverySource) -> Acceptance:
-        """Pass the stream on; an accepted fence has to be durable, and so what was told as applied."""
-        put_back = self._check.targets[self._name].put_back
-        acceptance = await self._inner.accept(offered, source)
-        memory = self._check.look(self._name).memory
-        if put_back != self._check.targets[self._name].put_back:
-            return acceptance
-        if acceptance.accepted and memory.fence < offered:
-            self._check.violated(f"{self._name} to keep {offered}, as it has answered", f"{memory.fence} on its disk")
-        for partition, last in acceptance.applied.items():
-            self._is_kept(memory, partition, last)
-        return acceptance
-
-    async def apply(self, batch: DeliveryBatch, judge: Judge) -> AppliedBatch:
-        """Pass the batch on; it may be applied under the fence that is kept only, and has to be durable then."""
-
-        def judging(kept: Fence, applied: TransactionId, given: DeliveryBatch) -> Verdict:
-            verdict = judge(kept, applied, given)
-            fence = cast(Reception, judge.__self__).fence  # type: ignore[attr-defined]
-            durable = self._check.look(self._name).memory.fence
-            if verdict is Verdict.APPLY and fence != durable:
-                self._check.violated(f"{self._name} to apply nothing but under {durable}", f"a batch under {fence}")
-            return verdict
-
-        put_back = self._check.targets[self._name].put_back
-        applied = await self._inner.apply(batch, judging)
-        if applied.verdict is Verdict.APPLY and put_back == self._check.targets[self._name].put_back:
-            self._is_kept(self._check.look(self._name).memory, batch.partition, applied.last)
-        return applied
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-    def _is_kept(self, memory: TargetMemory, partition: PartitionId, last: TransactionId) -> None:
-        if memory.last(partition) < last:
-            expected = f"{self._name} to have applied {last} of partition {partition}, as it has answered"
-            self._check.violated(expected, f"{memory.last(partition)} on its disk")

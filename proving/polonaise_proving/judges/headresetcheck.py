@@ -8,20 +8,29 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
-from polonaise.admin.headresets import HeadOutcome
 from polonaise.coordination.values import HeadReset, PartitionValue
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, OwnKind, PartitionId, SessionId, StorageId, TransactionId
-from polonaise_proving.record.diskaudit import FinalLog
+from polonaise_proving.record.diskaudit import DiskReplica, FinalLog
+from polonaise_proving.record.faultcounts import FaultCounts
 from polonaise_proving.record.observations import History, Violation, describe
-from polonaise_proving.stages.simulated.cluster import Cluster, Node
 
 _FAIL_SAFE: Final = "P13 fail-safe"
 _DURABILITY: Final = "P1 durability"
 _NO_DIRTY_READ: Final = "P4 no dirty read"
 _FATE: Final = "P6 fate"
+
+
+class HeldCopies(Protocol):
+    """The copies that one storage node has on its disk."""
+
+    def replica(self, partition: PartitionId) -> DiskReplica: ...
+
+    def durable_last(self, partition: PartitionId) -> TransactionId:
+        """Return the last id that would be left if the power went now."""
+        ...
 
 
 class Decision(NamedTuple):
@@ -46,11 +55,14 @@ class CarriedOut(NamedTuple):
 class HeadResetCheck:
     """Notes each reset that is carried out, in the history too, and compares logs with all of them."""
 
-    def __init__(self, cluster: Cluster, history: History) -> None:
-        """Check every write of a partition's value from now on."""
-        self._cluster = cluster
+    def __init__(
+        self, history: History, partitions: int, storage: Mapping[StorageId, HeldCopies], faults: FaultCounts
+    ) -> None:
+        """`storage` are the storage nodes with copies of all partitions. `written` has to be called from now on."""
         self._history = history
-        partitions = cluster.knobs.partitions
+        self._partitions = range(partitions)
+        self._storage = storage
+        self._faults = faults
         self.decisions: list[list[Decision]] = [[] for _ in range(partitions)]
         self.carried_out: list[list[CarriedOut]] = [[] for _ in range(partitions)]
         self.before: list[FinalLog] = []
@@ -63,7 +75,6 @@ class HeadResetCheck:
         disks were lost last."""
         self._reset_since: set[PartitionId] = set()
         """The partitions with a reset that was carried out since disks were lost last."""
-        cluster.partition_checks.append(self._written)
 
     def disks_are_lost(self, before: list[FinalLog]) -> None:
         """Note that disks are lost now; `before` is the log of each partition."""
@@ -73,8 +84,11 @@ class HeadResetCheck:
 
     # ------------------------------------------------------------------ what is written
 
-    def _written(self, partition: PartitionId, old: PartitionValue, new: PartitionValue) -> None:
-        """Check that a reset is carried out by an engagement, as it was decided, and once."""
+    def written(self, partition: PartitionId, old: PartitionValue, new: PartitionValue) -> None:
+        """Check that a reset is carried out by an engagement, as it was decided, and once.
+
+        To be called with each write of a partition's value.
+        """
         done_before, done = _done(old), _done(new)
         if done[: len(done_before)] != done_before or len(done) > len(done_before) + 1:
             seen = f"partition {partition} with {done} after {done_before}"
@@ -82,7 +96,7 @@ class HeadResetCheck:
         elif len(done) > len(done_before):
             self._carried_out(partition, old, new, done[-1])
         elif len(old.resets) > len(done_before) and len(new.resets) == len(done):
-            self._cluster.world.faults.count("reset_withdrawn")
+            self._faults.count("reset_withdrawn")
         elif new.resets != old.resets:
             self._decided(partition, done[-1].session if done else NO_SESSION)
 
@@ -91,10 +105,10 @@ class HeadResetCheck:
 
         This is called before copies are cut for the decision.
         """
-        log, storage = self.before[partition], self._cluster.storage
-        held = [batch for node in storage for batch in node.replica(partition).batches]
+        log = self.before[partition]
+        held = [batch for node in self._storage.values() for batch in node.replica(partition).batches]
         counts = Counter(batch.crc for batch in held)
-        later = {batch.first: batch for batch in held if counts[batch.crc] > len(storage) // 2}
+        later = {batch.first: batch for batch in held if counts[batch.crc] > len(self._storage) // 2}
         since = [later[id] for id in sorted(later) if id >= len(log) and later[id].session >= session]
         self.before[partition] = FinalLog(partition, [*log.batches, *since])
 
@@ -116,10 +130,9 @@ class HeadResetCheck:
         self.on_reset(partition, reset)
 
     def _note(self, partition: PartitionId, reset: HeadReset, decided: Decision) -> None:
-        faults, before = self._cluster.world.faults, self.before[partition]
+        faults, before = self._faults, self.before[partition]
         kept = reset.to if decided.proved else max(reset.certain, NO_TRANSACTION)
-        (source,) = [node for node in self._cluster.storage if self._cluster.storage_id(node) == reset.source]
-        held = source.replica(partition)
+        held = self._storage[reset.source].replica(partition)
         # What is trimmed there was in the log before, and is in fragments.
         copy = FinalLog(partition, [*(each for each in before.batches if each.last < held.first), *held.batches])
         taken = range(kept + 1, min(reset.to + 1, len(copy)))
@@ -135,21 +148,24 @@ class HeadResetCheck:
         self._reset_since.add(partition)
         self._history.head_reset(partition, reset.to, kept, gone, revived)
 
-    def notes_what_came_back(self, node: Node) -> None:
-        """Note what the disk of a node holds that is let up again with it."""
-        for partition in range(self._cluster.knobs.partitions):
-            self.came_back[partition, self._cluster.storage_id(node)] = node.durable_last(partition)
+    def notes_what_came_back(self, name: StorageId) -> None:
+        """Note what the disk of a storage node holds that is let up again with it."""
+        for partition in self._partitions:
+            self.came_back[partition, name] = self._storage[name].durable_last(partition)
 
     # ------------------------------------------------------------------ what operators are told
 
-    def told(self, partition: PartitionId, reset: HeadReset, done_before: int, outcome: HeadOutcome) -> None:
-        """Check what an operator was told of its decision; `done_before` resets were carried out before that."""
+    def told(self, partition: PartitionId, reset: HeadReset, done_before: int, carried_out: bool) -> None:
+        """Check what an operator was told of its decision: whether it was carried out, or withdrawn.
+
+        `done_before` resets were carried out before that.
+        """
         since = [each.reset for each in self.carried_out[partition][done_before:]]
         there = any((each.to, each.source) == (reset.to, reset.source) for each in since)
-        if outcome.carried_out and not there:
+        if carried_out and not there:
             seen = f"an operator was told that {reset} was carried out, and {since} were"
             self._history.violated(_FATE, f"the truth about the reset of partition {partition}", seen)
-        if not outcome.carried_out and since:
+        if not carried_out and since:
             seen = f"an operator was told that {reset} was withdrawn, and {since} were carried out"
             self._history.violated(_FATE, f"the truth about the reset of partition {partition}", seen)
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Final
+from collections.abc import Sequence
 
 from polonaise.coordination.values import ASSIGNMENT, Assignment, PartitionValue, partition_key
 from polonaise.terms import Generation, PartitionId
 from polonaise_proving.record.observations import History
-from polonaise_proving.stages.simulated.cluster import Cluster
-
-_LOOK_S: Final = 0.02
-_FAULT: Final = "session_run_out"
-"""The class of fault that is counted, at each look: a server runs on although its session can have ended."""
 
 
 class OwnershipCheck:
@@ -24,21 +18,19 @@ class OwnershipCheck:
     - A server owns nothing any more when its session can have ended, counted from its last contact.
     """
 
-    def __init__(self, cluster: Cluster, history: History) -> None:
-        self._cluster = cluster
+    def __init__(self, history: History, partitions: int) -> None:
         self._history = history
+        self._partitions = range(partitions)
         self._before = Assignment()
         self._generations: dict[PartitionId, Generation] = {}
-        cluster.service.on_written.append(self._written)
-        cluster.partition_checks.append(self._claimed)
 
-    def _written(self, key: str, _: bytes, contents: bytes) -> None:
-        """Compare a new assignment with the one before it."""
+    def written(self, key: str, _: bytes, contents: bytes) -> None:
+        """Compare a new assignment at the coordinator with the one before it; other keys do not matter."""
         if key != ASSIGNMENT:
             return
         before, self._before = self._before.owners, Assignment.decode(contents)
         after = self._before.owners
-        missing = sorted(set(range(self._cluster.knobs.partitions)) - after.keys())
+        missing = sorted(set(self._partitions) - after.keys())
         if missing:
             self._history.violated("P11 availability", "an assignment of all partitions", f"one without {missing}")
         for partition, owner in before.items():
@@ -50,7 +42,7 @@ class OwnershipCheck:
                     f"generation {now.generation} of server {now.server}",
                 )
 
-    def _claimed(self, partition: PartitionId, _: PartitionValue, value: PartitionValue) -> None:
+    def claimed(self, partition: PartitionId, _: PartitionValue, value: PartitionValue) -> None:
         """Compare the generation of a partition's new value with the latest before it."""
         latest = self._generations.setdefault(partition, value.generation)
         if value.generation < latest:
@@ -58,31 +50,11 @@ class OwnershipCheck:
             self._history.violated("P13 fail-safe", expected, f"one of generation {value.generation} claims it")
         self._generations[partition] = max(latest, value.generation)
 
-    async def watch(self) -> None:
-        """Look again and again for a server that owns longer than its session holds. Only for seeds with sessions."""
-        session_s = self._cluster.knobs.session_s
-        was_paused: set[str] = set()
-        while True:
-            await asyncio.sleep(_LOOK_S)
-            for node in self._cluster.servers:
-                server, contact = self._cluster.owners.get(node.name), self._cluster.contacts.get(node.name)
-                if server is None or contact is None or node.process is None or not node.running:
-                    continue
-                # One that has just been resumed has had no chance yet to look at its clock.
-                paused_before = node.name in was_paused
-                was_paused.discard(node.name)
-                if node.process.paused:
-                    was_paused.add(node.name)
-                if node.process.paused or paused_before:
-                    continue
-                over_s = self._cluster.world.now - (contact.contact_s + session_s)
-                if over_s <= 0.0:
-                    continue
-                self._cluster.world.faults.count(_FAULT)
-                if owned := [number for number, served in server.partitions.items() if served.owner.session]:
-                    self._history.violated(
-                        "P13 fail-safe",
-                        f"{node.name} to own nothing when its session can have ended",
-                        f"it owns {owned}, {over_s:.3f} s later",
-                    )
-                    return
+    def outlives(self, server: str, owned: Sequence[PartitionId], over_s: float) -> None:
+        """Judge what a server owns `over_s` seconds after its session can have ended."""
+        if owned:
+            self._history.violated(
+                "P13 fail-safe",
+                f"{server} to own nothing when its session can have ended",
+                f"it owns {owned}, {over_s:.3f} s later",
+            )

@@ -23,9 +23,10 @@ from polonaise.player.linkserver import LinkServer
 from polonaise.player.player import Player
 from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.player.targetsession import ServedTargets
-from polonaise_proving.faults.targetmoving import TargetMoves
-from polonaise_proving.judges.deliverycheck import PROMISE, DeliveryCheck, PlayerLife, WatchedTarget
+from polonaise_proving.faults.targetmoving import TargetMoves, put_back
+from polonaise_proving.judges.deliverycheck import PROMISE, DeliveryCheck, PlayerLife
 from polonaise_proving.record.observations import History, Violation
+from polonaise_proving.scenarios.watchedtarget import WatchedTarget
 from polonaise_proving.stages.simulated.cluster import Cluster, Node, until_stopped
 from polonaise_proving.stages.simulated.loop import LIFE, VirtualTask
 from polonaise_proving.stages.simulated.process import Process
@@ -101,10 +102,10 @@ class Delivering:
         self._rests = random_.choice((0.3, 1.0, 3.0, 10.0))
         """About how many virtual seconds a player that was replaced rests before it takes over again."""
         self._pause_s = random_.choice((0.2, 0.5, 1.5))
-        machines = {node.name: node.machine for node in self._targets if node.name in self._names}
-        self._check = DeliveryCheck(history, cluster.knobs.partitions, machines)
+        self._disks = {node.name: node.machine.disk for node in self._targets if node.name in self._names}
+        self._check = DeliveryCheck(history, cluster.knobs.partitions, self._disks)
         self.check = self._check.check
-        self._moves = TargetMoves(self._world, self._check, self._troubles)
+        self._moves = TargetMoves(self._world, self._check, self._disks, self._troubles)
         self._take_over = asyncio.Event()
         """Set to have a player that rests take over now."""
         self._resting = False
@@ -376,7 +377,7 @@ class Delivering:
         """
         name = self._random.choice(self._names)
         for _ in range(_TRIES):
-            if self._check.put_back(name, self._random):
+            if put_back(self._check, name, self._disks[name], self._random):
                 self._troubles[name].put_back += 1
                 self._cluster.rush(0.3)
                 break

@@ -31,11 +31,13 @@ from polonaise_proving.faults.nemesis import Nemesis
 from polonaise_proving.faults.requirementchanges import RequirementChanges
 from polonaise_proving.faults.storagemoving import StorageMoves
 from polonaise_proving.judges.checkers import check, check_replicas
+from polonaise_proving.judges.committimes import CommitTimes
 from polonaise_proving.judges.ownershipcheck import OwnershipCheck
 from polonaise_proving.record.diskaudit import FinalLog
 from polonaise_proving.record.failures import ScheduleFailed
 from polonaise_proving.record.observations import AssignmentCheck, History, Violation
 from polonaise_proving.scenarios.delivering import Delivering
+from polonaise_proving.scenarios.ownerwatch import watch_owners
 from polonaise_proving.scenarios.trials import Trials
 from polonaise_proving.stages.simulated.cluster import Cluster, Knobs, Node
 from polonaise_proving.stages.simulated.configuration import Configuration, DiskConfiguration, NetworkConfiguration
@@ -183,7 +185,9 @@ class Schedule:
         self.history.listing_count_max = self.knobs.server.listing_count_max
         self.cluster = Cluster(self.world, self.knobs, self._client)
         self.cluster.ended = self._ended
-        self._ownership = OwnershipCheck(self.cluster, self.history)
+        self._ownership = OwnershipCheck(self.history, self.knobs.partitions)
+        self.cluster.service.on_written.append(self._ownership.written)
+        self.cluster.partition_checks.append(self._ownership.claimed)
         self.nemesis = Nemesis(self.cluster)
         self._random = self.world.random("schedule")
         self._duration_s = self._random.choice((1.5, 4.0, 8.0))
@@ -228,7 +232,11 @@ class Schedule:
             self._add("requiring-operator", requirement)
         drawn = self.world.random(_DELIVERY_DRAW).random() < _DELIVERY_SHARE
         self._delivering = Delivering(self.cluster, self.history) if drawn else None
-        self._clocks = ClockFaults(self.cluster, self.history) if self.knobs.clocks else None
+        self._clocks = ClockFaults(self.cluster) if self.knobs.clocks else None
+        self._commit_times: CommitTimes | None = None
+        if self.knobs.clocks:
+            self.history.true_us = lambda: self.world.true_us
+            self._commit_times = CommitTimes(self.history, self.knobs.partitions, self.knobs.server.clock_off_s_max)
         self._leases: LeaseHolders | None = None
         if self.world.random("names of leases").random() < _LEASES_SHARE:
             self._leases = LeaseHolders(self.cluster, self.history)
@@ -252,7 +260,7 @@ class Schedule:
         loop = asyncio.get_running_loop()
         watches = [loop.create_task(self._watch(), name="watch")]
         if self.knobs.session_s:
-            watches.append(loop.create_task(self._ownership.watch(), name="watch of owners"))
+            watches.append(loop.create_task(watch_owners(self.cluster, self._ownership), name="watch of owners"))
         stops = [
             loop.create_task(self._stop_now_and_then(nodes, what, share), name=f"{what}s")
             for nodes, what, share in (
@@ -436,8 +444,8 @@ class Schedule:
                 violations.extend(self._archiving.check(log))
             if self._delivering is not None:
                 violations.extend(self._delivering.check(log))
-            if self._clocks is not None:
-                violations.extend(self._clocks.check(log))
+            if self._commit_times is not None:
+                violations.extend(self._commit_times.check(log))
         violations.extend(check(logs, self.history))
         if violations:
             first, count_more = violations[0], len(violations) - 1
