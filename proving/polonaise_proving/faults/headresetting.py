@@ -454,6 +454,11 @@ class HeadResets:
 
     def _judge(self, logs: list[FinalLog]) -> None:
         """Run all checkers on these logs. Raises the first `Violation`."""
-        archived = [] if self._archiving is None else [each for log in logs for each in self._archiving.check(log)]
+        archived: list[Violation] = []
+        if self._archiving is not None:
+            from polonaise_proving.judges.archivecheck import check_fragments  # loads pyarrow
+
+            fragments = self._archiving.store.fragments()
+            archived = [each for log in logs for each in check_fragments(log, fragments)]
         for violation in [*archived, *check(logs, self._history), *self._check.check(logs)]:
             raise violation

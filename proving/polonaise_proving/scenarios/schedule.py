@@ -51,6 +51,7 @@ from polonaise_proving.work.rarework import RARE_STEPS
 from polonaise_proving.work.workload import STEPS, ClientLife
 
 if TYPE_CHECKING:
+    from polonaise_proving.judges.archivecheck import ArchiveCheck
     from polonaise_proving.work.archiving import Archiving
 
 _WATCH_S: Final = 0.15
@@ -208,11 +209,16 @@ class Schedule:
         self._workers = self._random.choice((1, 2, 4))
         self._healed = asyncio.Event()
         self._archiving: Archiving | None = None
+        self._archive_check: ArchiveCheck | None = None
         source = self.world.random("archive")
         if source.random() < _ARCHIVE_SHARE:
-            from polonaise_proving.work.archiving import Archiving  # loads pyarrow: most seeds do without
+            # Both load pyarrow: most seeds do without.
+            from polonaise_proving.judges.archivecheck import ArchiveCheck
+            from polonaise_proving.work.archiving import Archiving
 
             self._archiving = Archiving(self.cluster, self.history)
+            fragments = self._archiving.store.fragments
+            self._archive_check = ArchiveCheck(fragments, self.cluster.storage, self.knobs.partitions)
             self.nemesis.trouble_store(self._archiving.store)
         self._overtaken = source.random() < _OVERTAKEN_SHARE
         self._observer = Observer(self.cluster, self.history, self.applications)
@@ -392,9 +398,9 @@ class Schedule:
         """
         while True:
             await asyncio.sleep(_WATCH_S)
-            if self._archiving is not None:
-                self.history.violations.extend(self._archiving.check_trims())
-                self.history.violations.extend(self._archiving.check_marks())
+            if self._archive_check is not None:
+                self.history.violations.extend(self._archive_check.check_trims())
+                self.history.violations.extend(self._archive_check.check_marks())
             for partition, told in enumerate(self.history.told):
                 members = self.cluster.members_of(partition)
                 sound = [node for node in members if node.name not in self.nemesis.spoilt]
@@ -430,7 +436,7 @@ class Schedule:
     def _check(self) -> list[FinalLog]:
         """Run all checkers and return the log of each partition. Raises the first `Violation`."""
         logs: list[FinalLog] = []
-        violations: list[Violation] = list(self._archiving.check_trims()) if self._archiving else []
+        violations: list[Violation] = list(self._archive_check.check_trims()) if self._archive_check else []
         for partition in range(self.knobs.partitions):
             replicas = self._observer.replicas(partition)
             # The longest of the copies whose disks are not spoilt is what the log is in the end.
@@ -440,8 +446,8 @@ class Schedule:
             log = FinalLog(partition, trimmed + true.batches)
             logs.append(log)
             violations.extend(check_replicas(log, replicas, self.nemesis.spoilt))
-            if self._archiving is not None:
-                violations.extend(self._archiving.check(log))
+            if self._archive_check is not None:
+                violations.extend(self._archive_check.check(log))
             if self._delivering is not None:
                 violations.extend(self._delivering.check(log))
             if self._commit_times is not None:

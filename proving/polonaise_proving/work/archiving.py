@@ -1,4 +1,4 @@
-"""The archive of a schedule: adds a store, an archivist, servers that read fragments, and checks of all these.
+"""The archive of a schedule: adds a store, an archivist, and servers that read fragments.
 
 Few schedules have an archive, and only those load Parquet.
 """
@@ -6,19 +6,19 @@ Few schedules have an archive, and only those load Parquet.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from polonaise.fragments.cutting import cut_fragments
-from polonaise.fragments.format import FragmentWriter, batches_in
+from polonaise.fragments.format import FragmentWriter
 from polonaise.fragments.mark import MARK, mark_of
-from polonaise.fragments.protocol.coverage import Span, archived_up_to, cover
 from polonaise.fragments.protocol.names import FragmentName
 from polonaise.log.batch import Batch, Columns, seal
 from polonaise.server.settings import ServerSettings
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 from polonaise_proving.record.diskaudit import DiskReplica, FinalLog
-from polonaise_proving.record.observations import History, Violation
+from polonaise_proving.record.fragmentaudit import batches_below
+from polonaise_proving.record.observations import History
 from polonaise_proving.stages.simulated.cluster import CLUSTER_KEY, Cluster, Node
 from polonaise_proving.stages.simulated.object_store import SimulatedStore
 from polonaise_proving.stages.simulated.observer import SCRUB_S
@@ -49,8 +49,6 @@ class Archiving:
         cluster.knobs = replace(cluster.knobs, server=_scrubbing(cluster))
         self.node = Node(cluster, "archivist-0", self.archivist.run)
         cluster.others.append(self.node)
-        self._marks: dict[tuple[str, PartitionId], TransactionId] = {}
-        """The confirmed marks that `check_marks` has looked at, by node and partition."""
 
     @property
     def scrub_s(self) -> float:
@@ -68,71 +66,11 @@ class Archiving:
         told = {damage["path"] for scrub in scrubs if scrub for damage in scrub["damages"] if damage["why"]}
         return told.issuperset(self.store.damaged)
 
-    # ------------------------------------------------------------------ the verdict
-
-    def check_trims(self) -> Iterator[Violation]:
-        """Check P1, spares left out: no replica has dropped an id that is not archived or not below its confirmed mark.
-
-        A session may begin right after that mark, and never lower, so a replica keeps the transaction at the mark.
-        """
-        fragments = self.store.fragments()
-        for partition in range(self._cluster.knobs.partitions):
-            archived = archived_up_to([name for name in fragments if name.partition == partition])
-            for node in self._cluster.storage:
-                copy = node.promised(partition)
-                if copy is None or not copy.trimmed.first:
-                    continue
-                first, confirmed = copy.trimmed.first, copy.promises.confirmed
-                seen = f"{node.name} has dropped everything below {first} of partition {partition}"
-                if first > archived + 1:
-                    expected = f"nothing to be trimmed above {archived}, where the archive ends"
-                    yield Violation("P1 durability", expected, seen)
-                if first > confirmed:
-                    expected = f"nothing to be trimmed from {confirmed} on, the confirmed mark"
-                    yield Violation("P1 durability", expected, seen)
-
-    def check_marks(self) -> Iterator[Violation]:
-        """Check P11: no replica's confirmed mark lies within a batch, as batches are cut whole."""
-        for node in self._cluster.storage:
-            for partition in range(self._cluster.knobs.partitions):
-                copy = node.promised(partition)
-                mark = copy.promises.confirmed if copy is not None else NO_TRANSACTION
-                if self._marks.get((node.name, partition), NO_TRANSACTION) == mark:
-                    continue
-                self._marks[node.name, partition] = mark
-                for batch in node.replica(partition).batches:
-                    if batch.first <= mark < batch.last:
-                        expected = f"{node.name} to have a mark of partition {partition} at which it can be cut"
-                        yield Violation("P11 availability", expected, f"{mark}, within {batch.first}..{batch.last}")
+    # ------------------------------------------------------------------ the log
 
     def batches_below(self, partition: PartitionId, first: TransactionId) -> list[Batch]:
-        """Return the batches below `first`, which replicas have trimmed, from the fragments.
-
-        Raises `Violation` if one of their ids is in no fragment.
-        """
-        fragments = {name: raw for name, raw in self.store.fragments().items() if name.partition == partition}
-        covered = cover(fragments, Span(0, first - 1))
-        if covered.holes:
-            seen = f"no fragment has {covered.holes}"
-            raise Violation("P1 durability", f"partition {partition} below {first}, which was trimmed", seen)
-        batches: dict[TransactionId, Batch] = {}
-        for piece in covered.pieces:
-            for raw in batches_in(fragments[piece.fragment]):
-                batch = Batch.parse(raw)
-                batches[batch.first] = batch
-        return [batch for _, batch in sorted(batches.items()) if batch.last < first]
-
-    def check(self, log: FinalLog) -> Iterator[Violation]:
-        """Check P2: fragments hold the log's own batches, byte by byte, and nothing else."""
-        batches = {batch.first: bytes(batch.view) for batch in log.batches}
-        for name, written in self.store.fragments().items():
-            if name.partition != log.partition:
-                continue
-            for raw in batches_in(written):
-                first = Batch.parse(raw).first
-                if batches.get(first) != raw:
-                    yield Violation("P2 agreement", f"the log's own bytes in {name.path}", f"others from {first} on")
-                    break
+        """Return the batches below `first`, which replicas have trimmed, from the fragments. Raises `Violation`."""
+        return batches_below(self.store.fragments(), partition, first)
 
     # ------------------------------------------------------------------ resets of the head
 
