@@ -22,6 +22,7 @@ from polonaise.player.protocol.effects import (
 )
 from polonaise.player.protocol.entries import NO_FENCE, TERM_MAX, Fence, RoutedEntry
 from polonaise.player.protocol.settings import PlayerSettings
+from polonaise.player.protocol.targetpartition import Halt
 from polonaise.player.protocol.targetqueue import QueueState
 from polonaise.player.protocol.targetstream import StreamState
 
@@ -133,7 +134,7 @@ def test_a_target_of_another_log_is_refused_and_the_others_go_on() -> None:
     player.connect("a", applied={0: 50}, mark=9)
     player.connect("b", applied={0: 5}, mark=9)
     assert player.all(FollowPartition) == [FollowPartition(0, 1, 6)]
-    assert "served another log" in player.machine.targets["a"].halts[0].reason
+    assert "served another log" in player.machine.targets["a"].pairs[0].hindrance
     player.fetch(6, "a", "b")
     assert player.sent() == [("b", 0, 5, [6])]
 
@@ -151,7 +152,7 @@ def test_a_target_of_another_log_stays_refused_when_the_log_has_grown_as_far() -
     player.tick(1.0)
     player.connect("a", term=2, applied={0: 50}, mark=59)
     assert not [each for each in player.sent() if each[0] == "a"]
-    assert "served another log" in player.machine.targets["a"].halts[0].reason
+    assert "served another log" in player.machine.targets["a"].pairs[0].hindrance
 
 
 def test_a_target_that_is_to_start_beyond_the_end_of_the_log_waits_and_keeps_no_other_waiting() -> None:
@@ -161,7 +162,7 @@ def test_a_target_that_is_to_start_beyond_the_end_of_the_log_waits_and_keeps_no_
     player.connect("a", applied={0: 5}, mark=9)
     player.connect("b", mark=9)
     assert player.all(FollowPartition) == [FollowPartition(0, 1, 6)]
-    assert player.machine.targets["b"].halts[0].reason == "it is to start after 20, and the log ends with 9"
+    assert player.machine.targets["b"].pairs[0].hindrance == "it is to start after 20, and the log ends with 9"
     for number in range(6, 22):
         player.fetch(number, "a", "b")
     player.effects.clear()
@@ -182,10 +183,11 @@ def test_only_a_mark_that_was_asked_for_later_tells_that_a_target_is_ahead() -> 
     assert player.all(AskMark) == [], "one request at a time"
     player.do("mark_told", 0, first.number, 10)
     (second,) = player.all(AskMark)
-    assert not player.machine.targets["c"].halts
+    assert not isinstance(player.machine.targets["c"].pairs[0].state, Halt)
     player.do("mark_told", 0, second.number, 20)
-    assert not player.machine.targets["c"].halts
-    assert [player.machine.targets[name].queues[0].state for name in "bc"] == [QueueState.NORMAL] * 2
+    assert not isinstance(player.machine.targets["c"].pairs[0].state, Halt)
+    queues = [player.machine.targets[name].pairs[0].queue for name in "bc"]
+    assert [queue and queue.state for queue in queues] == [QueueState.NORMAL] * 2
 
 
 def test_a_target_that_needs_what_was_trimmed_is_named_and_the_others_go_on() -> None:
@@ -200,7 +202,7 @@ def test_a_target_that_needs_what_was_trimmed_is_named_and_the_others_go_on() ->
     player.connect("a", term=2, applied={0: 10}, mark=40)
     player.connect("b", term=2, applied={0: 30}, mark=40)
     assert player.all(FollowPartition) == [FollowPartition(0, 2, 31)]
-    assert "which was trimmed: the log begins with 20" in player.machine.targets["a"].halts[0].reason
+    assert "which was trimmed: the log begins with 20" in player.machine.targets["a"].pairs[0].hindrance
 
 
 def test_what_an_earlier_main_stream_brings_is_passed_over() -> None:
@@ -325,8 +327,8 @@ def test_a_partition_that_is_stuck_is_noticed_while_the_target_applies_others() 
         if number < 4:
             player.do("acknowledged", "a", 1, 1, number)
     assert player.all(CloseStream) == [CloseStream("a", 1, "it hangs: it acknowledged nothing of partition 0 for 5 s")]
-    queues = player.machine.targets["a"].queues
-    assert queues[0].batch_entries_max < queues[1].batch_entries_max, "it gets less of that partition alone"
+    pairs = player.machine.targets["a"].pairs
+    assert pairs[0].batch_entries_max < pairs[1].batch_entries_max, "it gets less of that partition alone"
 
 
 def test_a_partition_that_a_target_is_slow_with_leaves_room_for_others() -> None:
@@ -422,7 +424,7 @@ def test_a_refused_entry_is_sent_again_after_a_pause_and_other_partitions_go_on(
     player.do("written", "a", 1)
     player.fetch(1, "a")
     player.do("refused", "a", 1, 0, 0, "no such account")
-    assert player.machine.targets["a"].halts[0].reason == "it refuses the entry after id 0: no such account"
+    assert player.machine.targets["a"].pairs[0].hindrance == "it refuses the entry after id 0: no such account"
     player.effects.clear()
     player.do("written", "a", 1)
     player.fetch(0, "a", partition=1)
@@ -485,7 +487,7 @@ def test_a_read_that_failed_is_tried_again_and_what_was_read_is_still_sent() -> 
     (effect,) = player.all(ReadForTarget)
     assert player.sent() == [("b", 0, -1, [0])]
     player.do("recovery_failed", "b", 0, effect.read.number, "no server answers")
-    assert player.machine.targets["b"].failed_reads[0].reason == "no server answers"
+    assert player.machine.targets["b"].pairs[0].hindrance == "no server answers"
     player.do("acknowledged", "b", 1, 0, 0)
     assert player.all(ReadForTarget) == []
     player.tick(1.0)
@@ -706,7 +708,7 @@ def test_a_mark_that_is_never_told_stops_its_partition_until_that_goes_on() -> N
     player.effects += player.machine.mark_failed(0, ask.number, "no such topic")
     assert player.machine.partitions[0].stopped == "", "that was the answer to the request before"
     player.do("mark_told", 0, again.number, 5)
-    assert not player.machine.targets["b"].halts
+    assert not isinstance(player.machine.targets["b"].pairs[0].state, Halt)
 
 
 def test_a_main_stream_that_stops_delivers_what_it_has_brought_and_skips_nothing() -> None:
@@ -777,7 +779,7 @@ def put_back(player: Player) -> str:
     reason = main.stopped
     targets = player.machine.targets
     for each in ("a", "b", "later"):
-        assert targets[each].given_up == {0: reason} if each != "b" else targets[each].term
+        assert targets[each].pairs[0].given_up == reason if each != "b" else targets[each].term
     assert not player.machine.has_delivered("a", 0, 15), "it has applied up to 20 of another log"
     assert player.machine.why_never("a", 0, 15) == reason
     assert not player.machine.has_finished, "another player would go by ids alone"

@@ -81,8 +81,8 @@ def machine_at(applied: int, last: int) -> tuple[ActivePlayer, DeliveryLag]:
     machine.add_target("a")
     machine.add_target("away")
     machine.partitions[0].current = last
-    queue = machine.targets["a"].queue(0)
-    queue.acked, queue.told = applied, True
+    pair = machine.targets["a"].pairs[0]
+    pair.acked, pair.told = applied, True
     return machine, DeliveryLag(machine)
 
 
@@ -134,7 +134,7 @@ def test_what_is_not_known_is_not_0() -> None:
     machine, lag = machine_at(applied=9, last=9)
     lag.brought(0, 0, 9, 5 * S, 700)
     assert lag.lags(60 * S, silent={0})["a"].seconds is None, "the log may have grown"
-    machine.targets["a"].queue(0).acked = 4
+    machine.targets["a"].pairs[0].acked = 4
     assert lag.lags(60 * S, silent={0})["a"].seconds == 55.0, "this much it lacks in any case"
 
 

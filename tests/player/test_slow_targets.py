@@ -247,7 +247,7 @@ MUTATIONS = (
     Mutation("a partition that was acknowledged is waited for since it was sent", patience,
              "            wait.began(self._sent + 1, now_s)\n", "            pass\n"),
     Mutation("what was acknowledged is waited for", targetstream,
-             "self.patience.acknowledged(partition, queue.in_flight, now_s)", "pass"),
+             "self.patience.acknowledged(pair.partition, queue.in_flight, now_s)", "pass"),
 )  # fmt: skip
 
 

@@ -188,7 +188,7 @@ FOUND_BY_TESTS = {
         "tests/player/test_candidacy.py::test_a_standby_that_the_log_does_not_answer_is_not_ready"
     ),
     "lag-counts-from-the-last-acknowledgement": (
-        "tests/player/test_target_queue.py::test_a_target_lacks_what_follows_the_entry_before_the_one_that_waits"
+        "tests/player/test_target_partition.py::test_a_target_lacks_what_follows_the_entry_before_the_one_that_waits"
     ),
     "first-entry-refused-and-nothing-known": (
         "tests/player/test_active_player.py"

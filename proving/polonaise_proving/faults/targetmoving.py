@@ -103,7 +103,7 @@ class TargetMoves:
         assert player._delivery is not None
         stream = player._delivery.machine.targets[name]
         for _ in range(_TRIES):
-            if any(queue.reads for queue in stream.queues.values()):
+            if any(pair.queue is not None and pair.queue.reads for pair in stream.pairs.values()):
                 return
             await asyncio.sleep(0.01)
 

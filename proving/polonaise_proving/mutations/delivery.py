@@ -9,6 +9,7 @@ from typing import Final
 
 from polonaise_proving.mutations.mutation import Mutation
 
+_PLAYER: Final = "polonaise.player.protocol.activeplayer"
 _RECEPTION: Final = "polonaise.player.protocol.reception"
 _QUEUE: Final = "polonaise.player.protocol.targetqueue"
 _DELIVERY: Final = "polonaise.player.delivery"
@@ -65,8 +66,8 @@ DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "recovery-begins-one-too-late": Mutation(
         _QUEUE,
-        "RecoveryRead(self._read_numbers.next(), self.covered + 1, last)",
-        "RecoveryRead(self._read_numbers.next(), min(self.covered + 2, last), last)",
+        "RecoveryRead(number, self.covered + 1, last)",
+        "RecoveryRead(number, min(self.covered + 2, last), last)",
         "P8: a target that comes back is not sent the first entry that it lacks",
     ),
     "recovery-ends-one-too-early": Mutation(
@@ -76,9 +77,11 @@ DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
         "P8: neither a read nor the main stream brings an entry to a target that joins",
     ),
     "read-numbers-begin-anew-with-a-target": Mutation(
-        _QUEUE,
-        "        self._read_numbers = read_numbers\n",
-        "        self._read_numbers = ReadNumbers()\n",
+        _PLAYER,
+        "            read = queue.next_read(current, self._reads + 1)\n",
+        "            self._reads = getattr(pair, 'reads', 0)\n"
+        "            read = queue.next_read(current, self._reads + 1)\n"
+        "            pair.reads = self._reads + (read is not None)\n",
         "P8: a target that was moved takes what was read for its earlier place, and is never sent its first entries",
     ),
     "overflow-forgets-what-it-drops": Mutation(
@@ -100,7 +103,7 @@ DELIVERY_MUTATIONS: Final[dict[str, Mutation]] = {
         "P8: a bit that is flipped on its way to a player, or in the archive, ends the delivery for good",
     ),
     "log-put-back-goes-on": Mutation(
-        "polonaise.player.protocol.activeplayer",
+        _PLAYER,
         "        if mark < known:\n",
         "        if mark < NO_TRANSACTION:\n",
         "P8: a log that was put back is delivered on once it has outgrown the targets; what it has below is left out",

@@ -104,12 +104,12 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "lag-counts-from-the-last-acknowledgement": Mutation(
         "polonaise.player.protocol.targetqueue",
-        "            return max(known, self._in_flight[0].before)\n",
-        "            return known\n",
+        "            return self._in_flight[0].before\n",
+        "            return -1\n",
         "P11: a target is told to lack all that was other targets' before the one entry that it lacks",
     ),
     "first-entry-refused-and-nothing-known": Mutation(
-        "polonaise.player.protocol.targetqueue",
+        "polonaise.player.protocol.targetpartition",
         "        self.told = True\n",
         "        self.told = last >= 0\n",
         "P11: the lag of a target that has applied nothing yet is told as unknown",

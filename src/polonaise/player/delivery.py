@@ -15,7 +15,7 @@ from polonaise.errors import BadOption, DeliveryStopped, PolonaiseError, Produce
 from polonaise.host.unawaited import fail, retrieve
 from polonaise.player.deliverytarget import DeliverySource
 from polonaise.player.endpoint import DeliveryEndpoint, DeliveryStream
-from polonaise.player.logreading import LogReading
+from polonaise.player.logreading import LogReading, Stop
 from polonaise.player.protocol.activeplayer import ActivePlayer
 from polonaise.player.protocol.deliveryhealth import targets_health
 from polonaise.player.protocol.deliverylag import TargetLag
@@ -175,13 +175,14 @@ class Delivery:
             fail(self.ended, self._delivers_no_more("any partition", self._stopped_all_for))
             self._cancel_all()
 
-    def stopped(self, partition: PartitionId, number: int, reason: str) -> None:
-        """Main stream `number` of the partition brings nothing more."""
-        self._stop(partition, reason, self.machine.stopped(partition, number, reason))
-
-    def mark_failed(self, partition: PartitionId, number: int, reason: str) -> None:
-        """Request `number` for the mark of the partition will never be answered."""
-        self._stop(partition, reason, self.machine.mark_failed(partition, number, reason))
+    def stopped(self, event: Stop, partition: PartitionId, number: int, reason: str) -> None:
+        """Let an event of the machine happen, after which the partition brings nothing more."""
+        _log.error("player %s: partition %d is not delivered any further: %s", self.name, partition, reason)
+        self._carry_out(event(partition, number, reason))
+        self._tell_waiting()
+        if all(main.stopped for main in self.machine.partitions.values()):
+            # What was brought is still delivered: `ended` is told when that is done.
+            self._stopped_all_for = reason
 
     def replaced(self, epoch: Epoch) -> None:
         """Another player of this name has this epoch, a higher one."""
@@ -200,14 +201,6 @@ class Delivery:
             self._warned = {each: at_s for each, at_s in self._warned.items() if now_s - at_s < _WARN_S}
             self._warned[what] = now_s
             _log.warning("player %s: %s", self.name, what)
-
-    def _stop(self, partition: PartitionId, reason: str, effects: Iterable[PlayerEffect]) -> None:
-        _log.error("player %s: partition %d is not delivered any further: %s", self.name, partition, reason)
-        self._carry_out(effects)
-        self._tell_waiting()
-        if all(main.stopped for main in self.machine.partitions.values()):
-            # What was brought is still delivered: `ended` is told when that is done.
-            self._stopped_all_for = reason
 
     async def _tick(self) -> None:
         loop = asyncio.get_running_loop()

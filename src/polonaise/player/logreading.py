@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count, islice
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from polonaise.client.log import Log
 from polonaise.client.protocol.backoff import Backoff
@@ -49,6 +49,8 @@ _EPOCH_LOST: Final = (
     "the epoch of this player's name in the log is {}, and this one has taken {}: the log was put back to an older "
     "state, or the register was deleted. Another player of the name would not replace this one: stop it before that"
 )
+Stop: TypeAlias = Callable[[PartitionId, int, str], Iterable[PlayerEffect]]
+"""An event of the machine: of a partition, by the number of a request or main stream, for a reason."""
 _TURN_TRANSACTIONS: Final = 10
 """The transactions that are routed in one turn of the loop for a target that catches up."""
 _SKIPPED_SHARE: Final = 16
@@ -63,11 +65,8 @@ class ReadingEvents(Protocol):
     def happened(self, event: Callable[..., Iterable[PlayerEffect]], *about: Any) -> None:
         """Let this event of the machine happen now."""
 
-    def stopped(self, partition: PartitionId, number: int, reason: str) -> None:
-        """Main stream `number` of the partition brings nothing more."""
-
-    def mark_failed(self, partition: PartitionId, number: int, reason: str) -> None:
-        """Request `number` for the mark of the partition will never be answered."""
+    def stopped(self, event: Stop, partition: PartitionId, number: int, reason: str) -> None:
+        """Let this event of the machine happen, after which the partition brings nothing more."""
 
     def replaced(self, epoch: Epoch) -> None:
         """Another player of this name has this epoch, a higher one."""
@@ -110,7 +109,7 @@ class LogReading:
                 mark = await self._log.high_water_mark(partition)
             except PolonaiseError as error:
                 if not _passes(error):
-                    self._events.mark_failed(partition, number, str(error))
+                    self._events.stopped(self._machine.mark_failed, partition, number, str(error))
                     return
                 self._troubled(partition, _MARK, error)
                 await asyncio.sleep(pauses.pause_s(1.0))
@@ -142,7 +141,7 @@ class LogReading:
                     if unroutable is not None:
                         if unroutable.trace:
                             _log.error("player %s: the route function raised:\n%s", self._events.name, unroutable.trace)
-                        self._events.stopped(partition, number, str(unroutable))
+                        self._events.stopped(machine.stopped, partition, number, str(unroutable))
                         return
             except HistoryTrimmed as error:
                 if error.first > first:
@@ -155,7 +154,7 @@ class LogReading:
                 return
             except PolonaiseError as error:
                 if not _passes(error):
-                    self._events.stopped(partition, number, str(error))
+                    self._events.stopped(machine.stopped, partition, number, str(error))
                     return
                 self._troubled(partition, _READ, error)
                 await asyncio.sleep(pauses.pause_s(1.0))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from polonaise.player.protocol import activeplayer, patience, reception, targetqueue, targetstream
+from polonaise.player.protocol import activeplayer, patience, reception, targetpartition, targetqueue, targetstream
 from polonaise_proving.model.decisions import changed_module, compiled
 
 
@@ -29,7 +29,7 @@ def mutated(module: ModuleType, old: str, new: str) -> Machines:
         return Machines(activeplayer.ActivePlayer, vars(changed)["Reception"])
     # What imports it is made again, too, and given what it defines in place of production's.
     made = {module.__name__: changed}
-    for importing in (patience, targetqueue, targetstream, activeplayer):
+    for importing in (patience, targetqueue, targetpartition, targetstream, activeplayer):
         if importing is module or not _imports(importing, made):
             continue
         again = compiled(importing, inspect.getsource(importing))

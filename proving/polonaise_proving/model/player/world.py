@@ -198,7 +198,8 @@ class PlayerWorld:
                 partition, request, mark = self.players[number].marks.pop(0)
                 machine = self.players[number].machine
                 self._do(number, machine.mark_told(partition, request, mark, _NOW_S))
-                if any("another log" in h.reason for t in machine.targets.values() for h in t.halts.values()):
+                pairs = (pair for target in machine.targets.values() for pair in target.pairs.values())
+                if any("another log" in pair.hindrance for pair in pairs):
                     raise Broken("a target is said to have served another log")
                 if any(main.lost for main in machine.partitions.values()):
                     raise Broken("the log is said to have been put back")

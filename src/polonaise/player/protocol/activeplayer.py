@@ -26,7 +26,6 @@ which the log is not proved to reach, and nothing more of a partition whose log 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Final
 
@@ -42,9 +41,11 @@ from polonaise.player.protocol.effects import (
     StandDown,
 )
 from polonaise.player.protocol.entries import TERM_MAX, Epoch, Fence, RoutedEntry, TargetName, Term, shut_out_by
+from polonaise.player.protocol.mainstream import MainStream
 from polonaise.player.protocol.settings import PlayerSettings
-from polonaise.player.protocol.targetqueue import QueueState, ReadNumbers, TargetQueue
-from polonaise.player.protocol.targetstream import StreamState, TargetStream, Unproved
+from polonaise.player.protocol.targetpartition import AwaitingMain, Halt, TargetPartition, Unproved
+from polonaise.player.protocol.targetqueue import QueueState, TargetQueue
+from polonaise.player.protocol.targetstream import StreamState, TargetStream
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 _WENT_BACK: Final = (
@@ -53,40 +54,12 @@ _WENT_BACK: Final = (
 )
 
 
-@dataclass(slots=True)
-class MainStream:
-    """What the player knows of one partition and its main stream."""
-
-    current: TransactionId | None = None
-    """The last id that the main stream has brought, or the one behind which it began; None until it has begun."""
-    stopped: str = ""
-    """Why the main stream brings nothing more; empty while it does, or has not begun."""
-    lost: bool = False
-    """Whether it stopped because the log is not the one any more that was read: for as long as this player lives."""
-    mark: TransactionId = NO_TRANSACTION
-    """The highest id that is proved to be committed."""
-    first_kept: TransactionId = 0
-    """The first id that the log still has, as far as is known."""
-    requests: int = 0
-    """The requests for the mark so far."""
-    asked: bool = False
-    """Whether an answer is waited for."""
-    known: TransactionId = NO_TRANSACTION
-    """What `mark` was when that was asked: an answer below it is another log's."""
-    ask_again: bool = False
-    """Whether somebody needs an answer to a request that is asked later than the one under way."""
-    follows: int = 0
-    """How often the main stream has begun: the number of the present one."""
-    dummies_at: TransactionId = NO_TRANSACTION
-    """The id at which targets were last looked at for dummies."""
-
-
 class ActivePlayer:
     """Delivers partitions to targets under one epoch: decides what is read, sent, and sent again.
 
     Every public method is an event, unless it says otherwise. It returns the effects, which the caller carries out in
     their order, all of them, before the next event. Events about streams carry the term that the stream was opened
-    with.
+    with. Fields are written here alone.
     """
 
     def __init__(
@@ -104,11 +77,13 @@ class ActivePlayer:
         self.finishing = False
         """Whether nothing is sent any more."""
         self.settings = settings
-        self._read_numbers = ReadNumbers()
+        self._reads = 0
+        """The number of the last read for a target: none gets a number again, whatever becomes of its target."""
         self._last_term = last_term
         """The terms of targets that are added are above it: at first as it was given, then the highest of those that
         were removed."""
-        self._patient_until_s: float | None = None
+        self._patient_until_s = inf
+        """Until when main streams wait for targets that have not told what they have applied; set by the first tick."""
         self._dummies_at_s = -inf
         self._out: list[PlayerEffect] = []
 
@@ -119,11 +94,11 @@ class ActivePlayer:
         main = self.partitions[partition]
         if main.current is None or main.lost:  # if it is lost, the id may be that of another transaction
             return False
-        return self.targets[target].queue(partition).delivered(main.current) >= id
+        return self.targets[target].pairs[partition].delivered >= id
 
     def why_never(self, target: TargetName, partition: PartitionId, id: TransactionId) -> str:
         """Return why this player won't deliver up to `id`, as far as is known; empty if it may still."""
-        if reason := self.targets[target].given_up.get(partition):
+        if reason := self.targets[target].pairs[partition].given_up:
             return reason
         main = self.partitions[partition]
         return main.stopped if main.current is None or main.current < id else ""
@@ -134,9 +109,9 @@ class ActivePlayer:
         if not all(main.stopped and not main.lost for main in self.partitions.values()):
             return False
         return all(
-            partition in stream.given_up or main.current is None or self.has_delivered(name, partition, main.current)
-            for name, stream in self.targets.items()
-            for partition, main in self.partitions.items()
+            pair.given_up or pair.main.current is None or pair.delivered >= pair.main.current
+            for stream in self.targets.values()
+            for pair in stream.pairs.values()
         )
 
     def finish(self) -> None:
@@ -156,9 +131,7 @@ class ActivePlayer:
         No event: the next `tick` opens the stream.
         """
         invariant(name not in self.targets, f"target {name} is added twice")
-        self.targets[name] = TargetStream(
-            name, self.settings, self._read_numbers, dict(start_after or {}), self._last_term
-        )
+        self.targets[name] = TargetStream(name, self.settings, self.partitions, start_after or {}, self._last_term)
 
     def remove_target(self, name: TargetName, now_s: float) -> Sequence[PlayerEffect]:
         """Deliver nothing more to this target."""
@@ -183,8 +156,8 @@ class ActivePlayer:
         stream = self._stream(target, term, StreamState.OPENING)
         if stream is not None:
             stream.opened(now_s)
-            for partition in self.partitions:
-                self._told(stream, partition, applied.get(partition, NO_TRANSACTION), now_s)
+            for partition, pair in stream.pairs.items():
+                self._told(stream, pair, applied.get(partition, NO_TRANSACTION), now_s)
             self._send(stream, now_s)
         return self._effects()
 
@@ -203,7 +176,7 @@ class ActivePlayer:
             stream.term = max(stream.term, kept.term)
         else:
             reason += ": a term that no player has come to; the target has damaged what it keeps, or made it up"
-        stream.close(reason, self._current(), now_s)
+        stream.close(reason, now_s)
         self._out.append(CloseStream(target, term, stream.reason))
         return self._effects()
 
@@ -217,7 +190,7 @@ class ActivePlayer:
         """The stream has ended, or could not be opened."""
         stream = self._stream(target, term, StreamState.OPENING, StreamState.UP)
         if stream is not None:
-            stream.close(reason, self._current(), now_s)
+            stream.close(reason, now_s)
         return self._effects()
 
     def written(self, target: TargetName, term: Term, now_s: float) -> Sequence[PlayerEffect]:
@@ -234,11 +207,12 @@ class ActivePlayer:
         """The target has applied everything that it was sent of the partition up to `through`."""
         stream = self._stream(target, term, StreamState.UP)
         if stream is not None:
-            queue = stream.queues.get(partition)
-            if queue is None or (queue.state is not QueueState.SUSPENDED and through > queue.sent):
+            pair = stream.pairs.get(partition)
+            queue = None if pair is None else pair.queue
+            if pair is None or (queue is not None and through > queue.sent):
                 self._close(stream, f"it acknowledges {through} of partition {partition}, which it was not sent", now_s)
-            elif queue.state is not QueueState.SUSPENDED:
-                stream.acknowledged(partition, through, now_s)
+            elif queue is not None:
+                stream.acknowledged(pair, queue, through, now_s)
                 self._send(stream, now_s)
         return self._effects()
 
@@ -252,14 +226,14 @@ class ActivePlayer:
         """
         stream = self._stream(target, term, StreamState.UP)
         if stream is not None:
-            queue = stream.queues.get(partition)
-            if queue is None or queue.state is QueueState.SUSPENDED or not queue.acked <= last < queue.sent:
+            pair = stream.pairs.get(partition)
+            queue = None if pair is None else pair.queue
+            if pair is None or queue is None or not pair.acked <= last < queue.sent:
                 self._close(stream, f"it refuses an entry of partition {partition} that it was not sent", now_s)
             else:
                 # What it has applied before the refused entry is progress, too.
-                stream.acknowledged(partition, last, now_s)
-                why = f"it refuses the entry after id {last}: {reason}"
-                stream.halt(partition, last, why, self.partitions[partition].current, now_s)
+                stream.acknowledged(pair, queue, last, now_s)
+                stream.halt(pair, last, f"it refuses the entry after id {last}: {reason}", now_s)
                 self._send(stream, now_s)
         return self._effects()
 
@@ -282,21 +256,20 @@ class ActivePlayer:
         main.asked = False
         self._judge_mark(partition, main.known, mark, now_s)
         for stream in self.targets.values():
-            unproved = stream.unproved.get(partition)
-            if unproved is None or unproved.request > number:
+            pair = stream.pairs[partition]
+            if not isinstance(pair.state, Unproved) or pair.state.request > number:
                 continue
-            del stream.unproved[partition]
-            start_after = stream.queue(partition).start_after
-            if max(unproved.last, start_after) <= main.mark:
-                self._proved(stream, partition, unproved.last, now_s)
+            last = pair.state.last
+            if max(last, pair.start_after) <= main.mark:
+                self._proved(stream, pair, last, now_s)
                 continue
-            ahead = unproved.last > main.mark
+            ahead = last > main.mark
             if ahead:
-                reason = f"it has applied {unproved.last}, and the log ends with {mark}: it served another log"
+                reason = f"it has applied {last}, and the log ends with {mark}: it served another log"
             else:
-                reason = f"it is to start after {start_after}, and the log ends with {mark}"
+                reason = f"it is to start after {pair.start_after}, and the log ends with {mark}"
             # One that is ahead for good: once the log has grown as far, its ids would stand for other transactions.
-            stream.halt(partition, unproved.last, reason, main.current, now_s, for_good=ahead)
+            stream.halt(pair, last, reason, now_s, for_good=ahead)
             self._begin(partition, now_s)
         if main.ask_again:
             self._ask(partition)
@@ -343,9 +316,10 @@ class ActivePlayer:
         for name, entries in routed.items():
             stream = self.targets.get(name)
             if stream is not None:
-                queue = stream.queue(partition)
-                queue.push(entries)
-                self._advance(stream, queue)
+                pair = stream.pairs[partition]
+                if (queue := pair.queue) is not None:
+                    queue.push(entries)
+                    self._advance(stream, pair, queue)
                 self._send(stream, now_s)
                 if self._out:
                     yield from self._effects()
@@ -366,10 +340,9 @@ class ActivePlayer:
         """A read for a target has found these entries, and has come to `through`, which may be before its end."""
         stream = self.targets.get(target)
         if stream is not None:
-            queue = stream.queue(partition)
-            if queue.recovered(number, entries, through):
-                stream.failed_reads.pop(partition, None)
-                self._advance(stream, queue)
+            pair = stream.pairs[partition]
+            if (queue := pair.queue) is not None and queue.recovered(number, entries, through):
+                self._advance(stream, pair, queue)
                 self._send(stream, now_s)
         return self._effects()
 
@@ -381,8 +354,8 @@ class ActivePlayer:
         What was read before is still sent.
         """
         stream = self.targets.get(target)
-        if stream is not None and stream.queue(partition).read_failed(number):
-            stream.read_failed(partition, reason, now_s)
+        if stream is not None:
+            stream.read_failed(stream.pairs[partition], number, reason, now_s)
         return self._effects()
 
     def trimmed(
@@ -419,7 +392,7 @@ class ActivePlayer:
             main.stopped = ""
             if main.current is not None:
                 self._follow(partition, main.current)
-            if not main.asked and any(partition in stream.unproved for stream in self.targets.values()):
+            if not main.asked and any(isinstance(pair.state, Unproved) for _, pair in self._pairs(partition)):
                 self._ask(partition)
         return self._effects()
 
@@ -427,7 +400,7 @@ class ActivePlayer:
 
     def tick(self, now_s: float) -> Sequence[PlayerEffect]:
         """Look at all deadlines: open streams that are due, end those that are stuck, try again what was refused."""
-        if self._patient_until_s is None:
+        if self._patient_until_s == inf:
             self._patient_until_s = now_s + self.settings.start_patience_s
         for stream in self.targets.values():
             if stream.state is StreamState.DOWN and stream.retry_at_s <= now_s and not self.finishing:
@@ -435,11 +408,11 @@ class ActivePlayer:
             elif reason := stream.silence(now_s):
                 self._close(stream, reason, now_s)
             else:
-                self._forget_troubles(stream)
-                for partition, halt in stream.due_halts(now_s):
-                    self._told(stream, partition, halt.last, now_s)
-                for queue in stream.due_reads(now_s):
-                    self._advance(stream, queue)
+                stream.forget_troubles()
+                for pair, halt in stream.due_halts(now_s):
+                    self._told(stream, pair, halt.last, now_s)
+                for pair, queue in stream.due_reads(now_s):
+                    self._advance(stream, pair, queue)
                 self._send(stream, now_s)
         if now_s >= self._dummies_at_s:
             self._dummies_at_s = now_s + self.settings.dummy_s
@@ -452,40 +425,30 @@ class ActivePlayer:
                     self._begin(partition, now_s)
         return self._effects()
 
-    def _forget_troubles(self, stream: TargetStream) -> None:
-        """Forget what hindered a target in partitions of which it lacks nothing any more."""
-        for partition in list(stream.troubles):
-            current = self.partitions[partition].current
-            if partition not in stream.halts and partition not in stream.unproved and current is not None:
-                queue = stream.queue(partition)
-                if queue.state is not QueueState.SUSPENDED and queue.delivered(current) >= current:
-                    stream.forget_trouble(partition)
-
     # ------------------------------------------------------------------ what a target lacks
 
     def _push_dummies(self, partition: PartitionId, current: TransactionId, lack: int, now_s: float) -> None:
-        for stream in self.targets.values():
-            queue = stream.queue(partition)
-            if queue.push_dummy(current, lack):
-                self._advance(stream, queue)
+        for stream, pair in self._pairs(partition):
+            if (queue := pair.queue) is not None and queue.push_dummy(current, lack):
+                self._advance(stream, pair, queue)
                 self._send(stream, now_s)
 
-    def _told(self, stream: TargetStream, partition: PartitionId, last: TransactionId, now_s: float) -> None:
+    def _told(self, stream: TargetStream, pair: TargetPartition, last: TransactionId, now_s: float) -> None:
         """Go by the id that a target has told, if the log is proved to reach it; otherwise ask the log."""
-        main = self.partitions[partition]
-        if reason := main.stopped if main.lost else stream.given_up.get(partition):
-            stream.halt(partition, last, reason, main.current, now_s, for_good=True)
+        main = pair.main
+        if reason := main.stopped if main.lost else pair.given_up:
+            stream.halt(pair, last, reason, now_s, for_good=True)
             return
         # An id that it is to start after is proved likewise: the main stream may begin there.
-        if max(last, stream.queue(partition).start_after) <= main.mark:
-            self._proved(stream, partition, last, now_s)
+        if max(last, pair.start_after) <= main.mark:
+            self._proved(stream, pair, last, now_s)
             return
         # Only a request that is asked after the target has told the id proves that the log lacks it.
-        stream.unproved[partition] = Unproved(last, main.requests + 1)
+        pair.ask(last, main.requests + 1)
         if main.asked:
             main.ask_again = True
         else:
-            self._ask(partition)
+            self._ask(pair.partition)
 
     def _ask(self, partition: PartitionId) -> None:
         main = self.partitions[partition]
@@ -514,52 +477,43 @@ class ActivePlayer:
         main.lost, main.stopped = True, reason
         main.asked = main.ask_again = False
         main.follows += 1  # what the main stream still brings is of another log
-        for stream in self.targets.values():
-            stream.unproved.pop(partition, None)
-            stream.proved.pop(partition, None)
-            stream.halt(partition, stream.queue(partition).acked, reason, main.current, now_s, for_good=True)
+        for stream, pair in self._pairs(partition):
+            stream.halt(pair, pair.acked, reason, now_s, for_good=True)
 
-    def _proved(self, stream: TargetStream, partition: PartitionId, last: TransactionId, now_s: float) -> None:
+    def _proved(self, stream: TargetStream, pair: TargetPartition, last: TransactionId, now_s: float) -> None:
         """Serve the target behind `last`, now or once the main stream of the partition has begun."""
-        main = self.partitions[partition]
-        queue = stream.queue(partition)
-        after = max(last, queue.start_after)
+        main = pair.main
+        after = max(last, pair.start_after)
         if after + 1 < main.first_kept:
             reason = f"it needs the log from {after + 1} on, which was trimmed: the log begins with {main.first_kept}"
-            stream.halt(partition, last, reason, main.current, now_s)
-            self._begin(partition, now_s)
+            stream.halt(pair, last, reason, now_s)
+            self._begin(pair.partition, now_s)
         elif main.current is None:
-            stream.proved[partition] = last
-            self._begin(partition, now_s)
+            pair.await_main(last)
+            self._begin(pair.partition, now_s)
         else:
-            queue.resume(last, main.current)
-            self._advance(stream, queue)
+            self._advance(stream, pair, pair.serve(last, main.current))
 
     def _begin(self, partition: PartitionId, now_s: float) -> None:
         """Begin the main stream, if it has not begun and every target has told what it lacks, or has had its time."""
         main = self.partitions[partition]
-        if main.current is not None or self._patient_until_s is None:
+        if main.current is not None:
             return
-        if now_s < self._patient_until_s and any(
-            partition not in stream.proved and partition not in stream.halts for stream in self.targets.values()
-        ):
+        pairs = self._pairs(partition)
+        if now_s < self._patient_until_s and not all(isinstance(pair.state, AwaitingMain | Halt) for _, pair in pairs):
             return
-        told = [
-            (stream, stream.proved.pop(partition)) for stream in self.targets.values() if partition in stream.proved
-        ]
+        told = [(stream, pair, pair.state.last) for stream, pair in pairs if isinstance(pair.state, AwaitingMain)]
         if not told:
             return  # the least of nothing is not the log's end
-        lacked = [max(last, stream.queue(partition).start_after) for stream, last in told]
+        lacked = [max(last, pair.start_after) for _, pair, last in told]
         # Not behind the one that lacks the most, as in the paper: all others would wait until the main stream has
         # come to what they lack. One that lacks more than this is caught up by reads of its own.
         begin = max(min(lacked), max(lacked) - self.settings.join_transactions)
         main.current = begin
         main.dummies_at = begin
         self._follow(partition, begin)
-        for stream, last in told:
-            queue = stream.queue(partition)
-            queue.resume(last, main.current)
-            self._advance(stream, queue)
+        for stream, pair, last in told:
+            self._advance(stream, pair, pair.serve(last, begin))
 
     def _follow(self, partition: PartitionId, after: TransactionId) -> None:
         main = self.partitions[partition]
@@ -575,30 +529,32 @@ class ActivePlayer:
             return None
         return stream
 
-    def _advance(self, stream: TargetStream, queue: TargetQueue) -> None:
-        """Read what the queue lacks next, and note that it may have something to send."""
-        if queue.state is QueueState.FETCHING:
-            current = self.partitions[queue.partition].current
-            if current is not None and (read := queue.next_read(current)) is not None:
-                self._out.append(ReadForTarget(stream.name, queue.partition, read))
+    def _pairs(self, partition: PartitionId) -> list[tuple[TargetStream, TargetPartition]]:
+        """Return the targets' streams with their pairs of this partition."""
+        return [(stream, stream.pairs[partition]) for stream in self.targets.values()]
+
+    def _advance(self, stream: TargetStream, pair: TargetPartition, queue: TargetQueue) -> None:
+        """Read what the queue of a pair lacks next, and note that it may have something to send."""
+        current = pair.main.current
+        if queue.state is QueueState.FETCHING and current is not None:
+            read = queue.next_read(current, self._reads + 1)
+            if read is not None:
+                self._reads = read.number
+                self._out.append(ReadForTarget(stream.name, pair.partition, read))
         if queue.waits:
-            stream.ready(queue.partition)
+            stream.ready(pair.partition)
 
     def _send(self, stream: TargetStream, now_s: float) -> None:
         """Send the target what its window has room for."""
         if not self.finishing and (batches := stream.take(now_s)):
             self._out.append(SendBatches(stream.name, stream.term, batches))
             for batch in batches:
-                queue = stream.queues[batch.partition]
-                if queue.state is QueueState.FETCHING:
-                    self._advance(stream, queue)  # more may be read, now that this is taken
-
-    def _current(self) -> dict[PartitionId, TransactionId | None]:
-        """Return by partition where the main stream is."""
-        return {partition: main.current for partition, main in self.partitions.items()}
+                pair = stream.pairs[batch.partition]
+                if (queue := pair.queue) is not None and queue.state is QueueState.FETCHING:
+                    self._advance(stream, pair, queue)  # more may be read, now that this is taken
 
     def _close(self, stream: TargetStream, reason: str, now_s: float) -> None:
-        stream.close(reason, self._current(), now_s)
+        stream.close(reason, now_s)
         self._out.append(CloseStream(stream.name, stream.term, reason))
 
     def _effects(self, *, standing_down: bool = False) -> Sequence[PlayerEffect]:

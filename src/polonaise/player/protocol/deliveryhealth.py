@@ -23,33 +23,28 @@ def _target_health(machine: ActivePlayer, stream: TargetStream, silent: Containe
     hindered: dict[str, str] = {}
     slow: dict[str, str] = {}
     applied: dict[str, int] = {}
-    for partition, main in machine.partitions.items():
-        queue = stream.queue(partition)
+    for partition, pair in stream.pairs.items():
+        key, main = str(partition), pair.main
         # Of a target that has told nothing yet nothing is known, and -1 would read as "has applied nothing".
-        if queue.told:
-            applied[str(partition)] = queue.acked
-        if main.current is None or partition in silent or not queue.told or partition in stream.given_up:
-            lags[str(partition)] = None
+        if pair.told:
+            applied[key] = pair.acked
+        if main.current is None or partition in silent or not pair.told or pair.given_up:
+            lags[key] = None
         else:
-            delivered = max(queue.delivered(main.current), queue.start_after)
-            lags[str(partition)] = max(0, max(main.current, main.mark) - delivered)
-        if partition in stream.unproved:
-            hindered[str(partition)] = "the log has not told yet how far it reaches"
-        elif partition in stream.halts:
-            hindered[str(partition)] = stream.halts[partition].reason
-        elif partition in stream.failed_reads:
-            hindered[str(partition)] = stream.failed_reads[partition].reason
+            lags[key] = max(0, max(main.current, main.mark) - max(pair.delivered, pair.start_after))
+        if pair.hindrance:
+            hindered[key] = pair.hindrance
         elif (goes_on := stream.slow.get(partition)) is not None:
-            (slow if goes_on else hindered)[str(partition)] = _late(machine, goes_on=goes_on)
+            (slow if goes_on else hindered)[key] = _late(machine, goes_on=goes_on)
         # That the stream is up again says little, until the target has applied something that it lacks.
-        elif partition in stream.troubles and lags[str(partition)] != 0:
-            hindered[str(partition)] = stream.troubles[partition]
+        elif pair.trouble and lags[key] != 0:
+            hindered[key] = pair.trouble
     return {
         "state": stream.state.value,
         "term": stream.term,
         "reason": stream.reason if stream.state is not StreamState.UP else "",
         "in_flight": stream.in_flight_bytes,
-        "waiting": sum(queue.waiting for queue in stream.queues.values()),
+        "waiting": sum(pair.queue.waiting for pair in stream.pairs.values() if pair.queue is not None),
         "applied": applied,
         "lag": lags,
         "hindered": hindered,

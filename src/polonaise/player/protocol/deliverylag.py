@@ -119,8 +119,8 @@ class DeliveryLag:
         return {
             name
             for name, stream in self._machine.targets.items()
-            if not stream.given_up
-            and (stream.state is StreamState.UP or any(queue.told for queue in stream.queues.values()))
+            if not any(pair.given_up for pair in stream.pairs.values())
+            and (stream.state is StreamState.UP or any(pair.told for pair in stream.pairs.values()))
         }
 
     def _committed_us(self, target: TargetName, partition: PartitionId, id: TransactionId) -> int | None:
@@ -144,7 +144,7 @@ class DeliveryLag:
                 continue
             through = max(main.current, main.mark) if main.stopped else main.current
             for target, stream in self._machine.targets.items():
-                queue = stream.queue(partition)
-                delivered = max(queue.delivered(main.current), queue.start_after)
+                pair = stream.pairs[partition]
+                delivered = max(pair.delivered, pair.start_after)
                 if target in known and delivered < through:
                     yield Lacking(target, partition, delivered + 1)

@@ -12,16 +12,17 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import NamedTuple
 
 from polonaise.errors import InvariantViolated, invariant
 from polonaise.player.protocol.entries import DeliveryBatch, RoutedEntry
 from polonaise.player.protocol.settings import PlayerSettings
-from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+from polonaise.terms import PartitionId, TransactionId
 
 
 class QueueState(enum.Enum):
-    """The states of a target's queue for one partition, with the paper's letters."""
+    """The states of a target's queue for one partition, with the paper's letters. In its state S there is no queue."""
 
     NORMAL = "N"
     """The target has been sent, or will be sent from this queue, all that the main stream has brought."""
@@ -29,8 +30,6 @@ class QueueState(enum.Enum):
     """Entries that the target lacks are being read from the log for it (the paper: recovery fetching)."""
     FETCHED = "FC"
     """All entries that it lacked are read, and some of them wait to be sent (the paper: fetching completed)."""
-    SUSPENDED = "S"
-    """Nothing is sent to the target: it is not connected, or has refused an entry of this partition."""
 
 
 class RecoveryRead(NamedTuple):
@@ -42,27 +41,16 @@ class RecoveryRead(NamedTuple):
     last: TransactionId
 
 
-class ReadNumbers:
-    """Numbers the reads of one player: none gets a number again, whatever becomes of its target meanwhile.
+class FailedRead(NamedTuple):
+    """Why the log could not be read for a target that catches up, and when that is tried again."""
 
-    A target may be removed, and added under its name at another place, while a read for it is under way.
-    """
-
-    __slots__ = ("_last",)
-
-    def __init__(self) -> None:
-        self._last = 0
-
-    def next(self) -> int:
-        """Return the number of the next read."""
-        self._last += 1
-        return self._last
+    reason: str
+    retry_at_s: float
+    """Infinite while it is being tried."""
 
 
 class QueueBudget:
-    """What the queues of one target together hold of the main stream, and may hold."""
-
-    __slots__ = ("_bytes_max", "_entries_max", "bytes", "entries")
+    """What the queues of one target together hold of the main stream, and may hold. The queues write what they hold."""
 
     def __init__(self, settings: PlayerSettings) -> None:
         self._entries_max = settings.queue_entries_max
@@ -93,72 +81,44 @@ def _before(entry: RoutedEntry) -> TransactionId:
 class TargetQueue:
     """What waits to be sent to one target of one partition, in the order in which it is to be sent.
 
-    Three ids follow each other: `acked` ≤ `sent` ≤ `covered`. Every entry of the target is sent once in the life of
-    a stream, because the queue takes the entries up to `covered` from reads of the log and those above it from the main
-    stream, and never one from both.
+    It is made when the target begins to be served, and dropped when that ends. Every entry of the target is sent once
+    in between, because the queue takes the entries up to `covered` from reads of the log and those above it from the
+    main stream, and never one from both. Fields are written here alone.
     """
-
-    __slots__ = (
-        "_budget",
-        "_catchup",
-        "_catchup_bytes",
-        "_in_flight",
-        "_joined_at",
-        "_normal",
-        "_read_failed",
-        "_read_numbers",
-        "_reading",
-        "_settings",
-        "_skipped_to",
-        "acked",
-        "batch_entries_max",
-        "covered",
-        "in_flight_bytes",
-        "partition",
-        "passed",
-        "sent",
-        "start_after",
-        "state",
-        "told",
-    )
 
     def __init__(
         self,
         partition: PartitionId,
         settings: PlayerSettings,
         budget: QueueBudget,
-        read_numbers: ReadNumbers,
-        start_after: TransactionId = NO_TRANSACTION,
+        last: TransactionId,
+        after: TransactionId,
+        current: TransactionId,
     ) -> None:
-        """Begin suspended. The target gets nothing up to `start_after`, whatever it has applied."""
-        self.partition = partition
-        self.start_after = start_after
-        self.state = QueueState.SUSPENDED
-        self.batch_entries_max = settings.batch_entries_max
-        """The most entries in one batch: half as many for each time that the target came to nothing with more."""
-        self.acked: TransactionId = NO_TRANSACTION
-        """The last id that the target is known to have applied; -1 for none."""
-        self.told = False
-        """Whether the target has told what it has applied, so that `acked` says more than that nothing is known."""
-        self.passed: TransactionId = NO_TRANSACTION
-        """The id up to which the target had applied all that is its own, when it was last suspended."""
-        self.sent: TransactionId = NO_TRANSACTION
-        """The last id that was taken to be sent; after `resume`, the one that the target has told."""
-        self.covered: TransactionId = NO_TRANSACTION
+        """Begin to serve the target, which has applied everything up to `last`, and gets what follows `after`, while
+        the main stream is at `current`.
+
+        `last` may be above `current`: the target was ahead of others when the main stream began.
+        """
+        self.sent: TransactionId = last
+        """The last id that was taken to be sent; at first the one that the target has told."""
+        self.covered: TransactionId = after
         """The id up to which every entry was sent or is in the queue, without what the main stream brings since the
-        target joined it. Not kept up while the state is NORMAL or SUSPENDED."""
+        target joined it. Not kept up while the state is NORMAL."""
+        self.state = QueueState.NORMAL if self.covered >= current else QueueState.FETCHING
         self.in_flight_bytes = 0
         """The bytes sent and not acknowledged."""
+        self.failed_read: FailedRead | None = None
+        """The last read, if it has failed."""
+        self._partition = partition
         self._settings = settings
         self._budget = budget
         self._normal: deque[RoutedEntry] = deque()
         self._catchup: deque[RoutedEntry] = deque()
         self._catchup_bytes = 0
         self._joined_at: TransactionId | None = None
-        self._skipped_to: TransactionId = NO_TRANSACTION
+        self._skipped_to = after
         self._reading: RecoveryRead | None = None
-        self._read_numbers = read_numbers
-        self._read_failed = False
         self._in_flight: deque[_SentBatch] = deque()
 
     # ------------------------------------------------------------------ what it is like
@@ -183,64 +143,25 @@ class TargetQueue:
         """The number of entries in the queue, without those that are sent."""
         return len(self._catchup) + len(self._normal)
 
-    @property
-    def joined(self) -> bool:
-        """Whether the queue takes what the main stream brings."""
-        if self.state is QueueState.FETCHING:
-            return self._joined_at is not None
-        return self.state is not QueueState.SUSPENDED
-
-    def delivered(self, current: TransactionId) -> TransactionId:
-        """Return the id up to which the target has applied all that is its own, while the main stream is at `current`.
+    def clear_through(self, current: TransactionId) -> TransactionId:
+        """Return the id up to which nothing of the target's own waits or is in flight, while the main stream is at
+        `current`.
 
         That may be less than the truth: of a batch in flight it is not known how much of it is applied.
         """
-        known = max(self.acked, self.passed)
-        if self.state is QueueState.SUSPENDED:
-            return known
         if self._in_flight:
-            return max(known, self._in_flight[0].before)
+            return self._in_flight[0].before
         if self._catchup:
-            return max(known, _before(self._catchup[0]))
+            return _before(self._catchup[0])
         if self.state is QueueState.FETCHING:
-            return max(known, self.covered)
-        return max(known, _before(self._normal[0]) if self._normal else current)
+            return self.covered
+        return _before(self._normal[0]) if self._normal else current
 
-    # ------------------------------------------------------------------ the life of a stream
-
-    def resume(self, last: TransactionId, current: TransactionId) -> None:
-        """Begin to serve the target, which has applied everything up to `last`, while the main stream is at `current`.
-
-        `last` may be above `current`: the target was ahead of others when the main stream began.
-        """
-        invariant(self.state is QueueState.SUSPENDED, f"partition {self.partition}: a queue resumes while it is served")
-        if last < self.acked:
-            self.passed = NO_TRANSACTION  # it was put back: of what it had, it lacks some
-        self.told = True
-        self.acked = self.sent = last
-        # Compared with what is pushed and read from now on: the id after which the target's entries begin.
-        self._skipped_to = max(last, self.start_after)
-        self.covered = self._skipped_to
-        self._joined_at = None
-        self.state = QueueState.NORMAL if self.covered >= current else QueueState.FETCHING
-
-    def suspend(self, current: TransactionId | None) -> int:
-        """Forget everything that waits, while the main stream is at `current`, if it has begun.
-
-        Returns the bytes in flight, of which no acknowledgement is waited for now.
-        """
-        if current is not None:
-            self.passed = self.delivered(current)
-        released, self.in_flight_bytes = self.in_flight_bytes, 0
-        self._in_flight.clear()
+    def drop(self) -> int:
+        """Give back what the queue holds of the budget, as its last deed; return the bytes in flight, of which no
+        acknowledgement is waited for now."""
         self._drop_normal()
-        self._catchup.clear()
-        self._catchup_bytes = 0
-        # The answer to a read that is under way comes later, and has an older number.
-        self._reading = None
-        self._read_failed = False
-        self.state = QueueState.SUSPENDED
-        return released
+        return self.in_flight_bytes
 
     # ------------------------------------------------------------------ entries come
 
@@ -249,7 +170,7 @@ class TargetQueue:
 
         If the queues of the target hold too much then, what this one holds of the main stream is dropped.
         """
-        if self.state is not QueueState.NORMAL and not self.joined:
+        if self.state is QueueState.FETCHING and self._joined_at is None:
             return
         budget = self._budget
         for entry in entries:
@@ -273,15 +194,15 @@ class TargetQueue:
         self.push([RoutedEntry(current, None)])
         return True
 
-    def next_read(self, current: TransactionId) -> RecoveryRead | None:
+    def next_read(self, current: TransactionId, number: int) -> RecoveryRead | None:
         """Return what to read of the log next for the target, while the main stream is at `current`; None for nothing.
 
-        One read is made at a time, and none while enough of what was read waits to be sent.
+        The read gets this number. One is made at a time, and none while enough of what was read waits to be sent.
         """
         if (
             self.state is not QueueState.FETCHING
             or self._reading is not None
-            or self._read_failed
+            or (self.failed_read is not None and self.failed_read.retry_at_s < inf)
             or self._catchup_bytes >= self._settings.recovery_bytes_max
         ):
             return None
@@ -294,7 +215,7 @@ class TargetQueue:
             if not self._catchup:
                 self._become_normal()
             return None
-        self._reading = RecoveryRead(self._read_numbers.next(), self.covered + 1, last)
+        self._reading = RecoveryRead(number, self.covered + 1, last)
         return self._reading
 
     def recovered(self, number: int, entries: Sequence[RoutedEntry], through: TransactionId) -> bool:
@@ -306,56 +227,61 @@ class TargetQueue:
         if read is None or read.number != number:
             return False
         invariant(read.first <= through <= read.last, f"a read of {read} was answered up to {through}")
-        self._reading = None
+        self._reading = self.failed_read = None
         for entry in entries:
             self._catchup.append(entry)
             self._catchup_bytes += entry.size
         self.covered = through
         return True
 
-    def read_failed(self, number: int) -> bool:
+    def read_failed(self, number: int, reason: str, retry_at_s: float) -> bool:
         """Read nothing until `retry_read`; return False if nobody waits for the read that has failed any more."""
         if self._reading is None or self._reading.number != number:
             return False
         self._reading = None
-        self._read_failed = True
+        self.failed_read = FailedRead(reason, retry_at_s)
         return True
 
-    def retry_read(self) -> None:
-        """Read again, after a read that has failed."""
-        self._read_failed = False
+    def retry_read(self, now_s: float) -> bool:
+        """Read again, if a read has failed that is to be tried again by now; return whether."""
+        if self.failed_read is None or self.failed_read.retry_at_s > now_s:
+            return False
+        # What it failed for is told until it has succeeded.
+        self.failed_read = FailedRead(self.failed_read.reason, inf)
+        return True
 
     # ------------------------------------------------------------------ entries go
 
-    def take(self) -> DeliveryBatch | None:
-        """Take the next batch to be sent; None if nothing can be sent, or too much of it is not acknowledged."""
+    def take(self, entries_max: int) -> DeliveryBatch | None:
+        """Take the next batch to be sent, of so many entries at most; None if nothing can be sent, or too much of it is
+        not acknowledged."""
         if self.in_flight_bytes >= self._settings.partition_window_bytes:
             return None
         if self._catchup:
-            taken, size = self._next_of(self._catchup)
+            taken, size = self._next_of(self._catchup, entries_max)
             self._catchup_bytes -= size
             if self.state is QueueState.FETCHED and not self._catchup:
                 self._become_normal()
         elif self._normal and self.state is QueueState.NORMAL:
-            taken, size = self._next_of(self._normal)
+            taken, size = self._next_of(self._normal, entries_max)
             self._budget.entries -= len(taken)
             self._budget.bytes -= size
         else:
             return None
         if taken[0].id <= self.sent:  # no call of `invariant`, whose text would be made for each batch
             raise InvariantViolated(f"entry {taken[0].id} after {self.sent} was sent")
-        batch = DeliveryBatch(self.partition, self.sent, taken)
+        batch = DeliveryBatch(self._partition, self.sent, taken)
         self.sent = last = taken[-1].id
         before = next((_before(entry) for entry in taken if entry.payload is not None), last)
         self._in_flight.append(_SentBatch(before, last, size))
         self.in_flight_bytes += size
         return batch
 
-    def _next_of(self, waiting: deque[RoutedEntry]) -> tuple[list[RoutedEntry], int]:
+    def _next_of(self, waiting: deque[RoutedEntry], entries_max: int) -> tuple[list[RoutedEntry], int]:
         """Take the entries of the next batch from those that wait, at least one; return them and their bytes."""
         taken = [waiting.popleft()]
         size = taken[0].size
-        while waiting and len(taken) < self.batch_entries_max:
+        while waiting and len(taken) < entries_max:
             with_next = size + waiting[0].size
             if with_next > self._settings.batch_bytes_max:
                 break
@@ -372,7 +298,6 @@ class TargetQueue:
         while self._in_flight and self._in_flight[0].last <= through:
             released += self._in_flight.popleft().size
         self.in_flight_bytes -= released
-        self.acked = max(self.acked, through)
         return released
 
     # ------------------------------------------------------------------ states

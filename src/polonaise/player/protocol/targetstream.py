@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final
 
 from polonaise.player.protocol.entries import DeliveryBatch, TargetName, Term
+from polonaise.player.protocol.mainstream import MainStream
 from polonaise.player.protocol.patience import TargetPatience
 from polonaise.player.protocol.settings import PlayerSettings
-from polonaise.player.protocol.targetqueue import QueueBudget, ReadNumbers, TargetQueue
+from polonaise.player.protocol.targetpartition import Halt, TargetPartition
+from polonaise.player.protocol.targetqueue import QueueBudget, TargetQueue
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
 
 _OPEN_MARGIN: Final = 4
@@ -30,73 +32,44 @@ class StreamState(enum.Enum):
     """The target has accepted the fence, and told what it has applied."""
 
 
-class Halt(NamedTuple):
-    """Why one partition is not delivered to a target, and when that is tried again."""
-
-    reason: str
-    last: TransactionId
-    """The last id that the target has applied."""
-    retry_at_s: float
-
-
-class FailedRead(NamedTuple):
-    """Why the log could not be read for a target that catches up, and when that is tried again."""
-
-    reason: str
-    retry_at_s: float
-    """Infinite while it is being tried."""
-
-
-class Unproved(NamedTuple):
-    """A last id told by a target that the log is not known to reach: the answer to a request decides."""
-
-    last: TransactionId
-    request: int
-    """The number of the first request whose answer counts: it was asked after the target told the id."""
-
-
 class TargetStream:
-    """A target's queues, one for each partition, and the one stream that they share."""
+    """One target's pairs with all partitions, and the one stream that they share.
+
+    Fields are written here alone, but where `ActivePlayer` is named.
+    """
 
     def __init__(
         self,
         name: TargetName,
         settings: PlayerSettings,
-        read_numbers: ReadNumbers,
+        partitions: Mapping[PartitionId, MainStream],
         start_after: Mapping[PartitionId, TransactionId],
         last_term: Term = 0,
     ) -> None:
         """Begin without a stream, to be opened at once, under terms above `last_term`. `start_after` is as for
-        `TargetQueue`, by partition."""
+        `TargetPartition`, by partition."""
         self.name = name
         self.term: Term = last_term
-        """The term of the present or last stream; each attempt to open one has its own."""
+        """The term of the present or last stream; each attempt to open one has its own. `ActivePlayer` raises it to one
+        that the target keeps."""
         self.state = StreamState.DOWN
         self.reason = "not tried yet"
         """Why there is no stream, or why the last one ended."""
         self.retry_at_s = -inf
         """When the next stream is opened, while there is none; in monotonic seconds."""
-        self.troubles: dict[PartitionId, str] = {}
-        """By partition, why its delivery was halted or its stream ended last, until the target has applied something of
-        it after that, or lacks nothing."""
-        self._halted: set[PartitionId] = set()
-        """The partitions of `troubles` that were halted, of which nothing was sent since."""
         self.writing = False
-        """Whether batches were handed to the stream, and it has not said yet that it takes more."""
+        """Whether batches were handed to the stream, and it has not said yet that it takes more, which `ActivePlayer`
+        notes."""
         self.in_flight_bytes = 0
         """The bytes sent and not acknowledged, of all partitions."""
-        self.halts: dict[PartitionId, Halt] = {}
-        self.given_up: dict[PartitionId, str] = {}
-        """By partition, why nothing is delivered to the target for as long as this player lives."""
-        self.failed_reads: dict[PartitionId, FailedRead] = {}
-        self.unproved: dict[PartitionId, Unproved] = {}
-        self.proved: dict[PartitionId, TransactionId] = {}
-        """What the target has applied, in partitions whose main stream has not begun."""
-        self.queues: dict[PartitionId, TargetQueue] = {}
+        budget = QueueBudget(settings)
+        self.pairs = {
+            partition: TargetPartition(partition, main, settings, budget, start_after.get(partition, NO_TRANSACTION))
+            for partition, main in partitions.items()
+        }
         self._settings = settings
-        self._read_numbers = read_numbers
-        self._start_after = start_after
-        self._budget = QueueBudget(settings)
+        self._troubled: dict[PartitionId, TargetPartition] = {}
+        """The pairs that ticks look at: those with a trouble or a failed read, in the order in which these came."""
         self._ready: dict[PartitionId, None] = {}
         self.slow: dict[PartitionId, bool] = {}
         """The partitions of which the target has acknowledged nothing for long, and whether it has meanwhile gone on
@@ -107,16 +80,6 @@ class TargetStream:
         self._up_since_s = inf
         self._opening_since_s = inf
         self._pause_s = settings.retry_s_min
-        self._pauses_s: dict[PartitionId, float] = {}
-
-    def queue(self, partition: PartitionId) -> TargetQueue:
-        """Return the target's queue for a partition, made when it is first asked for."""
-        queue = self.queues.get(partition)
-        if queue is None:
-            after = self._start_after.get(partition, NO_TRANSACTION)
-            queue = TargetQueue(partition, self._settings, self._budget, self._read_numbers, after)
-            self.queues[partition] = queue
-        return queue
 
     # ------------------------------------------------------------------ the stream
 
@@ -137,21 +100,11 @@ class TargetStream:
         self.reason = ""
         self._up_since_s = now_s
 
-    def close(self, reason: str, current: Mapping[PartitionId, TransactionId | None], now_s: float) -> None:
-        """End the stream or the attempt, and forget all that was queued for it; decide when the next one is opened.
-
-        `current` says by partition where the main stream is, None where it has not begun.
-        """
-        for partition, queue in self.queues.items():
-            queue.suspend(current[partition])
-            # A refusal says more than the end of the stream after it, until what was refused is sent again. Why an
-            # earlier stream or attempt failed says nothing any more.
-            if partition not in self._halted:
-                self.troubles[partition] = reason
-        self.halts.clear()
-        self.failed_reads.clear()
-        self.unproved.clear()
-        self.proved.clear()
+    def close(self, reason: str, now_s: float) -> None:
+        """End the stream or the attempt, and forget all that was queued for it; decide when the next one is opened."""
+        for pair in self.pairs.values():
+            pair.disconnect(reason)
+            self._troubled.setdefault(pair.partition, pair)
         self._ready.clear()
         self.in_flight_bytes = 0
         self.writing = False
@@ -184,12 +137,14 @@ class TargetStream:
         while ready and self.in_flight_bytes < settings.window_bytes and size < settings.batch_bytes_max:
             partition = next(iter(ready))
             del ready[partition]
-            queue = self.queues[partition]
+            pair = self.pairs[partition]
+            queue = pair.queue
+            if queue is None:
+                continue
             in_flight_bytes = queue.in_flight_bytes
-            batch = queue.take()
+            batch = pair.take(queue)
             if batch is None:
                 continue
-            self._halted.discard(partition)
             batch_bytes = queue.in_flight_bytes - in_flight_bytes  # as the queue has counted, entry by entry
             if queue.waits:
                 ready[partition] = None
@@ -200,60 +155,39 @@ class TargetStream:
         self.writing = bool(batches)
         return batches
 
-    def acknowledged(self, partition: PartitionId, through: TransactionId, now_s: float) -> None:
-        """Note that the target has applied everything of the partition up to `through`."""
-        queue = self.queues[partition]
-        is_progress = through > queue.acked
-        if is_progress:
-            self.slow.pop(partition, None)
-            self._pauses_s.pop(partition, None)
-            self.forget_trouble(partition)
-            queue.batch_entries_max = min(2 * queue.batch_entries_max, self._settings.batch_entries_max)
+    def acknowledged(self, pair: TargetPartition, queue: TargetQueue, through: TransactionId, now_s: float) -> None:
+        """Note that the target, which is served from this queue, has applied all of the partition up to `through`."""
+        is_progress = pair.acknowledge(through)
         self.in_flight_bytes -= queue.acknowledge(through)
         if is_progress:
-            self.patience.acknowledged(partition, queue.in_flight, now_s)
+            self.slow.pop(pair.partition, None)
+            self.patience.acknowledged(pair.partition, queue.in_flight, now_s)
         if queue.waits:
-            self.ready(partition)  # its window was full
+            self.ready(pair.partition)  # its window was full
 
     def halt(
-        self,
-        partition: PartitionId,
-        last: TransactionId,
-        reason: str,
-        current: TransactionId | None,
-        now_s: float,
-        *,
-        for_good: bool = False,
+        self, pair: TargetPartition, last: TransactionId, reason: str, now_s: float, *, for_good: bool = False
     ) -> None:
-        """Stop the delivery of one partition for a while, and leave the others alone; `current` is as for `close`.
+        """Stop the delivery of one partition for a while, and leave the others alone.
 
         With `for_good` it is not tried again, on a later stream neither.
         """
-        if for_good:
-            self.given_up[partition] = reason
-        self.in_flight_bytes -= self.queue(partition).suspend(current)
-        self.patience.forget(partition)
-        self.slow.pop(partition, None)
-        self.failed_reads.pop(partition, None)
-        self.troubles[partition] = reason
-        self._halted.add(partition)
-        retry_at_s = inf if for_good else now_s + self._next_pause_s(partition)
-        self.halts[partition] = Halt(reason, last, retry_at_s)
+        self.in_flight_bytes -= pair.halt(last, reason, now_s, for_good=for_good)
+        self.patience.forget(pair.partition)
+        self.slow.pop(pair.partition, None)
+        self._note_trouble(pair)
 
-    def forget_trouble(self, partition: PartitionId) -> None:
-        """Forget what hindered the delivery of a partition: the target has gone on, or lacks nothing of it."""
-        self.troubles.pop(partition, None)
-        self._halted.discard(partition)
+    def read_failed(self, pair: TargetPartition, number: int, reason: str, now_s: float) -> None:
+        """Note that the log could not be read for this target, if that is waited for."""
+        queue = pair.queue
+        if queue is not None:
+            failed_before = queue.failed_read is not None
+            if pair.read_failed(queue, number, reason, now_s) and not failed_before:
+                self._note_trouble(pair)
 
-    def read_failed(self, partition: PartitionId, reason: str, now_s: float) -> None:
-        """Note that the log could not be read for this target."""
-        self.failed_reads[partition] = FailedRead(reason, now_s + self._next_pause_s(partition))
-
-    def _next_pause_s(self, partition: PartitionId) -> float:
-        """Return the next pause of a partition: twice as long each time, until the target has applied something."""
-        pause_s = self._pauses_s.get(partition, self._settings.retry_s_min)
-        self._pauses_s[partition] = min(2 * pause_s, self._settings.retry_s_max)
-        return pause_s
+    def _note_trouble(self, pair: TargetPartition) -> None:
+        self._troubled.pop(pair.partition, None)
+        self._troubled[pair.partition] = pair
 
     # ------------------------------------------------------------------ time
 
@@ -271,22 +205,29 @@ class TargetStream:
             self.slow = dict(self.patience.late(now_s))
             return ""
         for partition in stuck:
-            queue = self.queues[partition]
-            queue.batch_entries_max = max(1, queue.batch_entries_max // 2)
+            self.pairs[partition].hung()
         return f"it hangs: it acknowledged nothing of partition {stuck[0]} for {patience_s:.3g} s"
 
-    def due_halts(self, now_s: float) -> Iterable[tuple[PartitionId, Halt]]:
-        """Return the partitions whose delivery is to be tried again, and no longer count them as halted."""
-        due = [(partition, halt) for partition, halt in self.halts.items() if halt.retry_at_s <= now_s]
-        for partition, _ in due:
-            del self.halts[partition]
-        return due
+    def forget_troubles(self) -> None:
+        """Forget what hindered the target in partitions of which it lacks nothing any more."""
+        for pair in list(self._troubled.values()):
+            if pair.lacks_nothing:
+                pair.forget_trouble()
+            if not pair.troubled:
+                del self._troubled[pair.partition]
 
-    def due_reads(self, now_s: float) -> Iterable[TargetQueue]:
-        """Return the queues whose reads are to be tried again now."""
-        for partition, failed in list(self.failed_reads.items()):
-            if failed.retry_at_s <= now_s:
-                # What it failed for is told until it has succeeded.
-                self.failed_reads[partition] = FailedRead(failed.reason, inf)
-                self.queues[partition].retry_read()
-                yield self.queues[partition]
+    def due_halts(self, now_s: float) -> list[tuple[TargetPartition, Halt]]:
+        """Return the pairs whose delivery is to be tried again now."""
+        return [
+            (pair, pair.state)
+            for pair in self._troubled.values()
+            if isinstance(pair.state, Halt) and pair.state.retry_at_s <= now_s
+        ]
+
+    def due_reads(self, now_s: float) -> list[tuple[TargetPartition, TargetQueue]]:
+        """Return the pairs whose reads are to be tried again now, with their queues."""
+        return [
+            (pair, queue)
+            for pair in self._troubled.values()
+            if (queue := pair.queue) is not None and queue.retry_read(now_s)
+        ]
