@@ -1,87 +1,23 @@
-"""The active player's decisions, event by event: those on time, on bounds of bytes, and on bad answers, above all."""
+"""The active player's decisions, event by event: where it begins, what it sends, and what changes at run time."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any, TypeVar
 
 import pytest
 
 from polonaise.errors import InvariantViolated
-from polonaise.player.protocol.activeplayer import ActivePlayer
-from polonaise.player.protocol.deliveryhealth import targets_health
 from polonaise.player.protocol.effects import (
     AskMark,
     CloseStream,
     FollowPartition,
     OpenStream,
-    PlayerEffect,
     ReadForTarget,
-    SendBatches,
     StandDown,
 )
 from polonaise.player.protocol.entries import NO_FENCE, TERM_MAX, Fence, RoutedEntry
-from polonaise.player.protocol.settings import PlayerSettings
 from polonaise.player.protocol.targetpartition import Halt
 from polonaise.player.protocol.targetqueue import QueueState
 from polonaise.player.protocol.targetstream import StreamState
-
-E = TypeVar("E")
-
-
-class Player:
-    """An active player of epoch 3, whose effects are kept by kind, in time that the test tells."""
-
-    def __init__(self, *targets: str, partitions: int = 1, **settings: Any) -> None:
-        self.machine = ActivePlayer(3, range(partitions), PlayerSettings(**settings))
-        self.effects: list[PlayerEffect] = []
-        self.now_s = 100.0
-        for target in targets:
-            self.machine.add_target(target)
-
-    def do(self, event: str, *about: Any) -> None:
-        """Let an event happen that has a time."""
-        self.effects += getattr(self.machine, event)(*about, self.now_s)
-
-    def tick(self, after_s: float = 0.0) -> None:
-        self.now_s += after_s
-        self.effects += self.machine.tick(self.now_s)
-
-    def all(self, kind: type[E]) -> list[E]:
-        """Return the effects of this kind since the last call of `all` for it."""
-        found = [effect for effect in self.effects if isinstance(effect, kind)]
-        self.effects = [effect for effect in self.effects if not isinstance(effect, kind)]
-        return found
-
-    def connect(self, target: str, term: int = 1, applied: Mapping[int, int] | None = None, mark: int = -1) -> None:
-        """Have the target accept the stream; the log's mark is `mark` for all who ask."""
-        self.do("connected", target, term, applied or {})
-        for ask in self.all(AskMark):
-            self.do("mark_told", ask.partition, ask.number, mark)
-
-    def fetch(self, first: int, *targets: str, partition: int = 0, size: int = 1) -> None:
-        """Let the main stream bring one transaction for these targets."""
-        routed = {target: [RoutedEntry(first, bytes(size))] for target in targets}
-        self.do("fetched", partition, 1, first, first, routed)
-
-    def sent(self) -> list[tuple[str, int, int, list[int]]]:
-        """Return what was sent since the last call: target, partition, previous id, ids."""
-        return [
-            (effect.target, batch.partition, batch.previous, [entry.id for entry in batch.entries])
-            for effect in self.all(SendBatches)
-            for batch in effect.batches
-        ]
-
-
-def served(*targets: str, partitions: int = 1, **settings: Any) -> Player:
-    """A player that has begun the main streams of an empty log, and serves these targets."""
-    player = Player(*targets, partitions=partitions, **settings)
-    player.tick()
-    for target in targets:
-        player.connect(target)
-    player.effects.clear()
-    return player
-
+from rigs.activeplayer import Player, hindered, served
 
 # ---------------------------------------------------------------------- the beginning
 
@@ -265,141 +201,6 @@ def test_partitions_of_a_target_take_turns() -> None:
     ]  # fmt: skip
 
 
-# ---------------------------------------------------------------------- faults of targets
-
-
-def test_a_target_that_comes_back_is_caught_up_behind_what_it_tells() -> None:
-    player = served("a")
-    for number in range(3):
-        player.fetch(number, "a")
-    player.do("disconnected", "a", 1, "reset by peer")
-    player.fetch(3, "a")
-    player.effects.clear()
-    player.tick(1.0)
-    assert player.all(OpenStream) == [OpenStream("a", 2)]
-    player.connect("a", term=2, applied={0: 0})
-    (effect,) = player.all(ReadForTarget)
-    assert (effect.read.first, effect.read.last) == (1, 3)
-    player.do("recovered", "a", 0, effect.read.number, [RoutedEntry(number, b"") for number in (1, 2, 3)], 3)
-    assert player.sent() == [("a", 0, 0, [1, 2, 3])]
-
-
-def test_pauses_grow_while_streams_fail_and_begin_anew_after_one_that_lasted() -> None:
-    player = Player("a", retry_s_min=1.0, retry_s_max=3.0, steady_s=50.0)
-    opened = []
-    for _ in range(4):
-        player.tick()
-        while not (found := player.all(OpenStream)):
-            player.tick(0.5)
-        opened.append(player.now_s - 100.0)
-        player.do("disconnected", "a", found[0].term, "refused")
-    assert opened == [0.0, 1.0, 3.0, 6.0]
-    player.tick(3.0)
-    player.connect("a", term=5)
-    player.now_s += 60.0
-    player.do("disconnected", "a", 5, "reset")
-    player.all(OpenStream)
-    player.tick(1.0)
-    assert player.all(OpenStream) == [OpenStream("a", 6)]
-
-
-def test_a_target_that_acknowledges_nothing_for_too_long_is_disconnected() -> None:
-    player = served("a", "b", progress_s_max=5.0)
-    player.tick(100.0)
-    assert player.all(CloseStream) == [], "nothing is in flight"
-    player.fetch(0, "a", "b")
-    player.do("acknowledged", "b", 1, 0, 0)
-    player.tick(4.9)
-    assert player.all(CloseStream) == []
-    player.tick(0.1)
-    assert player.all(CloseStream) == [CloseStream("a", 1, "it hangs: it acknowledged nothing of partition 0 for 5 s")]
-    assert player.machine.targets["b"].state is StreamState.UP
-
-
-def test_a_partition_that_is_stuck_is_noticed_while_the_target_applies_others() -> None:
-    player = served("a", partitions=2, progress_s_max=5.0)
-    player.fetch(0, "a", partition=0)
-    player.do("written", "a", 1)
-    for number in range(5):
-        player.fetch(number, "a", partition=1)
-        player.do("written", "a", 1)
-        player.tick(1.0)
-        if number < 4:
-            player.do("acknowledged", "a", 1, 1, number)
-    assert player.all(CloseStream) == [CloseStream("a", 1, "it hangs: it acknowledged nothing of partition 0 for 5 s")]
-    pairs = player.machine.targets["a"].pairs
-    assert pairs[0].batch_entries_max < pairs[1].batch_entries_max, "it gets less of that partition alone"
-
-
-def test_a_partition_that_a_target_is_slow_with_leaves_room_for_others() -> None:
-    player = served("a", partitions=2, partition_window_bytes=100, batch_bytes_max=100)
-    for number in range(5):
-        player.fetch(number, "a", partition=0, size=60)
-        player.do("written", "a", 1)
-    player.fetch(0, "a", partition=1)
-    assert player.sent() == [("a", 0, -1, [0]), ("a", 0, 0, [1]), ("a", 1, -1, [0])]
-    player.do("written", "a", 1)
-    player.do("acknowledged", "a", 1, 0, 0)
-    assert player.sent() == [("a", 0, 1, [2])]
-
-
-def test_a_target_that_came_to_nothing_gets_less_at_a_time_until_it_has_applied_something() -> None:
-    player = served("a", progress_s_max=5.0, batch_entries_max=8, window_bytes=1)
-    for number in range(40):
-        player.fetch(number, "a")
-    player.sent()
-    sizes = []
-    for term in range(1, 7):
-        player.tick(4.9)
-        assert player.all(CloseStream) == []
-        player.tick(600.0)
-        (closed,) = player.all(CloseStream)
-        assert closed.reason.startswith("it hangs: it acknowledged nothing of partition 0 for ")
-        player.tick(60.0)
-        player.connect("a", term=term + 1, applied={0: 0}, mark=39)
-        (effect,) = player.all(ReadForTarget)
-        entries = [RoutedEntry(number, b"") for number in range(1, 40)]
-        player.do("recovered", "a", 0, effect.read.number, entries, 39)
-        sizes.append(len(player.sent()[0][3]))
-    assert sizes == [4, 2, 1, 1, 1, 1]
-    for last in (1, 3):
-        player.do("acknowledged", "a", 7, 0, last)
-        player.do("written", "a", 7)
-        sizes.append(len(player.sent()[0][3]))
-    assert sizes[-2:] == [2, 4]
-
-
-def test_an_attempt_to_open_a_stream_ends_though_nobody_says_so() -> None:
-    player = Player("a", open_s_max=2.0)
-    player.tick()
-    player.tick(3.9)
-    assert player.all(CloseStream) == []
-    player.tick(0.1)
-    assert player.all(CloseStream) == [CloseStream("a", 1, "it did not accept the stream within 4 s")]
-    player.tick(1.0)
-    assert player.all(OpenStream) == [OpenStream("a", 1), OpenStream("a", 2)]
-
-
-def test_a_target_that_is_slow_to_accept_streams_gets_more_time_until_it_is_quick() -> None:
-    player = Player("a", open_s_max=2.0, retry_s_max=0.1)
-    stream = player.machine.targets["a"]
-    given = []
-    for term in range(1, 6):
-        player.tick(1.0)
-        given.append(stream.open_s_max)
-        player.now_s += stream.open_s_max
-        player.do("disconnected", "a", term, "it did not answer")
-    assert given == [2.0, 4.0, 8.0, 12.0, 12.0]
-    player.tick(1.0)
-    player.now_s += 2.5
-    player.connect("a", term=6)
-    assert stream.open_s_max == 10.0, "four times what it has taken"
-    player.do("disconnected", "a", 6, "reset")
-    player.tick(1.0)
-    player.connect("a", term=7)
-    assert stream.open_s_max == 2.0
-
-
 def test_an_idle_target_is_sent_a_dummy_after_some_time() -> None:
     """Else the log could be trimmed above the last id that it keeps."""
     player = served("a", "b", dummy_s=60.0)
@@ -416,106 +217,6 @@ def test_an_idle_target_is_sent_a_dummy_after_some_time() -> None:
     player.do("acknowledged", "b", 1, 0, 2)
     player.tick(60.0)
     assert player.sent() == []
-
-
-def test_a_refused_entry_is_sent_again_after_a_pause_and_other_partitions_go_on() -> None:
-    player = served("a", partitions=2, retry_s_min=1.0)
-    player.fetch(0, "a")
-    player.do("written", "a", 1)
-    player.fetch(1, "a")
-    player.do("refused", "a", 1, 0, 0, "no such account")
-    assert player.machine.targets["a"].pairs[0].hindrance == "it refuses the entry after id 0: no such account"
-    player.effects.clear()
-    player.do("written", "a", 1)
-    player.fetch(0, "a", partition=1)
-    assert player.sent() == [("a", 1, -1, [0])]
-    player.do("written", "a", 1)
-    player.tick(0.9)
-    assert player.all(ReadForTarget) == []
-    player.tick(0.1)
-    (effect,) = player.all(ReadForTarget)
-    player.do("recovered", "a", 0, effect.read.number, [RoutedEntry(1, b"")], 1)
-    assert player.sent() == [("a", 0, 0, [1])]
-
-
-def bring(player: Player, through: int, target: str) -> None:
-    """Let the main stream bring transactions up to this one, which alone is for the target."""
-    current = player.machine.partitions[0].current
-    assert current is not None
-    player.do("fetched", 0, 1, current + 1, through, {target: [RoutedEntry(through, b"x")]})
-
-
-def lag(player: Player, target: str) -> tuple[dict[str, int], dict[str, int | None]]:
-    told = targets_health(player.machine)[target]
-    return told["applied"], told["lag"]
-
-
-def test_a_target_that_refuses_its_first_entry_has_applied_nothing_and_lacks_it() -> None:
-    player = Player("a")
-    player.tick()
-    assert lag(player, "a") == ({}, {"0": None}), "it has told nothing yet"
-    player.connect("a")
-    bring(player, 0, "a")
-    player.do("refused", "a", 1, 0, -1, "bad")
-    assert lag(player, "a") == ({"0": -1}, {"0": 1})
-    player.do("disconnected", "a", 1, "gone")
-    assert lag(player, "a") == ({"0": -1}, {"0": 1})
-
-
-def test_a_target_lags_from_the_entry_on_that_it_lacks_and_not_from_those_of_others() -> None:
-    player = served("a", "b")
-    bring(player, 99, "b")
-    assert lag(player, "a")[1] == {"0": 0}
-    bring(player, 100, "a")
-    assert lag(player, "a")[1] == {"0": 1}, "it was sent"
-    player.do("refused", "a", 1, 0, -1, "bad")
-    assert lag(player, "a")[1] == {"0": 1}, "it was refused"
-    player.do("disconnected", "a", 1, "gone")
-    assert lag(player, "a")[1] == {"0": 1}, "the stream has ended"
-    bring(player, 109, "b")
-    assert lag(player, "a")[1] == {"0": 10}, "what it would get meanwhile is not looked at"
-    assert lag(player, "b")[1] == {"0": 11}, "it has acknowledged nothing"
-
-
-def test_a_read_that_failed_is_tried_again_and_what_was_read_is_still_sent() -> None:
-    player = Player("a", "b", retry_s_min=1.0, join_transactions=0)
-    player.tick()
-    player.connect("a", applied={0: 9}, mark=9)
-    player.connect("b", mark=9)
-    (effect,) = player.all(ReadForTarget)
-    player.do("recovered", "b", 0, effect.read.number, [RoutedEntry(0, b"")], 0)
-    (effect,) = player.all(ReadForTarget)
-    assert player.sent() == [("b", 0, -1, [0])]
-    player.do("recovery_failed", "b", 0, effect.read.number, "no server answers")
-    assert player.machine.targets["b"].pairs[0].hindrance == "no server answers"
-    player.do("acknowledged", "b", 1, 0, 0)
-    assert player.all(ReadForTarget) == []
-    player.tick(1.0)
-    (effect,) = player.all(ReadForTarget)
-    assert (effect.read.first, effect.read.last) == (1, 9)
-    assert hindered(player, "b") == {"0": "no server answers"}, "as long as it is being tried"
-    player.do("recovered", "b", 0, effect.read.number, [RoutedEntry(5, b"")], 9)
-    assert hindered(player, "b") == {}
-
-
-def hindered(player: Player, target: str) -> dict[str, str]:
-    return targets_health(player.machine)[target]["hindered"]
-
-
-def test_what_hindered_a_target_is_told_until_it_has_applied_something_or_lacks_nothing() -> None:
-    player = served("a", partitions=2)
-    for partition in range(2):
-        player.fetch(0, "a", partition=partition)
-    player.do("disconnected", "a", 1, "reset by peer")
-    player.tick(1.0)
-    player.connect("a", term=2, applied={0: 0})
-    assert hindered(player, "a") == {"1": "reset by peer"}
-    player.tick(1.0)
-    (effect,) = player.all(ReadForTarget)
-    player.do("recovered", "a", 1, effect.read.number, [RoutedEntry(0, b"")], 0)
-    player.do("acknowledged", "a", 2, 1, 0)
-    player.fetch(1, "a", partition=0)
-    assert hindered(player, "a") == {}, "not what it was hindered by before it had everything"
 
 
 def test_a_player_has_finished_when_all_has_stopped_and_what_was_brought_is_delivered() -> None:
@@ -540,19 +241,6 @@ def test_a_partition_that_has_stopped_goes_on_where_it_was() -> None:
     player.effects += player.machine.go_on(0)
     assert player.all(FollowPartition) == [FollowPartition(0, 2, 1)]
     assert player.machine.partitions[0].stopped == ""
-
-
-@pytest.mark.parametrize(
-    ("event", "about"),
-    [("acknowledged", (0, 7)), ("acknowledged", (1, 0)), ("refused", (0, 0, "why")), ("refused", (1, 0, "why"))],
-)
-def test_a_target_that_answers_for_what_it_was_not_sent_is_disconnected(event: str, about: tuple[Any, ...]) -> None:
-    player = served("a", "b")
-    player.fetch(0, "a")
-    player.do(event, "a", 1, *about)
-    (closed,) = player.all(CloseStream)
-    assert "was not sent" in closed.reason
-    assert player.machine.targets["b"].state is StreamState.UP
 
 
 # ---------------------------------------------------------------------- fences
@@ -724,117 +412,3 @@ def test_a_main_stream_that_stops_delivers_what_it_has_brought_and_skips_nothing
     player.do("written", "a", 1)
     assert player.sent() == [("a", 1, -1, [0])]
     assert player.machine.partitions[0].current == 1
-
-
-def test_why_a_target_is_away_is_told_by_the_last_attempt_and_a_refusal_stays() -> None:
-    player = served("a", partitions=2)
-    for partition in range(2):
-        player.fetch(0, "a", partition=partition)
-        player.do("written", "a", 1)
-    player.do("refused", "a", 1, 1, -1, "no such account")
-    refusal = "it refuses the entry after id -1: no such account"
-    player.do("disconnected", "a", 1, "reset by peer")
-    assert hindered(player, "a") == {"0": "reset by peer", "1": refusal}
-    for term in (2, 3):
-        player.tick(10.0)
-        player.do("disconnected", "a", term, f"refused at attempt {term}")
-    assert hindered(player, "a") == {"0": "refused at attempt 3", "1": refusal}
-    player.tick(10.0)
-    player.connect("a", term=4, applied={0: 0})
-    (effect,) = player.all(ReadForTarget)
-    player.do("recovered", "a", 1, effect.read.number, [RoutedEntry(0, b"")], 0)
-    player.do("disconnected", "a", 4, "disk full")
-    assert hindered(player, "a") == {"1": "disk full"}, "what was refused was sent again, and something else came of it"
-
-
-def test_why_the_last_stream_ended_replaces_why_an_earlier_one_did_though_each_was_accepted() -> None:
-    player = served("a")
-    player.fetch(0, "a")
-    for term, reason in enumerate(("disk full", "password expired", "disk full"), 1):
-        player.do("disconnected", "a", term, reason)
-        assert hindered(player, "a") == {"0": reason}
-        player.tick(10.0)
-        player.connect("a", term=term + 1)
-        assert hindered(player, "a") == {"0": reason}, "until the target has applied something"
-
-
-# ---------------------------------------------------------------------- a log that was put back
-
-
-def put_back(player: Player) -> str:
-    """Return why the player delivers nothing of partition 0, although the log has grown past all that it knew since."""
-    player.all(SendBatches)
-    main = player.machine.partitions[0]
-    player.do("mark_seen", 0, main.mark, 50)
-    player.do("fetched", 0, 1, 21, 21, {"a": [RoutedEntry(21, b"")]})
-    player.do("connected", "b", 1, {0: 3})
-    player.machine.add_target("later")
-    player.tick()
-    player.connect("later", mark=50)
-    player.effects += player.machine.go_on(0)
-    for _ in range(5):
-        player.tick(100.0)
-    assert not player.sent()
-    assert not player.all(ReadForTarget) + player.all(FollowPartition)
-    reason = main.stopped
-    targets = player.machine.targets
-    for each in ("a", "b", "later"):
-        assert targets[each].pairs[0].given_up == reason if each != "b" else targets[each].term
-    assert not player.machine.has_delivered("a", 0, 15), "it has applied up to 20 of another log"
-    assert player.machine.why_never("a", 0, 15) == reason
-    assert not player.machine.has_finished, "another player would go by ids alone"
-    health = targets_health(player.machine)["a"]
-    assert (health["lag"]["0"], health["hindered"]["0"]) == (None, reason)
-    return reason
-
-
-def player_at_20() -> Player:
-    player = Player("a", "b", start_patience_s=0.0)
-    player.tick()
-    player.connect("a", applied={0: 20}, mark=20)
-    player.tick()
-    assert player.all(FollowPartition) == [FollowPartition(0, 1, 21)]
-    return player
-
-
-def test_a_log_that_ends_below_what_it_had_is_delivered_no_more_however_far_it_grows() -> None:
-    player = player_at_20()
-    player.do("mark_seen", 0, 20, 12)
-    assert "the log reached 20, and ends with 12 now" in put_back(player)
-
-
-def test_an_answer_for_a_target_that_is_below_what_was_read_is_another_log_s_too() -> None:
-    player = player_at_20()
-    player.do("connected", "b", 1, {0: 25})
-    (ask,) = player.all(AskMark)
-    player.do("mark_told", 0, ask.number, 12)
-    assert "the log reached 20, and ends with 12 now" in put_back(player)
-
-
-def test_a_log_that_goes_on_from_another_batch_than_was_read_is_delivered_no_more() -> None:
-    player = player_at_20()
-    player.do("forked", 0, 1, "it does not fit")
-    assert put_back(player) == "it does not fit"
-
-
-def test_an_answer_that_is_older_than_what_was_read_meanwhile_says_nothing() -> None:
-    player = player_at_20()
-    player.do("connected", "b", 1, {0: 25})
-    (ask,) = player.all(AskMark)
-    player.fetch(21, "a")
-    player.do("mark_seen", 0, 20, 20)
-    player.do("mark_told", 0, ask.number, 20)
-    assert not player.machine.partitions[0].stopped
-    assert player.sent() == [("a", 0, 20, [21])]
-
-
-def test_the_other_partitions_of_a_log_that_was_put_back_go_on() -> None:
-    player = served("a", partitions=2)
-    player.fetch(0, "a")
-    player.fetch(0, "a", partition=1)
-    player.do("mark_seen", 0, 0, -1)
-    player.do("written", "a", 1)
-    assert player.sent() == [("a", 0, -1, [0]), ("a", 1, -1, [0])]
-    player.do("written", "a", 1)
-    player.fetch(1, "a", partition=1)
-    assert player.sent() == [("a", 1, 0, [1])]

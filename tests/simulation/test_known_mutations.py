@@ -191,7 +191,7 @@ FOUND_BY_TESTS = {
         "tests/player/test_target_partition.py::test_a_target_lacks_what_follows_the_entry_before_the_one_that_waits"
     ),
     "first-entry-refused-and-nothing-known": (
-        "tests/player/test_active_player.py"
+        "tests/player/test_hindered_targets.py"
         "::test_a_target_that_refuses_its_first_entry_has_applied_nothing_and_lacks_it"
     ),
     "always-late-is-always-stopped": (
@@ -608,7 +608,7 @@ FOUND_BY_TESTS = {
         "tests/server/protocol/test_owner_leases.py::test_an_owner_that_its_replicas_obey_no_more_grants_nothing"
     ),
     "log-put-back-goes-on": (
-        "tests/player/test_active_player.py"
+        "tests/player/test_log_put_back.py"
         "::test_a_log_that_ends_below_what_it_had_is_delivered_no_more_however_far_it_grows"
     ),
     "kept-epochs-not-looked-at": (
