@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Coroutine, Iterator, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from polonaise.applicationcode import is_being_cancelled
 from polonaise.errors import BadOption, InvariantViolated, NotFound, PolonaiseError
@@ -14,6 +14,8 @@ from polonaise.player.protocol.entries import DeliveryBatch, Fence, TargetName
 from polonaise.player.protocol.reception import Reception, Verdict
 from polonaise.redaction import redacted, redacted_text
 from polonaise.terms import NO_TRANSACTION, PartitionId, TransactionId
+
+T = TypeVar("T")
 
 REASON_CHARACTERS_MAX: Final = 500
 """The most characters of a target's error or refusal that the player is told."""
@@ -129,8 +131,7 @@ class TargetSession:
         """The bytes of batches that were taken and are not applied yet."""
         self._lanes: dict[PartitionId, _Lane] = {}
         """Those of the partitions that have a task."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._acceptance: Acceptance | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._over = False
         self._takes = True
         self.fence = fence
@@ -153,7 +154,7 @@ class TargetSession:
             raise
         if self._over or task.cancelled() or task.exception() is not None:
             return None
-        acceptance = self._acceptance
+        acceptance = task.result()
         if acceptance is None:
             return None
         if not acceptance.accepted:
@@ -221,23 +222,23 @@ class TargetSession:
 
     # ------------------------------------------------------------------ tasks
 
-    def _spawn(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
+    def _spawn(self, work: Coroutine[Any, Any, T], what: str) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work, name=f"session of a target: {what}")
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
 
-    async def _offer(self, source: DeliverySource) -> None:
-        """Have the target accept the stream, or not."""
+    async def _offer(self, source: DeliverySource) -> Acceptance | None:
+        """Offer the stream to the target; return what it says to that. None ends the session, with what was wrong."""
         try:
             answer = await self._target.accept(self.fence, source)
         except BaseException as error:  # noqa: BLE001 - raised again unless it is the target's doing
             self._end(_what_failed(error))
-            return
+            return None
         if self._is_acceptance(answer):
-            self._acceptance = answer
-        else:
-            self._end(_what_is_wrong(answer))
+            return answer
+        self._end(_what_is_wrong(answer))
+        return None
 
     async def _work(self, partition: PartitionId, lane: _Lane) -> None:
         """Apply the batches of a partition, and wait for more, until the session takes nothing any more."""
@@ -291,7 +292,7 @@ class TargetSession:
             self.close()
             self._answers.ended(reason)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if task.cancelled():
             # By `close`; or else what it had would never be answered.
