@@ -95,18 +95,6 @@ async def test_writers_are_asked_to_wait_for_a_peer_that_does_not_read(rig: Rig)
 
 
 @simulated
-async def test_a_peer_that_lets_too_much_pile_up_is_cut(rig: Rig) -> None:
-    rig.settle_for(unsent_bytes_max=1_000_000)
-    peer = await rig.greeted_raw()
-    peer.transport.pause_reading()
-    connection = rig.server.only
-    for _ in range(100):
-        connection.send(Feed(0, payload=[bytes(50_000)]))
-    assert isinstance(connection.closed, Overloaded)
-    assert connection.unsent_bytes == 0
-
-
-@simulated
 async def test_a_ping_flood_from_a_peer_that_does_not_read_stays_bounded(rig: Rig) -> None:
     rig.settle_for(unsent_bytes_max=500_000)
     peer = await rig.greeted_raw()
@@ -132,23 +120,6 @@ async def test_a_peer_that_talks_but_never_reads_is_cut_in_the_end(rig: Rig) -> 
         await asyncio.sleep(1)
     assert 18 < rig.world.now - began_s < 24
     assert isinstance(connection.closed, Overloaded)
-
-
-@simulated(window_bytes=64_000)
-async def test_a_slow_reader_that_goes_on_reading_is_left_alone(rig: Rig) -> None:
-    rig.settle_for(unsent_bytes_high=100_000, unread_s_max=3.0)
-    peer = await rig.greeted_raw()
-    connection = rig.server.only
-    for _ in range(40):
-        connection.send(Feed(0, payload=[bytes(100_000)]))
-    peer.transport.pause_reading()
-    for _ in range(20):
-        await asyncio.sleep(1)
-        peer.transport.resume_reading()
-        await asyncio.sleep(0.0003)
-        peer.transport.pause_reading()
-        peer.say(Pong())
-    assert connection.closed is None
 
 
 @simulated

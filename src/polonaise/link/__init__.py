@@ -1,9 +1,9 @@
 """The framed connection that all parts talk over: hello, requests and answers, heartbeats, deadlines, bounded writing.
 
-Client, server and storage node speak through this room, and never import each other. `connection.py` is all of it but
-`budget.py`, which bounds the memory of all accepted connections of a node together, and `vouching.py`, which compares a
-peer's hello with its certificate. Begin with the docstring of `Connection`, which has its promises, then read
-`data_received` and `_receive`.
+Client, server and storage node speak through this room, and never import each other. `protocol/` decides, and
+`connection.py` carries it out; `budget.py` bounds the memory of all accepted connections of a node together, and
+`vouching.py` compares a peer's hello with its certificate. Begin with the docstring of `Connection`, which has its
+promises, then read `data_received` and `_receive`.
 
 What the other messages mean is not known here, and must not become known: then this would be the place where the three
 parts meet after all (docs/decisions/0001). The callbacks run within one turn of the loop, so none of them may wait. The

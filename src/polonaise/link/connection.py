@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, cast
 
@@ -12,7 +11,6 @@ from polonaise.errors import (
     ConnectionLost,
     DeadlineExceeded,
     InvariantViolated,
-    Overloaded,
     PolonaiseError,
     ProtocolError,
     Retry,
@@ -28,6 +26,7 @@ from polonaise.link.budget import Budget
 from polonaise.link.protocol.greeting import PeerGreeting
 from polonaise.link.protocol.inbox import AwaitedAnswers, FrameInbox
 from polonaise.link.protocol.losses import LossMeasuring
+from polonaise.link.protocol.outbox import FrameOutbox
 from polonaise.link.protocol.peerclock import ClockMeasuring
 from polonaise.link.protocol.peertext import fault_in
 from polonaise.link.settings import LinkSettings
@@ -52,8 +51,6 @@ GONE_S: Final = 1.0
 """How long, in seconds, `gone` waits for the peers of connections that were closed."""
 _UNREAD: Final = "unread answers"
 """The reason to pause reading of a peer that does not read what it is sent."""
-_TOGETHER_BYTES: Final = 65_536
-"""Small messages are booked together up to this many bytes: an entry for each would take more memory than they do."""
 _ONE_PIECE_BYTES: Final = 4_096
 """The largest frame that is written as one piece, in bytes: copying it is less work than writing several pieces."""
 
@@ -114,6 +111,7 @@ class Connection(asyncio.Protocol):
         self._budget = budget
         self._inbox = FrameInbox(self._greeting, self._settings)
         self._awaited: AwaitedAnswers[asyncio.Future[Message]] = AwaitedAnswers()
+        self._outbox = FrameOutbox(self._greeting, self._settings)
         self._reading = True
         """Whether the transport was told to read."""
         self._turn_set = False
@@ -124,18 +122,6 @@ class Connection(asyncio.Protocol):
         self._beat: asyncio.TimerHandle | None = None
         self._beat_due_s = 0.0
         self._linger: asyncio.TimerHandle | None = None
-        self._own: deque[tuple[int, int]] = deque()
-        """Messages in memory for this peer alone: where each ends in the stream of sent bytes, and its size."""
-        self._own_bytes = 0
-        self._tight = False
-        """Whether `unsent_bytes_tight` is the bound just now."""
-        self._given_bytes = 0
-        """All bytes ever given to the transport."""
-        self._taken_bytes = 0
-        """The bytes that had left the transport at the check whose time is in `_taken_s`."""
-        self._taken_s = 0.0
-        """The time of the last check that saw progress, or no writer waiting, in monotonic seconds."""
-        self._sent_s = 0.0
         self.clock = ClockMeasuring(0.0 if accepted else self._settings.clock_s)
         """Measures the peer's clock, on the side that has connected."""
         self.losses = LossMeasuring()
@@ -221,21 +207,13 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"".join(frame))
         else:
             self._transport.writelines(frame)
-        self._given_bytes += size
-        self._sent_s = self._host.clock.monotonic_s()
-        unsent = self._transport.get_write_buffer_size()
-        if unsent:
-            if self._budget is not None and not shared:
-                self._own_bytes += size
-                if self._own and self._own[-1][1] < _TOGETHER_BYTES:
-                    size += self._own.pop()[1]
-                self._own.append((self._given_bytes, size))
-            if unsent > self._settings.unsent_bytes_max:
-                self.abort(Overloaded(f"{self.peer_name} does not read what it is sent: {unsent} bytes are unsent"))
-                return
-            # Only while writers wait: it is `resume_writing` that ends this pause, and without a wait it never comes.
-            if self._greeting.accepted and unsent > self._settings.unread_bytes_max and not self._writable.is_set():
-                self.pause(_UNREAD)
+        unsent, own = self._transport.get_write_buffer_size(), self._budget is not None and not shared
+        if (refused := self._outbox.gave(size, unsent, self._host.clock.monotonic_s(), own=own)) is not None:
+            self.abort(refused)
+            return
+        # Only while writers wait: it is `resume_writing` that ends this pause, and without a wait it never comes.
+        if unsent and self._outbox.is_unread(unsent) and not self.writable:
+            self.pause(_UNREAD)
         if self._budget is not None:
             self._book(unsent)
 
@@ -246,16 +224,9 @@ class Connection(asyncio.Protocol):
         """
         if self._budget is None or self.closed or self._transport is None:
             return
-        # The transport tells only how many bytes are unsent in all, shared messages included. `_own` holds where each
-        # unshared message ends in the stream: those that end within `taken` have left, and are no longer counted.
-        taken = self._given_bytes - unsent
-        while self._own and self._own[0][0] <= taken:
-            self._own_bytes -= self._own.popleft()[1]
-        self._budget.book(self, self._inbox.kept_bytes + self._own_bytes)
+        self._budget.book(self, self._inbox.kept_bytes + self._outbox.own_bytes(unsent))
         # Looked at again: the booking may have cut off this very connection.
-        if self._budget.tight != self._tight and not self.closed:
-            self._tight = self._budget.tight
-            high = self._settings.unsent_bytes_tight if self._tight else self._settings.unsent_bytes_high
+        if not self.closed and (high := self._outbox.tighten(self._budget.tight)) is not None:
             self._transport.set_write_buffer_limits(high=high)
 
     def refuse(
@@ -391,8 +362,9 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=self._settings.unsent_bytes_high)
-        self._sent_s = self._host.clock.monotonic_s()
-        self._inbox.begin(self._sent_s)
+        now = self._host.clock.monotonic_s()
+        self._inbox.begin(now)
+        self._outbox.begin(now)
         if not self._greeting.accepted:
             # Before this side's hello, which has the cluster key in it.
             if (refused := certificate_refused(self._transport, self._greeting.roles, self._host.clock)) is not None:
@@ -533,22 +505,15 @@ class Connection(asyncio.Protocol):
         """Check that the peer is alive and makes progress, and ping it if it is time; once per heartbeat."""
         if self.closed:
             return
-        settings, now = self._settings, self._host.clock.monotonic_s()
-        if (lost := self._inbox.overdue(now, now - self._beat_due_s)) is not None:
+        now = self._host.clock.monotonic_s()
+        dead = self._inbox.overdue(now, now - self._beat_due_s)
+        if (lost := dead or self._outbox.stuck(self.unsent_bytes, now, writable=self.writable)) is not None:
             self.abort(lost)
-            return
-        if not self._makes_progress(now):
-            self.abort(
-                Overloaded(f"{self.peer_name} has read nothing of what it is sent for {settings.unread_s_max:g} s")
-            )
             return
         self._book(self.unsent_bytes)
         if self.peer_role in _MEASURED and (counts := segment_counts(self._transport)) is not None:
             self.losses.seen(now, counts.sent, counts.resent)
-        # The older of the two: when nothing was sent the peer needs a sign of life, and when nothing was heard this
-        # side needs an answer. A little less than the interval, or a timer that is early would skip every other ping.
-        asked, quiet_s = self._ask_time(now), now - min(self._sent_s, self._inbox.heard_s)
-        if not asked and self.peer is not None and quiet_s >= settings.heartbeat_s * 0.9:
+        if not self._ask_time(now) and self.peer is not None and self._outbox.ping_due(now, self._inbox.heard_s):
             self.send(Ping())
         self._schedule_beat()
 
@@ -558,13 +523,6 @@ class Connection(asyncio.Protocol):
             return False
         self.send(AskTime())
         return True
-
-    def _makes_progress(self, now: float) -> bool:
-        """Whether the peer reads what it is sent, or has not yet failed to for `unread_s_max`."""
-        taken = self._given_bytes - self.unsent_bytes
-        if self.writable or taken != self._taken_bytes:
-            self._taken_bytes, self._taken_s = taken, now
-        return now - self._taken_s <= self._settings.unread_s_max
 
 
 async def connect(host: Host, address: str, make: Callable[[], Connection], *, deadline_s: float) -> Connection:

@@ -85,7 +85,7 @@ class FrameInbox:
         received = frames = self._frames.feed(data)
         while frames:
             for frame in frames:
-                # Looked at before each frame: the one before may have paused or closed this connection.
+                # Looked at before each frame: the one before may have closed this connection, or paused it.
                 if self._ended:
                     return
                 # Behind held frames everything is held, or it would overtake them.
@@ -121,7 +121,7 @@ class FrameInbox:
 
     @property
     def has_turn(self) -> bool:
-        """Whether there are held frames that may be handled: they get turns of the loop until none are left."""
+        """Whether there are held frames that may be handled now."""
         return bool(self._held) and not self._pauses
 
     @property
