@@ -2,7 +2,8 @@
 
 `--sample 6` keeps one of six of each such test function, at least one, and those about modules that the last commits
 or the work under way has changed. Without it all run. Which part it is follows from a seed, which is told at the end:
-`POLONAISE_SAMPLE` or `--sample-seed` has the same part run again.
+`POLONAISE_SAMPLE` or `--sample-seed` has the same part run again. A test with a loop of its own over many steps of one
+kind asks the fixture `drawn` which of them run.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections import defaultdict
+from collections.abc import Callable
 from datetime import UTC, datetime
 from math import ceil
 from pathlib import Path
@@ -71,6 +73,17 @@ def left_out_of(members: list[Any], one_of: int, seed: str) -> list[Any]:
     """What does not run of the instances of one test function: all but one of `one_of`, and but one at least."""
     drawn = sorted(members, key=lambda member: (crc32(f"{seed} {member.nodeid}".encode()), member.nodeid))
     return drawn[ceil(len(members) / one_of) :]
+
+
+@pytest.fixture
+def drawn(request: pytest.FixtureRequest) -> Callable[[int], bool]:
+    """Whether the step of this number, of a test's own loop, is of the part that runs."""
+    one_of, seed = request.config.option.sample, request.config.option.sample_seed
+
+    def draw(step: int) -> bool:
+        return crc32(f"{seed} {request.node.nodeid} {step}".encode()) % one_of == 0
+
+    return draw
 
 
 @pytest.hookimpl

@@ -24,6 +24,7 @@ def test_drawn(number): print(f"ran-{number}-")
 def test_few(number): print(f"few-{number}-")
 @pytest.mark.parametrize("number", range(7))
 def test_other(number): print(f"other-{number}-")
+def test_steps(drawn): print(f"steps-{sum(1 << step for step in range(60) if drawn(step))}-")
 """
 
 
@@ -65,7 +66,13 @@ def drawn(directory: Path, *options: str, **environment: str) -> tuple[set[str],
     command = ["-m", "pytest", "-p", "exhaustive", "-p", "no:cacheprovider", "-rA", *options, "test_it.py"]
     done = run_python(*command, cwd=directory, environment=environment, within_s=None)
     assert done.returncode == 0, done.stdout + done.stderr
-    return set(re.findall(r"^((?:ran|few|other)-\d+)-", done.stdout, re.MULTILINE)), done
+    return set(re.findall(r"^((?:ran|few|other|steps)-\d+)-", done.stdout, re.MULTILINE)), done
+
+
+def steps_of(ran: set[str]) -> int:
+    """The steps that ran of a test's own loop: a bit for each."""
+    (steps,) = (each for each in ran if each.startswith("steps-"))
+    return int(steps.removeprefix("steps-"))
 
 
 OTHERS = {"few-1", *(f"other-{number}" for number in range(7))}
@@ -76,6 +83,7 @@ def test_a_part_is_drawn_alike_in_all_processes_and_can_be_run_again(tmp_path: P
     alone, told = drawn(tmp_path, "--sample", "4", "--sample-seed", "a")
     assert alone >= OTHERS
     assert len([each for each in alone if each.startswith("ran")]) == 3
+    assert 5 <= steps_of(alone).bit_count() <= 30
     assert "1 of 4 ran: POLONAISE_SAMPLE=a has the same ones run again" in told.stdout
     assert drawn(tmp_path, "--sample", "4", "-n", "2", POLONAISE_SAMPLE="a")[0] == alone
     assert any(drawn(tmp_path, "--sample", "4", POLONAISE_SAMPLE=seed)[0] != alone for seed in "bcd")
@@ -84,5 +92,6 @@ def test_a_part_is_drawn_alike_in_all_processes_and_can_be_run_again(tmp_path: P
 @pytest.mark.slow
 def test_all_run_where_nobody_asks_for_a_part_whatever_the_seed(tmp_path: Path) -> None:
     ran, told = drawn(tmp_path, POLONAISE_SAMPLE="a")
-    assert len(ran) == 12 + 2 + 7
+    assert len(ran) == 12 + 2 + 7 + 1
+    assert steps_of(ran).bit_count() == 60
     assert "POLONAISE_SAMPLE" not in told.stdout
