@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from rigs import quickspark
+
 pytest_plugins = ["limits", "exhaustive"]
 
 if TYPE_CHECKING:
@@ -52,6 +54,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if alone or config.option.markexpr != "not slow" or collection_path.suffix != ".py":
         return None
     return True if _ALL_SLOW.search(collection_path.read_text()) else None
+
+
+@pytest.hookimpl
+def pytest_configure() -> None:
+    """For each Spark that is started here, or by a program that is: most of its start is what Java compiles."""
+    os.environ.setdefault(quickspark.VARIABLE, quickspark.OPTIONS)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ import polonaise
 from polonaise.admin.archive import verify
 from polonaise.fragments.store import open_store
 from polonaise.pipelines.archive import HowToArchive, archive
+from rigs.quickspark import without_spark
 from rigs.waiting import block_until
 
 if TYPE_CHECKING:
@@ -34,10 +35,9 @@ SOURCE = str(Path(polonaise.__file__).parents[1])
 @contextmanager
 def program(job: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A job in a process of its own; whatever it started is gone at the end."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK", "PYSPARK"))}
     with subprocess.Popen(
         [sys.executable, "-m", f"polonaise.pipelines.{job}", *arguments],
-        env={**inherited, "PYTHONPATH": SOURCE},
+        env={**without_spark(), "PYTHONPATH": SOURCE},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

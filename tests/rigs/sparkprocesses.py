@@ -17,6 +17,7 @@ import polonaise
 from polonaise.spark.java import find_java
 from polonaise.spark.sessions import QUICK_START
 from rigs.programs import run_program
+from rigs.quickspark import without_spark
 from rigs.waiting import block_until
 
 SOURCE = str(Path(polonaise.__file__).parents[1])
@@ -37,11 +38,10 @@ def path_without_java(directory: Path) -> str:
 def run(
     script: str, tmp_path: Path, *, command: tuple[str, ...] = (sys.executable,), **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script, with no Spark variables in its environment but those given here."""
+    """Run a script, with no Spark variables in its environment but those given here, and a quick Java."""
     file = tmp_path / "script.py"
     file.write_text(script)
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK", "PYSPARK", "JAVA"))}
-    variables = {**inherited, "PYTHONPATH": SOURCE, **environment}
+    variables = {**without_spark("JAVA"), "PYTHONPATH": SOURCE, **environment}
     return run_program(*command, file, env=variables, cwd=tmp_path, within_s=STARTED_S)
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from polonaise.errors import BadOption
 from polonaise.spark.java import find_java
-from polonaise.spark.sessions import session
+from polonaise.spark.sessions import QUICK_START, session
+from rigs import quickspark
 from rigs.programs import output_of
 from rigs.sparkprocesses import path_without_java, run
 
@@ -67,6 +68,13 @@ def test_what_spark_submit_says_goes_before_our_settings(tmp_path: Path) -> None
     home = find_java().home
     done = run(AS_SUBMITTED, tmp_path, command=(submit, *options), JAVA_HOME=home, PYSPARK_PYTHON=sys.executable)
     assert output_of(done).splitlines()[-2:] == ["local[1] 5 submitted", "Europe/Warsaw"]
+
+
+def test_what_tests_start_in_other_processes_starts_as_quickly(spark: SparkSession) -> None:
+    assert quickspark.OPTIONS == QUICK_START
+    assert spark.sparkContext._jvm is not None
+    asked = spark.sparkContext._jvm.java.lang.System.getenv(quickspark.VARIABLE)
+    assert QUICK_START in asked
 
 
 def test_a_session_that_is_there_is_used(spark: SparkSession) -> None:
