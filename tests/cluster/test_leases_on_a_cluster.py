@@ -14,7 +14,6 @@ from rigs.waiting import nothing_happens_for
 DURATION_S = 2.0
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 async def test_one_of_two_clients_has_a_lease_and_the_other_when_it_is_released_or_runs_out(tmp_path: Path) -> None:
     with running(tmp_path) as cluster:

@@ -25,7 +25,7 @@ from rigs.lacking import program
 from rigs.programs import output_of, run_program
 from rigs.waiting import PATIENCE_S, block_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 HEADING = "### Three machines, command by command\n"

@@ -15,7 +15,6 @@ DURATION_S = 2.0
 """As `attached.py` has it."""
 
 
-@pytest.mark.alone
 async def test_a_lease_goes_from_a_process_that_releases_it_to_another_and_from_one_that_is_killed(
     tmp_path: Path,
 ) -> None:

@@ -27,7 +27,6 @@ async def test_a_second_process_attaches_to_the_first_ones_log(tmp_path: Path) -
         assert host_of(tmp_path) is None
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("storage", [1, 3])
 async def test_when_the_host_is_killed_another_takes_over_with_all_that_was_acknowledged(
     tmp_path: Path, storage: int
@@ -115,7 +114,6 @@ async def test_a_stopped_guest_takes_over_when_it_is_continued_after_the_hosts_e
         assert await guest.ask("append", "b") == 1
 
 
-@pytest.mark.alone
 async def test_an_application_that_blocks_its_loop_does_not_hold_up_the_others(tmp_path: Path) -> None:
     async with processes(tmp_path) as group:
         host = await group.start()
@@ -128,7 +126,6 @@ async def test_an_application_that_blocks_its_loop_does_not_hold_up_the_others(t
         assert time.monotonic() - began_s < 2.0
 
 
-@pytest.mark.alone
 async def test_a_forked_child_does_not_hold_the_log_for_its_dead_parent(tmp_path: Path) -> None:
     async with processes(tmp_path) as group:
         host = await group.start()

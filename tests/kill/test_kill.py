@@ -25,7 +25,6 @@ LINES = [
 ]
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 async def test_twenty_kills_lose_nothing_and_double_nothing_and_another_host_is_there_in_time(tmp_path: Path) -> None:
     with EmbeddedCampaign(tmp_path, seed=20) as campaign:
@@ -38,7 +37,6 @@ async def test_twenty_kills_lose_nothing_and_double_nothing_and_another_host_is_
     assert report.comparison.acknowledged > 100
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 async def test_kills_of_a_clusters_nodes_and_clients_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     with (

@@ -130,6 +130,7 @@ def test_what_a_table_can_not_hold_is_named_left_out_kept_and_agreed_upon(
 SECRET = "postgresql://u:hunter2secret@h/db"
 
 
+@pytest.mark.exhaustive  # of databases: a row is shown by what they share
 def test_a_row_is_shown_without_the_secrets_in_it_wherever_it_is_cut(
     spark: SparkSession, log: Log, address: str, table: str
 ) -> None:
@@ -145,6 +146,7 @@ def test_a_row_is_shown_without_the_secrets_in_it_wherever_it_is_cut(
         assert "hunter" not in "".join(traceback.format_exception(failed.value))
 
 
+@pytest.mark.exhaustive  # of databases: a row is shown by what they share
 def test_the_sum_of_a_key_is_told_without_the_secret_in_it(
     spark: SparkSession, log: Log, address: str, table: str
 ) -> None:
