@@ -207,3 +207,45 @@ def test_no_file_has_marks_of_a_merge_that_was_not_finished() -> None:
                     wrong.append(f"{path.relative_to(TESTS.parent)}:{number}")
     assert wrong == []
     assert looked_at > len(FILES)
+
+
+FILE_LINES_MAX = 800
+FUNCTION_LINES_MAX = 65
+"""Lines of statements: without the docstring, comments and empty lines."""
+LONGER_FILES = {
+    "proving/polonaise_proving/mutations/outside.py",
+    "src/polonaise/server/node.py",
+    "tests/player/test_active_player.py",
+    "tests/simulation/test_known_mutations.py",
+}
+LONGER_FUNCTIONS = {"tests/docs/test_replication_example.py: test_the_example_is_what_the_decisions_make_of_it"}
+"""What is longer still: nothing is added here, and what has become shorter is taken out."""
+
+
+def long_functions(name: str, text: str) -> list[str]:
+    """The functions with more lines of statements than a reader has in view at once."""
+    lines = text.splitlines()
+    found = []
+    for each in ast.walk(ast.parse(text)):
+        if isinstance(each, Function):
+            body = each.body[1:] if ast.get_docstring(each) is not None else each.body
+            stated = lines[body[0].lineno - 1 : each.end_lineno] if body else []
+            if sum(line.strip() != "" and not line.lstrip().startswith("#") for line in stated) > FUNCTION_LINES_MAX:
+                found.append(f"{name}: {each.name}")
+    return found
+
+
+def test_files_and_functions_have_a_length_that_a_reader_can_keep_in_mind() -> None:
+    root = TESTS.parent
+    paths = [path for folder in ("src", "proving", "tests") for path in (root / folder).rglob("*.py")]
+    texts = {path.relative_to(root).as_posix(): path.read_text() for path in paths if not MADE & {*path.parts}}
+    assert {name for name, text in texts.items() if text.count("\n") > FILE_LINES_MAX} == LONGER_FILES
+    # Taking a file apart costs more than this look: a function that is longer stands in a file that is longer, too.
+    longer = {name: text for name, text in texts.items() if text.count("\n") > FUNCTION_LINES_MAX}
+    assert {each for name, text in longer.items() for each in long_functions(name, text)} == LONGER_FUNCTIONS
+
+
+def test_a_long_function_is_found_whatever_its_docstring_is() -> None:
+    body = "    pass\n" * FUNCTION_LINES_MAX
+    assert long_functions("a", f'def short() -> None:\n    """Long\n\n    text."""\n\n    # why\n{body}') == []
+    assert long_functions("a", f"async def long() -> None:\n    1\n{body}") == ["a: long"]

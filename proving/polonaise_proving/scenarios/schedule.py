@@ -48,7 +48,7 @@ from polonaise_proving.work import workload
 from polonaise_proving.work.application import HEADER_FILTER, UNWANTED_HEADER, Application
 from polonaise_proving.work.leaseholding import HOLDERS, LeaseHolders
 from polonaise_proving.work.rarework import RARE_STEPS
-from polonaise_proving.work.workload import STEPS, ClientLife
+from polonaise_proving.work.workload import STEPS, ClientLife, Step
 
 if TYPE_CHECKING:
     from polonaise_proving.judges.archivecheck import ArchiveCheck
@@ -199,13 +199,7 @@ class Schedule:
             )
             for node in self.cluster.clients
         }
-        # Most seeds leave some kinds of work out and have much of others: one may hide what another brings to light.
-        self._weights = [weight * self._random.choice((0, 1, 1, 4)) for _, weight in STEPS]
-        if not any(self._weights):
-            self._weights = [weight for _, weight in STEPS]
-        rare = self.world.random("rare work")
-        self._steps = [step for step, _ in (*STEPS, *RARE_STEPS)]
-        self._weights += [weight if rare.random() < _RARE_SHARE else 0 for _, weight in RARE_STEPS]
+        self._steps, self._weights = self._drawn_steps()
         self._workers = self._random.choice((1, 2, 4))
         self._healed = asyncio.Event()
         self._archiving: Archiving | None = None
@@ -247,6 +241,18 @@ class Schedule:
         if self.world.random("names of leases").random() < _LEASES_SHARE:
             self._leases = LeaseHolders(self.cluster, self.history)
             self._add("lease-holder", self._leases, HOLDERS)
+
+    def _drawn_steps(self) -> tuple[list[Step], list[int]]:
+        """Draw how much of each kind of work there is. Return the kinds, and their weights.
+
+        Most seeds leave some kinds out and have much of others: one may hide what another brings to light.
+        """
+        weights = [weight * self._random.choice((0, 1, 1, 4)) for _, weight in STEPS]
+        if not any(weights):
+            weights = [weight for _, weight in STEPS]
+        rare = self.world.random("rare work")
+        weights += [weight if rare.random() < _RARE_SHARE else 0 for _, weight in RARE_STEPS]
+        return [step for step, _ in (*STEPS, *RARE_STEPS)], weights
 
     def _add(
         self,
