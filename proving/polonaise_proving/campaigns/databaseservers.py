@@ -19,6 +19,7 @@ from typing import Any
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import OperationalError
 
+from polonaise.redaction import redacted_end
 from polonaise_proving.campaigns.running import PATIENCE_S, GaveUp
 
 _numbers = itertools.count()
@@ -88,7 +89,7 @@ class DatabaseServer:
     def _started(self) -> bool:
         assert self._process is not None
         if self._process.poll() is not None:
-            raise GaveUp(f"{self.name} did not start:\n{self.log[-3000:]}")
+            raise GaveUp(f"{self.name} did not start:\n{redacted_end(self.log, 3_000)}")
         return self.ready()
 
     @property

@@ -17,6 +17,7 @@ from typing import TypeVar
 import polonaise
 from polonaise.coordination.zookeeper import SESSION_S
 from polonaise.node.local import LocalCluster
+from polonaise.redaction import redacted_end
 from polonaise_proving.campaigns import journal
 from polonaise_proving.campaigns.comparison import FateComparison
 from polonaise_proving.campaigns.journal import JournalLine, JournalReader
@@ -85,7 +86,7 @@ class _Process:
 
     def check_alive(self) -> None:
         if self.process.poll() not in (None, -signal.SIGKILL):
-            raise GaveUp(f"process {self.name} ended by itself: {self.errors.read_text()[-2000:]}")
+            raise GaveUp(f"process {self.name} ended by itself: {redacted_end(self.errors.read_text(), 2_000)}")
 
 
 class KillCampaign(ABC):
@@ -184,7 +185,9 @@ class KillCampaign(ABC):
             except subprocess.TimeoutExpired:
                 raise GaveUp(f"process {each.name} does not stop") from None
             if status:
-                raise GaveUp(f"process {each.name} stopped with {status}: {each.errors.read_text()[-2000:]}")
+                raise GaveUp(
+                    f"process {each.name} stopped with {status}: {redacted_end(each.errors.read_text(), 2_000)}"
+                )
             each.journal.follow()
             each.lines += each.journal.lines
 

@@ -157,6 +157,25 @@ def _death_unheard() -> Iterator[None]:
         sys.unraisablehook = before
 
 
+def _drawn(seed: int, *, record: bool) -> Configuration:
+    """Draw how unreliable the network and the disks are."""
+    source = random.Random(f"world/{seed}")
+    uniform, choice = source.uniform, source.choice
+    # Most seeds have none of most kinds of trouble: what a fault brings to light, another one may hide.
+    network = NetworkConfiguration(
+        delay_chance=choice((0.0, 0.0, 0.01)),
+        split_chance=choice((0.0, 0.1)),
+        window_bytes=choice((4_096, 262_144)),
+        reset_chance=choice((0.0, 0.0, 0.0, 0.001)),
+        flip_chance=choice((0.0, 0.0, 0.0, 0.0005)),
+        connect_tries=3,
+    )
+    disk = DiskConfiguration(
+        sync_s=choice((0.0005, 0.003)), spike_chance=choice((0.0, 0.0, 0.003)), spike_s=uniform(0.05, 0.4)
+    )
+    return Configuration(network=network, disk=disk, steps_max=_STEPS_MAX, record=record)
+
+
 class Schedule:
     """The cluster, work, faults and checks of one seed, and the course that they take.
 
@@ -165,21 +184,7 @@ class Schedule:
     """
 
     def __init__(self, seed: int, *, record: bool = False) -> None:
-        source = random.Random(f"world/{seed}")
-        uniform, choice = source.uniform, source.choice
-        # Most seeds have none of most kinds of trouble: what a fault brings to light, another one may hide.
-        network = NetworkConfiguration(
-            delay_chance=choice((0.0, 0.0, 0.01)),
-            split_chance=choice((0.0, 0.1)),
-            window_bytes=choice((4_096, 262_144)),
-            reset_chance=choice((0.0, 0.0, 0.0, 0.001)),
-            flip_chance=choice((0.0, 0.0, 0.0, 0.0005)),
-            connect_tries=3,
-        )
-        disk = DiskConfiguration(
-            sync_s=choice((0.0005, 0.003)), spike_chance=choice((0.0, 0.0, 0.003)), spike_s=uniform(0.05, 0.4)
-        )
-        self.world = World(seed, Configuration(network=network, disk=disk, steps_max=_STEPS_MAX, record=record))
+        self.world = World(seed, _drawn(seed, record=record))
         self.knobs = Knobs.draw(self.world.random("knobs")).widened(self.world)
         self.history = History(self.knobs.partitions)
         self.history.window_is_kept = self.knobs.windows

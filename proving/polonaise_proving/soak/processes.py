@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from polonaise.link.connection import Connection
+from polonaise.redaction import redacted_end
 from polonaise_proving.campaigns.journal import JournalLine, JournalReader
 from polonaise_proving.campaigns.running import PATIENCE_S, GaveUp
 
@@ -35,7 +36,7 @@ class SoakProcess:
     @property
     def log(self) -> str:
         """Return the end of what the process wrote to standard error, over all its lives."""
-        return self._errors.read_text(errors="replace")[-3000:]
+        return redacted_end(self._errors.read_text(errors="replace"), 3_000)
 
     @property
     def failed(self) -> bool:

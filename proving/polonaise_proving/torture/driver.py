@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
+from polonaise.redaction import redacted
 from polonaise.spark.sessions import JAVA_OPTIONS, QUICK_START, session
 from polonaise.views.tables import Field, MarkedTable, Shape
 from polonaise_proving.torture.faults import SparkFault, SparkFaults, signal_session
@@ -84,7 +85,7 @@ def ended(query: StreamingQuery) -> str | None:
         if query.awaitTermination(int(STREAM_S_MAX)):
             return None
     except StreamingQueryException as error:
-        return str(error)[:4000]
+        return redacted(str(error), 4_000)
     query.stop()
     return f"runs longer than {STREAM_S_MAX:g} s"
 
@@ -193,7 +194,7 @@ def main() -> None:
             try:
                 answer = {"ok": True, "value": JOBS[job["job"]](spark, job)}
             except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
-                answer = {"ok": False, "error": f"{type(error).__name__}: {error}"[:4000]}
+                answer = {"ok": False, "error": redacted(f"{type(error).__name__}: {error}", 4_000)}
             print(json.dumps(answer), file=answers, flush=True)
 
 

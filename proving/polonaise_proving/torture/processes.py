@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from polonaise.redaction import redacted_end
 from polonaise_proving.campaigns.running import SOURCES
 from polonaise_proving.torture.faults import session_of, signal_session
 
@@ -113,7 +114,7 @@ class Driver:
 
     @property
     def log(self) -> str:
-        return self._log.read_text(errors="replace")[-2000:]
+        return redacted_end(self._log.read_text(errors="replace"), 2_000)
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import Self
 
+from polonaise.redaction import redacted_end
 from polonaise_proving.campaigns.running import PATIENCE_S, SOURCES, GaveUp
 
 
@@ -96,7 +97,7 @@ class TorturedProgram:
         return status
 
     def told(self) -> str:
-        return self.log.read_text(errors="replace")[-2_000:]
+        return redacted_end(self.log.read_text(errors="replace"), 2_000)
 
 
 def _environment() -> dict[str, str]:
