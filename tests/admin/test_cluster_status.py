@@ -274,7 +274,7 @@ async def test_a_server_that_is_gone_is_missed_until_it_is_removed(town: Town, *
     servers_named = status.servers
     await town.operator(remove)
     for each in town.cluster.owners.values():
-        each._expected.missing = {missing.name: missing.address}  # as it was at its last look, seconds ago
+        each.parts.expected.missing = {missing.name: missing.address}  # as it was at its last look, seconds ago
     status = await status_of(town)
     assert ([each.troubles for each in status.servers], status.wellness) == ([[]], Wellness.WELL), "from then on"
 
@@ -349,14 +349,14 @@ async def test_a_server_with_a_name_notes_itself_and_tells_whom_it_misses(town: 
 async def test_a_server_that_goes_on_without_the_coordinator_is_degraded_whatever_it_owns(town: Town) -> None:
     await well(town)
     server = town.server
-    server._trouble.failed("the lease can't be renewed", CoordinatorUnavailable("no answer"))
+    server.parts.trouble.failed("the lease can't be renewed", CoordinatorUnavailable("no answer"))
     status = await status_of(town)
     (row,) = status.servers
     assert row.wellness is Wellness.DEGRADED
     (trouble,) = row.troubles
     assert trouble.startswith("the server goes on without its coordinator: ")
     assert "no answer" in trouble
-    server._trouble.succeeded("the lease can't be renewed")
+    server.parts.trouble.succeeded("the lease can't be renewed")
     await well(town)
 
 

@@ -408,8 +408,7 @@ async def test_a_server_hurries_when_the_description_has_changed_and_not_when_no
         await changes.get()
 
     read: Any = SimpleNamespace(description=values.description, description_changed=description_changed)
-    requirements = Requirements(read)
-    requirements.begin(await values.description())
+    requirements = Requirements(read, await values.description())
     following = asyncio.ensure_future(
         requirements.follow(lambda: told.append("description"), lambda: told.append("requirement"))
     )

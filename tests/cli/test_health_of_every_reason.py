@@ -69,7 +69,7 @@ class Observed:
 
 def face_of(document: dict[str, Any]) -> dict[str, Any]:
     server: Any = Observed(document)
-    return asyncio.run(ObservedServer(server, RealClock()).health())
+    return asyncio.run(ObservedServer(lambda: server, RealClock()).health())
 
 
 def told(shell: Shell, monkeypatch: pytest.MonkeyPatch, document: dict[str, Any]) -> Any:

@@ -63,10 +63,9 @@ async def two_servers(directory: Path) -> AsyncIterator[Deposed]:
             closing.push_async_callback(coordinator.close)
             if not servers:
                 await coordinator.initialize(ClusterDescription(KEY, PARTITIONS, (storage.address,)))
-            server = Server(host, coordinator, ServerSettings(settle_s=0.2))
+            server = await Server.start(host, coordinator, ServerSettings(settle_s=0.2))
             servers.append(server)
             closing.push_async_callback(server.close)
-            await server.start()
             if len(servers) == 1:
                 await wait_until(lambda: Deposed.owned(servers[0]) == PARTITIONS)
         yield Deposed(servers[0], servers[1], proxy, root)

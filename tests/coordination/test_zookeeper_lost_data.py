@@ -83,8 +83,7 @@ async def keeper_and_server(directory: Path) -> AsyncIterator[tuple[Keeper, Serv
         coordinator = keeper.coordinator(host)
         closing.push_async_callback(coordinator.close)
         await coordinator.initialize(ClusterDescription(KEY, 1, (storage.address,)))
-        server = Server(host, coordinator, ServerSettings(settle_s=0.2))
-        await server.start()
+        server = await Server.start(host, coordinator, ServerSettings(settle_s=0.2))
         closing.push_async_callback(server.close)
         await wait_until(lambda: owns(server))
         yield keeper, server, host
@@ -149,10 +148,10 @@ async def test_servers_tell_within_seconds_that_zookeeper_is_older_and_go_on_onc
         described = await asking.description()
         assert await asking.set_description(described.value, described.version) is not None
         await asking.close()
-        await server._cluster.read_description()
+        await server.parts.cluster.read_description()
         await keeper.back_to_the_copy()
         with pytest.raises(CoordinatorOutdated, match="put back to an older state"):
-            await server._cluster.read_description()
+            await server.parts.cluster.read_description()
         await keeper.back_to_the_copy()
         await wait_until(lambda: owns(server) and not server.not_owning and not server.health()["coordinator"])
         async with polonaise.connect(f"polonaise://{server.address}") as log:

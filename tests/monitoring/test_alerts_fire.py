@@ -119,7 +119,7 @@ async def test_a_majority_of_the_storage_nodes_that_is_gone(town: Town, log: Log
     if served is not None:
         served.failures_told[polonaise.terms.FailureReason.DEADLINE] += 60
     else:
-        town.server._past["failed_deadline"] += 60
+        town.server.parts.owned._past["failed_deadline"] += 60
     await fired(town, "PolonaiseOverloaded", before=before)
 
 
@@ -257,7 +257,7 @@ async def test_a_coordinator_that_is_out_of_reach(town: Town, log: Log) -> None:
 async def test_servers_that_are_to_be_there_and_are_not(town: Town, log: Log) -> None:
     """Set where a server keeps what it saw last: the simulated coordinator has no servers."""
     await log.append(b"first", 0)
-    expected = town.server._expected
+    expected = town.server.parts.expected
     expected.seen = Versioned(0, ExpectedServers())
     expected.missing = {"b": "b:7000"}
     expected.coordinator_servers = {"zk1:2181": "", "zk2:2181": "does not answer"}
@@ -279,10 +279,10 @@ async def test_servers_of_the_coordinator_that_this_process_can_not_ask_are_not_
     async def servers(timeout_s: float) -> dict[str, str]:
         return dict(answers)
 
-    backend = server._expected._coordinator._backend
+    backend = server.parts.expected._coordinator._backend
     monkeypatch.setattr(backend, "servers", servers)
     monkeypatch.setattr(type(backend), "has_servers", True)
-    looking = asyncio.ensure_future(server._expected.run(ServerId(4711), "here:1"))
+    looking = asyncio.ensure_future(server.parts.expected.run(ServerId(4711), "here:1"))
     await wait_until(lambda: server.measures().coordinator_servers == {"zk2:2181": True})
     assert server.health()["coordinator_servers"] == []
     assert Prometheus().lasts(await scraped_town(town)) == set()
@@ -331,7 +331,7 @@ async def test_appends_that_lack_copies(town: Town, log: Log) -> None:
 async def test_a_network_that_loses_packets(town: Town, log: Log) -> None:
     """Set where the kernel's counts are compared: the simulated network counts nothing."""
     await log.append(b"first", 0)
-    connection = town.server._links[town.name(0)].session
+    connection = town.server.parts.links[town.name(0)].session
     assert connection is not None
     connection.losses.resent = 0.2
     assert "PolonaisePacketsLost" in Prometheus().lasts(await scraped_town(town))
@@ -379,8 +379,8 @@ class TwoDaysLater:
 
 
 async def fired_two_days_later(town: Town) -> set[str]:
-    clock: Any = TwoDaysLater(town.server._host.clock)
-    later = await scraped(ObservedServer(town.server, clock), clock)
+    clock: Any = TwoDaysLater(town.server.parts.shared.host.clock)
+    later = await scraped(ObservedServer(lambda: town.server, clock), clock)
     return Prometheus().lasts({ONE: later})
 
 
@@ -428,7 +428,7 @@ async def test_a_process_that_is_blocked_restarted_or_short_of_files(town: Town,
     """What the system tells of a process is set, as are delays of its loop: a test must not block, nor starve."""
     await log.append(b"first", 0)
     server, delays = town.server, Histogram()
-    observed, clock = ObservedServer(server, server._host.clock), server._host.clock
+    observed, clock = ObservedServer(lambda: server, server.parts.shared.host.clock), server.parts.shared.host.clock
     before = await scraped(observed, clock, delays)
     for _ in range(60):
         delays.observe(2.0)

@@ -23,10 +23,10 @@ from polonaise.node.monitoring import servermetrics
 from polonaise.node.monitoring.detail import AUTO_MAX, Detail, SeriesListed
 from polonaise.node.monitoring.face import ObservedServer, ObservedStorage
 from polonaise.node.monitoring.samples import Samples
-from polonaise.server.node import Server
 from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.server.protocol.recovery import quorum
 from polonaise.server.settings import ServerSettings
+from polonaise.server.startingserver import StartingServer
 from polonaise.terms import NO_SESSION, Transaction
 from polonaise.wire.messages import Flush
 from rigs.town import Town, held_down, in_an_application
@@ -34,7 +34,7 @@ from rigs.waiting import wait_until
 
 
 def watched(town: Town) -> ObservedServer:
-    return ObservedServer(town.server, town.server._host.clock)
+    return ObservedServer(lambda: town.server, town.server.parts.shared.host.clock)
 
 
 async def of_server(town: Town) -> Samples:
@@ -56,7 +56,7 @@ async def owner_of_a_second_session(town: Town) -> PartitionOwner:
 @in_an_application
 async def test_every_metric_has_samples_that_hold_nothing_of_the_node(town: Town, log: Log) -> None:
     await log.append(b"first", 0)
-    town.server._refused["not_owner"] += 1
+    town.server.parts.connections.refused["not_owner"] += 1
     seen = {**await of_server(town), **await of_storage(town)}
     of_every_node = {metric for metric in metrics.METRICS if metric.name.startswith("polonaise_node_")}
     of_every_node.remove(metrics.NODE_DEGRADED)
@@ -104,11 +104,11 @@ async def test_groups_of_workers_are_told_with_what_they_lag_and_what_hinders_th
 @in_an_application
 async def test_what_is_owned_is_told_beside_what_the_cluster_has(town: Town, log: Log) -> None:
     await log.append(b"first", 0)
-    description = town.server._description
+    description = town.server.parts.cluster.description
     cluster, partitions = description.key.hex()[:8], description.partitions
     seen = await of_server(town)
     assert seen.value(metrics.OWNED, cluster) == seen.value(metrics.CLUSTER_PARTITIONS, cluster) == partitions
-    town.server._follow(Assignment())
+    town.server.parts.following.follow(Assignment())
     seen = await of_server(town)
     assert (seen.value(metrics.OWNED, cluster), seen.value(metrics.CLUSTER_PARTITIONS, cluster)) == (0, partitions)
 
@@ -189,21 +189,26 @@ async def test_no_two_partitions_are_read_in_one_turn_of_the_loop_if_that_is_the
 async def test_a_server_that_waits_for_its_coordinator_names_it(tmp_path: Path) -> None:
     host = RealHost()
     coordinator = coordinator_at(host, f"file:{tmp_path / 'coordinator'}")
-    server = Server(host, coordinator, ServerSettings())
     try:
-        observed = ObservedServer(server, host.clock)
+        observed = ObservedServer(lambda: StartingServer(host, coordinator, ServerSettings()), host.clock)
         assert str(tmp_path) in observed.not_ready()
         unknown = metrics.COORDINATOR_TROUBLE, metrics.MISSING_SERVERS, metrics.CLOCK_UNFIT
         assert [each.name for each in unknown if each in await observed.samples(Detail())] == [], "not asked yet"
         health = await observed.health()
         assert (health["status"], health["problems"]) == ("not_ready", {"server": [observed.not_ready()]})
-        server.id = 7
-        server._trouble.failed("the assignment can't be read", CoordinatorUnavailable("zk:2181 is gone"))
-        assert "zk:2181 is gone" in observed.not_ready()
-        assert "zk:2181 is gone" in (await observed.health())["problems"]["server"][0]
     finally:
         await coordinator.close()
         host.close()
+
+
+@in_an_application
+async def test_a_server_that_follows_no_assignment_says_what_fails_at_its_coordinator(town: Town, log: Log) -> None:
+    await log.append(b"first", 0)
+    parts, observed = town.server.parts, watched(town)
+    parts.owned.stop_owning("its registration may have run out")
+    parts.trouble.failed("the assignment can't be read", CoordinatorUnavailable("zk:2181 is gone"))
+    assert "zk:2181 is gone" in observed.not_ready()
+    assert "zk:2181 is gone" in (await observed.health())["problems"]["server"][0]
 
 
 @in_an_application
@@ -238,12 +243,12 @@ async def test_refused_appends_are_counted_by_reason_and_conflicts_by_certainty(
 
 @in_an_application
 async def test_a_request_that_is_refused_is_counted_by_its_code(town: Town, log: Log) -> None:
-    server = town.server
     await log.append(b"first", 0)
-    connection, *_ = server._connections
-    server._on_message(connection, Flush(), 1, 7)
+    server = town.server
+    connection, *_ = server.parts.connections.open
+    server.parts.connections.on_message(connection, Flush(), 1, 7)
     # Once the server has read of no such partition in the coordinator.
-    await wait_until(lambda: server._refused["unknown_partition"])
+    await wait_until(lambda: server.parts.connections.refused["unknown_partition"])
     assert (await of_server(town)).value(metrics.REFUSED, "unknown_partition") == 1
 
 
@@ -341,7 +346,7 @@ async def test_totals_never_fall_when_a_partition_goes(town: Town, log: Log) -> 
     before = Counter[str]()
     for served in server.partitions.values():
         before.update(served.totals())
-    server._follow(Assignment())
+    server.parts.following.follow(Assignment())
     assert not server.partitions
     assert before["committed_transactions"] == 1
     assert server.past_totals == before
@@ -352,7 +357,7 @@ async def test_trouble_with_the_coordinator_is_in_health_and_metrics(town: Town,
     await log.append(b"first", 0)
     server = town.server
     assert (await of_server(town)).value(metrics.COORDINATOR_TROUBLE) == 0
-    server._trouble.failed("the lease can't be renewed", CoordinatorUnavailable("no answer"))
+    server.parts.trouble.failed("the lease can't be renewed", CoordinatorUnavailable("no answer"))
     seen = await of_server(town)
     assert seen.value(metrics.COORDINATOR_TROUBLE) == 1
     assert seen.value(metrics.COORDINATOR_ERRORS) == 1
@@ -360,11 +365,11 @@ async def test_trouble_with_the_coordinator_is_in_health_and_metrics(town: Town,
     assert health["status"] == "degraded"
     (problem,) = health["problems"]["server"]
     assert problem.endswith("the lease can't be renewed: [coordinator_unavailable] no answer")
-    server._follow(Assignment())
+    server.parts.following.follow(Assignment())
     health = await watched(town).health()
     assert health["status"] == "degraded"
     assert health["problems"] == {"server": [problem]}, "also of a server that owns nothing"
-    server._trouble.succeeded("the lease can't be renewed")
+    server.parts.trouble.succeeded("the lease can't be renewed")
     seen = await of_server(town)
     assert (seen.value(metrics.COORDINATOR_TROUBLE), seen.value(metrics.COORDINATOR_ERRORS)) == (0, 1)
 
@@ -372,7 +377,7 @@ async def test_trouble_with_the_coordinator_is_in_health_and_metrics(town: Town,
 @in_an_application
 async def test_a_coordinator_that_cannot_be_reached_is_trouble_until_it_can(town: Town, log: Log) -> None:
     await log.append(b"first", 0)
-    trouble = town.server._trouble
+    trouble = town.server.parts.trouble
     town.cluster.cut_off.add("server-0")
     await wait_until(lambda: str(trouble), within_s=60.0, every_s=0.1)
     assert (await of_server(town)).value(metrics.COORDINATOR_TROUBLE) == 1
@@ -387,10 +392,10 @@ async def test_a_server_that_owns_nothing_is_ready_to_take_over(town: Town, log:
     server.partitions.clear()
     assert observed.not_ready() == ""
     assert (await observed.health())["status"] == "ok"
-    server.followed = False
+    server.parts.owned.followed = False
     assert "has not read the assignment" in observed.not_ready()
     assert (await observed.health())["status"] == "not_ready"
-    server.followed = True
+    server.parts.owned.followed = True
 
 
 @in_an_application

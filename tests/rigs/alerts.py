@@ -18,6 +18,7 @@ from polonaise.node.monitoring.face import HttpFace, ObservedNode, ObservedServe
 from polonaise.node.monitoring.metriclist import NODE_DEGRADED
 from polonaise.node.monitoring.samples import Samples
 from polonaise.node.reasons import Reason
+from polonaise.server.node import Server
 from rigs.promql import Evaluation, Labels, Series
 from rigs.town import Town
 from rigs.waiting import wait_until
@@ -98,15 +99,17 @@ async def scraped(node: ObservedNode, clock: Clock, delays: Histogram | None = N
     return told(found[-1])
 
 
+async def scraped_server(server: Server) -> Told:
+    clock = server.parts.shared.host.clock
+    return await scraped(ObservedServer(lambda: server, clock), clock)
+
+
 async def scraped_town(town: Town) -> dict[str, Told | None]:
     """Scrape the servers and storage nodes of a town."""
     cluster, found = town.cluster, dict[str, Told | None]()
     for node in cluster.servers:
         server = cluster.owners.get(node.name) if node.running else None
-        observed = None if server is None else ObservedServer(server, server._host.clock)
-        found[f"polonaise-servers/{node.name}"] = (
-            None if observed is None or server is None else await scraped(observed, server._host.clock)
-        )
+        found[f"polonaise-servers/{node.name}"] = None if server is None else await scraped_server(server)
     for node in cluster.storage:
         store = cluster.stores.get(node.name) if node.running else None
         found[f"polonaise-storage/{node.name}"] = (

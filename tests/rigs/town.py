@@ -22,6 +22,7 @@ from polonaise_proving.record.diskaudit import durable_last
 from polonaise_proving.stages.simulated.cluster import DIRECTORY, Cluster, Knobs, Node
 from polonaise_proving.stages.simulated.world import World
 from rigs.scenarios import runs_tests
+from rigs.waiting import wait_until
 
 T = TypeVar("T")
 
@@ -93,6 +94,10 @@ class Town:
         """The one server that runs."""
         (server,) = self.cluster.running_servers
         return server
+
+    async def has_a_server(self) -> None:
+        """Wait until a server runs."""
+        await wait_until(lambda: self.cluster.running_servers)
 
     def name(self, number: int) -> str:
         """Return the name of a storage node by its number; those that run beside the cluster's come behind them."""

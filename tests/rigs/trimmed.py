@@ -65,8 +65,7 @@ class Cluster:
                 await put_mark(store, KEY)
             history = HistorySettings(listing_s=0.0, damaged_s=0.0, **settings)
             opened = lambda key: FragmentHistory(store, key, history)  # noqa: E731
-        self.server = Server(self.host, coordinator, SETTINGS, opened)
-        await self.server.start()
+        self.server = await Server.start(self.host, coordinator, SETTINGS, opened)
         return self.server
 
     async def stop_server(self) -> None:

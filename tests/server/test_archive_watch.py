@@ -85,7 +85,7 @@ def test_ids_that_were_trimmed_and_that_no_fragment_holds_are_named_until_they_a
         condition = conditions_in(town.server.health())[0]
         assert "no fragment in the store holds id 0" in condition.missing
         assert (Reason.FRAGMENTS_MISSING, condition.missing) in condition.reasons
-        samples = await ObservedServer(town.server, town.server._host.clock).samples(Detail())
+        samples = await ObservedServer(lambda: town.server, town.server.parts.shared.host.clock).samples(Detail())
         assert samples.value(metrics.NODE_DEGRADED, "fragments_missing") == 1
         assert samples.value(metrics.ARCHIVE_LAG_UNKNOWN) == 0, "what is missing is known"
         assert samples.value(metrics.ARCHIVE_LAG) == 9

@@ -57,7 +57,7 @@ async def test_a_server_that_starts_with_a_wrong_clock_waits_and_says_why(town: 
     node = owner(town)
     node.machine.jump_clock(-10 * DAY_S)
     node.crash()
-    await wait_until(lambda: node.running)
+    await town.has_a_server()
     receipt = log.append(b"after", 0)
     await wait_until(lambda: "10.0 days behind" in town.server.health()["partitions"].get("0", {}).get("waits_for", ""))
     assert not receipt.done
@@ -76,7 +76,7 @@ async def test_a_server_whose_clock_is_off_gives_its_partitions_up_and_comes_bac
     assert abs(await off_s(town, log, b"by the other")) < NEAR_S
     assert node.restarts == 0
     server = town.cluster.owners[node.name]
-    face = ObservedServer(server, server._host.clock)
+    face = ObservedServer(lambda: server, server.parts.shared.host.clock)
     assert "the clock of this server is off" in face.not_ready(), "it has nothing, and could not take anything over"
     assert (await face.health())["status"] == "not_ready"
     node.machine.jump_clock(-DAY_S)
@@ -120,6 +120,7 @@ async def test_times_that_stand_still_are_told_with_the_moment_at_which_that_end
 @in_an_application(servers=1)
 async def test_the_coordinators_clock_is_measured_by_renewals_and_told(town: Town, log: Log) -> None:
     """ZooKeeper dates what is written; nothing else tells its time."""
+    await town.has_a_server()
     assert town.server.health()["clock"]["coordinator"] is None, "a coordinator without a clock of its own"
     renewed = property(lambda _: town.world.true_us + 7_200_000_000)
     with patch.object(SimulatedBackend, "renewed_us", renewed):
@@ -128,7 +129,7 @@ async def test_the_coordinators_clock_is_measured_by_renewals_and_told(town: Tow
         assert abs(clock["coordinator"] - 7_200.0) < NEAR_S
         assert "the coordinator's clock is 2.0 hours ahead of that of this server" in clock["trouble"]
         assert not clock["unfit"], "it decides nothing"
-        samples = await ObservedServer(town.server, town.server._host.clock).samples(Detail())
+        samples = await ObservedServer(lambda: town.server, town.server.parts.shared.host.clock).samples(Detail())
         ((_, offset_s),) = samples[metrics.COORDINATOR_CLOCK_OFFSET]
         assert abs(offset_s - 7_200.0) < NEAR_S
     await wait_until(lambda: town.server.health()["clock"]["coordinator"] is None)

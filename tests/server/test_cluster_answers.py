@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from polonaise.coordination.values import Assignment, Owner, Versioned
+from polonaise.coordination.values import Assignment, ClusterDescription, Owner, Versioned
 from polonaise.errors import CoordinatorUnavailable, PolonaiseError
 from polonaise.server import clusteranswers
 from polonaise.server.clusteranswers import ClusterAnswers
@@ -29,7 +29,9 @@ def assigned(version: int) -> Versioned[Assignment]:
 
 def answers(coordinator: Any = None, **settings: Any) -> ClusterAnswers:
     host = MemoryHost()
-    return ClusterAnswers(host, coordinator, ServerSettings(**settings), CoordinatorTrouble(host.clock))
+    described = Versioned(1, ClusterDescription.new(b"k" * 16, 1, {"a": "a:1"}))
+    trouble = CoordinatorTrouble(host.clock)
+    return ClusterAnswers(host, coordinator, ServerSettings(**settings), trouble, 0, described, 0.0)
 
 
 async def one_that_waits() -> tuple[ClusterAnswers, asyncio.Future[AssignmentIs]]:

@@ -66,8 +66,8 @@ def test_a_client_is_told_of_the_coordinator_by_a_server_that_owns_nothing_for_i
         async def ask(host: Host, _: Coordinator) -> str:
             server = town.server
             server.partitions.clear()
-            server.followed = False
-            server._trouble.failed("it can't be read", CoordinatorUnavailable("no answer of zk1:2181"))
+            server.parts.owned.followed = False
+            server.parts.trouble.failed("it can't be read", CoordinatorUnavailable("no answer of zk1:2181"))
             with pytest.raises(NotOwner) as refused:
                 await health(host, server.address, 0)
             return str(refused.value)

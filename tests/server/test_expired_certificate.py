@@ -23,16 +23,19 @@ class Servers(Town):
     def __init__(self, count: int) -> None:
         super().__init__(1, servers=count, partitions=PARTITIONS)
 
+    def is_running(self, number: int) -> bool:
+        return self.cluster.servers[number].name in self.cluster.owners
+
     def at(self, number: int) -> Server:
         return self.cluster.owners[self.cluster.servers[number].name]
 
     def expire(self, number: int) -> None:
         """Have a server's certificate expire now."""
-        network: Any = self.at(number)._host.network
-        network.expires_s, network.trouble = self.at(number)._host.clock.wall_us() / 1e6, SAID
+        network: Any = self.at(number).parts.shared.host.network
+        network.expires_s, network.trouble = self.at(number).parts.shared.host.clock.wall_us() / 1e6, SAID
 
     def renew(self, number: int) -> None:
-        network: Any = self.at(number)._host.network
+        network: Any = self.at(number).parts.shared.host.network
         network.expires_s, network.trouble = float("inf"), ""
 
     def served(self, number: int) -> list[int]:
@@ -80,7 +83,7 @@ async def test_what_it_owns_goes_to_the_others_and_comes_back_with_a_new_certifi
     await town.all_served(1, 2)
     await town.append(b"after")
     await town.stays()
-    assert not town.at(0)._given_up_told.told(town.at(0)._not_served_again), "others serve it"
+    assert not town.at(0).parts.unservable.why, "others serve it"
     town.renew(0)
     await town.all_served(0, 1, 2)
 
@@ -110,7 +113,7 @@ async def test_nothing_is_given_to_a_server_that_owns_nothing_and_can_not_be_rea
     held_down(town.cluster.servers[1])
     await town.all_served(0)
     town.cluster.servers[1].let_up()
-    await wait_until(lambda: town.cluster.servers[1].running and town.at(1).followed, within_s=LONG_S)
+    await wait_until(lambda: town.is_running(1) and town.at(1).followed, within_s=LONG_S)
     town.expire(1)
     await town.stays()
     town.renew(1)

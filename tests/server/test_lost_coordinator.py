@@ -47,11 +47,11 @@ async def test_a_server_that_stops_while_the_coordinator_is_silent_says_why_it_h
     async def silent() -> None:
         await asyncio.Event().wait()
 
-    server._coordinator.assignment = silent
+    server.parts.shared.coordinator.assignment = silent
     told: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("polonaise.server.node")
+    logger = logging.getLogger("polonaise.server.assignmentfollowing")
     logger.addHandler(handler)
     try:
         await server.close()

@@ -271,7 +271,7 @@ async def test_a_partition_with_fewer_copies_than_it_is_to_have_is_not_well_unti
         return conditions_in(await town.server.checked_health())[0]
 
     async def under_replicated() -> float:
-        seen = await ObservedServer(town.server, town.server._host.clock).samples(Detail())
+        seen = await ObservedServer(lambda: town.server, town.server.parts.shared.host.clock).samples(Detail())
         return seen[metrics.UNDER_REPLICATED][0][1]
 
     async def well() -> bool:

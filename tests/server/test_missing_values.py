@@ -72,7 +72,7 @@ def test_whichever_value_is_lost_is_told_and_what_is_owned_goes_on(
 ) -> None:
     async def story(town: Town, log: Log) -> None:
         assert (await log.append(b"before", 0)).committed
-        face = ObservedServer(town.server, town.world.machine("look").start(nobody).host.clock)
+        face = ObservedServer(lambda: town.server, town.world.machine("look").start(nobody).host.clock)
         await becomes(lambda: EXPECTED in town.cluster.service.snapshot(), "the server has noted itself")
         await asyncio.sleep(TOLD_S)
         assert (await status_of(town)).wellness is Wellness.WELL
@@ -104,7 +104,7 @@ async def nobody(_: Host) -> None:
 
 async def refused(server: Server) -> PolonaiseError:
     """Return what a new client is told, which asks for a unique id and has not named the cluster key."""
-    answering = server._cluster.answering(GetUniqueId(), stranger=True)
+    answering = server.parts.cluster.answering(GetUniqueId(), stranger=True)
     assert answering is not None
     answer, wait = answering
     answer.close()
@@ -116,6 +116,7 @@ async def refused(server: Server) -> PolonaiseError:
 
 def test_a_new_client_is_sent_to_a_health_and_a_log_that_say_why(caplog: pytest.LogCaptureFixture) -> None:
     async def story(town: Town, log: Log) -> None:
+        await town.has_a_server()
         missing(town, UNIQUE_ID)
         error = await refused(town.server)
         assert isinstance(error, CoordinatorDamaged)
@@ -129,7 +130,8 @@ def test_a_new_client_is_sent_to_a_health_and_a_log_that_say_why(caplog: pytest.
 
 def test_unique_ids_that_can_be_read_and_not_given_out_are_told_until_they_can_be() -> None:
     async def story(town: Town, log: Log) -> None:
-        coordinator: Any = town.server._coordinator
+        await town.has_a_server()
+        coordinator: Any = town.server.parts.shared.coordinator
         gives, asked = coordinator.unique_id, 0
 
         async def full() -> int:

@@ -179,7 +179,7 @@ async def test_a_member_that_the_description_lacks_is_told_as_that_and_not_as_a_
     error = links(town)["d"]["error"]
     assert error.startswith("[unknown_storage_node] the cluster's description has no storage node d")
     assert "polonaise storage add NAME HOST:PORT" in error
-    addresses = town.server._addresses
+    addresses = town.server.parts.addresses
     told = addresses.why_not_reached("d", BadOption("'d' is not an address: write host:port"))
     assert "is not an address" not in told.text
     known = BadOption("a storage node of the cluster, and a wrong address")

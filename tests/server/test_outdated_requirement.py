@@ -41,8 +41,7 @@ class Told:
 
 
 def asked(told: Told, last: Requirement | None, began: ClusterDescription = OLD) -> Requirement | None:
-    requirements = Requirements(cast(Coordinator, told))
-    requirements.begin(Versioned(1, began))
+    requirements = Requirements(cast(Coordinator, told), Versioned(1, began))
     value = PartitionValue(1, 7, tuple("ABC"), required=last)
     return asyncio.run(requirements.for_session(0, value))
 
@@ -68,8 +67,7 @@ def test_the_description_is_not_read_where_the_server_knows_the_newest_requireme
 
 
 def test_an_older_description_takes_no_requirement_back() -> None:
-    requirements = Requirements(cast(Coordinator, Told(NEW)))
-    requirements.begin(Versioned(2, NEW))
+    requirements = Requirements(cast(Coordinator, Told(NEW)), Versioned(2, NEW))
     assert not requirements.take(OLD)
     assert not requirements.take(PLAIN)
     assert requirements.of(0) == NEW.requirements()[0]
@@ -81,8 +79,7 @@ TOPICS = PLAIN.grown("a", 1)
 
 def begun(described: ClusterDescription, told: ClusterDescription) -> tuple[Requirements, Told]:
     coordinator = Told(told)
-    requirements = Requirements(cast(Coordinator, coordinator))
-    requirements.begin(Versioned(1, described))
+    requirements = Requirements(cast(Coordinator, coordinator), Versioned(1, described))
     return requirements, coordinator
 
 

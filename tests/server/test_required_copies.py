@@ -12,8 +12,8 @@ from polonaise.admin.requiring import RequirementChange, require, set_zone
 from polonaise.client.log import Log
 from polonaise.coordination.values import ClusterDescription, Versioned
 from polonaise.errors import BadOption, InsufficientReplicas, UnknownStorageNode
-from polonaise.server.node import Server
 from polonaise.server.requirements import Requirements
+from polonaise.server.serverhealth import ServerHealth
 from rigs.town import Town, held_down, in_a_town
 from rigs.waiting import wait_until
 
@@ -137,12 +137,12 @@ async def test_a_server_that_takes_over_acts_by_the_requirement(town: Town) -> N
 @in_a_town
 async def test_a_server_of_a_version_that_knows_no_requirement_is_named_and_nothing_is_changed(town: Town) -> None:
     await town.append(b"1")
-    health = Server.health
+    told = ServerHealth.document
 
-    def of_0_1(server: Server) -> dict[str, Any]:
-        return {key: value for key, value in health(server).items() if key != "required"}
+    def of_0_1(health: ServerHealth) -> dict[str, Any]:
+        return {key: value for key, value in told(health).items() if key != "required"}
 
-    with patch.object(Server, "health", of_0_1):
+    with patch.object(ServerHealth, "document", of_0_1):
         with pytest.raises(InsufficientReplicas, match="of a version that knows no required copies: upgrade it"):
             await required(town, 3)
         assert (await town.description()).required is None
@@ -155,7 +155,6 @@ async def test_a_server_of_a_version_that_knows_no_requirement_is_named_and_noth
     [(0, 0, ""), (2, 0, "2 copies"), (2, 2, "2 copies in 2 zones"), (0, 2, "copies in 2 zones")],
 )
 def test_what_is_required_is_told_in_words(copies: int, zones: int, told: str) -> None:
-    requirements = Requirements(SimpleNamespace())  # type: ignore[arg-type]
     description = ClusterDescription.new(b"k" * 16, 1, {"a": "a:1"}).requiring(copies, zones)
-    requirements.begin(Versioned(1, description))
+    requirements = Requirements(SimpleNamespace(), Versioned(1, description))  # type: ignore[arg-type]
     assert requirements.told == told

@@ -13,7 +13,7 @@ from polonaise.admin.topics import add_partitions, create_topic, describe_topic
 from polonaise.client.log import Log
 from polonaise.coordination.values import PartitionValue
 from polonaise.errors import BadOption, CopyNeeded, InsufficientReplicas, UnknownTopic
-from polonaise.server.node import Server
+from polonaise.server.serverhealth import ServerHealth
 from rigs.town import Town, held_down, in_a_town
 from rigs.waiting import wait_until
 
@@ -135,12 +135,12 @@ async def test_a_requirement_that_cant_be_met_or_that_a_server_does_not_know_is_
         await required(town, 3, topic="orders")
     with pytest.raises(BadOption, match="partition 1: 4 copies are required, and 3 can be had"):
         await required(town, 4)
-    told = Server.health
+    told = ServerHealth.document
 
-    def of_a_version_before(server: Server) -> dict[str, Any]:
-        return {key: value for key, value in told(server).items() if key != "topics_required"}
+    def of_a_version_before(health: ServerHealth) -> dict[str, Any]:
+        return {key: value for key, value in told(health).items() if key != "topics_required"}
 
-    with patch.object(Server, "health", of_a_version_before):
+    with patch.object(ServerHealth, "document", of_a_version_before):
         with pytest.raises(InsufficientReplicas, match="knows no copies required of a topic: upgrade it"):
             await required(town, 3)
         assert not (await required(town, 2, topic="")).waiting, "what that version knows may be required"

@@ -118,7 +118,7 @@ class Scene:
         self.process = self.world.machine("m").start(main)
         await begun.wait()
 
-    def ended(self) -> None:
+    def ended(self, reason: str) -> None:
         self.ended_s.append(self.world.now)
 
 
@@ -269,7 +269,7 @@ async def test_a_server_that_alone_is_cut_off_owns_nothing_within_a_lease_and_sa
     since_s = leased.world.now
     await wait_until(lambda: not server.partitions)
     assert leased.world.now - since_s < LEASE_S
-    face: Any = ObservedServer(server, SimpleNamespace(monotonic_s=lambda: leased.world.now))  # type: ignore[arg-type]
+    face: Any = ObservedServer(lambda: server, SimpleNamespace(monotonic_s=lambda: leased.world.now))  # type: ignore[arg-type]
     assert "owns nothing: it could not renew its registration" in face.not_ready()
     health = server.health()
     assert health["partitions"] == {}
@@ -287,7 +287,7 @@ async def test_a_server_without_partitions_is_not_ready_while_it_is_cut_off(leas
     leased.second.let_up()
     await wait_until(lambda: leased.second.name in leased.cluster.owners and leased.second.running)
     idle = leased.cluster.owners[leased.second.name]
-    face: Any = ObservedServer(idle, SimpleNamespace(monotonic_s=lambda: leased.world.now))  # type: ignore[arg-type]
+    face: Any = ObservedServer(lambda: idle, SimpleNamespace(monotonic_s=lambda: leased.world.now))  # type: ignore[arg-type]
     await wait_until(lambda: face.not_ready() == "")
     assert not idle.partitions
     leased.cluster.cut_off.add(leased.second.name)

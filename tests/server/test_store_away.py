@@ -118,7 +118,9 @@ async def test_a_server_that_starts_without_its_store_is_given_nothing_until_it_
         await asyncio.sleep(1.0)
     (why,) = server_troubles(town.at(1).health())
     assert "the fragment store is away" in why
-    assert town.at(1).store_trouble in ObservedServer(town.at(1), town.at(1)._host.clock).not_ready()
+    assert (
+        town.at(1).store_trouble in ObservedServer(lambda: town.at(1), town.at(1).parts.shared.host.clock).not_ready()
+    )
     assert town.at(1).given_up == frozenset(), "it has not served any"
     back(town.stores[1])
     await town.shared()

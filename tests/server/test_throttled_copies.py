@@ -56,7 +56,7 @@ async def test_a_late_replica_is_copied_to_at_the_rate_that_was_set(town: Town, 
     away.let_up()
     began_s = asyncio.get_running_loop().time()
     await wait_until(lambda: server.health()["copies"]["bytes"] > 0, within_s=WITHIN_S, every_s=0.1)
-    samples = await ObservedServer(server, server._host.clock).samples(Detail())
+    samples = await ObservedServer(lambda: server, server.parts.shared.host.clock).samples(Detail())
     assert samples.value(metrics.COPIED_BYTES) > 0
     assert samples.value(metrics.COPY_RATE) == 100 * KB
     await engaged(log, 3)
@@ -92,11 +92,11 @@ async def test_a_replica_that_falls_behind_for_ever_is_named_with_what_to_do(tow
     late = server.partitions[0].owner.readiness.late
     await wait_until(lambda: "falls behind" in late[name], within_s=WITHIN_S, every_s=0.5)
     assert "copy_bytes_per_s_min" in late[name]
-    samples = await ObservedServer(server, server._host.clock).samples(Detail())
+    samples = await ObservedServer(lambda: server, server.parts.shared.host.clock).samples(Detail())
     assert samples.value(metrics.FALLING_BEHIND) == 1
     appending.cancel()
     await engaged(log, 3)
-    samples = await ObservedServer(server, server._host.clock).samples(Detail())
+    samples = await ObservedServer(lambda: server, server.parts.shared.host.clock).samples(Detail())
     assert samples.value(metrics.FALLING_BEHIND) == 0
 
 

@@ -65,7 +65,7 @@ def troubles(town: ArchivedTown) -> list[Trouble]:
 
 
 async def degraded(town: ArchivedTown, reason: Reason) -> float | None:
-    samples = await ObservedServer(town.server, town.server._host.clock).samples(Detail())
+    samples = await ObservedServer(lambda: town.server, town.server.parts.shared.host.clock).samples(Detail())
     return samples.value(metrics.NODE_DEGRADED, reason.value)
 
 
@@ -88,7 +88,7 @@ def test_a_damaged_fragment_that_a_reader_met_is_told_at_once_and_until_it_is_pu
             assert reason is Reason.FRAGMENT_DAMAGE
             assert name.path in line
             assert await degraded(town, Reason.FRAGMENT_DAMAGE) == 1
-            samples = await ObservedServer(town.server, town.server._host.clock).samples(Detail())
+            samples = await ObservedServer(lambda: town.server, town.server.parts.shared.host.clock).samples(Detail())
             assert samples.value(metrics.FRAGMENTS_UNREPAIRED) == 1
             await wait_until(lambda: "restore" in troubles(town)[0][1], within_s=30.0, every_s=0.5)
             await asyncio.sleep(700.0)  # it is looked at again meanwhile

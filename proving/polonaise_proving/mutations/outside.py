@@ -863,7 +863,7 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "P11: a server whose fragment store was away once is never given partitions again",
     ),
     "store-away-and-given-partitions": Mutation(
-        "polonaise.server.node",
+        "polonaise.server.unservable",
         "        unable = given_up | self._not_to_be_started\n",
         "        unable = given_up\n",
         "P11: a server that can't reach its fragment store takes over partitions, and can't start them",

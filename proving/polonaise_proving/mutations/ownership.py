@@ -6,7 +6,7 @@ from typing import Final
 
 from polonaise_proving.mutations.mutation import Mutation
 
-_NODE: Final = "polonaise.server.node"
+_FOLLOWING: Final = "polonaise.server.assignmentfollowing"
 
 OWNERSHIP_MUTATIONS: Final[dict[str, Mutation]] = {
     "owner-that-outlives-its-session": Mutation(
@@ -67,7 +67,7 @@ OWNERSHIP_MUTATIONS: Final[dict[str, Mutation]] = {
     # No manager is elected: every server computes the same assignment. What two managers would do wrong, two servers do
     # that write without a look at what the other has written.
     "two-servers-assign-at-once": Mutation(
-        _NODE,
+        _FOLLOWING,
         "            return await self._coordinator.set_assignment(assignment, current.version)\n",
         "            latest = await self._coordinator.assignment()\n"
         "            return await self._coordinator.set_assignment(assignment, latest.version)\n",

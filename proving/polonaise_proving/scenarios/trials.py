@@ -349,7 +349,7 @@ class Trials:
         """
         owned = self._owned()
         owners = [node for node in self._cluster.servers if node.name in owned.values() and node.process is not None]
-        if not owners or len(self._cluster.running_servers) < 2:
+        if not owners or self._cluster.server_processes < 2:
             return
         self._faults.count("lease")
         process = owners[0].process
@@ -371,7 +371,7 @@ class Trials:
         """
         owned = self._owned()
         owners = [node for node in self._cluster.servers if node.name in owned.values() and node.running]
-        if not owners or len(self._cluster.running_servers) < 2:
+        if not owners or self._cluster.server_processes < 2:
             return
         owner = owners[0]
         self._cluster.cut_off.add(owner.name)
@@ -395,7 +395,7 @@ class Trials:
         Nothing is done with a single server.
         """
         owners = [node for node in self._cluster.servers if self._cluster.owns(node) and node.running]
-        if not owners or len(self._cluster.running_servers) < 2:
+        if not owners or self._cluster.server_processes < 2:
             return
         self._cluster.world.loop.grant(_MENDED_STEPS)
         owner, network = owners[0].name, self._cluster.world.network
@@ -433,7 +433,7 @@ class Trials:
 
         Nothing is done with sessions, which end early by chance: what such a server owned moves, and later moves back.
         """
-        if len(self._cluster.running_servers) < 2 or self._cluster.knobs.session_s:
+        if self._cluster.server_processes < 2 or self._cluster.knobs.session_s:
             return
         self._cluster.world.loop.grant(_MENDED_STEPS)
         await self._nothing_is_given_up()

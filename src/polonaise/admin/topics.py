@@ -166,7 +166,7 @@ async def _members(
 async def _give_owners(coordinator: Coordinator, total: int) -> Assignment:
     """Give new partitions to servers that live, which so learn of them; return the assignment.
 
-    If that fails the servers do it themselves when they next look at the description (`server.node`).
+    If that fails the servers do it themselves when they next look at the description (`server.assignmentfollowing`).
     """
     current = await coordinator.assignment()
     for _ in range(_TRIES_MAX):

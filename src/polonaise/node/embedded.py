@@ -502,10 +502,9 @@ async def host_log(host: EmbeddedHost, address: EmbeddedAddress, started: Callab
             listen=f"unix:server-{secrets.token_hex(4)}",
             members_looks_per_s=_MEMBERS_LOOKS_PER_S,
         )
-        server = Server(host, coordinator, settings, history_in(fragments))
+        server = await Server.start(host, coordinator, settings, history_in(fragments))
         # Last, so that it is closed first: a server that closes still tells the storage nodes what is committed.
         closing.push_async_callback(server.close)
-        await server.start()
         started()
         files = {MARKER: _MARK} | ({} if fragments is None else {_FRAGMENTS: f"{fragments}\n"})
         await keep_files(host.disk, directory, files, beside=HOST_LOCK)

@@ -29,6 +29,7 @@ from polonaise.node.lostcoordinator import LOOK_S, by_own_names, look_at, lost, 
 from polonaise.server.archivedhistory import ArchivedHistory
 from polonaise.server.node import Server
 from polonaise.server.settings import ServerSettings
+from polonaise.server.startingserver import AnyServer, StartingServer
 from polonaise.storage.node import StorageNode
 from polonaise.storage.settings import StorageSettings
 from polonaise.terms import StorageId, counted
@@ -304,22 +305,23 @@ async def run_server(
     check_http(http)
     check_server_address(settings.listen)
     coordinator = coordinator_at(host, coordinator_address, tls)
-    server = Server(host, coordinator, _named(settings), history_in(fragments))
+    settings = _named(settings)
+    server: AnyServer = StartingServer(host, coordinator, settings)
 
     def observed() -> ObservedNode:
         from polonaise.node.monitoring.face import ObservedServer
 
-        return ObservedServer(server, host.clock)
+        return ObservedServer(lambda: server, host.clock)
 
     async with serving_its_health(host, http, observed) as serves:
         await _check_cluster(host, coordinator, nodes, partitions)
-        await server.start()
+        server = running = await Server.start(host, coordinator, settings, history_in(fragments))
         try:
-            ready(server.address)
+            ready(running.address)
             serves()
             await _until_cancelled(host)
         finally:
-            await server.close()
+            await running.close()
             # Last, because the server leaves the cluster through it.
             await coordinator.close()
 

@@ -62,19 +62,25 @@ class ClusterAnswers:
     """
 
     def __init__(
-        self, host: Host, coordinator: Coordinator, settings: ServerSettings, trouble: CoordinatorTrouble
+        self,
+        host: Host,
+        coordinator: Coordinator,
+        settings: ServerSettings,
+        trouble: CoordinatorTrouble,
+        server: ServerId,
+        described: Versioned[ClusterDescription],
+        described_s: float,
     ) -> None:
+        """`server` is the id of this server; `described` is the description that was read at `described_s`."""
         self._host = host
         self._coordinator = coordinator
         self._settings = settings
         self._failing = trouble
-        self.server: ServerId = 0
+        self.server = server
         """The id of this server, for messages."""
-        self.partitions = 0
-        """The number of the log's own partitions."""
-        self.described: Versioned[ClusterDescription] | None = None
-        """The newest description that was read; None before the first."""
-        self.described_s = 0.0
+        self.described = described
+        """The newest description that was read."""
+        self.described_s = described_s
         """When the description was last read, in monotonic seconds."""
         self._describing = asyncio.Lock()
         self._descriptions = 0
@@ -105,6 +111,11 @@ class ClusterAnswers:
             self._changed.wake()
 
     @property
+    def description(self) -> ClusterDescription:
+        """The newest description that was read, without its version."""
+        return self.described.value
+
+    @property
     def _coordinator_s(self) -> float:
         """For how many seconds the coordinator is waited for, for the answer to a client."""
         most_s = self._settings.coordinator_s_max
@@ -122,18 +133,17 @@ class ClusterAnswers:
             "another server may reach it"
         )
         async with answered_within(limit_s, self._coordinator, silence), self._describing:
-            if self._described_by <= begun_before or self.described is None:
+            if self._described_by <= begun_before:
                 self._descriptions += 1
                 number, read = self._descriptions, await self._coordinator.description()
                 self.learn_description(read)
                 self._described_by = number
-        assert self.described is not None
-        return self.described.value
+        return self.description
 
     def learn_description(self, read: Versioned[ClusterDescription]) -> None:
         """Take note of a description that was just read, unless a newer one is known."""
         self.described_s = self._host.clock.monotonic_s()
-        if self.described is None or read.version > self.described.version:
+        if read.version > self.described.version:
             self.described = read
 
     def note_trouble(self, trouble: str) -> None:
@@ -166,7 +176,7 @@ class ClusterAnswers:
     # ------------------------------------------------------------------ description and unique ids
 
     async def _describe(self) -> ClusterIs:
-        return ClusterIs(self.partitions)
+        return ClusterIs(self.description.partitions)
 
     async def _read_for(self, request: DescribeTopic | None, stranger: bool) -> None:
         """Read the description from the coordinator for a request about one topic; None stands for one about all.
@@ -189,8 +199,7 @@ class ClusterAnswers:
         """Whether the known description has the topic, and is not older than the one that the client knows."""
         known = self.described
         return (
-            known is not None
-            and known.version >= request.version_known
+            known.version >= request.version_known
             and known.value.total >= request.total_known
             and request.topic in known.value.topics
         )
@@ -201,7 +210,6 @@ class ClusterAnswers:
         Raises `UnknownTopic`, and `CoordinatorUnavailable` if the client has heard of a newer description than is known
         here.
         """
-        assert self.described is not None
         version, description = self.described.version, self.described.value
         if version < request.version_known or description.total < request.total_known:
             heard = counted(request.total_known, "partition")
@@ -216,8 +224,7 @@ class ClusterAnswers:
 
     async def _tell_topics(self) -> Message:
         """Return all topics."""
-        assert self.described is not None
-        return encode_topics(self.described.value.shape)
+        return encode_topics(self.description.shape)
 
     async def _take_id(self, ids: list[int], stranger: bool) -> None:
         """Get a unique id from the coordinator, and append it to `ids`.

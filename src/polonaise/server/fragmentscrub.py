@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import asdict
+from math import inf
 from typing import Any, Final
 
 from polonaise.errors import (
@@ -51,8 +52,8 @@ class FragmentScrubbing:
         self._settings = settings
         self._history = history
         self._readers = readers
-        first_s = self._clock.monotonic_s() + settings.scrub_first_s * host.random.uniform(0.5, 1.5)
-        self._scrub = FragmentScrub(settings.scrub_bytes_per_s, settings.scrub_every_s, first_s, settings.scrub_again_s)
+        self._random = host.random
+        self._scrub = FragmentScrub(settings.scrub_bytes_per_s, settings.scrub_every_s, inf, settings.scrub_again_s)
         self._found = asyncio.Event()
         """Set when a read could not use a fragment, which is to be looked at before a pause is over."""
         history.on_refused, history.on_sound = self._refused, self._sound
@@ -68,8 +69,13 @@ class FragmentScrubbing:
             "damages": damages,
         }
 
-    async def run(self) -> None:
-        """Scrub for ever."""
+    def run(self) -> Coroutine[Any, Any, None]:
+        """Scrub for ever, from a time on that is drawn now: not all servers begin at once."""
+        after_s = self._settings.scrub_first_s * self._random.uniform(0.5, 1.5)
+        self._scrub.plan_round(self._clock.monotonic_s() + after_s)
+        return self._scrub_for_ever()
+
+    async def _scrub_for_ever(self) -> None:
         while True:
             step = self._scrub.next(self._clock.monotonic_s())
             match step:

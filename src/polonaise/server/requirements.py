@@ -23,24 +23,20 @@ _AGAIN_S: Final = 1.0
 class Requirements:
     """Knows the newest requirements that this server has read, and follows their changes."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, described: Versioned[ClusterDescription]) -> None:
+        """Take the first description; changes that come after it are followed."""
         self._coordinator = coordinator
-        self._version = -1
-        """The version of the description that `begin` got or `follow` read last: `follow` waits for a change of it."""
+        self._version = described.version
+        """The version of the description that `follow` read last: it waits for a change of it."""
         self._read = (0, 0)
         """The number of the newest demand, and the number of partitions, in the newest description that was taken."""
-        self._followed = 0
-        """The number of the newest demand when `follow` last called `changed`, or at the beginning."""
         self._of: Mapping[PartitionId, Requirement] = {}
         self._demands: Mapping[str, Demand] = {}
-        self.zones: Mapping[StorageId, str] = {}
+        self.zones: Mapping[StorageId, str] = described.value.zones
         """The zones of the storage nodes that have one, as they were last taken from a description."""
-
-    def begin(self, described: Versioned[ClusterDescription]) -> None:
-        """Take the first description, whose changes are followed from then on."""
-        self._version, self.zones = described.version, described.value.zones
         self.take(described.value)
         self._followed = self._read[0]
+        """The number of the newest demand when `follow` last called `changed`, or at the beginning."""
 
     def take(self, description: ClusterDescription) -> bool:
         """Take a description if it has a newer demand or more partitions; return whether it has a newer demand."""

@@ -31,15 +31,17 @@ class ServerMembership:
     """
 
     def __init__(
-        self, host: Host, coordinator: Coordinator, trouble: CoordinatorTrouble, on_ended: Callable[[], None]
+        self, host: Host, coordinator: Coordinator, trouble: CoordinatorTrouble, on_ended: Callable[[str], None]
     ) -> None:
-        """`on_ended` is called when the server must own nothing any more; it may own again once `held` returns."""
+        """`on_ended` is told, with the reason, when the server must own nothing any more; it may again once `held`
+        returns."""
         self._host = host
         self._coordinator = coordinator
         self._trouble = trouble
         self._on_ended = on_ended
         self._tenure = Tenure()
-        self._registration: Registration
+        self.registration: Registration
+        """What the server is registered by, or would be registered by again; unset until `register`."""
         self._membership: Membership | None = None
         self._renewed = asyncio.Event()
         """Set when a registration or renewal succeeds in time; cleared when the registration may have run out."""
@@ -54,7 +56,7 @@ class ServerMembership:
 
     async def register(self, registration: Registration) -> None:
         """Register the server. Raises what `Coordinator.register` does."""
-        self._registration = registration
+        self.registration = registration
         began_s = self._now_s
         self._membership = await self._coordinator.register(registration)
         self._note_renewed(began_s, self._membership)
@@ -65,14 +67,14 @@ class ServerMembership:
         This does not count as a renewal: it may be the same registration still, which other servers may have judged to
         have run out.
         """
-        self._membership = await self._coordinator.register(self._registration)
+        self._membership = await self._coordinator.register(self.registration)
 
     async def tell(self, registration: Registration) -> None:
         """Replace what the registration says, now and whenever the server registers again.
 
         Raises what the coordinator raises: then the caller tells it again.
         """
-        self._registration = registration
+        self.registration = registration
         if self._membership is not None:
             await self._membership.tell(registration)
 
@@ -86,11 +88,6 @@ class ServerMembership:
         """Whether the server has left the members, or has tried to."""
         return self._membership is not None and self._membership.left
 
-    @property
-    def registered(self) -> bool:
-        """Whether the server was registered at any time, even if it has left since."""
-        return self._membership is not None
-
     async def held(self, seconds: float) -> int:
         """Wait until the registration holds, at most `seconds`; return the present `stretch`.
 
@@ -98,9 +95,7 @@ class ServerMembership:
         """
         self.check()
         if not self._renewed.is_set():
-            silence = (
-                f"the registration of server {self._registration.server} could not be renewed within {seconds:g} s"
-            )
+            silence = f"the registration of server {self.registration.server} could not be renewed within {seconds:g} s"
             async with answered_within(seconds, self._coordinator, silence):
                 await self._renewed.wait()
         return self.stretch
@@ -158,7 +153,7 @@ class ServerMembership:
     @property
     def _fields(self) -> dict[str, int]:
         """The fields of a line in the log (`node.logformat`)."""
-        return {"server": self._registration.server}
+        return {"server": self.registration.server}
 
     def _note_renewed(self, began_s: float, membership: Membership) -> None:
         """Take note of a renewal that began at `began_s` and succeeded."""
@@ -184,7 +179,7 @@ class ServerMembership:
         if not self._ended:
             return ""
         why = self._trouble.present(self._coordinator)
-        nothing = f"server {self._registration.server} owns nothing"
+        nothing = f"server {self.registration.server} owns nothing"
         if self._renewed.is_set():
             because = f" ({why})" if why else ""
             return f"{nothing}: it has renewed its registration, and has not been able to read the assignment{because}"
@@ -201,7 +196,7 @@ class ServerMembership:
             self._ended = False
             _log.warning(
                 "server %d has renewed its registration: it owns again what the assignment gives it",
-                self._registration.server,
+                self.registration.server,
                 extra=self._fields,
             )
 
@@ -211,4 +206,4 @@ class ServerMembership:
         self.stretch += 1
         self._ended = True
         _log.warning("%s", self.not_owning, extra=self._fields)
-        self._on_ended()
+        self._on_ended(self.not_owning)

@@ -53,6 +53,18 @@ class StorageLinks(dict[StorageId, "StorageLink"]):
         link.start()
         return link
 
+    @property
+    def connected(self) -> int:
+        """How many of these storage nodes are connected."""
+        return sum(link.session is not None for link in self.values())
+
+    def are_connected_for(self, copies: int) -> bool:
+        """Whether as many storage nodes are connected as are a majority of so many copies of a partition.
+
+        With fewer, hardly any partition can start a session.
+        """
+        return 2 * self.connected > copies
+
 
 class StorageLink:
     """Keeps two connections to one storage node.

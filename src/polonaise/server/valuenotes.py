@@ -150,9 +150,7 @@ class ValueNotes:
 
         The same object as before, if nothing has changed.
         """
-        cluster: dict[str | PartitionId, Any] = {"unique_id": self._unique_id}
-        if self._cluster.described is not None:  # nor is there a storage node to be told before that
-            cluster["description"] = self._cluster.described
+        cluster: dict[str | PartitionId, Any] = {"unique_id": self._unique_id, "description": self._cluster.described}
         if self._expected.seen is not None and self._expected.seen.version >= 0:
             cluster["expected"] = self._expected.seen
         count, tried = self._changes.count, self._host.clock.monotonic_s() >= self._tried_s

@@ -356,7 +356,7 @@ class Cluster:
         self._asking = {node.name for node in self.clients if asking.random() < knobs.asking}
         """Names of the clients that ask servers, and have no coordinator."""
         self.owners: dict[str, Server] = {}
-        """By name of a server node: the `Server` of its latest process, until the end of that was noticed."""
+        """By name of a server node: the `Server` of its latest process, once it runs and until its end was noticed."""
         self.stores: dict[str, StorageNode] = {}
         """By name of a storage node: the `StorageNode` of its latest process."""
         self.refuses: set[str] = set()
@@ -384,8 +384,13 @@ class Cluster:
 
     @property
     def running_servers(self) -> list[Server]:
-        """The servers whose processes live."""
+        """The servers that run, and whose processes live."""
         return [self.owners[node.name] for node in self.servers if node.running and node.name in self.owners]
+
+    @property
+    def server_processes(self) -> int:
+        """The number of server processes that live, also those that wait for their first answers."""
+        return sum(node.running for node in self.servers)
 
     @staticmethod
     def storage_id(node: Node) -> StorageId:
@@ -501,9 +506,8 @@ class Cluster:
 
     async def _server(self, node: Node, host: Host) -> None:
         settings = replace(self.knobs.server, listen=f"{node.name}:{_SERVER_PORT}")
-        server = Server(host, self.coordinator(node, host), settings, self.open_history)
+        server = await Server.start(host, self.coordinator(node, host), settings, self.open_history)
         self.owners[node.name] = server
-        await server.start()
         await until_stopped(host, server)
 
 

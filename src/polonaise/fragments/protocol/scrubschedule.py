@@ -128,6 +128,10 @@ class FragmentScrub:
         """The unrepaired fragments that a read could not use, each with the id that was to be read from it."""
         self.scrubbed = FragmentsScrubbed()
 
+    def plan_round(self, at_s: float) -> None:
+        """Have the next round begin at this time. With 0 bytes per second there are none."""
+        self._round_s = at_s if self._bytes_per_s else float("inf")
+
     @property
     def unrepaired(self) -> int:
         """The number of fragments in the store that were found damaged and are not repaired."""

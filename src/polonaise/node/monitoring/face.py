@@ -35,7 +35,7 @@ from polonaise.node.monitoring.servermetrics import server_samples
 from polonaise.node.monitoring.storagemetrics import storage_samples
 from polonaise.node.reasons import Reason, lines_of
 from polonaise.redaction import redacted
-from polonaise.server.node import Server
+from polonaise.server.startingserver import AnyServer
 from polonaise.storage.node import StorageNode
 from polonaise.terms import PartitionId
 
@@ -70,40 +70,43 @@ class ObservedNode(Protocol):
 class ObservedServer:
     """A server as an `ObservedNode`."""
 
-    def __init__(self, server: Server, clock: Clock) -> None:
-        self._server = server
+    def __init__(self, present: Callable[[], AnyServer], clock: Clock) -> None:
+        """`present` returns the server as it is: one that starts, and later the one that runs."""
+        self._present = present
         self._clock = clock
 
     def labels(self) -> tuple[str, str]:
-        return "server", str(self._server.id)
+        return "server", str(self._present().id)
 
     def not_ready(self) -> str:
         """Return why the server is not ready; empty if it is.
 
         A server without partitions is ready to take over, as long as nothing keeps it from serving any.
         """
-        if not self._server.followed:
-            return self._server.waits_for
+        server = self._present()
+        if not server.followed:
+            return server.waits_for
         # The health document is not used: for thousands of partitions it takes tens of milliseconds of the event loop.
         now_s, waits = self._clock.monotonic_s(), {}
-        for partition, served in self._server.partitions.items():
+        for partition, served in server.partitions.items():
             readiness = served.owner.readiness
             trouble = readiness.trouble(now_s)
             if trouble or served.owner.session is None:
                 waits[partition] = trouble or readiness.waits_for
-        if not self._server.partitions:
+        if not server.partitions:
             # A coordinator that is away for a moment is no reason: every server does without it then.
-            why = "; ".join(why_not_serving({**self._server.own_health(), "coordinator": ""}))
+            why = "; ".join(why_not_serving({**server.own_health(), "coordinator": ""}))
             return why and f"the server could take no partition over: {why}"
         return _not_ready(waits)
 
     async def health(self) -> dict[str, Any]:
-        document = await self._server.checked_health() if self._server.followed else self._server.health()
+        server = self._present()
+        document = await server.checked_health() if server.followed else server.health()
         conditions = conditions_in(document)
         of_partitions = {str(each.partition): found for each in conditions.values() if (found := each.reasons)}
         own = server_reasons(document)
-        if not own and not self._server.followed:
-            own = [(Reason.COORDINATOR, self._server.waits_for)]
+        if not own and not server.followed:
+            own = [(Reason.COORDINATOR, server.waits_for)]
         reasons = {reason for found in (own, *of_partitions.values()) for reason, _ in found}
         problems = {partition: lines_of(each) for partition, each in of_partitions.items()}
         if own:
@@ -116,7 +119,7 @@ class ObservedServer:
         return {**_verdict(status, not_ready, reasons, problems), **document}
 
     async def samples(self, detail: Detail) -> Samples:
-        return await server_samples(self._server, self._clock, detail)
+        return await server_samples(self._present(), self._clock, detail)
 
 
 def _verdict(status: HealthStatus, not_ready: str, reasons: Iterable[Reason], problems: Any) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from polonaise.node.monitoring.samples import Samples
 from polonaise.node.monitoring.seenpartition import STATES, SeenPartition, look_at
 from polonaise.node.reasons import OF_SERVERS, Reason
 from polonaise.server.measures import ServerMeasures
-from polonaise.server.node import Server
 from polonaise.server.servedpartition import ServedPartition
+from polonaise.server.startingserver import AnyServer
 from polonaise.terms import NO_SESSION, FailureReason, StorageId
 
 _TURN_PARTITIONS: Final = 100
@@ -26,7 +26,7 @@ _TURN_PARTITIONS_LISTED: Final = 25
 run between these turns."""
 
 
-async def server_samples(server: Server, clock: Clock, detail: Detail) -> Samples:
+async def server_samples(server: AnyServer, clock: Clock, detail: Detail) -> Samples:
     """Read the metrics of a server."""
     samples = Samples()
     totals, measures = server.past_totals, server.measures()
@@ -58,7 +58,7 @@ async def server_samples(server: Server, clock: Clock, detail: Detail) -> Sample
     return samples
 
 
-def _add_reasons(samples: Samples, server: Server, of_partitions: Set[Reason]) -> None:
+def _add_reasons(samples: Samples, server: AnyServer, of_partitions: Set[Reason]) -> None:
     """Add for which reasons the server is not well, given those of its partitions."""
     own = server.own_health()
     scrub = own["fragments_scrub"]
@@ -75,7 +75,7 @@ def _add_reasons(samples: Samples, server: Server, of_partitions: Set[Reason]) -
     samples.add_reasons(found, OF_SERVERS)
 
 
-def _add_totals(samples: Samples, server: Server, measures: ServerMeasures, totals: Mapping[str, int]) -> None:
+def _add_totals(samples: Samples, server: AnyServer, measures: ServerMeasures, totals: Mapping[str, int]) -> None:
     """Add the metrics of the server as a whole that are not sums over its present partitions."""
     add = samples.add
     add(metrics.TRANSACTIONS, totals["committed_transactions"])

@@ -1,0 +1,168 @@
+"""The partitions that a server can't serve: it looks for them once a second, and tells the other servers.
+
+Which of them it gives up, `protocol.givingup` decides; why, and for how long people are told so, is in `givenup.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from polonaise.errors import PolonaiseError
+from polonaise.host import certificate_expired
+from polonaise.server.clusteranswers import ClusterAnswers
+from polonaise.server.coordinatortrouble import CoordinatorTrouble, answered_within
+from polonaise.server.givenup import GivenUpPartitions
+from polonaise.server.ownedpartitions import OwnedPartitions
+from polonaise.server.protocol.givingup import GivingUp, Struggle
+from polonaise.server.servermembership import ServerMembership
+from polonaise.server.sharedparts import SharedParts
+from polonaise.server.storagelinks import StorageLinks
+from polonaise.terms import PartitionId, ServerId, counted
+
+_log = logging.getLogger(__name__)
+_GIVING_UP: Final = "the partitions that this server gives up can't be told"
+_LOOK_S: Final = 1.0
+"""The interval, in seconds, at which this server looks which partitions it can't serve."""
+_NAMED_MAX: Final = 8
+"""The most partitions that a line of the log names."""
+
+
+class UnservablePartitions:
+    """Looks which partitions this server can't serve, and has the others told by its registration."""
+
+    def __init__(
+        self,
+        server: ServerId,
+        shared: SharedParts,
+        links: StorageLinks,
+        cluster: ClusterAnswers,
+        membership: ServerMembership,
+        owned: OwnedPartitions,
+        trouble: CoordinatorTrouble,
+        store_trouble: Callable[[], str],
+    ) -> None:
+        """`store_trouble` returns why the fragment store can't be used; empty if it can, and without one."""
+        self._server = server
+        self._host = shared.host
+        self._coordinator = shared.coordinator
+        self._settings = shared.settings
+        self._changes = shared.changes
+        self._links = links
+        self._cluster = cluster
+        self._membership = membership
+        self._owned = owned
+        self._trouble = trouble
+        self._store_trouble = store_trouble
+        self._giving_up = GivingUp(self._settings.give_up_s)
+        self._why = GivenUpPartitions(self._host, self._coordinator, self._settings.coordinator_s_max, owned.served)
+        self.given_up: frozenset[PartitionId] = frozenset()
+        """The partitions that this server has given up, and tells the others."""
+        self.told: frozenset[PartitionId] = frozenset()
+        """The partitions that this server tells the others that it is unable to serve: those that it has given up, and
+        while its fragment store is away or its certificate has expired, those that it could not begin to serve."""
+        self._looked_s = 0.0
+        self._expired = ""
+        """Why no client connects any more: the certificate had expired at the last look. Empty if it had not, and
+        without TLS."""
+        self._struggles: dict[PartitionId, Struggle] = {}
+        """The partitions that fail or have failed, at the last look at all partitions."""
+        self._struggles_at = 0
+        """The count of changes at that look."""
+        self._telling: asyncio.Task[None] | None = None
+        """The telling that is under way, or was last; None before the first."""
+
+    def look(self) -> None:
+        """Look once a second which partitions this server can't serve; tell the others when that has changed."""
+        now_s = self._host.clock.monotonic_s()
+        if now_s - self._looked_s < _LOOK_S:
+            return
+        self._looked_s = now_s
+        self._expired = certificate_expired(self._host.network, self._host.clock.wall_us())
+        if self._struggles_at != self._changes.count:
+            self._struggles_at = self._changes.count
+            fare = ((partition, served.struggle) for partition, served in self._owned.served.items())
+            self._struggles = {partition: struggle for partition, struggle in fare if struggle is not None}
+        not_owning = self._membership.not_owning
+        given_up = self._giving_up.look(
+            now_s,
+            self._owned.served,
+            self._struggles,
+            Struggle(bool(not_owning or self._expired), self._membership.stretch),
+            self._owned.assigned,
+            connected=self._most_storage_connected,
+        )
+        self._why.note(given_up, not_owning or self._expired, self._server)
+        unable = given_up | self._not_to_be_started
+        if (given_up, unable) == (self.given_up, self.told):
+            self._trouble.not_needed(_GIVING_UP)  # there is nothing to be told any more
+        elif self._telling is None or self._telling.done():
+            self._telling = self._host.spawn(self._tell(given_up, unable), "partitions that are given up")
+
+    def close(self) -> None:
+        """Tell nothing any more."""
+        if self._telling is not None:
+            self._telling.cancel()
+
+    @property
+    def _most_storage_connected(self) -> bool:
+        """Whether most storage nodes are connected, too: else many partitions can't start a session, and whose copies
+        are where is not known here."""
+        links = self._links
+        return links.are_connected_for(self._cluster.description.replication_factor) and (
+            2 * links.connected > len(links)
+        )
+
+    @property
+    def _not_to_be_started(self) -> frozenset[PartitionId]:
+        """The partitions that this server could not begin to serve now: its certificate has expired, so that no client
+        connects to it, or its fragment store is away.
+
+        Not those that it owns, and gives up after a grace if its certificate has expired; nor without the store those
+        of which it has had a session: it needs no store for the next one.
+        """
+        able = set(range(self._cluster.description.total))
+        if self._expired:
+            able &= self._owned.assigned
+        if self._store_trouble():
+            able &= {each for each, served in self._owned.served.items() if served.owner.counts["sessions"]}
+        return frozenset(range(self._cluster.description.total)).difference(able)
+
+    async def _tell(self, given_up: frozenset[PartitionId], unable: frozenset[PartitionId]) -> None:
+        """Tell the others which partitions this server can't serve; after a failure, the next look tells them again."""
+        fields = {"server": self._server}
+        try:
+            async with answered_within(self._settings.coordinator_s_max, self._coordinator):
+                await self._membership.tell(replace(self._membership.registration, unable=unable))
+        except PolonaiseError as error:
+            self._trouble.failed(_GIVING_UP, error, **fields)
+            return
+        self._trouble.succeeded(_GIVING_UP)
+        self.told = unable
+        if given_up == self.given_up:
+            return
+        self.given_up = given_up
+        listed = ", ".join(map(str, sorted(given_up)[:_NAMED_MAX])) + (" …" if len(given_up) > _NAMED_MAX else "")
+        news = (
+            f"gives up {counted(len(given_up), 'partition')} that it can't serve: {listed}"
+            if given_up
+            else "gives up nothing"
+        )
+        _log.log(logging.WARNING if given_up else logging.INFO, "server %d %s", self._server, news, extra=fields)
+
+    @property
+    def not_served_again(self) -> list[PartitionId]:
+        """The partitions that this server has given up, but for those that it serves again.
+
+        Others are told of these for a while, too, so that none comes back too early.
+        """
+        given_up = ((partition, self._owned.served.get(partition)) for partition in sorted(self.given_up))
+        return [partition for partition, served in given_up if served is None or served.owner.session is None]
+
+    @property
+    def why(self) -> dict[PartitionId, str]:
+        """Why each of `not_served_again` was given up, without those that another server serves."""
+        return self._why.told(self.not_served_again)
