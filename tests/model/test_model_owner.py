@@ -45,24 +45,25 @@ _MUTATIONS = (
     Mutation("answers go out before refusals", effects, _TAKEN, "        effects = self._sends + self._answers\n"
           "        self._sends, self._answers = [], []\n"),
     Mutation("a batch is fed when it is sent", owner,
-          "            self._out.send(Replicate(session.id, sent.number, self.committed, sent.batch))\n",
-          "            self._out.send(Replicate(session.id, sent.number, self.committed, sent.batch))\n"
+          "            self._out.add(Replicate(session.id, sent.number, self.committed, sent.batch))\n",
+          "            self._out.add(Replicate(session.id, sent.number, self.committed, sent.batch))\n"
           "            sent.batch and self._commit(sent.batch)\n"),
     Mutation("a refusal is told before what it rests on is decided", owner,
           "            if refusal.rests_on <= self.committed:\n", "            if True:\n"),
     Mutation("a request is answered before its message is committed", owner,
           "                session.prove(entry)\n", "                self._prove(entry, Moment(0.0, 0))\n"),
     Mutation("the appends in flight are failed when their session ends", owner,
-          "        self._answers.unanswered += requests\n",
-          "        self._answers.unanswered += requests\n"
-          "        [self.feeds.tell_lost(batch, self.committed) for batch in self._undecided]\n"),
+          "        self._answers.left_unanswered(requests)\n",
+          "        self._answers.left_unanswered(requests)\n"
+          "        [self._out.add(*self.feeds.tell_lost(each, self.committed)) for each in self._undecided]\n"),
     Mutation("what was formed and never sent is dropped with its session", owner,
           "        self._inbox.put_back(never_sent)\n", "        del never_sent\n"),
     Mutation("what was formed and never sent is failed with its session", owner,
           "        self._inbox.put_back(never_sent)\n",
           "        for entry in never_sent:\n"
           "            if hasattr(entry, 'appends'):\n"
-          "                self.feeds.refuse(entry.mount, entry.appends, -1, FailureReason.SESSION_ENDED)\n"),
+          "                reason = FailureReason.SESSION_ENDED\n"
+          "                self._out.add(*self.feeds.refuse(entry.mount, entry.appends, -1, reason))\n"),
     Mutation("a refusal outlives what it rests on", owner,
           "            if refusal.rests_on > closing:\n", "            if False:\n"),
 )  # fmt: skip

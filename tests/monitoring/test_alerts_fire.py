@@ -142,7 +142,7 @@ async def test_a_replica_that_lacks_more_and_more(town: Town, log: Log) -> None:
     held_down(town.cluster.storage[0])
     owner = town.server.partitions[0].owner
     await wait_until(lambda: bool(owner.session and town.name(0) not in owner.session.engaged), every_s=0.5)
-    owner.readiness.reached[town.name(0)] = -20_000
+    owner.readiness.replica_reached(town.name(0), -20_000)
     await fired(town, "PolonaiseReplicaNotCatchingUp")
     town.cluster.storage[0].let_up()
 

@@ -185,8 +185,8 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "feed-before-commit": Mutation(
         _OWNER,
-        "            self._out.send(Replicate(session.id, sent.number, self.committed, sent.batch))\n",
-        "            self._out.send(Replicate(session.id, sent.number, self.committed, sent.batch))\n"
+        "            self._out.add(Replicate(session.id, sent.number, self.committed, sent.batch))\n",
+        "            self._out.add(Replicate(session.id, sent.number, self.committed, sent.batch))\n"
         "            if sent.batch: self._commit(sent.batch)\n",
         "P4: batches are fed when they are sent to the replicas, before they are committed",
     ),
@@ -260,8 +260,8 @@ MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "hindrance-told-to-nobody": Mutation(
         "polonaise.server.protocol.feeds",
-        "            if mount.ready:\n                self._tell_hindrance(mount, committed)\n",
-        "            pass\n",
+        "        return [self._tell_hindrance(mount, committed) for mount in self.mounts.values() if mount.ready]\n",
+        "        return []\n",
         "P11: clients whose appends wait do not learn which storage nodes they wait for",
     ),
     "storage-name-not-checked": Mutation(

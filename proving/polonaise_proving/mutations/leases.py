@@ -23,7 +23,10 @@ LEASE_MUTATIONS: Final[dict[str, Mutation]] = {
         "polonaise.server.protocol.owner",
         "        self._ask(PendingLeases(until_s, request, connection, checked_leases(asked)), now)\n",
         "        pending = PendingLeases(until_s, request, connection, checked_leases(asked))\n"
-        "        self._answers.give(pending, -1, now[0]) if self.session else self._ask(pending, now)\n",
+        "        if self.session:\n"
+        "            self._out.add(*self._answers.give(pending, -1, now[0]).effects)\n"
+        "        else:\n"
+        "            self._ask(pending, now)\n",
         "leases: an owner that was replaced and does not know it renews what its successor grants",
     ),
     "holder-that-does-not-stop": Mutation(

@@ -606,8 +606,8 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
     ),
     "sessions-end-uncounted": Mutation(
         "polonaise.server.protocol.readiness",
-        "        self._changes.note()\n        self.reached |= reached\n",
-        "        self.reached |= reached\n",
+        "        self._changes.note()\n        self._reached |= reached\n",
+        "        self._reached |= reached\n",
         "P13: that sessions end by faults is not looked at, and nobody is warned",
     ),
     "one-look-proves-lost-data": Mutation(

@@ -14,7 +14,8 @@ SESSION_MUTATIONS: Final[dict[str, Mutation]] = {
         "        self._inbox.put_back(never_sent)\n",
         "        for entry in never_sent:\n"
         "            if hasattr(entry, 'appends'):\n"
-        "                self.feeds.refuse(entry.mount, entry.appends, self.committed, FailureReason.SESSION_ENDED)\n",
+        "                reason = FailureReason.SESSION_ENDED\n"
+        "                self._out.add(*self.feeds.refuse(entry.mount, entry.appends, self.committed, reason))\n",
         "P11: appends fail because their session has ended as planned before it had sent them",
     ),
     "late-replica-told-of-what-is-not-committed": Mutation(

@@ -133,7 +133,7 @@ class ServedPartition:
         owner = self.owner
         return {
             **owner.counts,
-            "faults": owner.readiness.faults.total,
+            "faults": owner.readiness.faults_total,
             "cache_hits": owner.cache.hits,
             "cache_misses": owner.cache.misses,
             **{name: self.failures_told[reason] for reason, name in _FAILED},
@@ -150,7 +150,7 @@ class ServedPartition:
     def struggle(self) -> Struggle | None:
         """How the partition fails or has failed, for the decision whether this server gives it up; None if never."""
         owner = self.owner
-        faults = owner.readiness.faults.total
+        faults = owner.readiness.faults_total
         fails = owner.session is None and owner.readiness.elsewhere and owner.stopped is None
         return Struggle(fails, faults) if fails or faults else None
 

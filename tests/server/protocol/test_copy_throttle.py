@@ -149,7 +149,7 @@ def test_a_replica_whose_copies_wait_long_for_their_turns_is_said_to_fall_behind
 
 def test_a_replica_that_was_away_is_not_said_to_fall_behind_at_once() -> None:
     readiness = Readiness(0)
-    readiness.late = {"a": ""}
+    readiness.session_started(["a"])
     assert not readiness.replica_lacks("a", 10, 0.0, 5.0)
     assert readiness.replica_lacks("a", 20, 6.0, 5.0)
     assert readiness.falling_behind == ["a"]

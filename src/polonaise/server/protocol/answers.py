@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from polonaise.errors import PolonaiseError
 from polonaise.server.protocol.committedregisters import CommittedRegisters
-from polonaise.server.protocol.effects import Answer, EffectsInOrder, RefuseRequest
+from polonaise.server.protocol.effects import Answer, Effect, RefuseRequest
 from polonaise.server.protocol.feeds import Feeds
 from polonaise.server.protocol.inbox import Inbox
 from polonaise.server.protocol.leasetable import LeaseTable
@@ -25,10 +26,18 @@ from polonaise.terms import NO_TRANSACTION, Generation, MountState, TransactionI
 from polonaise.wire.messages import Flushed, HighWaterMarkIs, Mounted
 
 
+class Given(NamedTuple):
+    """What comes of a request that is proved."""
+
+    effects: list[Effect]
+    mount: ClientMount | None = None
+    """The mount with which the answer is kept until it was fed: the caller feeds it. None for any other answer."""
+
+
 class Answers:
     """Makes the answers to requests. The owner decides when a request is proved, and so may be answered."""
 
-    __slots__ = ("_feeds", "_generation", "_leases", "_out", "_registers", "_settings", "unanswered")
+    __slots__ = ("_feeds", "_generation", "_leases", "_registers", "_settings", "unanswered")
 
     def __init__(
         self,
@@ -37,78 +46,79 @@ class Answers:
         feeds: Feeds,
         registers: CommittedRegisters,
         leases: LeaseTable,
-        out: EffectsInOrder,
     ) -> None:
         self._generation = generation
         self._settings = settings
         self._feeds = feeds
         self._registers = registers
         self._leases = leases
-        self._out = out
         self.unanswered: list[PendingRequest] = []
-        """Requests whose session ended before they were proved."""
+        """Requests whose session ended before they were proved. The owner adds those, by `left_unanswered`."""
+
+    def left_unanswered(self, requests: Iterable[PendingRequest]) -> None:
+        """Keep the requests that a session has left unproved, which has ended."""
+        self.unanswered += requests
 
     def take_unanswered(self) -> list[PendingRequest]:
         """Return the requests that an ended session has left unproved, and forget them."""
         requests, self.unanswered = self.unanswered, []
         return requests
 
-    def give(self, pending: PendingRequest, committed: TransactionId, now_s: float) -> ClientMount | None:
+    def give(self, pending: PendingRequest, committed: TransactionId, now_s: float) -> Given:
         """Answer a request that is proved at `committed`, at the monotonic time `now_s`.
 
-        The answer to a mount or a flush is kept with its mount until that was fed up to `committed`; the mount is
-        returned, so that the caller feeds it. Any other answer goes out at once, and None is returned; so does
-        CLIENT_AHEAD, which ends the mount of a client that has applied more than `committed`. Requests on a mount that
-        is void by now, and pulses, get no answer.
+        The answer to a mount or a flush is kept with its mount until that was fed up to `committed`. Any other answer
+        goes out at once; so does CLIENT_AHEAD, which ends the mount of a client that has applied more than `committed`.
+        Requests on a mount that is void by now, and pulses, get no answer.
         """
         match pending:
             case PendingMount(_, request, mount, mark) if self._feeds.is_current(mount):
                 # Proved, so there is no doubt: the client has applied what this log does not have. Feeding it would
                 # hide that, and its appends would be built on something else than the log.
                 if mark > committed:
-                    self._feeds.end(mount)
-                    self._mounted(mount, request, MountState.CLIENT_AHEAD, committed, f"the log ends at {committed}")
-                    return None
+                    ended, reason = self._feeds.end(mount), f"the log ends at {committed}"
+                    return Given([*ended, self._mounted(mount, request, MountState.CLIENT_AHEAD, committed, reason)])
                 window = self._settings.append_window_bytes
                 ready = Mounted(MountState.READY, self._generation, committed, window, reason="")
                 mount.answer_after(committed, request, ready)
-                return mount
+                return Given([], mount)
             case PendingFlush(_, request, mount) if self._feeds.is_current(mount):
                 mount.answer_after(committed, request, Flushed(committed))
-                return mount
+                return Given([], mount)
             case PendingMark(_, request, connection):
-                self._out.answer(Answer(connection, request, HighWaterMarkIs(self._generation, committed)))
+                return Given([Answer(connection, request, HighWaterMarkIs(self._generation, committed))])
             case PendingRegisters(_, request, connection, asked):
-                self._out.answer(Answer(connection, request, self._registers.answer(asked, committed)))
+                return Given([Answer(connection, request, self._registers.answer(asked, committed))])
             case PendingLeases(_, request, connection, leases):
-                self._out.answer(Answer(connection, request, self._leases.answer(leases, now_s)))
-        return None
+                return Given([Answer(connection, request, self._leases.answer(leases, now_s))])
+        return Given([])
 
-    def refuse(self, pending: PendingRequest, error: PolonaiseError) -> None:
+    def refuse(self, pending: PendingRequest, error: PolonaiseError) -> list[Effect]:
         """Refuse a request that was not proved in time, or can't be. A mount is ended, and its client asks again."""
         match pending:
             case PendingMount(_, request, mount, _):
-                if self._feeds.is_current(mount):
-                    self._feeds.end(mount)
-                    self._mounted(mount, request, MountState.NOT_READY, NO_TRANSACTION, error.text)
+                if not self._feeds.is_current(mount):
+                    return []
+                ended = self._feeds.end(mount)
+                return [*ended, self._mounted(mount, request, MountState.NOT_READY, NO_TRANSACTION, error.text)]
             case PendingFlush(_, request, mount):
-                self._out.answer(RefuseRequest(mount.connection, request, error))
+                return [RefuseRequest(mount.connection, request, error)]
             case PendingMark(_, request, connection) | PendingLeases(_, request, connection, _):
-                self._out.answer(RefuseRequest(connection, request, error))
+                return [RefuseRequest(connection, request, error)]
             case PendingRegisters(_, request, connection, asked):
                 self._registers.release(asked)
-                self._out.answer(RefuseRequest(connection, request, error))
+                return [RefuseRequest(connection, request, error)]
             case Pulse():
-                pass
+                return []
 
-    def expire(self, inbox: Inbox, error: PolonaiseError, is_due: Callable[[PendingRequest], bool]) -> None:
+    def expire(self, inbox: Inbox, error: PolonaiseError, is_due: Callable[[PendingRequest], bool]) -> list[Effect]:
         """Refuse the requests for which `is_due` holds: of those that an ended session left, and of the inbox."""
         due = [pending for pending in self.unanswered if is_due(pending)]
         if due:
             self.unanswered = [pending for pending in self.unanswered if not is_due(pending)]
-        for pending in due + inbox.take_requests(is_due):
-            self.refuse(pending, error)
+        due += inbox.take_requests(is_due)
+        return [effect for pending in due for effect in self.refuse(pending, error)]
 
-    def _mounted(self, mount: ClientMount, request: int, state: MountState, mark: TransactionId, reason: str) -> None:
+    def _mounted(self, mount: ClientMount, request: int, state: MountState, mark: TransactionId, reason: str) -> Effect:
         """Answer a mount with a state other than READY."""
-        self._out.answer(Answer(mount.connection, request, Mounted(state, self._generation, mark, 0, reason=reason)))
+        return Answer(mount.connection, request, Mounted(state, self._generation, mark, 0, reason=reason))

@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from typing import Final, NamedTuple
 
 from polonaise.errors import BeyondLog, Overloaded, PartitionNotReady, PolonaiseError
-from polonaise.server.protocol.effects import Answer, EffectsInOrder, RefuseRequest
+from polonaise.server.protocol.effects import Answer, Effect, RefuseRequest
 from polonaise.server.protocol.session import Session
 from polonaise.terms import PartitionId, TransactionId
 from polonaise.wire.copies import CopiesProved, Needs
@@ -35,11 +35,10 @@ class PendingProof(NamedTuple):
 class CopyProofs:
     """Answers requests to prove that transactions have the copies they need; holds those that are not proved yet."""
 
-    __slots__ = ("_asked", "_held", "_out", "_partition")
+    __slots__ = ("_asked", "_held", "_partition")
 
-    def __init__(self, partition: PartitionId, out: EffectsInOrder) -> None:
+    def __init__(self, partition: PartitionId) -> None:
         self._partition = partition
-        self._out = out
         # A replica acknowledges many times a second. How far each kind of needs is proved is then worked out once, and
         # of its requests only those are touched that are proved: those with the lowest ids.
         self._held: dict[Needs, list[tuple[TransactionId, int, PendingProof]]] = {}
@@ -50,36 +49,42 @@ class CopyProofs:
     def __len__(self) -> int:
         return sum(map(len, self._held.values()))
 
-    def ask(self, pending: PendingProof, session: Session | None, committed: TransactionId) -> None:
+    def ask(self, pending: PendingProof, session: Session | None, committed: TransactionId) -> list[Effect]:
         """Answer a request, hold it until its replicas have synced, or refuse what can't be proved in this session.
 
         `committed` is the committed high-water mark.
         """
+        refused: PolonaiseError
         if session is None:
-            self._refuse(pending, PartitionNotReady(f"partition {self._partition} is between two sessions"))
+            refused = PartitionNotReady(f"partition {self._partition} is between two sessions")
         elif pending.id > committed:
-            self._refuse(pending, BeyondLog(f"{pending.id} is not committed; the log is committed up to {committed}"))
+            refused = BeyondLog(f"{pending.id} is not committed; the log is committed up to {committed}")
         elif lack := session.lack_of(pending.needs, session.engaged):
-            self._refuse(pending, PartitionNotReady(f"partition {self._partition}: {lack}"))
+            refused = PartitionNotReady(f"partition {self._partition}: {lack}")
         elif pending.id <= (proved := session.proved(pending.needs)):
-            self._answer(pending, min(proved, committed))
+            return [_answer(pending, min(proved, committed))]
         elif len(self) >= PROOFS_MAX:
-            self._refuse(pending, Overloaded(f"partition {self._partition} has {PROOFS_MAX} requests for copies"))
+            refused = Overloaded(f"partition {self._partition} has {PROOFS_MAX} requests for copies")
         else:
             self._asked += 1
             heapq.heappush(self._held.setdefault(pending.needs, []), (pending.id, self._asked, pending))
+            return []
+        return [_refuse(pending, refused)]
 
-    def look(self, session: Session, committed: TransactionId) -> None:
+    def look(self, session: Session, committed: TransactionId) -> list[Effect]:
         """Answer what is proved by now: a replica has acknowledged more. `committed` is as in `ask`."""
+        effects: list[Effect] = []
         for needs, held in list(self._held.items()):
             proved = session.proved(needs)
             while held and held[0][0] <= proved:
-                self._answer(heapq.heappop(held)[-1], min(proved, committed))
+                effects.append(_answer(heapq.heappop(held)[-1], min(proved, committed)))
             if not held:
                 del self._held[needs]
+        return effects
 
-    def expire(self, now_s: float) -> None:
+    def expire(self, now_s: float) -> list[Effect]:
         """Refuse the requests whose deadline has passed."""
+        effects: list[Effect] = []
         for needs, held in list(self._held.items()):
             late = [pending for *_, pending in held if pending.until_s < now_s]
             if late:
@@ -88,20 +93,19 @@ class CopyProofs:
             if not held:
                 del self._held[needs]
             for pending in late:
-                self._refuse(pending, PartitionNotReady(f"{pending.id} is not on {pending.needs} yet"))
+                effects.append(_refuse(pending, PartitionNotReady(f"{pending.id} is not on {pending.needs} yet")))
+        return effects
 
-    def end(self, error: PolonaiseError) -> None:
+    def end(self, error: PolonaiseError) -> list[Effect]:
         """Refuse all: their session has ended."""
         all_held, self._held = self._held, {}
-        for held in all_held.values():
-            for *_, pending in sorted(held):
-                self._refuse(pending, error)
+        return [_refuse(pending, error) for held in all_held.values() for *_, pending in sorted(held)]
 
-    def _answer(self, pending: PendingProof, proved: TransactionId) -> None:
-        """Tell the client how far its needs are proved, to the committed mark at most: above that the log may
-        change."""
-        answer = CopiesProved(max(proved, pending.id))
-        self._out.answer(Answer(pending.connection, pending.request, answer))
 
-    def _refuse(self, pending: PendingProof, error: PolonaiseError) -> None:
-        self._out.answer(RefuseRequest(pending.connection, pending.request, error))
+def _answer(pending: PendingProof, proved: TransactionId) -> Effect:
+    """Tell the client how far its needs are proved, to the committed mark at most: above that the log may change."""
+    return Answer(pending.connection, pending.request, CopiesProved(max(proved, pending.id)))
+
+
+def _refuse(pending: PendingProof, error: PolonaiseError) -> Effect:
+    return RefuseRequest(pending.connection, pending.request, error)

@@ -143,29 +143,22 @@ class EffectsInOrder:
         self._asked: list[Effect] = []
         self._ends: list[Effect] = []
 
-    def send(self, effect: ConfirmClean | Replicate) -> None:
-        """Add a message to the replicas."""
-        self._sends.append(effect)
-
-    def fail(self, mount: ClientMount, failure: FailedAppend) -> None:
-        """Add a failed append; all failures of a mount in one event travel in one message."""
-        self._failures.setdefault(mount, []).append(failure)
-
-    def feed(self, effect: FeedBatch) -> None:
-        """Add a batch for a mount."""
-        self._feeds.append(effect)
-
-    def answer(self, effect: Answer | RefuseRequest) -> None:
-        """Add an answer to a client."""
-        self._answers.append(effect)
-
-    def ask(self, effect: ReadHistory | AwaitRoom | AwaitTurn | MarkMoved) -> None:
-        """Add something for the shell to read, to wait for, or to announce."""
-        self._asked.append(effect)
-
-    def end(self, effect: CutOff | EndSession) -> None:
-        """Add the end of a connection or of the session."""
-        self._ends.append(effect)
+    def add(self, *effects: Effect) -> None:
+        """Add effects in the order in which they were decided. All failures of a mount travel in one message."""
+        for effect in effects:
+            match effect:
+                case FeedBatch():
+                    self._feeds.append(effect)
+                case TellFailures(mount, failures):
+                    self._failures.setdefault(mount, []).extend(failures)
+                case Answer() | RefuseRequest():
+                    self._answers.append(effect)
+                case ConfirmClean() | Replicate():
+                    self._sends.append(effect)
+                case ReadHistory() | AwaitRoom() | AwaitTurn() | MarkMoved():
+                    self._asked.append(effect)
+                case CutOff() | EndSession():
+                    self._ends.append(effect)
 
     def taken(self) -> list[Effect]:
         """Return the effects in their order, and forget them."""

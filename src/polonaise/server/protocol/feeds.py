@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Final
 
 from polonaise.errors import NotOwner, Overloaded, PartitionNotReady, PolonaiseError, ProtocolError
 from polonaise.log.batch import Batch
-from polonaise.server.protocol.effects import Answer, AwaitRoom, EffectsInOrder, FeedBatch, ReadHistory, RefuseRequest
+from polonaise.server.protocol.effects import (
+    Answer,
+    AwaitRoom,
+    Effect,
+    FeedBatch,
+    ReadHistory,
+    RefuseRequest,
+    TellFailures,
+)
 from polonaise.server.protocol.mounts import ClientMount, Flow
 from polonaise.server.protocol.order import Refusal, SealedBatch
 from polonaise.server.protocol.settings import OwnerSettings
@@ -34,10 +42,10 @@ class Feeds:
     """Keeps the mounts of one partition under one generation, and feeds them.
 
     What may be told is the owner's decision: the feeds go as far as the committed high-water mark that they are given,
-    and their effects are put in order together with the owner's others.
+    and return effects, which the owner puts in order together with its others.
     """
 
-    __slots__ = ("_cache", "_generation", "_out", "_partition", "_settings", "hindrance", "mounts")
+    __slots__ = ("_cache", "_generation", "_partition", "_settings", "hindrance", "mounts")
 
     def __init__(
         self,
@@ -45,14 +53,12 @@ class Feeds:
         generation: Generation,
         settings: OwnerSettings,
         cache: TailCache,
-        out: EffectsInOrder,
     ) -> None:
-        """Begin without mounts. `cache` has the latest committed batches, and `out` takes the effects."""
+        """Begin without mounts. `cache` has the latest committed batches."""
         self._partition = partition
         self._generation = generation
         self._settings = settings
         self._cache = cache
-        self._out = out
         self.mounts: dict[ClientId, ClientMount] = {}
         self.hindrance = ""
         """The reason, as the ready mounts were told it, why appends are not committed; empty if there is none."""
@@ -112,93 +118,95 @@ class Feeds:
             )
         return mount
 
-    def end(self, mount: ClientMount, error: PolonaiseError | None = None) -> None:
+    def end(self, mount: ClientMount, error: PolonaiseError | None = None) -> list[Effect]:
         """Make a mount void; with an error, tell its client why."""
         del self.mounts[mount.client_id]
-        if error is not None:
-            self._out.answer(RefuseRequest(mount.connection, 0, error))
+        return [] if error is None else [RefuseRequest(mount.connection, 0, error)]
 
-    def end_all(self, error: PolonaiseError) -> None:
+    def end_all(self, error: PolonaiseError) -> list[Effect]:
         """Make every mount void, and tell the clients why."""
-        for mount in list(self.mounts.values()):
-            self.end(mount, error)
+        return [effect for mount in list(self.mounts.values()) for effect in self.end(mount, error)]
 
     # ------------------------------------------------------------------ what each is fed
 
-    def feed(self, mount: ClientMount, committed: TransactionId) -> None:
+    def feed(self, mount: ClientMount, committed: TransactionId) -> list[Effect]:
         """Feed a mount from the cache up to `committed`, as far as its credit goes.
 
         For ids that the cache lacks, ask for history to be read; the feed goes on when it comes.
         """
+        effects: list[Effect] = []
         while mount.next_id <= committed and mount.may_be_fed:
             batch = self._cache.holding(mount.next_id)
             if batch is None:
                 mount.flow = Flow.READING
-                self._out.ask(ReadHistory(mount, mount.next_id))
-                return
+                effects.append(ReadHistory(mount, mount.next_id))
+                break
             payload = mount.take(batch)
-            self._out.feed(FeedBatch(mount, committed, payload, shared=payload is batch.raw))
+            effects.append(FeedBatch(mount, committed, payload, shared=payload is batch.raw))
             if mount.flow is Flow.FULL:
-                self._out.ask(AwaitRoom(mount))
+                effects.append(AwaitRoom(mount))
+        return effects
 
-    def feed_history(self, mount: ClientMount, batches: Sequence[Committed], committed: TransactionId) -> None:
+    def feed_history(self, mount: ClientMount, batches: Sequence[Committed], committed: TransactionId) -> list[Effect]:
         """Feed a mount the batches that were read for it, as far as they follow on its feed and its credit goes."""
+        effects: list[Effect] = []
         mount.flow = Flow.OPEN
         for batch in batches:
             # Not `may_be_fed`: these are in memory for this mount already, and would have to be read once more. They
             # are bounded by one read; only the credit is the client's to give.
             if mount.has_credit and batch.first <= mount.next_id <= batch.last:
-                self._out.feed(FeedBatch(mount, committed, mount.take(batch), shared=False))
+                effects.append(FeedBatch(mount, committed, mount.take(batch), shared=False))
         if mount.flow is Flow.FULL:
-            self._out.ask(AwaitRoom(mount))
+            effects.append(AwaitRoom(mount))
+        return effects
 
     # ------------------------------------------------------------------ what each is told
 
-    def refuse(self, mount: ClientMount, appends: ReceivedAppends, value: int, reason: FailureReason) -> None:
+    def refuse(self, mount: ClientMount, appends: ReceivedAppends, value: int, reason: FailureReason) -> list[Effect]:
         """Tell a client that none of these appends is in the log."""
-        for sequence in appends.sequences.tolist():
-            self._out.fail(mount, FailedAppend(sequence, value, reason))
+        return [TellFailures(mount, [FailedAppend(each, value, reason) for each in appends.sequences.tolist()])]
 
-    def tell(self, refusal: Refusal) -> None:
-        """Tell a client that its append was not ordered, and why."""
-        self._fail(refusal.client_id, FailedAppend(refusal.sequence, refusal.value, refusal.reason))
+    def tell(self, refusals: Iterable[Refusal]) -> list[Effect]:
+        """Tell clients that these appends of theirs were not ordered, and why."""
+        return self._fail((each.client_id, FailedAppend(each.sequence, each.value, each.reason)) for each in refusals)
 
-    def tell_lost(self, batch: SealedBatch, committed: TransactionId) -> None:
+    def tell_lost(self, batch: SealedBatch, committed: TransactionId) -> list[Effect]:
         """Tell all clients with appends in a batch that these are not in the log and never will be."""
         columns = Batch(memoryview(batch.raw))
-        for client_id, sequence in zip(columns.client_ids.tolist(), columns.sequences.tolist(), strict=True):
-            self._fail(client_id, FailedAppend(sequence, committed, FailureReason.SESSION_ENDED))
+        lost = zip(columns.client_ids.tolist(), columns.sequences.tolist(), strict=True)
+        return self._fail(
+            (client_id, FailedAppend(sequence, committed, FailureReason.SESSION_ENDED)) for client_id, sequence in lost
+        )
 
-    def _fail(self, client_id: ClientId, failure: FailedAppend) -> None:
-        """Tell a failure on the client's present mount; a client without one learns it by its next mount."""
-        mount = self.mounts.get(client_id)
-        if mount is not None:
-            self._out.fail(mount, failure)
+    def _fail(self, failures: Iterable[tuple[ClientId, FailedAppend]]) -> list[Effect]:
+        """Tell failures on the clients' present mounts; a client without one learns them by its next mount."""
+        by_client: dict[ClientId, list[FailedAppend]] = {}
+        for client_id, failure in failures:
+            by_client.setdefault(client_id, []).append(failure)
+        mounts = self.mounts
+        return [TellFailures(mounts[each], failed) for each, failed in by_client.items() if each in mounts]
 
-    def hinder(self, hindrance: str, committed: TransactionId) -> None:
+    def hinder(self, hindrance: str, committed: TransactionId) -> list[Effect]:
         """Tell the ready mounts what keeps their appends from being committed, if that has changed.
 
         An empty `hindrance` says that nothing keeps them any more.
         """
         if hindrance == self.hindrance:
-            return
+            return []
         self.hindrance = hindrance
-        for mount in self.mounts.values():
-            if mount.ready:
-                self._tell_hindrance(mount, committed)
+        return [self._tell_hindrance(mount, committed) for mount in self.mounts.values() if mount.ready]
 
-    def make_ready(self, mount: ClientMount, committed: TransactionId) -> None:
+    def make_ready(self, mount: ClientMount, committed: TransactionId) -> list[Effect]:
         """Note that the client was just told that it may append; tell it what hinders its appends, if anything does.
 
         The hindrance is told after READY, because a client that waits for READY ignores it.
         """
         mount.ready = True
-        if self.hindrance:
-            self._tell_hindrance(mount, committed)
+        return [self._tell_hindrance(mount, committed)] if self.hindrance else []
 
-    def _tell_hindrance(self, mount: ClientMount, committed: TransactionId) -> None:
+    def _tell_hindrance(self, mount: ClientMount, committed: TransactionId) -> Effect:
         """Send the present hindrance to a mount, as news with request number 0."""
         state = MountState.NOT_READY if self.hindrance else MountState.READY
         window = self._settings.append_window_bytes
         news = Mounted(state, self._generation, committed, window, reason=self.hindrance)
-        self._out.answer(Answer(mount.connection, 0, news))
+        return Answer(mount.connection, 0, news)

@@ -114,10 +114,10 @@ class PartitionOwner:
         self.registers = CommittedRegisters(settings.listing_count_max)
         self.cache = TailCache(settings.cache_bytes_max)
         self._out = EffectsInOrder()
-        self.feeds = Feeds(partition, generation, settings, self.cache, self._out)
+        self.feeds = Feeds(partition, generation, settings, self.cache)
         self.leases = LeaseTable()
-        self._answers = Answers(generation, settings, self.feeds, self.registers, self.leases, self._out)
-        self._proofs = CopyProofs(partition, self._out)
+        self._answers = Answers(generation, settings, self.feeds, self.registers, self.leases)
+        self._proofs = CopyProofs(partition)
         self.readiness = Readiness(partition, changes)
         self.stopped: PolonaiseError | None = None
         """The reason why the ownership has ended; None while it lasts."""
@@ -177,14 +177,16 @@ class PartitionOwner:
         self.readiness.session_started(name for name in started.value.members if name not in started.engaged)
         self.readiness.change_pending(started.value)
         # Only now are the replicas told that `closing` is certain: before the engagement it might not have lasted.
-        self._out.send(ConfirmClean(self.session.id, started.closing))
+        self._out.add(ConfirmClean(self.session.id, started.closing))
         # Fates first: the answers below say that everything up to `closing` is decided and fed, which has to be true
         # by then.
         if was_reset is not None:
             # Perhaps not by this session: the engagement that did may have been written without this owner's hearing.
             # Clients may have been fed what was given up, and appends in flight may be in the log or not. By their next
             # mounts they learn both: that they are ahead of the log, and which of their appends it holds.
-            self.feeds.end_all(PartitionNotReady(f"an operator has reset the head of its log to {was_reset.to}"))
+            self._out.add(
+                *self.feeds.end_all(PartitionNotReady(f"an operator has reset the head of its log to {was_reset.to}"))
+            )
             self._undecided = []
         self._settle(started)
         if reset is not None:
@@ -208,7 +210,7 @@ class PartitionOwner:
         """
         blocked = self.readiness.attempt_failed(error, operator=operator)
         if blocked is not None:
-            self._answers.expire(self._inbox, blocked, lambda request: True)
+            self._out.add(*self._answers.expire(self._inbox, blocked, lambda request: True))
         return self._out.taken()
 
     def replicas_lacking(self, why: str) -> list[Effect]:
@@ -216,7 +218,9 @@ class PartitionOwner:
         self._lacking = why
         for entry in self._inbox.take_late_appends(float("inf")):
             if self.feeds.is_current(entry.mount):
-                self.feeds.refuse(entry.mount, entry.appends, self.committed, FailureReason.INSUFFICIENT_REPLICAS)
+                self._out.add(
+                    *self.feeds.refuse(entry.mount, entry.appends, self.committed, FailureReason.INSUFFICIENT_REPLICAS)
+                )
         return self._out.taken()
 
     def change_pending(self, members: Sequence[StorageId] | None, now: Moment) -> list[Effect]:
@@ -250,20 +254,22 @@ class PartitionOwner:
         # session believes: only the next decision makes it committed or lost, and its client learns which then.
         # One session's leftovers are settled before the next session can leave any, so `_undecided` is free.
         self._undecided, requests, never_sent = session.remains()
-        self._answers.unanswered += requests
+        self._answers.left_unanswered(requests)
         # The next session of this owner orders it, before what has come since: no append fails because a session ends
         # before the append was sent to anybody.
         self._held.drop_above(session.sent)
         self._inbox.put_back(never_sent)
-        self._proofs.end(PartitionNotReady(f"partition {self.partition}: session {session.id} has ended"))
+        self._out.add(
+            *self._proofs.end(PartitionNotReady(f"partition {self.partition}: session {session.id} has ended"))
+        )
         reached = {name: session.reached(name) for name in session.engaged}
         self.readiness.session_ended(
             reason, now.monotonic_s, fault=fault, waiting_since_s=waiting_since_s, reached=reached
         )
         # A checkpoint, or a replica that comes back, is followed by a session at once: that is no news to clients.
         if fault:
-            self._hinder(self.readiness.faults.causes)
-        self._out.end(EndSession(session.id, reason, late))
+            self._hinder(self.readiness.causes)
+        self._out.add(EndSession(session.id, reason, late))
 
     def _settle(self, started: StartedSession) -> None:
         """Tell the fate of the appends in flight: only here, after the engagement, is it certain."""
@@ -276,7 +282,7 @@ class PartitionOwner:
             if batch.last < closing or (batch.last == closing and batch.crc == started.last_crc):
                 self._commit(batch)
             else:
-                self.feeds.tell_lost(batch, self.committed)
+                self._out.add(*self.feeds.tell_lost(batch, self.committed))
         if self.committed != closing:
             # The ids up to `closing` are of an earlier owner. The cache must have no gap below the committed mark, so
             # it starts anew; mounts are fed these ids from the replicas.
@@ -287,11 +293,13 @@ class PartitionOwner:
         # After the commits above, which have told the refusals that rest on them: the others rest on appends that are
         # gone. They must not be told as they are, for they would speak of a state that never was. The client builds its
         # append anew (docs/decisions/0007).
+        told = []
         for refusal in self._held.take():
             if refusal.rests_on > closing:
                 refusal = refusal._replace(reason=FailureReason.SESSION_ENDED, value=closing)
-            self.feeds.tell(refusal)
-        self._out.ask(MarkMoved(self.committed))
+            told.append(refusal)
+        self._out.add(*self.feeds.tell(told))
+        self._out.add(MarkMoved(self.committed))
         self._feed_all()
 
     # ------------------------------------------------------------------ commits
@@ -308,7 +316,7 @@ class PartitionOwner:
         committed = current.acknowledged(name, number, now.monotonic_s)
         # Before the commits, which may end the session: what it has proved by now is told.
         if self._proofs:
-            self._proofs.look(current, self.committed)
+            self._out.add(*self._proofs.look(current, self.committed))
             if not committed:
                 return self._out.taken()
         if not committed:
@@ -331,9 +339,7 @@ class PartitionOwner:
         self.committed = batch.last
         self._last_crc = batch.crc
         self.counts.committed(batch)
-        # Only a commit ends a trouble; a session that starts does not, for with all disks full they start and fail.
-        if self.readiness.faults.unsettled:
-            self.readiness.faults.committed()
+        if self.readiness.committed():
             self._hinder("")
         columns = Batch(memoryview(batch.raw))
         if columns.registers_bytes:
@@ -342,9 +348,8 @@ class PartitionOwner:
         self.cache.add(Committed(batch.first, batch.last, batch.raw))
         # What these refusals rest on is committed now, so they may be told. And they must be, before the batch is fed:
         # a client that is fed a younger append of its own takes an older one that it has heard nothing of for lost.
-        for refusal in self._held.take(batch.last):
-            self.feeds.tell(refusal)
-        self._out.ask(MarkMoved(self.committed))
+        self._out.add(*self.feeds.tell(self._held.take(batch.last)))
+        self._out.add(MarkMoved(self.committed))
         self._feed_all()
 
     def replica_failed(self, name: StorageId, connection: Hashable, error: PolonaiseError, now: Moment) -> list[Effect]:
@@ -355,17 +360,17 @@ class PartitionOwner:
         """
         if self.session is not None and self.session.is_engaged(name, connection):
             # Even where a quorum is left: only a new session can record that this replica lacks what comes next.
-            self.readiness.faults.blame([name], str(error), now.monotonic_s)
+            self.readiness.replicas_failed([name], str(error), now.monotonic_s)
             self._end_session(f"{name}: {error}", now, fault=True)
-        elif self.session is None and self.readiness.faults.unsettled:
+        elif self.session is None and self.readiness.unsettled:
             # The first fault has ended the session already. Clients are to learn of all nodes that ail, not of one.
-            self.readiness.faults.blame([name], str(error), now.monotonic_s)
-            self._hinder(self.readiness.faults.causes)
+            self.readiness.replicas_failed([name], str(error), now.monotonic_s)
+            self._hinder(self.readiness.causes)
         return self._out.taken()
 
     def _hinder(self, hindrance: str) -> None:
         """Tell the ready mounts what keeps appends from being committed; an empty string takes it back."""
-        self.feeds.hinder(hindrance, self.committed)
+        self._out.add(*self.feeds.hinder(hindrance, self.committed))
 
     # ------------------------------------------------------------------ appends
 
@@ -385,14 +390,14 @@ class PartitionOwner:
         if generation != self.generation:
             # The generation is part of a request id, and batches record this owner's. Ordered here, the append would be
             # in the log under a name that its client never gave it.
-            self.feeds.refuse(mount, appends, self.generation, FailureReason.GENERATION)
+            self._out.add(*self.feeds.refuse(mount, appends, self.generation, FailureReason.GENERATION))
         elif self._lacking:
-            self.feeds.refuse(mount, appends, self.committed, FailureReason.INSUFFICIENT_REPLICAS)
+            self._out.add(*self.feeds.refuse(mount, appends, self.committed, FailureReason.INSUFFICIENT_REPLICAS))
         elif self._inbox.add(mount, appends, now.monotonic_s + self._settings.inbox_s_max):
             self._pump(now)
         else:
             # Refused, not left unread: the connection is shared by all partitions of this client.
-            self.feeds.refuse(mount, appends, self.committed, FailureReason.OVERLOADED)
+            self._out.add(*self.feeds.refuse(mount, appends, self.committed, FailureReason.OVERLOADED))
         return self._out.taken()
 
     def turn(self, now: Moment) -> list[Effect]:
@@ -419,13 +424,13 @@ class PartitionOwner:
                 # batches cost fewer syncs.
                 if not self._turn_awaited:
                     self._turn_awaited = True
-                    self._out.ask(AwaitTurn())
+                    self._out.add(AwaitTurn())
                 return
             if not session.has_numbers_left:
                 self._end_session("all its message numbers are used", now)
                 return
             sent = session.next_message(now)
-            self._out.send(Replicate(session.id, sent.number, self.committed, sent.batch))
+            self._out.add(Replicate(session.id, sent.number, self.committed, sent.batch))
             # One message without waiting is enough: what is left over belongs to the end of the turn again.
             at_once = False
 
@@ -463,17 +468,19 @@ class PartitionOwner:
         except PolonaiseError as error:
             # Nothing of the frame is ordered, and no failure reason says that a frame breaks the protocol. The
             # connection ends with the error instead; the next mount shows that these appends are not in the log.
-            self.feeds.end(mount, error)
-            self._out.end(CutOff(mount.connection, error))
+            self._out.add(*self.feeds.end(mount, error))
+            self._out.add(CutOff(mount.connection, error))
             return
         session.judged(entry, refusals)
         if refusals:
             self.counts.judged(refusals, order, session.closing)
+        told = []
         for refusal in refusals:
             if refusal.rests_on <= self.committed:
-                self.feeds.tell(refusal)
+                told.append(refusal)
             else:
                 self._held.add(refusal)
+        self._out.add(*self.feeds.tell(told))
 
     # ------------------------------------------------------------------ mounts
 
@@ -497,7 +504,7 @@ class PartitionOwner:
         """End the client's mount on this connection, if it has one: it asked for that, or the connection is gone."""
         mount = self.feeds.mount_of(client_id, connection)
         if mount is not None:
-            self.feeds.end(mount)
+            self._out.add(*self.feeds.end(mount))
         return self._out.taken()
 
     def credit(self, client_id: ClientId, connection: Hashable, granted_bytes: int) -> list[Effect]:
@@ -519,14 +526,14 @@ class PartitionOwner:
         """Feed a mount the batches that were read for it (after `ReadHistory`); ask for more if it still lacks ids."""
         if not self.feeds.is_current(mount) or mount.flow is not Flow.READING:
             return []
-        self.feeds.feed_history(mount, batches, self.committed)
+        self._out.add(*self.feeds.feed_history(mount, batches, self.committed))
         self._feed(mount)
         return self._out.taken()
 
     def history_failed(self, mount: ClientMount, error: PolonaiseError) -> list[Effect]:
         """End a mount for which history can't be read, and tell its client why (after `ReadHistory`)."""
         if self.feeds.is_current(mount):
-            self.feeds.end(mount, error)
+            self._out.add(*self.feeds.end(mount, error))
         return self._out.taken()
 
     def _feed_all(self) -> None:
@@ -536,11 +543,11 @@ class PartitionOwner:
 
     def _feed(self, mount: ClientMount) -> None:
         """Feed a mount what is committed; then send the answers whose marks it was fed up to."""
-        self.feeds.feed(mount, self.committed)
+        self._out.add(*self.feeds.feed(mount, self.committed))
         for kept in mount.due_answers():
-            self._out.answer(Answer(mount.connection, kept.request, kept.message))
+            self._out.add(Answer(mount.connection, kept.request, kept.message))
             if isinstance(kept.message, Mounted):
-                self.feeds.make_ready(mount, self.committed)
+                self._out.add(*self.feeds.make_ready(mount, self.committed))
 
     # ------------------------------------------------------------------ requests
 
@@ -587,7 +594,9 @@ class PartitionOwner:
     def prove_copies(self, connection: Hashable, request: int, asked: ProveCopies, now: Moment) -> list[Effect]:
         """Answer once as many engaged replicas as asked for, in as many zones, have synced a committed transaction."""
         until_s, needs = self._settings.asked_until_s(now.monotonic_s), Needs(asked.copies, asked.zones)
-        self._proofs.ask(PendingProof(until_s, request, connection, asked.id, needs), self.session, self.committed)
+        self._out.add(
+            *self._proofs.ask(PendingProof(until_s, request, connection, asked.id, needs), self.session, self.committed)
+        )
         return self._out.taken()
 
     def _ask(self, pending: PendingRequest, now: Moment) -> None:
@@ -595,21 +604,18 @@ class PartitionOwner:
         if self._inbox.ask(pending):
             self._pump(now)
         else:
-            self._answers.refuse(
-                pending,
-                Overloaded(
-                    f"partition {self.partition} has {len(self._inbox)} requests waiting: ask again after a pause"
-                ),
-            )
+            text = f"partition {self.partition} has {len(self._inbox)} requests waiting: ask again after a pause"
+            self._out.add(*self._answers.refuse(pending, Overloaded(text)))
 
     def _prove(self, pending: PendingRequest, now: Moment) -> None:
         """Answer a request that is proved now, at the committed high-water mark.
 
         The answer to a mount or a flush is sent once its mount was fed everything up to that mark.
         """
-        mount = self._answers.give(pending, self.committed, now.monotonic_s)
-        if mount is not None:
-            self._feed(mount)
+        given = self._answers.give(pending, self.committed, now.monotonic_s)
+        self._out.add(*given.effects)
+        if given.mount is not None:
+            self._feed(given.mount)
 
     # ------------------------------------------------------------------ time, and the end
 
@@ -626,7 +632,7 @@ class PartitionOwner:
                 # at the next session start, and together with another one could block it; left out of a session, it
                 # has a closing mark and is asked for nothing. And what it is sent piles up in memory.
                 fault = f"did not sync within {settings.acknowledge_s_max:g} s"
-                self.readiness.faults.blame(late, fault, now.monotonic_s)
+                self.readiness.replicas_failed(late, fault, now.monotonic_s)
                 self._end_session(f"{', '.join(sorted(late))}: {fault}", now, fault=True, late=late)
             elif session.is_idle(now.monotonic_s, settings.pulse_s):
                 # Not through the inbox: a pulse says nothing about appends, so it has none to stay behind.
@@ -637,14 +643,14 @@ class PartitionOwner:
         if hindrance is not None:
             self._hinder(hindrance)
         not_ready = self.readiness.not_ready(now.monotonic_s)
-        self._answers.expire(self._inbox, not_ready, lambda request: request.until_s < now.monotonic_s)
-        self._proofs.expire(now.monotonic_s)
+        self._out.add(*self._answers.expire(self._inbox, not_ready, lambda request: request.until_s < now.monotonic_s))
+        self._out.add(*self._proofs.expire(now.monotonic_s))
         # Only appends that were never ordered have a deadline here. One that was ordered may be on a disk, and so can
         # no more be refused by time: its fate is a commit, or the end of its session.
         for entry in self._inbox.take_late_appends(now.monotonic_s):
             self.counts["expired"] += entry.appends.count
             if self.feeds.is_current(entry.mount):
-                self.feeds.refuse(entry.mount, entry.appends, self.committed, FailureReason.DEADLINE)
+                self._out.add(*self.feeds.refuse(entry.mount, entry.appends, self.committed, FailureReason.DEADLINE))
         return self._out.taken()
 
     def stop(self, error: PolonaiseError, now: Moment) -> list[Effect]:
@@ -655,11 +661,11 @@ class PartitionOwner:
         # The session first: it hands its unproved requests over, and they are refused below with the others.
         self._end_session(error.text, now)
         self.readiness.stopped(error.text)
-        self._answers.expire(self._inbox, error, lambda request: True)
+        self._out.add(*self._answers.expire(self._inbox, error, lambda request: True))
         # Appends that were not ordered are dropped in silence, like those in flight: their clients mount at the next
         # owner, and what that one has not fed them by READY is not in the log.
         self._inbox.clear()
-        self.feeds.end_all(error)
+        self._out.add(*self.feeds.end_all(error))
         # The mark has not moved. This wakes the readers that wait for it, so that they find the owner stopped.
-        self._out.ask(MarkMoved(self.committed))
+        self._out.add(MarkMoved(self.committed))
         return self._out.taken()

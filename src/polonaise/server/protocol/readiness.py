@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from polonaise.coordination.values import PartitionValue
@@ -60,12 +60,13 @@ class Proved(NamedTuple):
 class Readiness:
     """Knows what a partition waits for, which faults ended its sessions, and which members are not engaged.
 
-    Times are monotonic seconds.
+    It changes by its events alone: those of sessions and commits come from the partition's owner, those of attempts to
+    start a session and of copies to late replicas from who makes them. Times are monotonic seconds.
     """
 
     __slots__ = (
-        "_answers", "_changes", "_ended_s", "_partition", "_progress", "_slow", "added", "blocked", "elsewhere",
-        "faults", "known", "late", "reached", "waits_for",
+        "_added", "_answers", "_blocked", "_changes", "_elsewhere", "_ended_s", "_faults", "_known", "_late",
+        "_partition", "_progress", "_reached", "_slow", "_waits_for",
     )  # fmt: skip
 
     def __init__(self, partition: PartitionId, changes: ReadinessChanges | None = None) -> None:
@@ -73,29 +74,16 @@ class Readiness:
         self._partition = partition
         self._changes = changes or ReadinessChanges()
         self._changes.note()
-        self.waits_for = "its first session has not begun"
-        """The reason why there is no session; empty while there is one."""
-        self.elsewhere = False
-        """Whether another server may have what there is no session for want of, as its way to storage nodes or to the
-        fragment store: not so for the coordinator, for an operator, or for replicas or fragments that answer and can't
-        be believed."""
-        self.blocked: PolonaiseError | None = None
-        """The error with which requests are refused while only an operator can help; None otherwise."""
-        self.faults = SessionFaults()
-        self.late: dict[StorageId, str] = {}
-        """The members without which the last session started, each with why it is not up to date; "" if that is
-        unknown."""
-        self.added: dict[StorageId, str] = {}
-        """The copies that a pending change adds, each with why it is not up to date; "" if that is unknown."""
-        self.reached: dict[StorageId, TransactionId] = {}
-        """The last id that each copy in `late` and `added` was known to hold, and between sessions each engaged one.
-
-        Those of which nothing is known are left out.
-        """
+        self._waits_for = "its first session has not begun"
+        self._elsewhere = False
+        self._blocked: PolonaiseError | None = None
+        self._faults = SessionFaults()
+        self._late: dict[StorageId, str] = {}
+        self._added: dict[StorageId, str] = {}
+        self._reached: dict[StorageId, TransactionId] = {}
         self._answers: dict[StorageId, Proved] = {}
         """What each replica has proved in the attempts to start a session since the last session began."""
-        self.known: TransactionId = NO_TRANSACTION
-        """The highest id of which any of these answers knew, also of replicas that are gone since."""
+        self._known: TransactionId = NO_TRANSACTION
         self._progress: dict[StorageId, CopyProgress] = {}
         """Whether late members and added copies come nearer, over sessions: a busy partition ends these often."""
         self._slow: list[StorageId] = []
@@ -103,20 +91,86 @@ class Readiness:
         self._ended_s = 0.0
         """When the last session ended; 0 before the first."""
 
+    # ------------------------------------------------------------------ what there is
+
+    @property
+    def waits_for(self) -> str:
+        """The reason why there is no session; empty while there is one."""
+        return self._waits_for
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another server may have what there is no session for want of, as its way to storage nodes or to the
+        fragment store: not so for the coordinator, for an operator, or for replicas or fragments that answer and can't
+        be believed."""
+        return self._elsewhere
+
+    @property
+    def blocked(self) -> PolonaiseError | None:
+        """The error with which requests are refused while only an operator can help; None otherwise."""
+        return self._blocked
+
+    @property
+    def late(self) -> Mapping[StorageId, str]:
+        """The members without which the last session started, each with why it is not up to date; "" if that is
+        unknown."""
+        return self._late
+
+    @property
+    def added(self) -> Mapping[StorageId, str]:
+        """The copies that a pending change adds, each with why it is not up to date; "" if that is unknown."""
+        return self._added
+
+    @property
+    def reached(self) -> Mapping[StorageId, TransactionId]:
+        """The last id that each copy in `late` and `added` was known to hold, and between sessions each engaged one.
+
+        Those of which nothing is known are left out.
+        """
+        return self._reached
+
+    @property
+    def known(self) -> TransactionId:
+        """The highest id of which a replica knew that has answered an attempt since the last session began, also of
+        replicas that are gone since."""
+        return self._known
+
+    @property
+    def faults_total(self) -> int:
+        """The number of this owner's sessions that a fault has ended."""
+        return self._faults.total
+
+    @property
+    def last_fault(self) -> str:
+        """The fault that ended a session last; empty if none has."""
+        return self._faults.last
+
+    @property
+    def causes(self) -> str:
+        """The replicas that failed lately, each with its fault; the last fault if no replica is known."""
+        return self._faults.causes
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether a fault has ended a session since the last commit."""
+        return self._faults.unsettled
+
+    # ------------------------------------------------------------------ attempts to start a session
+
     def attempt_waits(self, waits_for: str, elsewhere: bool | None = None) -> None:
         """Note what an attempt to start a session waits for, unless the partition waits for an operator anyway.
 
         `elsewhere` says whether another server may have it; None leaves that as it was.
         """
-        if self.blocked is None:
+        if self._blocked is None:
             self._changes.note()
-            self.waits_for = waits_for
-            self.elsewhere = self.elsewhere if elsewhere is None else elsewhere
+            self._waits_for = waits_for
+            self._elsewhere = self._elsewhere if elsewhere is None else elsewhere
 
     def replica_answered(self, name: StorageId, answer: ReplicaAnswer, connection: Closing) -> None:
         """Note what a replica has proved, on this connection, in an attempt to start a session."""
         self._answers[name] = Proved(answer, connection)
-        self.known = max(self.known, answer.max_synced, answer.confirmed)
+        self._known = max(self._known, answer.max_synced, answer.confirmed)
 
     @property
     def answers(self) -> dict[StorageId, ReplicaAnswer]:
@@ -133,29 +187,31 @@ class Readiness:
         if isinstance(error, CoordinatorOutdated):
             error = OlderStateProved(f"partition {self._partition}: {error.text}")
         operator = operator or isinstance(error, CoordinatorLost | ConsistencyLost)
-        self.waits_for = str(error)
-        self.blocked = error if operator else None
+        self._waits_for = str(error)
+        self._blocked = error if operator else None
         the_same_for_all = CoordinatorUnavailable | CoordinatorDamaged | FragmentDamaged | UnsupportedFormat
         if operator or isinstance(error, the_same_for_all):
-            self.elsewhere = False
-        return self.blocked
+            self._elsewhere = False
+        return self._blocked
+
+    # ------------------------------------------------------------------ sessions and commits
 
     def session_started(self, late: Iterable[StorageId]) -> None:
         """Note that the partition is ready, without the `late` members."""
         self._changes.note()
-        self.waits_for, self.blocked, self.elsewhere = "", None, False
-        self._answers, self.known = {}, NO_TRANSACTION
-        self.late = dict.fromkeys(late, "")
-        self.reached = {name: last for name, last in self.reached.items() if name in (*self.late, *self.added)}
+        self._waits_for, self._blocked, self._elsewhere = "", None, False
+        self._answers, self._known = {}, NO_TRANSACTION
+        self._late = dict.fromkeys(late, "")
+        self._reached = {name: last for name, last in self._reached.items() if name in (*self._late, *self._added)}
         self._progress = {
-            name: progress for name, progress in self._progress.items() if name in (*self.late, *self.added)
+            name: progress for name, progress in self._progress.items() if name in (*self._late, *self._added)
         }
 
     def change_pending(self, value: PartitionValue) -> None:
         """Note which copies the change adds that is pending in this value of the partition."""
         self._changes.note()
         added = [name for name in value.next or () if name not in value.members]
-        self.added = {name: self.added.get(name, "") for name in added}
+        self._added = {name: self._added.get(name, "") for name in added}
 
     def session_ended(
         self,
@@ -172,28 +228,44 @@ class Readiness:
         is known to hold.
         """
         self._changes.note()
-        self.reached |= reached
+        self._reached |= reached
         if fault:
-            self.faults.ended_session(reason, now_s, waiting_since_s)
+            self._faults.ended_session(reason, now_s, waiting_since_s)
         self._slow = []
-        self.waits_for, self.elsewhere = f"its session ended: {reason}", fault
+        self._waits_for, self._elsewhere = f"its session ended: {reason}", fault
         self._ended_s = now_s
+
+    def replicas_failed(self, names: Sequence[StorageId], fault: str, now_s: float) -> None:
+        """Note that these replicas have failed, with `fault`; whether a session ends by that is told apart."""
+        self._faults.blame(names, fault, now_s)
+
+    def committed(self) -> bool:
+        """Note that something was committed; return whether that ends a trouble.
+
+        A session that starts does not: with all disks full, sessions start and fail.
+        """
+        if not self._faults.unsettled:
+            return False
+        self._faults.committed()
+        return True
 
     def stopped(self, reason: str) -> None:
         """Note that the ownership has ended."""
         self._changes.note()
-        self.waits_for = reason
+        self._waits_for = reason
+
+    # ------------------------------------------------------------------ copies to late replicas
 
     def replica_late(self, name: StorageId, reason: str) -> None:
         """Note why a member that is not engaged, or an added copy, is not up to date."""
-        for waiting in (self.late, self.added):
+        for waiting in (self._late, self._added):
             if name in waiting:
                 waiting[name] = reason
 
     def replica_reached(self, name: StorageId, last: TransactionId) -> None:
         """Note how far the copy of a member that is not engaged, or an added copy, goes."""
-        if name in self.late or name in self.added:
-            self.reached[name] = last
+        if name in self._late or name in self._added:
+            self._reached[name] = last
 
     def replica_lacks(self, name: StorageId, missing: int, now_s: float, patience_s: float) -> bool:
         """Note how many transactions a late replica lacks; return whether that got no less for `patience_s` seconds."""
@@ -209,8 +281,10 @@ class Readiness:
         return [
             name
             for name, progress in self._progress.items()
-            if progress.lost and (name in self.late or name in self.added)
+            if progress.lost and (name in self._late or name in self._added)
         ]
+
+    # ------------------------------------------------------------------ what is told
 
     def slow(self, names: list[StorageId]) -> None:
         """Note for which replicas' sync a commit waits for long, if a quorum is slow; none if not."""
@@ -227,7 +301,7 @@ class Readiness:
 
         A session that starts proves nothing: with all disks full, one starts after the other, and none commits.
         """
-        faults = self.faults
+        faults = self._faults
         if not faults.are_lasting(now_s):
             return self._slowness
         return f"{faults.fruitless} sessions in a row ended before anything was committed: {faults.causes}"
@@ -239,10 +313,10 @@ class Readiness:
         then. `writing`: whether there is a session.
         """
         if writing:
-            return self.faults.causes if self.faults.are_lasting(now_s) else self._slowness
-        return self.waits_for if now_s - self._ended_s > _PASSES_S else None
+            return self._faults.causes if self._faults.are_lasting(now_s) else self._slowness
+        return self._waits_for if now_s - self._ended_s > _PASSES_S else None
 
     def not_ready(self, now_s: float) -> PartitionNotReady:
         """Return the error that tells why a request was not answered in time."""
-        why = self.waits_for or self.trouble(now_s) or "waiting for the replicas to sync what they were sent"
+        why = self._waits_for or self.trouble(now_s) or "waiting for the replicas to sync what they were sent"
         return PartitionNotReady(f"partition {self._partition} is not ready: {why}")
