@@ -5,6 +5,9 @@ Begin with `owner`: events in, effects out. It asks `session` and `order` (what 
 carried out. `recovery` decides how a session starts, and stands by itself. `startqueue` and `ticks` are about the many
 partitions of a server.
 
+A field is written by the methods of its own object, unless its description says who else writes it; outside of this
+folder nobody writes one (`tests/server/protocol/test_who_writes.py`).
+
 Nothing here may import asyncio, read a clock or do I/O: times come with events (`Moment`), and what is to be done is
 returned. `make model` explores `owner`, `effects`, `recovery` and `commit` exhaustively; after a change there, run it
 and `make simulate`. Lines that the mutations of the proving ground name, and those of `tests/model/`, must stay

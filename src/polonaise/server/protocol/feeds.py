@@ -60,8 +60,10 @@ class Feeds:
         self._settings = settings
         self._cache = cache
         self.mounts: dict[ClientId, ClientMount] = {}
+        """Written here alone: by `subscribe` and `end`."""
         self.hindrance = ""
-        """The reason, as the ready mounts were told it, why appends are not committed; empty if there is none."""
+        """The reason, as the ready mounts were told it, why appends are not committed; empty if there is none. Written
+        by `hinder`."""
 
     # ------------------------------------------------------------------ who is mounted
 

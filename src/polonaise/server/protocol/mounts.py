@@ -51,15 +51,16 @@ class ClientMount:
         self.next_id = message.client_high_water_mark + 1
         """The id that is fed next."""
         self.credit = message.credit
-        """The bytes of feed that the client still takes."""
+        """The bytes of feed that the client still takes. `PartitionOwner.credit` raises it, `take` lowers it."""
         self._form = BodyForm(message.form)
         self._filter_mask = message.filter_mask
         self._filter_value = message.filter_value & message.filter_mask
         self.flow = Flow.OPEN
+        """Written by `take`, by `Feeds` around reads of history, and by `PartitionOwner.room`."""
         self.ready = False
-        """Whether its client was told that it may append."""
+        """Whether its client was told that it may append. Written by `Feeds`."""
         self.inbox_bytes = 0
-        """The bytes of its appends that wait in the inbox."""
+        """The bytes of its appends that wait in the inbox. Written by `Inbox`."""
         self._answers: deque[KeptAnswer] = deque()
         self._unpaced_bytes = 0
 

@@ -89,7 +89,7 @@ class PartitionOwner:
     """Owns one partition under one generation: decides what is let in, committed, fed and told.
 
     Every public method is an event. It returns the effects, which the caller carries out in their order. A method that
-    raises a `PolonaiseError` refuses the request, and has changed nothing.
+    raises a `PolonaiseError` refuses the request, and has changed nothing. Others read its fields, and write none.
     """
 
     def __init__(

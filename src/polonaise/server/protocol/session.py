@@ -95,6 +95,7 @@ class Session:
     ) -> None:
         self.id = started.value.session
         self.value = started.value
+        """The partition's value at the coordinator. `PartitionOwner.change_pending` writes a change into it."""
         self.closing = started.closing
         """The committed high-water mark with which the session began."""
         # Locks and registers start from `closing` in each session, also under the same owner: appends of the last
