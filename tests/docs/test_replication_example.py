@@ -69,7 +69,7 @@ class StorageNode:
 
     def asked(self, session: int) -> ReplicaAnswer:
         """What it answers to last-session-info."""
-        self.does(self.replica.last_session_info(session))
+        self.does(self.replica.fence(session))
         kept = self.replica.promises
         lost = None if kept.lost_above == UNRESOLVED else kept.lost_above
         return ReplicaAnswer(kept.joined, kept.prepared, kept.confirmed, self.replica.last, self.replica.last_crc, lost)

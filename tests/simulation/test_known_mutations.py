@@ -56,7 +56,7 @@ FOUND_BY = {
     "zeros-come-back-to-a-sealed-segment": 5,
     "listing-of-an-older-moment": 2,
     "rest-of-a-listing-left-out": 0,
-    "hindrance-told-to-nobody": 5,
+    "trouble-told-to-nobody": 5,
     "refused-directory-refused-without-a-reason": 13,
     "trim-without-looking-whether-it-is-archived": 47,
     "farewell-before-it-is-committed": 43,

@@ -39,7 +39,7 @@ FORKED = Maker().batches(12, salt=1)
 def replica(held: int = 0, **promises: Any) -> Replica:
     """A replica that holds the first `held` batches of the log, of one transaction each, and was asked for its word."""
     made = opened(held, **promises)
-    made.last_session_info(made.promises.fence)
+    made.fence(made.promises.fence)
     return made
 
 
@@ -85,7 +85,7 @@ def test_a_restarted_node_says_nothing_before_it_was_asked_what_it_can_prove() -
     assert isinstance(refused.error, NotJoined)
     for actions in (made.copy(5, []), made.truncate(5, 2), made.confirm(5, 2), made.join(LINE, 5, 2, LOG[2].crc)):
         assert isinstance(refusal(actions), NotJoined)
-    made.last_session_info(5)
+    made.fence(5)
     assert made.refusal(5) is None
 
 
@@ -98,16 +98,16 @@ def request(number: int, *batches: Batch, session: int = 5, line: str = LINE) ->
 
 def test_the_fence_is_on_disk_before_the_answer_that_announces_it() -> None:
     held = replica(fence=4)
-    assert held.last_session_info(5) == [Save(Promises(fence=5)), TellSession()]
+    assert held.fence(5) == [Save(Promises(fence=5)), TellSession()]
 
 
 def test_the_session_of_the_fence_is_told_again() -> None:
-    assert replica(fence=5).last_session_info(5) == [TellSession()]
+    assert replica(fence=5).fence(5) == [TellSession()]
 
 
 @pytest.mark.parametrize("session", [4, 0, NO_SESSION, -(2**63)])
 def test_a_smaller_session_is_refused_and_learns_which_is_the_latest(session: int) -> None:
-    (refuse,) = replica(fence=5).last_session_info(session)
+    (refuse,) = replica(fence=5).fence(session)
     assert isinstance(refuse, Refuse)
     assert isinstance(refuse.error, Fenced)
     assert refuse.detail == 5
@@ -126,7 +126,7 @@ REQUESTS: dict[str, Callable[[Replica, int], Sequence[Action]]] = {
 
 @pytest.mark.parametrize("session", [NO_SESSION, 0, 4, 6, 2**63 - 1])
 @pytest.mark.parametrize("name", REQUESTS)
-def test_only_last_session_info_raises_the_fence_and_any_other_session_is_refused(name: str, session: int) -> None:
+def test_only_fencing_raises_the_fence_and_any_other_session_is_refused(name: str, session: int) -> None:
     for held in (replica(3, fence=5), joined(3)):
         before = held.promises
         assert isinstance(refusal(REQUESTS[name](held, session)), Fenced)
@@ -136,7 +136,7 @@ def test_only_last_session_info_raises_the_fence_and_any_other_session_is_refuse
 @pytest.mark.parametrize("name", REQUESTS)
 def test_before_the_first_session_nobody_is_obeyed(name: str) -> None:
     assert isinstance(refusal(REQUESTS[name](replica(3), NO_SESSION)), Fenced | NotJoined)
-    assert isinstance(refusal(replica().last_session_info(NO_SESSION)), Fenced)
+    assert isinstance(refusal(replica().fence(NO_SESSION)), Fenced)
 
 
 # ------------------------------------------------------------------ being emptied
@@ -151,7 +151,7 @@ def test_an_emptied_copy_refuses_the_owner_of_a_session_in_which_it_was_a_member
     made = joined(8)
     carry_out(made, made.empty(7, 800))
     for session in (5, 6):
-        assert isinstance(refusal(made.last_session_info(session)), Fenced)
+        assert isinstance(refusal(made.fence(session)), Fenced)
         assert isinstance(refusal(made.store([request(1, session=session)])), Fenced)
 
 
@@ -239,7 +239,7 @@ def test_a_damaged_copy_that_was_caught_up_and_confirmed_can_join_the_next_sessi
     carry_out(held, held.copy(5, LOG[4:10]))
     carry_out(held, held.confirm(5, 9))
     assert held.promises.may_have_lost, "only joining clears it"
-    carry_out(held, held.last_session_info(6))
+    carry_out(held, held.fence(6))
     # The owner cuts at the smaller of confirmed mark and loss: nothing of what was copied.
     mark = min(held.promises.confirmed, held.promises.lost_above)
     assert mark == 9
@@ -443,7 +443,7 @@ class Life:
         self.replica.last, self.replica.last_crc = len(self.log) - 1, self.log[-1].crc if self.log else 0
 
     def _fence(self, session: int) -> None:
-        self._do(self.replica.last_session_info(session), session)
+        self._do(self.replica.fence(session), session)
 
     def _truncate(self, session: int, last: int) -> None:
         self._do(self.replica.truncate(session, last), session)

@@ -44,7 +44,7 @@ class Storage:
     def _fence(self, held: ModelReplica, session: int) -> tuple[ModelReplica, ModelTold] | None:
         """Last-session-info. Appends that came before it are synced before it answers."""
         held = held._replace(unsynced=0)
-        after = _carry_out(held, self._of(held).last_session_info(session))
+        after = _carry_out(held, self._of(held).fence(session))
         return None if after is None else (after, told(after))
 
     def _truncate(self, held: ModelReplica, session: int, last: int) -> ModelReplica | None:
@@ -82,7 +82,7 @@ class Storage:
     def _of(self, held: ModelReplica) -> Any:
         """The replica as one that was asked for its last session in this life: the freest to act."""
         replica = self._module.Replica(_promises(held), len(held.log) - 1, crc(held.log))
-        replica.last_session_info(held.fence)
+        replica.fence(held.fence)
         return replica
 
 

@@ -258,9 +258,9 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         "            return RegisterPage(chosen, False)\n",
         "P2: a listing of more registers than fit into one page has only the first page",
     ),
-    "hindrance-told-to-nobody": Mutation(
+    "trouble-told-to-nobody": Mutation(
         "polonaise.server.protocol.feeds",
-        "        return [self._tell_hindrance(mount, committed) for mount in self.mounts.values() if mount.ready]\n",
+        "        return [self._tell_trouble(mount, committed) for mount in self.mounts.values() if mount.ready]\n",
         "        return []\n",
         "P11: clients whose appends wait do not learn which storage nodes they wait for",
     ),

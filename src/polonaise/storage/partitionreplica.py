@@ -363,7 +363,7 @@ class PartitionReplica:
             case Store():
                 return replica.store([_store_request(entry) for entry in run])
             case LastSessionInfo():
-                return replica.last_session_info(message.session)
+                return replica.fence(message.session)
             case Truncate():
                 return replica.truncate(message.session, message.last)
             case CutForReset():

@@ -45,7 +45,7 @@ class Feeds:
     and return effects, which the owner puts in order together with its others.
     """
 
-    __slots__ = ("_cache", "_generation", "_partition", "_settings", "hindrance", "mounts")
+    __slots__ = ("_cache", "_generation", "_partition", "_settings", "mounts", "trouble")
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class Feeds:
         self._cache = cache
         self.mounts: dict[ClientId, ClientMount] = {}
         """Written here alone: by `subscribe` and `end`."""
-        self.hindrance = ""
+        self.trouble = ""
         """The reason, as the ready mounts were told it, why appends are not committed; empty if there is none. Written
-        by `hinder`."""
+        by `tell_trouble`."""
 
     # ------------------------------------------------------------------ who is mounted
 
@@ -188,27 +188,27 @@ class Feeds:
         mounts = self.mounts
         return [TellFailures(mounts[each], failed) for each, failed in by_client.items() if each in mounts]
 
-    def hinder(self, hindrance: str, committed: TransactionId) -> list[Effect]:
+    def tell_trouble(self, trouble: str, committed: TransactionId) -> list[Effect]:
         """Tell the ready mounts what keeps their appends from being committed, if that has changed.
 
-        An empty `hindrance` says that nothing keeps them any more.
+        An empty `trouble` says that nothing keeps them any more.
         """
-        if hindrance == self.hindrance:
+        if trouble == self.trouble:
             return []
-        self.hindrance = hindrance
-        return [self._tell_hindrance(mount, committed) for mount in self.mounts.values() if mount.ready]
+        self.trouble = trouble
+        return [self._tell_trouble(mount, committed) for mount in self.mounts.values() if mount.ready]
 
     def make_ready(self, mount: ClientMount, committed: TransactionId) -> list[Effect]:
-        """Note that the client was just told that it may append; tell it what hinders its appends, if anything does.
+        """Note that the client was just told that it may append; tell it what its appends wait for, if anything.
 
-        The hindrance is told after READY, because a client that waits for READY ignores it.
+        The trouble is told after READY, because a client that waits for READY ignores it.
         """
         mount.ready = True
-        return [self._tell_hindrance(mount, committed)] if self.hindrance else []
+        return [self._tell_trouble(mount, committed)] if self.trouble else []
 
-    def _tell_hindrance(self, mount: ClientMount, committed: TransactionId) -> Effect:
-        """Send the present hindrance to a mount, as news with request number 0."""
-        state = MountState.NOT_READY if self.hindrance else MountState.READY
+    def _tell_trouble(self, mount: ClientMount, committed: TransactionId) -> Effect:
+        """Send the present trouble to a mount, as news with request number 0."""
+        state = MountState.NOT_READY if self.trouble else MountState.READY
         window = self._settings.append_window_bytes
-        news = Mounted(state, self._generation, committed, window, reason=self.hindrance)
+        news = Mounted(state, self._generation, committed, window, reason=self.trouble)
         return Answer(mount.connection, 0, news)

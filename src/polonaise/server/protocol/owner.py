@@ -160,8 +160,8 @@ class PartitionOwner:
         if self.session is None:
             # Mounts are told what keeps their appends once that has lasted for a while: a matter of time.
             return not self.feeds.mounts
-        # A hindrance that was told has to be taken back, and faults stop being lasting as time passes.
-        return self.session.at_rest and not self.feeds.hindrance
+        # A trouble that was told has to be taken back, and faults stop being lasting as time passes.
+        return self.session.at_rest and not self.feeds.trouble
 
     # ------------------------------------------------------------------ sessions
 
@@ -268,7 +268,7 @@ class PartitionOwner:
         )
         # A checkpoint, or a replica that comes back, is followed by a session at once: that is no news to clients.
         if fault:
-            self._hinder(self.readiness.causes)
+            self._tell_trouble(self.readiness.causes)
         self._out.add(EndSession(session.id, reason, late))
 
     def _settle(self, started: StartedSession) -> None:
@@ -340,7 +340,7 @@ class PartitionOwner:
         self._last_crc = batch.crc
         self.counts.committed(batch)
         if self.readiness.committed():
-            self._hinder("")
+            self._tell_trouble("")
         columns = Batch(memoryview(batch.raw))
         if columns.registers_bytes:
             self.registers.apply(columns.registers)
@@ -365,12 +365,12 @@ class PartitionOwner:
         elif self.session is None and self.readiness.unsettled:
             # The first fault has ended the session already. Clients are to learn of all nodes that ail, not of one.
             self.readiness.replicas_failed([name], str(error), now.monotonic_s)
-            self._hinder(self.readiness.causes)
+            self._tell_trouble(self.readiness.causes)
         return self._out.taken()
 
-    def _hinder(self, hindrance: str) -> None:
+    def _tell_trouble(self, trouble: str) -> None:
         """Tell the ready mounts what keeps appends from being committed; an empty string takes it back."""
-        self._out.add(*self.feeds.hinder(hindrance, self.committed))
+        self._out.add(*self.feeds.tell_trouble(trouble, self.committed))
 
     # ------------------------------------------------------------------ appends
 
@@ -622,7 +622,7 @@ class PartitionOwner:
     def tick(self, now: Moment) -> list[Effect]:
         """Check what comes with time: late replicas, a pulse that is due, appends and requests that waited too long.
 
-        Mounts are told of a hindrance that has lasted, or is over.
+        Mounts are told of a trouble that has lasted, or is over.
         """
         session, settings = self.session, self._settings
         if session is not None:
@@ -639,9 +639,9 @@ class PartitionOwner:
                 session.prove(PULSE)
                 self._pump(now)
         self.readiness.slow(self.session.slow(now.monotonic_s, settings.acknowledge_s_max) if self.session else [])
-        hindrance = self.readiness.lasting_hindrance(now.monotonic_s, writing=self.session is not None)
-        if hindrance is not None:
-            self._hinder(hindrance)
+        trouble = self.readiness.lasting_trouble(now.monotonic_s, writing=self.session is not None)
+        if trouble is not None:
+            self._tell_trouble(trouble)
         not_ready = self.readiness.not_ready(now.monotonic_s)
         self._out.add(*self._answers.expire(self._inbox, not_ready, lambda request: request.until_s < now.monotonic_s))
         self._out.add(*self._proofs.expire(now.monotonic_s))

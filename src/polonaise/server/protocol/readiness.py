@@ -306,7 +306,7 @@ class Readiness:
             return self._slowness
         return f"{faults.fruitless} sessions in a row ended before anything was committed: {faults.causes}"
 
-    def lasting_hindrance(self, now_s: float, *, writing: bool) -> str | None:
+    def lasting_trouble(self, now_s: float, *, writing: bool) -> str | None:
         """Return what has kept appends from being committed for longer than a session start takes.
 
         Empty if nothing has. None while a pause between sessions is still short: what clients were told before stands

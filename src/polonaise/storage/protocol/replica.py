@@ -133,7 +133,7 @@ class Replica:
 
     # ------------------------------------------------------------------ sessions
 
-    def last_session_info(self, session: SessionId) -> list[Action]:
+    def fence(self, session: SessionId) -> list[Action]:
         """Raise the fence to `session`, then tell what this copy can prove. Besides this, only `empty` raises it.
 
         Refused if the fence is higher already. Bytes whose sync failed were never acknowledged and are not told of:
