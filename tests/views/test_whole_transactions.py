@@ -26,6 +26,7 @@ from rigs.bankview import Bank, accounts, check_fold, journal, open_accounts, tr
 from rigs.databases import execute, make_procedure
 from rigs.deliverycalls import batch_of, stream
 from rigs.programs import run_python
+from rigs.waiting import block_until
 
 
 @contextlib.contextmanager
@@ -59,7 +60,17 @@ def deadlock_with(url: str) -> Iterator[Callable[[Connection], None]]:
             lock(db, 0)
             assert holding.wait(20)
             asked.set()
+            if "postgresql" in url:
+                # It looks once, when its time is over: the other one, which waits longer, has to wait by then.
+                block_until(other_waits)
             lock(db, 1)
+
+    def other_waits() -> bool:
+        with engine_at(url) as engine, engine.connect() as db:
+            waiting = (
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+            return db.execute(text(waiting)).scalar_one() == 1
 
     thread = threading.Thread(target=other)
     thread.start()
