@@ -18,7 +18,7 @@ TRANSACTIONS ?= 50000
 SEED ?= 1
 DATABASE ?= sqlite
 SAMPLE ?= 6
-PROCESSES ?= 5
+PROCESSES ?= 3
 
 # Tests start hundreds of processes: one that may not keep what it has compiled compiles all of the project again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -41,8 +41,8 @@ check: $(STAMP) ## format, lint, types, import contracts, unit tests, a few simu
 
 # What needs a browser or a database that is not installed is skipped, with a reason; with POLONAISE_CI=1 that fails.
 # Of exhaustive tests, many of a kind, each commit draws another part: tests/exhaustive.py says how to have it again.
-# Five processes for two cores: slow tests wait most of their time for what starts, falls silent, or has time to work.
-# Where there is little memory, take fewer: each of them may have a Spark of its own.
+# Three processes for two cores: some slow tests wait for what starts, or falls silent. Five were hardly quicker, and
+# each may have a Spark of its own.
 test: check ## all that a newcomer should see pass: about an hour on 2 cores; SAMPLE=n, one of n exhaustive tests; PROCESSES=n
 	$(BIN)/python -m pytest -m 'slow and not alone and not campaign' -n $(PROCESSES) --dist worksteal --sample $(SAMPLE)
 	$(BIN)/python -m pytest -m 'slow and alone and not campaign' --sample $(SAMPLE)
