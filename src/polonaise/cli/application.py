@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import entry_points
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer import Option
@@ -98,31 +98,27 @@ def _add_commands(application: typer.Typer) -> None:
             entry.load()(application)
         except Exception as error:  # noqa: BLE001 - the code of another package
             # A broken package may not take all other commands with it.
-            application.command(name, hidden=True, context_settings=_ANY_ARGUMENTS)(_broken(name, entry.value, error))
+            _add_refusal(
+                application,
+                name,
+                f"`polonaise {name}` can't be loaded from {entry.value}: {redacted_line(error)}: install its package "
+                "again, in a version that fits this one",
+            )
     for name in _OF_PROVING:
         if name not in found:
-            application.command(name, hidden=True, context_settings=_ANY_ARGUMENTS)(_missing(name))
+            why = f"`polonaise {name}` comes with another package: pip install 'polonaise[proving]'"
+            _add_refusal(application, name, why)
 
 
-def _missing(name: str) -> Any:
-    return _refusing(f"`polonaise {name}` comes with another package: pip install 'polonaise[proving]'")
-
-
-def _broken(name: str, where: str, error: Exception) -> Any:
-    return _refusing(
-        f"`polonaise {name}` can't be loaded from {where}: {redacted_line(error)}: install its package again, in a "
-        "version that fits this one"
-    )
-
-
-def _refusing(why: str) -> Any:
+def _add_refusal(application: typer.Typer, name: str, why: str) -> None:
+    """Add a hidden command of this name, which takes any arguments and fails with this reason."""
     from rich.markup import escape
 
     def command() -> None:
         raise ExtraMissing(why)
 
     command.__doc__ = escape(why)  # what --help shows, which takes square brackets for markup
-    return command
+    application.command(name, hidden=True, context_settings=_ANY_ARGUMENTS)(command)
 
 
 _add_commands(application)

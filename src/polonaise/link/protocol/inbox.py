@@ -194,7 +194,7 @@ class AwaitedAnswers(Generic[Waiting]):
     def __init__(self) -> None:
         self._last = 0
         self.waiting: dict[int, Waiting] = {}
-        """Who waits for the answer to each request. Only the methods here write it.
+        """The party that waits for the answer to each request, by its number. Only the methods here write it.
 
         An answer that comes after its deadline finds nobody here, and is delivered like any other message.
         """
