@@ -832,28 +832,28 @@ FOUND_BY_TESTS = {
         "tests/host/test_removed_sockets.py::test_a_socket_that_is_made_again_has_the_rights_that_it_was_given"
     ),
     "last-server-safe-to-stop": (
-        "tests/admin/test_cluster_status.py::test_nothing_is_said_to_go_on_that_is_not_known_to"
+        "tests/admin/test_safe_to_stop.py::test_nothing_is_said_to_go_on_that_is_not_known_to"
     ),
     "needed-storage-node-safe-to-stop": (
-        "tests/admin/test_cluster_status.py::test_what_stops_without_a_node_is_said_before_it_is_stopped"
+        "tests/admin/test_safe_to_stop.py::test_what_stops_without_a_node_is_said_before_it_is_stopped"
     ),
     "server-that-could-not-serve-takes-over": (
-        "tests/admin/test_cluster_status.py::test_a_server_that_could_not_serve_is_nobody_who_takes_over"
+        "tests/admin/test_safe_to_stop.py::test_a_server_that_could_not_serve_is_nobody_who_takes_over"
     ),
     "given-up-partition-counts-for-all": (
-        "tests/admin/test_cluster_status.py::test_what_nobody_can_serve_keeps_no_server_from_taking_over_the_rest"
+        "tests/admin/test_safe_to_stop.py::test_what_nobody_can_serve_keeps_no_server_from_taking_over_the_rest"
     ),
     "ailing-server-takes-over": (
-        "tests/admin/test_cluster_status.py::test_what_nobody_can_serve_keeps_no_server_from_taking_over_the_rest"
+        "tests/admin/test_safe_to_stop.py::test_what_nobody_can_serve_keeps_no_server_from_taking_over_the_rest"
     ),
     "server-that-reaches-no-quorum-takes-over": (
-        "tests/admin/test_cluster_status.py::test_a_server_that_could_not_serve_is_nobody_who_takes_over"
+        "tests/admin/test_safe_to_stop.py::test_a_server_that_could_not_serve_is_nobody_who_takes_over"
     ),
     "full-storage-node-counts-as-able": (
-        "tests/admin/test_cluster_status.py::test_a_storage_node_that_says_that_it_cant_write_counts_as_one_that_is_lost"
+        "tests/admin/test_safe_to_stop.py::test_a_storage_node_that_says_that_it_cant_write_counts_as_one_that_is_lost"
     ),
     "lost-copy-counts-as-able": (
-        "tests/admin/test_cluster_status.py::test_a_storage_node_that_says_that_it_cant_write_counts_as_one_that_is_lost"
+        "tests/admin/test_safe_to_stop.py::test_a_storage_node_that_says_that_it_cant_write_counts_as_one_that_is_lost"
     ),
     "server-misses-itself": (
         "tests/admin/test_cluster_status.py::test_a_server_that_has_left_the_members_does_not_miss_itself"
@@ -967,6 +967,13 @@ def test_a_mutation_is_found_by_a_test(mutation: str) -> None:
         lacking(f"what {name} needs is not on this machine")
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"FAILED {name}" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_tests_that_find_mutations_stand_where_they_are_named() -> None:
+    """A test that was moved would be missed only by the long runs."""
+    names = sorted(set(FOUND_BY_TESTS.values()))
+    done = run_python("-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *names, within_s=None)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_mutation_that_the_code_has_outgrown_is_an_error() -> None:
