@@ -12,12 +12,15 @@ LEASE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        if early_s > 0 and not asked.renews:\n",
         "        if early_s > 99 and not asked.renews:\n",
         "leases: a new owner grants what one that it does not know of holds",
+        seed=207,
     ),
     "every-owner-counts-as-the-first": Mutation(
         "polonaise.server.protocol.recovery",
         "    return not value.engagements and all(",
         "    return bool(answers) or all(",
         "leases: an owner after another one believes that nobody can hold a lease",
+        test="tests/server/protocol/test_session_start.py"
+        "::test_a_session_is_not_the_first_if_a_replica_has_joined_one_that_the_coordinator_has_lost",
     ),
     "deposed-owner-grants-leases": Mutation(
         "polonaise.server.protocol.owner",
@@ -28,11 +31,13 @@ LEASE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        else:\n"
         "            self._ask(pending, now)\n",
         "leases: an owner that was replaced and does not know it renews what its successor grants",
+        test="tests/server/protocol/test_owner_leases.py::test_an_owner_that_its_replicas_obey_no_more_grants_nothing",
     ),
     "holder-that-does-not-stop": Mutation(
         "polonaise.client.lease",
         "                self._tenure.renewed(began_s, self.duration_s)\n                trouble = ",
         "                self._tenure.renewed(began_s, 5 * self.duration_s)\n                trouble = ",
         "leases: a holder counts itself one for longer than the owner does",
+        seed=1617,
     ),
 }

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Mutation(NamedTuple):
-    """One changed place in one module."""
+    """One changed place in one module of production, and what finds it."""
 
     module: str
     old: str
@@ -14,3 +14,11 @@ class Mutation(NamedTuple):
     new: str
     breaks: str
     """The promises of `docs/architecture.md` that the mutation breaks (P1, P2, …), and how."""
+    seed: int | None = None
+    """A seed of the simulator that finds it, and is tried first; without one, or a test, all are tried from 0 on."""
+    test: str | None = None
+    """The test, by its name in pytest, that finds what no schedule does, or hardly ever.
+
+    Schedules have no topics, databases or Unix sockets, too few nodes for a majority of copies to be given up, and
+    nobody who looks at a cluster's status; holders hardly ever stay with a deposed owner for longer than a lease lasts.
+    """

@@ -1,4 +1,4 @@
-"""Mutations of what is noticed when others end or take away what nodes and views rely on, and of what is told then."""
+"""Mutations of what nodes notice of what others end or take away, and of what is told then."""
 
 from __future__ import annotations
 
@@ -7,577 +7,313 @@ from typing import Final
 from polonaise_proving.mutations.mutation import Mutation
 
 _EXPECTED: Final = "polonaise.server.expectedservers"
-_SAFE_STOP: Final = "polonaise.admin.safestop"
 _REAL: Final = "polonaise.host.real"
+_SAFE_STOP: Final = "polonaise.admin.safestop"
 _SOCKETS: Final = "polonaise.host.sockets"
 
 OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
-    "memory-of-lines-not-looked-for": Mutation(
-        "polonaise.player.linesfile",
-        "        return found is not None and await self._steps.read(begin, len(tail) + 1) == tail\n",
-        "        return True\n",
-        "P7: a target in a file goes on into a memory that was removed, and knows nothing of it after its next start",
-    ),
-    "mark-of-another-log-moved": Mutation(
-        "polonaise.views.marks",
-        '        statement, of = (self._update_of, {"of": cluster}) if cluster else (self._update, {})\n',
-        "        statement, of = self._update, dict[str, str]()\n",
-        "P7: a view goes on in the database of another log that was put in place of its own, and mixes the two",
-    ),
-    "mark-that-is-null-not-named": Mutation(
-        "polonaise.views.marks",
-        "    if mark is None:\n",
-        "    if mark is None and not table.columns:\n",
-        "P13: a view whose mark is NULL is told of a mistake in a comparison, and not which row of which table to mend",
-    ),
-    "marks-of-a-pipeline-moved-whatever-log-they-are-of": Mutation(
-        "polonaise.views.tables",
-        "after[partition], self._cluster):\n",
-        "after[partition]):\n",
-        "P7: a pipeline goes on in the database of another log that was put in place of its own, and mixes the two",
-    ),
-    "source-of-a-target-looked-at-as-it-begins-alone": Mutation(
-        "polonaise.player.sqldelivery",
-        "            fence = self._fence.read(db, alone=False, source=self._source)\n",
-        "            fence = self._fence.read(db, alone=False, source=None)\n",
-        "P7: a target goes on in the database of another one that was put in place of its own",
-    ),
-    "lines-written-where-they-should-come": Mutation(
-        "polonaise.player.linesfile",
-        "            file = await disk.open(path, append=True)\n",
-        "            file = await disk.open(path)\n",
-        "P7: a target in a file leaves a hole where lines were that another program cut within a step",
-    ),
-    "end-of-lines-looked-at-before-a-step-alone": Mutation(
-        "polonaise.player.linesfile",
-        "        if (size := await self._file.size()) != memory.counted.size:\n",
-        "        if (size := 0):\n",
-        "P7: a target in a file acknowledges lines behind a cut that another program made within their step",
-    ),
-    "last-lines-not-compared": Mutation(
-        "polonaise.player.linesfile",
-        "    if crc32(last) != last_crc:\n",
-        "    if False:\n",
-        "P7: a target in a file goes on behind lines that another program has written over",
-    ),
-    "end-of-lines-not-looked-at-for-a-stream": Mutation(
-        "polonaise.player.linesfile",
-        "        await _check_end(self._file, self._path, memory.counted)\n",
-        "",
-        "P7: a target in a file accepts a stream, and is told to be well, where its lines have been cut",
-    ),
-    "cut-under-a-torn-step-not-looked-for": Mutation(
-        "polonaise.player.linesfile",
-        "                await _check_last(file, path, memory.counted)\n",
-        "",
-        "P7: a target in a file goes on behind a hole that it made as it wrote the lines of a torn step again",
-    ),
-    "lines-of-others-cut": Mutation(
-        "polonaise.player.linesfile",
-        "    if memory.noted_first and size > through:\n",
-        "    if False:\n",
-        "P7: a target in a file cuts what another program has written behind its lines",
-    ),
-    "lines-of-others-taken-for-a-torn-step": Mutation(
-        "polonaise.player.linesfile",
-        "        if not noted.may_have_left(lines):\n",
-        "        if False:\n",
-        "P7: a target in a file cuts what another program has written where a step of its own was to come",
-    ),
-    "lines-counted-as-they-read": Mutation(
-        "polonaise.player.linesfile",
-        "                    await in_place.write(counted, [lines], sync=True)\n",
-        "                    pass\n",
-        "P7: a target in a file has applied lines that were never synced, and a loss of power takes them",
-    ),
-    "what-a-standby-is-told-outlives-it": Mutation(
-        "polonaise.player.protocol.candidacy",
-        "        self._leave_standby()\n        self.has_lease = True\n",
-        "        self.has_lease = True\n",
-        "P11: an active player says for its whole turn that the log does not answer",
-    ),
-    "standby-without-answers-is-ready": Mutation(
-        "polonaise.player.protocol.candidacy",
-        "            return not self.log_trouble\n",
-        "            return True\n",
-        "P11: a process of a player that could not take over is told to be ready",
-    ),
-    "lag-counts-from-the-last-acknowledgement": Mutation(
-        "polonaise.player.protocol.targetqueue",
-        "            return self._in_flight[0].before\n",
-        "            return -1\n",
-        "P11: a target is told to lack all that was other targets' before the one entry that it lacks",
-    ),
-    "first-entry-refused-and-nothing-known": Mutation(
-        "polonaise.player.protocol.targetpartition",
-        "        self.told = True\n",
-        "        self.told = last >= 0\n",
-        "P11: the lag of a target that has applied nothing yet is told as unknown",
-    ),
     "small-files-of-a-log-not-written-again": Mutation(
         "polonaise.node.keptfiles",
         "            for name in sorted(before & amiss) if there else ():\n",
         "            for name in ():\n",
         "P11: an embedded log goes on without the file that says that it is one, and nobody can open it any more",
+        test="tests/embedded/test_embedded_presence.py"
+        "::test_a_small_file_that_is_removed_or_changed_is_written_again_by_the_host",
     ),
     "log-without-its-marker-taken-for-none": Mutation(
         "polonaise.node.addresses",
         "    return MARKER not in names and COORDINATOR in names and SOCKETS in names\n",
         "    return False\n",
         "P11: who opens an embedded log that lacks only its marker is told that there is no log",
-    ),
-    "store-of-another-log-read-on": Mutation(
-        "polonaise.spark.queryhistory",
-        "        if expected is not None and key is not None and key != expected:\n",
-        "        if False:\n",
-        "P2: a query goes on with the store of another log, and mixes the rows of both",
-    ),
-    "key-of-a-store-outlives-its-listing": Mutation(
-        "polonaise.spark.queryhistory",
-        '            vars(self).pop("cluster_key", None)',
-        "            pass",
-        "P2: an offset of one log has the ids of another, whose store came while the query waited",
-    ),
-    "files-of-another-cluster-read": Mutation(
-        "polonaise.spark.segmentfiles",
-        "        if key is not None and header.cluster_key != key:\n",
-        "        if False:\n",
-        "P2: a task reads the files of another cluster, which came in place of those that were planned",
-    ),
-    "mark-looked-at-once": Mutation(
-        "polonaise.fragments.objects",
-        "    if not await is_marked(store, making.cluster_key):\n",
-        "    if False:\n",
-        "P1: fragments are put into the store of another log, or beneath one that is not mounted any more",
-    ),
-    "names-of-fragments-relied-upon": Mutation(
-        "polonaise.fragments.history",
-        "                await self._open(name, sizes.get(name, 0))\n",
-        "                pass\n",
-        "P1: history is dropped although the server's own store has nothing but the names of its fragments",
-    ),
-    "cut-fragment-opens": Mutation(
-        "polonaise.fragments.openfragment",
-        "        if size < needed + metadata.serialized_size:\n",
-        "        if size < 0:\n",
-        "P1: history is dropped although the server's own store has only the ends of its fragments",
-    ),
-    "overlapping-fragments-not-compared": Mutation(
-        "polonaise.fragments.agreement",
-        "            if agree(own[name], own[other]):\n",
-        "            if agree(own[name], own[other]) or other.last >= name.first:\n",
-        "P2: fragments of a life of the log that was given up count as well, for a trim and for a restore",
-    ),
-    "other-life-of-the-log-read": Mutation(
-        "polonaise.fragments.history",
-        "            if not doubt:\n",
-        "            if doubt or not doubt:\n",
-        "P2: what was trimmed is read from a fragment of a life of the log that was given up",
-    ),
-    "walk-over-fragments-not-begun-anew": Mutation(
-        "polonaise.fragments.history",
-        "        if walked is None or walked.top < first:\n",
-        "        if walked is None:\n",
-        "P11: what a replica has dropped since is not read again from a store that holds another life's fragments, too",
-    ),
-    "doubt-about-damaged-fragments-ignored": Mutation(
-        "polonaise.fragments.history",
-        "                if other.first <= name.last and name.first <= other.last:\n",
-        "                if False:\n",
-        "P2: a fragment of a life that was given up is read while the one that would contradict it is damaged",
-    ),
-    "search-by-time-believes-what-is-not-of-the-log": Mutation(
-        "polonaise.fragments.history",
-        "self._agreed_up_to(opened, pieces[middle].span.last, refused, follows)",
-        "self._agreed_up_to(opened, pieces[middle].span.first, refused, follows)",
-        "P2: a read by time passes over what another life's fragment hides",
+        test="tests/bad_input/test_bad_embedded_logs.py::test_a_log_that_lacks_only_its_marker_says_how_to_put_it_back",
     ),
     "read-by-time-goes-on-behind-the-archive": Mutation(
         "polonaise.server.partitionreader",
         "            request.first = max(first, min(reached + 1, held_from or reached + 1))\n",
         "            request.first = max(first, reached + 1)\n",
         "P2: a read by time passes over what replicas hold and fragments have of another life",
-    ),
-    "lives-not-compared-by-queries": Mutation(
-        "polonaise.spark.onelog",
-        "        if wrong := contradictions(facts):\n",
-        "        if wrong := contradictions(facts)[:0]:\n",
-        "P2: a query reads rows of a life of the log that was given up, by the names of its fragments",
-    ),
-    "fragments-of-another-life-read-beside-a-log": Mutation(
-        "polonaise.spark.queryhistory",
-        "                self._continuation(self.log, partition).check_read(pieces)\n",
-        "                pass\n",
-        "P2: a query reads archived transactions of another life of the log, which was put back",
-    ),
-    "log-read-on-from-another-life-of-it": Mutation(
-        "polonaise.spark.queryhistory",
-        "            self._continuation(log, partition).check_below(span.first)\n",
-        "            pass\n",
-        "P2: a stream that has read archived transactions goes on in another life of the log, which was put back",
-    ),
-    "log-that-was-trimmed-not-compared-with-fragments": Mutation(
-        "polonaise.spark.continuation",
-        "            self._check(above[held])\n",
-        "            pass\n",
-        "P2: a query reads archived transactions of another life of a log that was trimmed",
-    ),
-    "replica-read-on-from-fragments-of-another-life": Mutation(
-        "polonaise.spark.continuation",
-        "            if ends is not None and BatchEnd(name.last, footer.last_crc) not in ends:\n",
-        "            if False:\n",
-        "P2: fragments are read together with a replica of another life of the log",
-    ),
-    "what-is-read-not-compared-with-its-neighbours": Mutation(
-        "polonaise.spark.onelog",
-        "(*self._overlapping, *meeting)",
-        "self._overlapping",
-        "P2: a query reads a fragment of a life of the log that was given up in place of one that is missing",
-    ),
-    "damaged-fragments-not-compared-by-queries": Mutation(
-        "polonaise.spark.onelog",
-        "                    found.bad[name] = error\n",
-        "                    del error\n",
-        "P2: a query reads a life that was given up while the fragment that would contradict it is damaged",
-    ),
-    "offset-told-before-lives-are-compared": Mutation(
-        "polonaise.spark.streamreader",
-        "                history.check_read(partition, Span(starts[partition], end - 1))\n",
-        "                pass\n",
-        "P2: a stream's checkpoint goes up to ids of a life of the log that was given up",
+        test="tests/server/test_reading_history.py"
+        "::test_a_time_that_the_fragments_do_not_reach_is_sought_in_all_that_replicas_hold",
     ),
     "store-that-is-not-mounted-declared": Mutation(
         "polonaise.admin.archive",
         "        if not lacking:\n",
         "        if not lacking or lacking:\n",
         "P13: a directory that is not mounted becomes the store, and nobody misses what was trimmed any more",
+        test="tests/fragments/test_trimmed_log.py::test_a_store_that_lacks_what_was_trimmed_is_not_declared",
     ),
     "one-partition-ends-the-archiving-of-all": Mutation(
         "polonaise.cli.archive",
         "            if all_fail or error.code in _OF_ALL:\n",
         "            if all_fail or error.code:\n",
         "P11: nothing is archived behind a partition that lacks a fragment, and nobody says so",
+        test="tests/cli/test_archive_commands.py::test_what_fails_for_one_partition_is_told_and_the_others_are_archived",
     ),
     "own-standstill-told-as-silence-of-the-peer": Mutation(
         "polonaise.link.protocol.inbox",
         "now_s - self.heard_s - late_s > self._settings.silence_s_max:\n",
         "now_s - self.heard_s > self._settings.silence_s_max:\n",
         "P11: a node that answers is told to have been silent by one that was itself stopped",
+        test="tests/link/protocol/test_inbox.py"
+        "::test_what_this_process_did_not_hear_while_it_stood_still_is_no_silence_of_the_peer",
     ),
     "connecting-does-not-count": Mutation(
         "polonaise.cli.openlog",
         "asyncio.timeout_at(None if limit is None else limit.until_s)\n",
         "asyncio.timeout_at(None)\n",
         "P11: a command waits for a silent coordinator for longer than its --timeout",
+        test="tests/cli/test_log_commands.py"
+        "::test_who_says_nothing_is_waited_for_no_longer_than_the_timeout[log append-polonaise]",
     ),
     "missing-ids-looked-for-as-seldom-as-others": Mutation(
         "polonaise.server.archivewatch",
         "                async with asyncio.timeout(self._missing_look_s if gone else self._look_s):\n",
         "                async with asyncio.timeout(self._look_s):\n",
         "P13: fragments that were brought back are told as missing for minutes",
-    ),
-    "empty-fragment-is-a-store-away": Mutation(
-        "polonaise.fragments.store",
-        "            if not length:\n",
-        "            if length < 0:\n",
-        "P13: a fragment that was emptied is taken for a store that is away, and is never told as damaged",
-    ),
-    "mistake-in-old-history-ends-the-server": Mutation(
-        "polonaise.fragments.history",
-        '            raise StoreUnavailable(f"{why}; the server\'s log has more: report that") from error\n',
-        "            raise\n",
-        "P11: a read of old history that meets a mistake of ours ends one owner after the other",
-    ),
-    "fragment-that-a-read-can-t-use-untold": Mutation(
-        "polonaise.fragments.history",
-        "        if not isinstance(error, NotFound):\n            self._doubted.setdefault",
-        "        if isinstance(error, NotFound):\n            self._doubted.setdefault",
-        "P13: a server that has just refused a damaged fragment to a reader says that all is well",
+        test="tests/server/test_archive_watch.py"
+        "::test_what_was_missing_and_is_back_is_seen_soon_however_seldom_looks_are",
     ),
     "ids-that-a-read-misses-untold": Mutation(
         "polonaise.server.archivewatch",
         "            self.lag = before._replace(gone={**before.gone, partition: why})\n",
         "            self.lag = before\n",
         "P13: a server that has just told a reader that no fragment holds an id says that all is well",
+        test="tests/server/test_what_reads_find.py"
+        "::test_ids_that_a_reader_missed_are_told_at_once_and_until_they_are_back",
     ),
     "digest-clears-a-contradiction": Mutation(
         "polonaise.server.fragmentscrub",
         "        refused = self._scrub.refused_id(step.name)\n",
         "        refused = None\n",
         "P13: a fragment that others contradict is told as whole, because it has the digest in its name",
+        test="tests/server/test_what_reads_find.py"
+        "::test_fragments_that_contradict_each_other_are_told_until_the_read_that_was_refused_succeeds",
     ),
     "fragment-that-was-put-back-told-as-damaged": Mutation(
         "polonaise.server.fragmentscrub",
         "            if scrub.is_damaged(name):\n                step = await self._sized(name)\n",
         "",
         "P13: a fragment that was cut and put back is told as damaged until the next round of the scrub",
-    ),
-    "size-of-a-damaged-fragment-kept": Mutation(
-        "polonaise.fragments.history",
-        "            self._listings.pop(name.partition, None)\n\n",
-        "            pass\n\n",
-        "P13: a fragment that was put back is read with the size of the damaged one, and refused for ever",
-    ),
-    "commit-that-nobody-saw-not-marked": Mutation(
-        "polonaise.views.sql",
-        "                if not self._marks.begin(db, partition, before, after, self._cluster):\n"
-        "                    return False\n"
-        "                writer.last_step = lambda: self._finish(db, partition, after)\n",
-        "                if not self._marks.move(db, partition, before, after, self._cluster):\n"
-        "                    return False\n",
-        "P7: what application code committed of a run counts as the whole run, and the rest is never applied",
-    ),
-    "torn-mark-believed": Mutation(
-        "polonaise.views.marks",
-        "        if mark <= _TORN:\n",
-        "        if mark < _TORN - (1 << 62):\n",
-        "P7: a mark of which a part was committed is taken for one by other processes",
-    ),
-    "given-marks-not-remembered": Mutation(
-        "polonaise.views.sql",
-        "            self._lost.remember(db, partition)\n",
-        "",
-        "P7: a view whose marks were lost begins as new, and applies everything a second time",
-    ),
-    "lost-marks-begin-anew": Mutation(
-        "polonaise.views.lostmarks",
-        "        if self._tables and not held:\n",
-        "        if self._tables:\n",
-        "P7: a view whose marks were lost begins as new although its tables hold what was applied",
-    ),
-    "unknown-types-taken": Mutation(
-        "polonaise.views.columntypes",
-        '        there = (_TEXTS if needed == "string" else _BINARIES).get(name, 0)\n',
-        '        there = (_TEXTS if needed == "string" else _BINARIES).get(name, inf)\n',
-        "P7: a view writes texts to columns that cut them or make others of them",
-    ),
-    "keys-compared-otherwise-taken": Mutation(
-        "polonaise.views.fitness",
-        "        if names == whole == wanted:\n",
-        "        if names == wanted:\n",
-        "P7: rows of different keys become one in a table that was there, by a key that passes over case",
-    ),
-    "marks-of-another-shape-taken": Mutation(
-        "polonaise.views.fitness",
-        "        check_own_types(db, table)\n        wrong = _wrong_key(db, table, own=True)\n",
-        '        wrong = ""\n',
-        "P7: a table with two marks of one partition, or with too narrow ones, is taken for that of the marks",
-    ),
-    "refused-first-row-taken-for-another-run-s": Mutation(
-        "polonaise.views.marks",
-        '    if found is None:\n        raise row_lost(table, f"partition {partition}", why)\n',
-        "",
-        "P13: a mark that the database refuses is taken for one that another process was quicker to write",
+        test="tests/server/test_what_reads_find.py"
+        "::test_a_fragment_that_was_cut_and_put_back_is_told_no_more_though_nobody_reads_it",
     ),
     "refusal-for-want-of-room-untold": Mutation(
         "polonaise.node.condition",
         '    if refused := health.get("no_room", ""):\n',
         '    if refused := health.get("room", ""):\n',
         "P13: a storage node whose quota is used up refuses what it is to store, and says that it is well",
+        test="tests/storage/test_full_disk_told.py::test_a_quota_that_is_used_up_is_told",
     ),
     "want-of-room-told-for-ever": Mutation(
         "polonaise.storage.noroom",
         'return self._last if self._clock.monotonic_s() - self._last_s < _TOLD_S else ""',
         "return self._last",
         "P13: a storage node is degraded by a refusal of long ago, though there is room",
-    ),
-    "every-lost-connection-was-idle": Mutation(
-        "polonaise.views.retrying",
-        "is_stale = held is not None and connection is held and not held.usable",
-        "is_stale = connection is not None and not connection.usable",
-        "P13: a run that drives the database away is repeated whole, again and again, and nobody is told why",
-    ),
-    "caught-deadlock-raised-at-the-end-alone": Mutation(
-        "polonaise.views.writerconnection",
-        "        if self._undone is not None and not (self._ours",
-        "        if False and not (self._ours",
-        "P11: a run that caught a deadlock goes on to its end, and its partition deadlocks with others all the while",
-    ),
-    "row-of-another-partition-told-as-a-fault": Mutation(
-        "polonaise.views.retrying",
-        "                if len(some) > 1 or taken == _TAKEN or not is_taken(error):\n",
-        "                if True:\n",
-        "P13: a transaction is told to be at fault for a row that another partition has just written",
-    ),
-    "driver-s-own-errors-passed-on": Mutation(
-        "polonaise.views.databaseerrors",
-        "    return (SQLAlchemyError, sqlite3.Error, *_driver_errors())\n",
-        "    return (SQLAlchemyError, sqlite3.Error)\n",
-        "P13: a connection that is lost while it is set up is blamed on the view's code, or ends the client",
-    ),
-    "refused-own-statement-blamed-on-the-application": Mutation(
-        "polonaise.views.sql",
-        "            with not_refused(_WHOSE):\n                return self._done(",
-        "            if True:\n                return self._done(",
-        "P13: rights that were taken away are told as a failure of the view's code, or end the client",
+        test="tests/storage/test_full_disk_told.py::test_a_quota_that_is_used_up_is_told",
     ),
     "look-at-a-view-ends-the-client": Mutation(
         "polonaise.client.view",
         "        except BaseException as raised:  # noqa: BLE001 - the view's own, whatever",
         "        except PolonaiseError as raised:  #",
         "P13: an error in a look at the view ends the client for good, in place of being its partitions' trouble",
-    ),
-    "own-read-only-blamed-on-the-database": Mutation(
-        "polonaise.views.databaseerrors",
-        "        if isinstance(link, MadeReadOnly):\n",
-        "        if isinstance(link, MadeReadOnly) and not link.text:\n",
-        "P13: a transaction that makes itself read-only waits for its database for ever, and is told to nobody",
+        test="tests/client/test_client_views.py"
+        "::test_whatever_a_look_at_the_view_raises_is_its_trouble_and_not_the_clients_end[raised0]",
     ),
     "removed-socket-not-made-again": Mutation(
         _SOCKETS,
         "            if identity(path) == self._identity:\n",
         "            if self._identity:\n",
         "P11: nobody can connect to a node whose Unix socket a cleaner has removed, and nobody is told",
+        test="tests/host/test_removed_sockets.py::test_a_socket_that_was_removed_is_made_again_as_it_was",
     ),
     "socket-made-again-with-other-rights": Mutation(
         _SOCKETS,
         "            os.chmod(path, self._mode)\n",
         "            pass\n",
         "P11: those who could connect to a Unix socket can't any more once it was made again",
+        test="tests/host/test_removed_sockets.py::test_a_socket_that_is_made_again_has_the_rights_that_it_was_given",
     ),
     "last-server-safe-to-stop": Mutation(
         _SAFE_STOP,
         " and not each.trouble and each.registered]\n",
         " and not each.trouble]\n",
         "P13: a server may be stopped, it is said, of which nobody knows that another one could take over",
+        test="tests/admin/test_safe_to_stop.py::test_nothing_is_said_to_go_on_that_is_not_known_to",
     ),
     "needed-storage-node-safe-to-stop": Mutation(
         _SAFE_STOP,
         " if name in needed[each.partition]]\n",
         " if each.condition is not None and name in each.condition.out]\n",
         "P13: a storage node may be stopped, it is said, without which partitions take no appends",
+        test="tests/admin/test_safe_to_stop.py::test_what_stops_without_a_node_is_said_before_it_is_stopped",
     ),
     "server-that-could-not-serve-takes-over": Mutation(
         _SAFE_STOP,
         "    if server.unable:\n",
         "    if server.unable and server.registered is False:\n",
         "P13: a server may be stopped, it is said, although the only other one says that it can't serve",
+        test="tests/admin/test_safe_to_stop.py::test_a_server_that_could_not_serve_is_nobody_who_takes_over",
     ),
     "given-up-partition-counts-for-all": Mutation(
         _SAFE_STOP,
         "    if partition.partition in server.given_up or not closed.issuperset(server.given_up):\n",
         "    if server.given_up:\n",
         "P13: no server may be stopped, it is said, where one partition waits for an operator",
+        test="tests/admin/test_safe_to_stop.py::test_what_nobody_can_serve_keeps_no_server_from_taking_over_the_rest",
     ),
     "ailing-server-takes-over": Mutation(
         _SAFE_STOP,
         "        elif why and all(other.given_up for other in others):\n",
         "        elif why and not others:\n",
         "P13: a server may be stopped, it is said, although what it owns may go to one that can't serve it",
+        test="tests/admin/test_safe_to_stop.py::test_what_nobody_can_serve_keeps_no_server_from_taking_over_the_rest",
     ),
     "server-that-reaches-no-quorum-takes-over": Mutation(
         _SAFE_STOP,
         "    if _stops(status, partition, server.reached - ",
         "    if _stops(status, partition, {each.name for each in status.storage} - ",
         "P13: a server may be stopped, it is said, although the only other one does not reach enough storage nodes",
+        test="tests/admin/test_safe_to_stop.py::test_a_server_that_could_not_serve_is_nobody_who_takes_over",
     ),
     "full-storage-node-counts-as-able": Mutation(
         "polonaise.node.reasons",
         "frozenset({Reason.DIRECTORY_GONE, Reason.DISK_FULL, Reason.DISK_HANGS, Reason.UNREACHABLE})",
         "frozenset({Reason.DIRECTORY_GONE, Reason.DISK_HANGS, Reason.UNREACHABLE})",
         "P13: a storage node may be stopped, it is said, although the others that would be left include a full one",
+        test="tests/admin/test_safe_to_stop.py"
+        "::test_a_storage_node_that_says_that_it_cant_write_counts_as_one_that_is_lost",
     ),
     "silence-blamed-on-a-timer-that-is-late": Mutation(
         "polonaise.link.protocol.inbox",
         "        if late_s < self._settings.heartbeat_s or now_s - self",
         "        if now_s - self",
         "P13: a peer is silent, and this process says that it has itself stood still, for no time at all",
+        test="tests/link/protocol/test_inbox.py"
+        "::test_a_look_that_is_a_little_late_is_not_taken_for_the_reason_of_a_silence",
     ),
     "disk-that-hangs-untold": Mutation(
         "polonaise.storage.node",
         '"disk_waits_s": round(self._host.disk.under_way_s, 1),',
         '"disk_waits_s": 0.0,',
         "P13: a storage node whose disk hangs says that it is well, and its copies are said to be brought up to date",
+        test="tests/storage/test_hanging_disk_told.py"
+        "::test_a_disk_that_hangs_is_told_until_it_has_done_what_it_was_asked_for",
     ),
     "copy-on-a-hanging-disk-is-being-brought-up-to-date": Mutation(
         "polonaise.node.condition",
         '        name: _hanging_disk(node)\n        or node["error"]\n',
         '        name: node["error"]\n',
         "P13: a copy is late because its node's disk hangs, and is said to be brought up to date, or not to answer",
+        test="tests/admin/test_cluster_status.py"
+        "::test_a_storage_node_whose_disk_hangs_is_not_well_and_its_late_copies_say_so",
     ),
     "clients-wait-for-a-coordinator-that-is-known-to-be-away": Mutation(
         "polonaise.server.clusteranswers",
         "return min(most_s, _KNOWN_TROUBLE_S) if self._trouble or self._coordinator.trouble else most_s",
         "return most_s",
         "P13: servers that know why there are no ids keep clients waiting for longer than these wait, and say nothing",
+        test="tests/server/test_cluster_answers.py"
+        "::test_a_coordinator_that_is_known_to_be_away_is_waited_for_shorter_than_clients_wait_and_that_is_told"
+        "[connection-True]",
     ),
     "reason-lost-with-the-deadline": Mutation(
         "polonaise.node.connecting",
         "                    cancelled.add_note(told)\n",
         "                    pass\n",
         "P13: servers have said why a log can't be opened, and the deadline says that nobody answered",
+        test="tests/client/test_client_connect.py"
+        "::test_a_log_that_gives_no_answer_in_time_says_why_as_far_as_that_is_known",
     ),
     "what-keeps-a-partition-not-asked": Mutation(
         "polonaise.admin.logs",
         "            if condition.waits_for:\n",
         "            if False:\n",
         "P13: the owner knows which disks hold a partition up, and the command line says that it waits for its owner",
+        test="tests/admin/test_what_keeps_partitions.py"
+        "::test_disks_that_hang_are_told_to_who_waits_for_the_partition_within_its_time",
     ),
     "lost-copy-counts-as-able": Mutation(
         _SAFE_STOP,
         '[*each.unable, each.unusable.get(str(partition), "")]',
         "[*each.unable]",
         "P13: a storage node may be stopped, it is said, although another one tells that its copy can't be used",
+        test="tests/admin/test_safe_to_stop.py"
+        "::test_a_storage_node_that_says_that_it_cant_write_counts_as_one_that_is_lost",
     ),
     "removed-server-not-noted-again": Mutation(
         _EXPECTED,
         "if self._name and (not noted or (server in living and (not known or known.server not in living))):",
         "if self._name and not noted:",
         "P13: a server that was removed while it hung, and goes on, is not missed when it ends",
+        test="tests/admin/test_cluster_status.py::test_a_server_with_a_name_notes_itself_and_tells_whom_it_misses",
     ),
     "ended-namesake-keeps-the-name": Mutation(
         _EXPECTED,
         " or known.server not in living",
         "",
         "P13: a server is to be removed, it is said, that serves, because another one of its name has ended",
+        test="tests/admin/test_cluster_status.py::test_a_server_with_a_name_notes_itself_and_tells_whom_it_misses",
     ),
     "server-misses-itself": Mutation(
         _EXPECTED,
         " if each.server != server}\n        for",
         "}\n        for",
         "P13: a server that has left the others for its clock says that it is not registered, and is to be started",
+        test="tests/admin/test_cluster_status.py::test_a_server_that_has_left_the_members_does_not_miss_itself",
     ),
     "names-in-the-order-of-members": Mutation(
         "polonaise.node.condition",
         "    names = sorted(names)\n",
         "",
         "P13: a trouble that many partitions share is told once for each order in which they have their members",
+        test="tests/admin/test_cluster_status.py"
+        "::test_partitions_with_copies_on_the_same_nodes_say_the_same_in_whatever_order_they_have_them",
     ),
     "waiting-tells-the-number-of-a-session": Mutation(
         "polonaise.server.sessionstart",
         'f"its next session waits for {outcome',
         'f"session {self._session} waits for {outcome',
         "P13: a trouble that many partitions share is told once for each number that their sessions have",
+        test="tests/admin/test_cluster_status.py"
+        "::test_partitions_that_wait_for_the_same_are_told_together_in_whatever_session_each_is",
     ),
     "namesakes-untold": Mutation(
         _EXPECTED,
         "        other = namesake is not None and namesake.server != server and self._name not in missing\n",
         "        other = False\n",
         "P13: two servers with one name are expected as one, and nobody is told",
+        test="tests/admin/test_cluster_status.py::test_a_server_with_a_name_notes_itself_and_tells_whom_it_misses",
     ),
     "unasked-server-of-the-coordinator-is-down": Mutation(
         _EXPECTED,
         " if not isinstance(why, NotAsked)}\n",
         "}\n",
         "P13: ZooKeeper is to be started again, it is said, while a server's own certificate can't be used",
+        test="tests/monitoring/test_alerts_fire.py"
+        "::test_servers_of_the_coordinator_that_this_process_can_not_ask_are_not_down",
     ),
     "trouble-of-a-connection-ends-the-node": Mutation(
         _REAL,
         '    if "transport" not in context and "protocol" not in context:\n',
         "    if True:\n",
         "P11: a question to ZooKeeper that is given up while its TLS handshake ends takes the whole server with it",
+        test="tests/host/test_connection_mistakes.py"
+        "::test_a_caller_who_leaves_while_a_handshake_ends_costs_the_node_nothing[on_uvloop]",
     ),
     "mistakes-in-connections-passed-over": Mutation(
         _REAL,
         '    return all(module.partition(".")[0] in _LOOPS for module in modules)\n',
         "    return True\n",
         "P11: a node goes on after a mistake of its own, in a state that nobody knows",
+        test="tests/host/test_connection_mistakes.py"
+        "::test_trouble_that_the_loops_own_code_raises_ends_the_connection_that_it_belongs_to[on_uvloop]",
     ),
     "server-that-is-cut-off-untold": Mutation(
         "polonaise.node.condition",
         "    if len(unreached) == len(nodes) > 1:\n",
         "    if len(unreached) > len(nodes):\n",
         "P13: a server that reaches no storage node blames them, and says that it is well itself",
+        test="tests/server/test_network_health.py::test_a_server_that_reaches_no_storage_node_is_told_of_itself",
     ),
     "left-out-replica-not-in-metrics": Mutation(
         "polonaise.node.monitoring.seenpartition",
@@ -585,287 +321,126 @@ OUTSIDE_MUTATIONS: Final[dict[str, Mutation]] = {
         "        found.add(Reason.REPLICA_LEFT_OUT)\n",
         "",
         "P13: health names a reason for which a node is degraded, and the metrics that alerts rest on do not",
+        test="tests/monitoring/test_alerts_fire.py::test_a_storage_node_that_is_gone",
     ),
     "replaced-tail-believed": Mutation(
         "polonaise.log.partitionlog",
         "        if await self._disk.identity(path) != self._tail.identity:\n",
         "        if await self._disk.identity(path) is None:\n",
         "P8: a storage node acknowledges what it writes to a file that another file has replaced",
+        test="tests/storage/test_storage_presence.py::test_a_copy_in_the_place_of_files_is_not_believed_to_be_them",
     ),
     "removed-segment-not-missed": Mutation(
         "polonaise.log.partitionlog",
         "            if number is None or (\n",
         "            if number is not None and (\n",
         "P10: a copy counts for hours although a file of it is gone, until the scrub comes to it",
+        test="tests/storage/test_storage_presence.py"
+        "::test_a_closed_segment_that_is_removed_or_replaced_is_missed_within_seconds[running-removed]",
     ),
     "replaced-segment-believed": Mutation(
         "polonaise.log.segmentreader",
         "                return header == segment.header and await file.size() == segment.end\n",
         "                return header.first == segment.first or await file.size() == segment.end\n",
         "P10: a copy counts for hours although another file has the place of one of its segments",
+        test="tests/storage/test_storage_presence.py"
+        "::test_a_closed_segment_that_is_removed_or_replaced_is_missed_within_seconds[running-cut short]",
     ),
     "sessions-end-uncounted": Mutation(
         "polonaise.server.protocol.readiness",
         "        self._changes.note()\n        self._reached |= reached\n",
         "        self._reached |= reached\n",
         "P13: that sessions end by faults is not looked at, and nobody is warned",
+        test="tests/server/protocol/test_owner_readiness.py"
+        "::test_as_long_as_the_count_of_changes_stands_still_a_partition_fares_as_before",
     ),
     "one-look-proves-lost-data": Mutation(
         "polonaise.coordination.zookeeperdata",
         "                if now_s - since_s >= _CONFIRM_S:\n                    return True\n",
         "                return True\n",
         "P11: a leader of ZooKeeper that lags for a moment is taken for one that has lost data",
+        test="tests/coordination/test_zookeeper_data.py"
+        "::test_the_only_server_or_a_leader_that_is_behind_proves_lost_data_within_a_second",
     ),
     "lost-data-never-proved": Mutation(
         "polonaise.coordination.zookeeperdata",
         "            since_s = self._behind.setdefault(server, now_s)\n",
         "            since_s = self._behind[server] = now_s\n",
         "P13: nobody is told that ZooKeeper has lost data, and servers wait for it until their session has ended",
+        test="tests/coordination/test_zookeeper_data.py"
+        "::test_the_only_server_or_a_leader_that_is_behind_proves_lost_data_within_a_second",
     ),
     "notes-of-servers-unchecked": Mutation(
         "polonaise.storage.node",
         "                told = checked(json.loads(document), self._settings.partitions_max)\n",
         "                told = json.loads(document)\n",
         "P12: a storage node keeps whatever it is told of the coordinator's values, and can't read it when it must",
-    ),
-    "state-that-stepped-back-is-read": Mutation(
-        "polonaise.views.reached",
-        "        if below:\n",
-        "        if below and not found:\n",
-        "P2: a context decides on a database that has less than its locks are judged at",
-    ),
-    "file-that-was-replaced-is-used-on": Mutation(
-        "polonaise.views.sqlitefile",
-        "        if opened.place and _identity(self._given or opened.place) != opened.identity:\n",
-        "        if not opened.identity:\n",
-        "P7: what a view applies goes into a file that is in no directory any more",
-    ),
-    "file-that-is-gone-is-made-anew": Mutation(
-        "polonaise.views.sqlitefile",
-        "        if self._place and _identity(self._place) is _NONE:\n",
-        "        if self._place and not self._given:\n",
-        "P7: a view makes an empty database in the place of one that was moved away for a moment",
-    ),
-    "tables-of-a-target-made-under-way": Mutation(
-        "polonaise.player.sqldelivery",
-        "        begins = not self._answered\n",
-        "        begins = True\n",
-        "P7: a target makes empty tables in the place of those that somebody has put aside",
-    ),
-    "entry-refused-for-a-table-that-is-gone": Mutation(
-        "polonaise.player.sqldelivery",
-        "            if writer.usable:\n",
-        "            if isinstance(error, DBAPIError) and writer.usable:\n",
-        "P7: a target whose table is gone refuses entry after entry for it, and says nowhere what to do",
-    ),
-    "target-begins-anew-beside-its-rows": Mutation(
-        "polonaise.player.sqldelivery",
-        "            if is_first and self._answered and (held or not self._tables()):\n",
-        "            if False:\n",
-        "P7: a target whose ids and fence were emptied under way gets everything a second time",
-    ),
-    "first-id-written-where-all-are-lost": Mutation(
-        "polonaise.player.sqldelivery",
-        "        self._ids_kept(db)\n",
-        "",
-        "P7: the id of one partition hides that those of others are lost, whose entries come a second time",
-    ),
-    "ids-not-counted": Mutation(
-        "polonaise.player.sqldelivery",
-        "(counted is not None and counted > highest)",
-        "False",
-        "P7: a partition whose id was lost beside those of others begins anew, and gets everything a second time",
-    ),
-    "first-id-not-counted": Mutation(
-        "polonaise.player.sqldelivery",
-        "            counted = ids.c.high_water_mark + 1\n",
-        "            counted = ids.c.high_water_mark\n",
-        "P7: the loss of an id that was written since the stream began is not noticed",
-    ),
-    "file-of-lines-made-anew-under-way": Mutation(
-        "polonaise.player.linesfile",
-        "            if again or (memory is not None and (memory.counted.size or memory.noted)):\n",
-        "            if memory is not None and (memory.counted.size or memory.noted):\n",
-        "P7: a target whose file and memory were moved away for a moment writes everything into a new one",
-    ),
-    "pipeline-s-partitions-not-remembered": Mutation(
-        "polonaise.views.tables",
-        "            self._kept.remember(db, unknown - known)\n",
-        "",
-        "P7: a partition whose mark was lost beside those of others is added to a pipeline's table once more",
-    ),
-    "pipeline-s-partition-begins-anew": Mutation(
-        "polonaise.views.tables",
-        "            if new & known:\n",
-        "            if False:\n",
-        "P7: a partition whose mark is lost while a pipeline follows the log is added to its table once more",
-    ),
-    "pipeline-begins-anew-beside-its-rows": Mutation(
-        "polonaise.views.tables",
-        "            self.check_marks_kept()\n",
-        "            pass\n",
-        "P7: rows of a pipeline's view whose marks were lost under way are added to its table a second time",
-    ),
-    "journal-that-is-gone-is-used-on": Mutation(
-        "polonaise.views.sqlitefile",
-        "        if not opened.has_lost_journals():\n",
-        "        if opened.place:\n",
-        "P7: what a view applies goes into a journal that was taken away, and nobody is told",
-    ),
-    "journal-that-is-gone-is-written-back": Mutation(
-        "polonaise.views.sqlitefile",
-        "        return not self._is_kept\n",
-        "        return True\n",
-        "P7: a database that was restored is damaged by those who had it open",
-    ),
-    "marks-of-another-view-taken": Mutation(
-        "polonaise.views.claimedtables",
-        "        return others if self._tables and not self._tables.keys() & others else set()\n",
-        "        return set()\n",
-        "P7: a view takes another one's marks for its own, and leaves out what that one has applied",
-    ),
-    "marks-of-another-view-told-to-be-dropped": Mutation(
-        "polonaise.views.sql",
-        "                self._claimed.check_own(db)\n",
-        "                pass\n",
-        "P13: whoever has given a view the marks of another one is told to drop these",
-    ),
-    "table-made-beside-its-marks": Mutation(
-        "polonaise.views.sql",
-        "        create = self._create and begins\n",
-        "        create = self._create\n",
-        "P7: a view that runs makes an empty table in the place of one that somebody has put aside",
-    ),
-    "epochs-made-beside-those-put-aside": Mutation(
-        "polonaise.views.sql",
-        "            if self._create and not had:\n",
-        "            if self._create:\n",
-        "P13: a worker that runs makes an empty table of epochs, in the way of whoever puts the right one back",
-    ),
-    "second-group-on-one-view-taken": Mutation(
-        "polonaise.views.sql",
-        "            if found in names:\n",
-        "            if not names:\n",
-        "P13: two worker groups take the partitions of one database from each other for ever, and both say well",
+        test="tests/storage/test_numbers_of_servers.py"
+        "::test_values_of_another_form_are_not_noted_and_those_of_before_stay",
     ),
     "groups-of-an-owner-that-knows-none-yet-believed": Mutation(
         "polonaise.client.workergroup",
         "                if own.answer is LeaseAnswer.TOO_EARLY:\n",
         "                if False:\n",
         "P13: a second group on one view takes it from the first one as soon as an owner is killed",
-    ),
-    "marks-met-by-workers-not-remembered": Mutation(
-        "polonaise.views.sql",
-        "                self._lost.met(writer, partition)\n",
-        "",
-        "P7: a partition of a worker group's view whose mark of an earlier version is lost is applied a second time",
-    ),
-    "marks-made-beside-their-rows": Mutation(
-        "polonaise.views.sql",
-        "                self._lost.check_marks_kept(db)\n",
-        "",
-        "P13: an empty table of marks is in the way of whoever puts the right one back",
-    ),
-    "table-of-a-view-made-anew": Mutation(
-        "polonaise.views.claimedtables",
-        "            if number in claimed:\n",
-        "            if number in self._keys and number in claimed:\n",
-        "P7: a table of a view that was lost alone is made anew, and lacks what was applied to it",
-    ),
-    "begins-anew-for-one-partition-alone": Mutation(
-        "polonaise.views.lostmarks",
-        "        return found is not None and found != known\n",
-        "        return False\n",
-        "P11: of tables that were emptied together under a view, partitions that are not first stand still for good",
-    ),
-    "begins-anew-beside-its-rows": Mutation(
-        "polonaise.views.lostmarks",
-        "        return found is not None and found != known\n",
-        "        return found != known or found is None\n",
-        "P7: a partition whose mark was lost under way, with what remembers it, is applied a second time",
-    ),
-    "table-of-a-target-made-anew": Mutation(
-        "polonaise.player.sqldelivery",
-        "                self._claimed.check_kept(db, create=create)\n",
-        "",
-        "P7: a table of a target that was lost alone is made anew, and lacks what was delivered to it",
-    ),
-    "table-of-letters-made-anew": Mutation(
-        "polonaise.views.lostmarks",
-        "    if kept.was_made(db, left_out.number) and not has_table(db, left_out.table):\n",
-        "    if False:\n",
-        "P7: a table of dead letters that was lost is made anew in silence, without the letters of before",
-    ),
-    "letters-of-delta-made-anew": Mutation(
-        "polonaise.pipelines.deltatarget",
-        "        if table is None and counts and not replaces:\n",
-        "        if False:\n",
-        "P7: a Delta table of dead letters that was lost is made anew in silence, without the letters of before",
-    ),
-    "pipeline-s-table-made-anew": Mutation(
-        "polonaise.views.tables",
-        "check_rows_kept(db, self._marks, [self._table], [self._kept.table]),\n",
-        "None,\n",
-        "P7: a pipeline's table that was lost is made anew beside its marks, and lacks what was added to it",
-    ),
-    "table-of-keys-made-anew": Mutation(
-        "polonaise.views.claimedtables",
-        "            if number in claimed:\n",
-        "            if number in self._tables and number in claimed:\n",
-        "P7: what was done under a key of log.once is done again, because the table of the keys was lost",
-    ),
-    "keys-left-out-by-another-process": Mutation(
-        "polonaise.views.claimedtables",
-        " - self._keys.keys()\n",
-        " & set()\n",
-        "P7: what was done under a key of log.once is done again, because a process of another version applied the key",
-    ),
-    "keys-lost-while-a-version-is-rolled-out": Mutation(
-        "polonaise.views.sql",
-        "                elif any(tx.own and tx.header == OwnKind.ONCE for tx in run):\n",
-        "                elif False:\n",
-        "P7: what was done under a key of log.once is done again, because a process that began without keys applied it",
+        test="tests/server/test_workers_over_faults.py"
+        "::test_a_group_is_known_to_be_there_when_an_owner_was_killed_whose_successor_it_has_not_asked_yet",
     ),
     "position-ahead-of-the-log-taken": Mutation(
         "polonaise.client.workerpartition",
         "        self._log_end = end if position > end else None\n",
         "        self._log_end = None\n",
         "P7: a worker that begins ahead of the log leaves out what the log gets next, and says that it is well",
+        test="tests/views/test_worker_view.py::test_a_worker_that_begins_ahead_of_a_log_that_grows_handles_nothing",
     ),
     "run-above-the-mark-given-for-ever": Mutation(
         "polonaise.client.workerprogress",
         "                if self.position < before:\n",
         "                if self.position < -1:\n",
         "P7: a worker whose database has stepped back gives it the same run again and again, and says that it is well",
+        test="tests/views/test_worker_view.py"
+        "::test_a_view_that_moves_its_mark_nowhere_is_told_and_not_given_the_same_at_once"
+        "[0-applied up to 1, and the view says 0]",
     ),
     "idle-worker-s-database-not-looked-at": Mutation(
         "polonaise.client.workergroup",
         "        return await view.stepped_back({work.partition: work.progress.position for work in works})\n",
         "        return await view.stepped_back({work.partition: -1 for work in works})\n",
         "P7: a worker that has nothing to apply never notices that its database was put back, and says that it is well",
+        test="tests/views/test_worker_view.py"
+        "::test_a_database_that_was_put_back_or_emptied_under_an_idle_worker_is_brought_up_to_date"
+        "[sqlite-who took it over]",
     ),
     "outgrown-position-taken": Mutation(
         "polonaise.client.workerpartition",
         "        end = self.committed if known is None else min(known, self.committed)\n",
         "        end = self.committed\n",
         "P7: a worker that was ahead of the log goes on once the log has grown, and leaves out what is below",
+        test="tests/client/test_client_groups_of_workers.py"
+        "::test_a_log_that_ends_below_the_position_of_a_worker_that_runs_is_told_and_nothing_is_passed_over",
     ),
     "mark-ahead-of-the-log-believed": Mutation(
         "polonaise.client.applying",
         "                if mark > end:\n",
         "                if mark > end + (1 << 62):\n",
         "P7: a view whose database comes to be ahead of the log is told to have applied what it never was given",
+        test="tests/views/test_sql_faults.py"
+        "::test_a_database_that_comes_to_be_ahead_of_the_log_is_refused_with_the_next_transaction[sqlite]",
     ),
     "store-looked-at-once": Mutation(
         "polonaise.server.storewatch",
         "            self.trouble = trouble\n",
         "            self.trouble = self.trouble or trouble\n",
         "P11: a server whose fragment store was away once is never given partitions again",
+        test="tests/server/test_store_away.py"
+        "::test_a_server_that_starts_without_its_store_is_given_nothing_until_it_is_back[away]",
     ),
     "store-away-and-given-partitions": Mutation(
         "polonaise.server.unservable",
         "        unable = given_up | self._not_to_be_started\n",
         "        unable = given_up\n",
         "P11: a server that can't reach its fragment store takes over partitions, and can't start them",
+        test="tests/server/test_store_away.py"
+        "::test_a_server_that_starts_without_its_store_is_given_nothing_until_it_is_back[away]",
     ),
 }
