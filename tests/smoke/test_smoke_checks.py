@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from polonaise_proving.judges.smoke.checks import CHECKS, EXAMPLES_MAX, violations
-from polonaise_proving.record.smoke.history import BatchSeen, Contents, Fed, Line, LineKind, PartitionHistory
-from polonaise_proving.record.smoke.operations import OPENING_BALANCE, Fold, SmokeOperation, Transfer, digest_of
+from polonaise_proving.judges.histories import CHECKS, EXAMPLES_MAX, violations
+from polonaise_proving.record.bank import OPENING_BALANCE, BankOperation, Fold, Transfer, digest_of
+from polonaise_proving.record.history import BatchSeen, Contents, Fed, Line, LineKind, PartitionHistory
 
 OPERATIONS = [
-    SmokeOperation("client-1.1/1", None),
-    SmokeOperation("client-1.1/2", Transfer(1, 2, 30, OPENING_BALANCE, OPENING_BALANCE)),
-    SmokeOperation("client-2.1/1", Transfer(2, 3, 10, OPENING_BALANCE + 30, OPENING_BALANCE)),
-    SmokeOperation("client-2.1/3", None),
+    BankOperation("client-1.1/1", None),
+    BankOperation("client-1.1/2", Transfer(1, 2, 30, OPENING_BALANCE, OPENING_BALANCE)),
+    BankOperation("client-2.1/1", Transfer(2, 3, 10, OPENING_BALANCE + 30, OPENING_BALANCE)),
+    BankOperation("client-2.1/3", None),
 ]
 BALANCES = {1: OPENING_BALANCE - 30, 2: OPENING_BALANCE + 20, 3: OPENING_BALANCE + 10}
 WHOLE = Contents(0, 3, "bytes")
@@ -68,14 +68,14 @@ WRONG: list[tuple[str, str, Callable[[PartitionHistory], object]]] = [
         "P5",
         "was built on balances 1000 and 1000, and its accounts had 1030 and 1000",
         lambda h: h.entries.__setitem__(
-            2, (2, SmokeOperation("client-2.1/1", Transfer(2, 3, 10, OPENING_BALANCE, OPENING_BALANCE)).encode())
+            2, (2, BankOperation("client-2.1/1", Transfer(2, 3, 10, OPENING_BALANCE, OPENING_BALANCE)).encode())
         ),
     ),
     (
         "P5",
         "takes 1001 from an account with 1000",
         lambda h: h.entries.__setitem__(
-            1, (1, SmokeOperation("client-1.1/2", Transfer(1, 2, 1001, OPENING_BALANCE, OPENING_BALANCE)).encode())
+            1, (1, BankOperation("client-1.1/2", Transfer(1, 2, 1001, OPENING_BALANCE, OPENING_BALANCE)).encode())
         ),
     ),
     ("P5", "transaction 0 is none that a client makes", lambda h: h.entries.__setitem__(0, (0, b"a 1 2"))),
@@ -132,14 +132,14 @@ def test_a_digest_of_a_history_changes_with_what_was_told_and_fed() -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_an_operation_survives_its_body(operation: SmokeOperation) -> None:
-    assert SmokeOperation.decode(operation.encode()) == operation
+def test_an_operation_survives_its_body(operation: BankOperation) -> None:
+    assert BankOperation.decode(operation.encode()) == operation
 
 
 @pytest.mark.parametrize("body", [b"a 1", b"a 1 2 3 4 x", "ä".encode()])
 def test_other_bodies_are_no_operations(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"numbers|invalid literal|codec"):
-        SmokeOperation.decode(body)
+        BankOperation.decode(body)
 
 
 def test_a_fold_moves_money_and_makes_none() -> None:

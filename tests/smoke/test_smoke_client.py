@@ -10,13 +10,13 @@ import pytest
 
 from polonaise_proving.record.smoke.failure import SmokeFailed
 from polonaise_proving.stages.hosts.clientjob import ClientJob
-from polonaise_proving.work.smoke import client as client_module
-from polonaise_proving.work.smoke.client import Client
+from polonaise_proving.work import bankclient as client_module
+from polonaise_proving.work.bankclient import Client
 
 
 async def test_an_append_without_an_answer_fails_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "_LAST_S", 0.01)
-    job = ClientJob("polonaise://localhost", str(tmp_path), "client-1", 1, 1, 1.0)
+    job = ClientJob("polonaise://localhost", str(tmp_path), "sqlite://", "client-1", 1, 1, 1.0)
     nothing: Any = None
     client = Client(nothing, nothing, job)
     with pytest.raises(SmokeFailed, match="no answer"):

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from polonaise_proving.faults.smoke.schedule import FaultStep
+from polonaise_proving.record.history import LineKind
+from polonaise_proving.record.journal import Follower, Journal
 from polonaise_proving.record.smoke.faultkinds import Fault, FaultKind
-from polonaise_proving.record.smoke.history import LineKind
-from polonaise_proving.record.smoke.journal import Follower, Journal
 from polonaise_proving.record.smoke.state import Ports, SmokeState
 from polonaise_proving.scenarios.smoke import run as run_module
 from polonaise_proving.scenarios.smoke.run import SmokeOptions, SmokeRun

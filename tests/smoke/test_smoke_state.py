@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from polonaise.errors import BadOption, DiskFull
-from polonaise_proving.judges.smoke.checks import BrokenPromise
+from polonaise_proving.judges.histories import BrokenPromise
+from polonaise_proving.record.history import Line, LineKind
+from polonaise_proving.record.journal import Follower, Journal, lines_in
 from polonaise_proving.record.smoke.failure import SmokeFailed
-from polonaise_proving.record.smoke.history import Line, LineKind
-from polonaise_proving.record.smoke.journal import Follower, Journal, lines_in
 from polonaise_proving.record.smoke.state import Ports, SmokeState
 from polonaise_proving.scenarios.smoke import run as run_module
 from polonaise_proving.scenarios.smoke.report import SmokeReport, this_version
@@ -37,7 +37,7 @@ def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert SmokeState.read(tmp_path) == state()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 99}', '{"format": 1, "ports": [1]}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 99}', '{"format": 2, "ports": [1]}'])
 def test_a_state_that_can_not_be_read_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "smoke.json").write_text(text)
     with pytest.raises(BadOption, match="remove this one"):
@@ -78,24 +78,28 @@ def test_a_journal_is_read_but_for_a_line_that_a_kill_has_torn(tmp_path: Path) -
     follower.follow()
     journal = Journal(path)
     journal.write(LineKind.OPEN)
+    journal.write(LineKind.TASKS, id=12)
     journal.write(LineKind.ASK, 2, "client-1.1/1")
     follower.follow()
-    assert (follower.opened, follower.acknowledged) == (True, 0)
+    assert (follower.opened, follower.tasks, follower.acknowledged) == (True, 12, 0)
+    assert list(follower.pending) == ["client-1.1/1"]
     journal.write(LineKind.ACK, 2, "client-1.1/1", 7)
     with path.open("a") as file:
-        file.write("ack 2 client-1.1/2 8")
+        file.write('["ack", 2, "client-1.1/2", ')
     follower.follow()
-    assert follower.acknowledged == 1
+    assert (follower.acknowledged, follower.pending) == (1, {})
     with path.open("a") as file:
-        file.write("\nquiet -1 - -1\nend -1 - -1\nask 1 cl")
+        file.write('8, 3.5]\n["quiet", -1, "", -1, 4]\n["end", -1, "", -1, 4]\n["ask", 1, "cl')
     follower.follow()
     assert (follower.acknowledged, follower.quiet, follower.ended) == (2, True, True)
-    assert lines_in(path)[1:4] == [
-        Line(LineKind.ASK, 2, "client-1.1/1"),
-        Line(LineKind.ACK, 2, "client-1.1/1", 7),
-        Line(LineKind.ACK, 2, "client-1.1/2", 8),
+    assert [line[:4] for line in lines_in(path)[2:4]] == [
+        (LineKind.ASK, 2, "client-1.1/1", -1),
+        (LineKind.ACK, 2, "client-1.1/1", 7),
     ]
-    assert len(lines_in(path)) == 6
+    assert lines_in(path)[4] == Line(LineKind.ACK, 2, "client-1.1/2", 8, 3.5)
+    assert len(lines_in(path)) == 7
+    (asked_s, known_s), _ = follower.recent
+    assert asked_s < known_s
 
 
 def report() -> SmokeReport:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from polonaise_proving.judges.smoke.told import UNTOLD, is_to_be_told, untold
+from polonaise_proving.judges.told import UNTOLD, is_to_be_told, untold
 from polonaise_proving.record.smoke.faultkinds import COUNTS, TARGETS, Fault, FaultKind, NodeGroup, nodes_of
 
 Status = dict[str, Any]

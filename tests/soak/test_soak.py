@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 
-from polonaise_proving.campaigns import journal
-from polonaise_proving.campaigns.comparison import compare
-from polonaise_proving.campaigns.journal import JournalLine
+from polonaise_proving.record.history import Line, LineKind
 from polonaise_proving.soak.campaign import SoakCampaign, SoakReport
 from polonaise_proving.soak.flatness import SAMPLES_MIN, Course, Stretch, courses
 from polonaise_proving.soak.leaks import EVERY_S, LEAKS
-from polonaise_proving.soak.node import body, partition_of
+from polonaise_proving.soak.node import body
 from polonaise_proving.soak.sampling import FIGURES, Sample, look
 
 FLAT = Sample(0.0, files=20, sockets=8, other=9, threads=6, memory_mb=50.0, tasks=20)
@@ -34,8 +32,8 @@ async def test_two_minutes_of_work_with_kills_and_give_ups_leave_every_process_a
     assert report.server_kills
     assert report.client_restarts
     assert report.storage_stops
-    assert report.comparison.acknowledged > 500
-    assert report.comparison.unknown > 10
+    assert report.fates.acknowledged > 500
+    assert report.fates.unknown > 10
 
 
 # ------------------------------------------------------------------ figures
@@ -108,40 +106,38 @@ def test_every_figure_has_a_leak_that_is_tried() -> None:
 
 # ------------------------------------------------------------------ what was told
 
-LOGS = {0: {0: body("a.1/0/1"), 1: body("b.1/0/1", 30), 3: b""}, 1: {0: body("a.1/1/2")}}
+ENTRIES = [(0, body("a.1/0/1")), (1, body("b.1/0/1", 30))]
 LINES = [
-    JournalLine(1.0, journal.ASK, "a.1/0/1", -1),
-    JournalLine(1.0, journal.ASK, "b.1/0/1", -1),
-    JournalLine(1.0, journal.ACK, "a.1/0/1", 0),
-    JournalLine(1.0, journal.ASK, "a.1/1/2", -1),
-    JournalLine(1.0, journal.ACK, "a.1/1/2", 0),
-    JournalLine(1.0, journal.ASK, "a.1/0/3", -1),
-    JournalLine(1.0, journal.FAIL, "a.1/0/3", -1),
+    Line(LineKind.ASK, 0, "a.1/0/1"),
+    Line(LineKind.ASK, 0, "b.1/0/1"),
+    Line(LineKind.ACK, 0, "a.1/0/1", 0),
+    Line(LineKind.ASK, 0, "a.1/0/3"),
+    Line(LineKind.REFUSED, 0, "a.1/0/3"),
+    Line(LineKind.ACK, 1, "a.1/1/2", 0),
 ]
 
 
-def test_logs_that_are_as_was_told_have_nothing_wrong() -> None:
-    found = compare(LOGS, LINES, partition_of)
-    assert found.wrong == []
-    assert (found.asked, found.acknowledged, found.failed, found.unknown, found.transactions) == (4, 2, 1, 1, 4)
+def test_a_log_that_is_as_was_told_has_nothing_wrong(tmp_path: Path) -> None:
+    campaign = SoakCampaign(tmp_path, minutes=2)
+    campaign._compare(0, ENTRIES, LINES)
+    fates = campaign.report.fates
+    assert campaign.report.problems == []
+    assert (fates.asked, fates.acknowledged, fates.refused, fates.unknown, fates.transactions) == (3, 1, 1, 1, 2)
 
 
 @pytest.mark.parametrize(
-    ("logs", "naming"),
+    ("entries", "lines", "naming"),
     [
-        ({0: LOGS[0], 1: {}}, "a.1/1/2 was acknowledged as 0, and is not there"),
-        ({0: LOGS[0], 1: {0: body("b.1/0/1")}}, "a.1/1/2 was acknowledged as 0, and is not there"),
-        ({0: LOGS[0] | {4: body("a.1/0/3")}, 1: LOGS[1]}, "a.1/0/3 was reported failed"),
-        ({0: LOGS[0] | {4: body("b.1/0/1")}, 1: LOGS[1]}, "b.1/0/1 is in the log 2 times"),
-        ({0: LOGS[0] | {4: body("c.1/0/1")}, 1: LOGS[1]}, "nobody asked for it"),
+        (ENTRIES[1:], LINES, "a.1/0/1 was acknowledged as 0, and there is nothing"),
+        ([*ENTRIES, (2, body("a.1/0/3"))], LINES, "a.1/0/3 was refused, and is in the log"),
+        ([*ENTRIES, (2, body("b.1/0/1"))], LINES, "b.1/0/1 is in the log 2 times"),
+        ([*ENTRIES, (2, body("c.1/0/1"))], LINES, "nobody asked for it"),
+        (ENTRIES, [*LINES, Line(LineKind.WRONG, 0, "a.1: read twice")], "a.1: read twice"),
     ],
 )
-def test_logs_that_are_not_as_was_told_are_found(logs: dict[int, dict[int, bytes]], naming: str) -> None:
-    assert any(naming in each for each in compare(logs, LINES, partition_of).wrong)
-
-
-def test_an_append_with_two_ids_and_what_a_client_found_wrong_are_told() -> None:
-    lines = [*LINES, JournalLine(1.0, journal.ACK, "a.1/0/1", 1), JournalLine(1.0, journal.WRONG, "read twice", -1)]
-    wrong = compare(LOGS, lines, partition_of).wrong
-    assert "a.1/0/1 was acknowledged as 0 and as 1" in wrong
-    assert "read twice" in wrong
+def test_a_log_that_is_not_as_was_told_is_found(
+    tmp_path: Path, entries: list[tuple[int, bytes]], lines: list[Line], naming: str
+) -> None:
+    campaign = SoakCampaign(tmp_path, minutes=2)
+    campaign._compare(0, entries, lines)
+    assert any(naming in each for each in campaign.report.wrong)

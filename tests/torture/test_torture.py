@@ -14,10 +14,11 @@ import pytest
 from polonaise.errors import JavaMissing
 from polonaise.spark.java import find_java
 from polonaise_proving.campaigns.databases import Databases
+from polonaise_proving.stages.watchdog import Watchdog
 from polonaise_proving.torture import scenarios
 from polonaise_proving.torture.campaign import PipelineTortureReport
 from polonaise_proving.torture.ground import Ground
-from polonaise_proving.torture.processes import Drivers, start
+from polonaise_proving.torture.processes import Drivers
 from polonaise_proving.torture.scenarios import Rig
 from polonaise_proving.torture.snapshots import GROUP, judge_figures, snapshots_agree
 from polonaise_proving.torture.verdict import judge, judge_files
@@ -152,11 +153,12 @@ def test_a_snapshot_that_is_none_is_found(
 
 @pytest.mark.slow
 def test_when_a_test_is_gone_its_drivers_are_ended_even_those_that_are_stopped() -> None:
-    watchdog = start("watchdog", stdin=subprocess.PIPE)
+    watchdog = Watchdog()
     sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
     try:
         sleeper.send_signal(signal.SIGSTOP)
-        watchdog.communicate(f"+{sleeper.pid}\n".encode(), timeout=60)
+        watchdog.watch(sleeper.pid)
+        watchdog.__exit__()
         assert sleeper.wait(10) == -signal.SIGKILL
     finally:
         sleeper.kill()

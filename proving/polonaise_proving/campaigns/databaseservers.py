@@ -10,8 +10,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import OperationalError
 
 from polonaise.redaction import redacted_end
-from polonaise_proving.campaigns.running import PATIENCE_S, GaveUp
+from polonaise_proving.stages.waiting import GaveUp, wait_until
 
 _numbers = itertools.count()
 _POOLER_PORT = "&port=6432"
@@ -35,15 +34,6 @@ def engine_at(url: str, **options: Any) -> Iterator[Engine]:
         yield engine
     finally:
         engine.dispose()
-
-
-def _wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until the condition holds. Raises `GaveUp`."""
-    until_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() > until_s:
-            raise GaveUp(f"not within {PATIENCE_S:g} s: {what}")
-        time.sleep(0.05)
 
 
 class DatabaseServer:
@@ -81,7 +71,7 @@ class DatabaseServer:
                 self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory, **self._user
             )
         try:
-            _wait_until(self._started, f"{self.name} is up")
+            wait_until(self._started, f"{self.name} to be up", every_s=0.05)
         except BaseException:
             self.stop(signal.SIGKILL)
             raise
@@ -204,7 +194,7 @@ class PostgreSQL(DatabaseServer):
             self._pooler = subprocess.Popen(
                 [pooled_programs()[1], settings], stdin=subprocess.DEVNULL, stdout=log, stderr=log, **self._user
             )
-        _wait_until(self.ready, "pgbouncer is up")
+        wait_until(self.ready, "pgbouncer to be up", every_s=0.05)
 
     def stop(self, how: signal.Signals | None = None) -> None:
         if self._pooler is not None:

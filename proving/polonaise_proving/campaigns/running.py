@@ -1,4 +1,4 @@
-"""How a campaign runs: where its files are, how long it is patient, and the table of what it did."""
+"""How a campaign runs: its options, where its files are, and the table of what it did."""
 
 from __future__ import annotations
 
@@ -16,16 +16,10 @@ from rich.table import Table
 import polonaise
 import polonaise_proving
 
-PATIENCE_S: Final = 60.0
-"""Seconds that any wait may take before a campaign gives up: long, because the machine may be busy."""
 SOURCES: Final = os.pathsep.join(
     str(Path(file).parents[1]) for file in (polonaise.__file__, polonaise_proving.__file__)
 )
 """The PYTHONPATH of processes: they run the code that this process runs, wherever that is installed."""
-
-
-class GaveUp(Exception):
-    """An awaited event did not happen in time; the message says which."""
 
 
 def options(program: str, description: str | None) -> argparse.ArgumentParser:

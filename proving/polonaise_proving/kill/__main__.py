@@ -15,8 +15,8 @@ from rich.table import Table
 from polonaise.admin.localplan import LocalPlan, Wanted
 from polonaise.node.local import LocalCluster
 from polonaise_proving.campaigns import running
-from polonaise_proving.campaigns.running import GaveUp
 from polonaise_proving.kill.campaign import ClusterCampaign, EmbeddedCampaign, KillCampaign, KillReport
+from polonaise_proving.stages.waiting import GaveUp
 
 
 def main() -> int:
@@ -67,7 +67,7 @@ def _campaign(
 
 
 def table_of(report: KillReport) -> Table:
-    told = report.comparison
+    told = report.fates
     took_s = sorted(report.take_overs_s)
     figures: dict[str, int | str] = {
         "kills": report.kills,
@@ -76,7 +76,7 @@ def table_of(report: KillReport) -> Table:
         "with appends of the killed process unacknowledged": report.unacknowledged,
         "operations asked for": told.asked,
         "acknowledged": told.acknowledged,
-        "reported failed, or abandoned": told.failed,
+        "reported failed, or abandoned": told.refused,
         "never answered: killed first": told.unknown,
         "transactions in the log": told.transactions,
     }

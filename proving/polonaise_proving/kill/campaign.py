@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -17,17 +14,23 @@ from typing import TypeVar
 import polonaise
 from polonaise.coordination.zookeeper import SESSION_S
 from polonaise.node.local import LocalCluster
-from polonaise.redaction import redacted_end
-from polonaise_proving.campaigns import journal
-from polonaise_proving.campaigns.comparison import FateComparison
-from polonaise_proving.campaigns.journal import JournalLine, JournalReader
-from polonaise_proving.campaigns.running import PATIENCE_S, GaveUp
-from polonaise_proving.kill.ledger import PARTITION, VIEW, KillLedger
-from polonaise_proving.kill.verdict import SharedView, judge
+from polonaise_proving.judges.histories import LOG_CHECKS, violations
+from polonaise_proving.record.bankledger import BankLedger, database_of
+from polonaise_proving.record.evidence import read_log
+from polonaise_proving.record.history import Fates, LineKind, PartitionHistory
+from polonaise_proving.record.journal import lines_of
+from polonaise_proving.stages.hosts.clientjob import GO, QUIET, ClientJob
+from polonaise_proving.stages.hosts.parts import ClientPart
+from polonaise_proving.stages.processes import state_of
+from polonaise_proving.stages.waiting import GaveUp, wait_until
 
 T = TypeVar("T")
 
 PROCESSES = ("a", "b", "c")
+RATE = 200.0
+"""The most operations that each of them begins in a second, on average: the test is of kills, not of speed."""
+VIEW = "view"
+"""The name of the database that they share."""
 
 
 @dataclass
@@ -46,47 +49,13 @@ class KillReport:
     """Seconds from each kill of what served the log to the first commit of an operation asked for after the kill."""
     late: list[str] = field(default_factory=list)
     """A text for each take-over that took longer than `take_over_s_max`."""
-    comparison: FateComparison = field(default_factory=FateComparison)
+    fates: Fates = field(default_factory=Fates)
+    broken: list[str] = field(default_factory=list)
+    """The promises that were broken, each with how."""
 
     @property
     def wrong(self) -> list[str]:
-        return [*self.comparison.wrong, *self.late]
-
-
-class _Process:
-    """One of the processes, through all its lives."""
-
-    def __init__(self, directory: Path, name: str, address: str) -> None:
-        self._directory = directory
-        self._address = address
-        self._lives = 0
-        self.name = name
-        self.lines: list[JournalLine] = []
-        """The journal's lines of the process's earlier lives."""
-        self.errors = directory / f"{name}.errors"
-        self.start()
-
-    def start(self) -> None:
-        self._lives += 1
-        arguments = [self._address, str(self._directory), self.name, str(self._lives)]
-        command = [sys.executable, "-m", "polonaise_proving.kill.client", *arguments]
-        with self.errors.open("ab") as errors:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=errors)
-        self.journal = JournalReader(self._directory / f"{self.name}.{self._lives}.journal")
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.journal.follow()
-        self.lines += self.journal.lines
-
-    def stopped(self) -> bool:
-        status = Path(f"/proc/{self.process.pid}/stat").read_text()
-        return status.rpartition(")")[2].split()[0] == "T"
-
-    def check_alive(self) -> None:
-        if self.process.poll() not in (None, -signal.SIGKILL):
-            raise GaveUp(f"process {self.name} ended by itself: {redacted_end(self.errors.read_text(), 2_000)}")
+        return [*self.broken, *self.late]
 
 
 class KillCampaign(ABC):
@@ -96,7 +65,12 @@ class KillCampaign(ABC):
         self._address = address
         self._directory = directory
         self._random = random.Random(seed)
-        self._processes = [_Process(directory, name, address) for name in PROCESSES]
+        self._database = database_of(directory, VIEW)
+        jobs = [ClientJob(address, str(directory), self._database, name, 0, seed, RATE) for name in PROCESSES]
+        self._processes = [ClientPart(job, directory / f"{job.name}.errors") for job in jobs]
+        for each in self._processes:
+            each.start()
+            each.tell(GO)
         self.report = KillReport(take_over_s_max)
 
     def __enter__(self) -> KillCampaign:
@@ -104,9 +78,7 @@ class KillCampaign(ABC):
 
     def __exit__(self, *_: object) -> None:
         for each in self._processes:
-            if each.process.poll() is None:
-                each.process.kill()
-            each.process.wait()
+            each.kill()
 
     def run(self, kills: int, progress: Callable[[int], None] = lambda done: None) -> None:
         """Kill `kills` times, stop all processes cleanly, and compare. Raises `GaveUp`."""
@@ -124,12 +96,13 @@ class KillCampaign(ABC):
     def _kill_one(self) -> None:
         """Kill one process, see that the others go on, and start it again."""
 
-    def _kill_client(self, victim: _Process) -> None:
+    def _kill_client(self, victim: ClientPart) -> None:
         victim.kill()
+        victim.follow()
         self.report.kills += 1
-        self.report.unacknowledged += bool(victim.journal.pending)
+        self.report.unacknowledged += victim.pending
 
-    def _time_take_over(self, others: list[_Process], killed_s: float) -> None:
+    def _time_take_over(self, others: list[ClientPart], killed_s: float) -> None:
         """Measure how long it takes until one of these processes has a commit that it asked for after the kill."""
         died_s = time.monotonic()
         first_s = self._wait(lambda: _first_commit_s(others, killed_s), "a commit after what served it was killed")
@@ -143,17 +116,17 @@ class KillCampaign(ABC):
                 f"(the killed process was gone after {died_s - killed_s:.2f} s)"
             )
 
-    def _open(self) -> list[_Process]:
-        return [each for each in self._processes if each.journal.opened]
+    def _open(self) -> list[ClientPart]:
+        return [each for each in self._processes if each.is_open]
 
-    def _caught_busy(self, process: _Process) -> _Process | None:
+    def _caught_busy(self, process: ClientPart) -> ClientPart | None:
         """Stop the process. Return it if it has appends without an answer; else let it go on, and return None."""
-        process.process.send_signal(signal.SIGSTOP)
-        self._wait(process.stopped, f"process {process.name} to stop")
-        process.journal.follow()
-        if process.journal.pending:
+        process.signal(signal.SIGSTOP)
+        self._wait(lambda: state_of(process.pid or 0) == "T", f"process {process.name} to stop")
+        process.follow()
+        if process.pending:
             return process
-        process.process.send_signal(signal.SIGCONT)
+        process.signal(signal.SIGCONT)
         return None
 
     def _let_run(self, seconds: float) -> None:
@@ -162,44 +135,44 @@ class KillCampaign(ABC):
 
     def _wait(self, holds: Callable[[], T | None], what: str) -> T:
         """Wait until this gives something true; return that. Raises `GaveUp`."""
-        give_up_s = time.monotonic() + PATIENCE_S
-        while True:
+
+        def looked() -> T | None:
             for each in self._processes:
-                each.journal.follow()
+                each.follow()
             if held := holds():
                 return held
             for each in self._processes:
-                each.check_alive()
-            if time.monotonic() >= give_up_s:
-                raise GaveUp(f"{what}: not within {PATIENCE_S:g} s")
-            time.sleep(0.005)
+                if how := each.ended():
+                    raise GaveUp(f"process {each.name} ended by itself: {how}")
+            return None
+
+        return wait_until(looked, what)
 
     # ------------------------------------------------------------------ the end
 
     def _stop(self) -> None:
         for each in self._processes:
-            os.kill(each.process.pid, signal.SIGTERM)
+            each.tell(QUIET)
+        self._wait(lambda: all(each.is_quiet for each in self._processes), "answers to all appends")
         for each in self._processes:
-            try:
-                status = each.process.wait(PATIENCE_S)
-            except subprocess.TimeoutExpired:
-                raise GaveUp(f"process {each.name} does not stop") from None
-            if status:
-                raise GaveUp(
-                    f"process {each.name} stopped with {status}: {redacted_end(each.errors.read_text(), 2_000)}"
-                )
-            each.journal.follow()
-            each.lines += each.journal.lines
+            each.stop()
+        self._wait(lambda: all(each.is_through for each in self._processes), "the end of all processes")
 
     async def compare(self) -> None:
-        """After `run`, compare what the processes were told with the log."""
+        """After `run`, compare what the processes were told with the log, and with their view."""
+        lines = [line for each in self._processes for line in lines_of(self._directory, each.name, each.life)]
+        ledger = BankLedger(self._database, create=False)
         async with polonaise.connect(self._address) as log:
-            bodies = [tx.data async for tx in log.read(PARTITION, timeout=PATIENCE_S)]
-        ledger = KillLedger(self._directory / VIEW)
-        view = SharedView(*ledger.state())
+            for partition in range(log.partition_count):
+                history = PartitionHistory(partition, copies=0)
+                await read_log(log, history)
+                history.judged = None  # these servers write no evidence
+                history.lines = [line for line in lines if line.partition == partition or line.kind is LineKind.QUIET]
+                history.fed = {VIEW: ledger.all_fed(partition)}
+                history.views = {VIEW: ledger.all_balances(partition)}
+                self.report.fates.add(history)
+                self.report.broken += [f"{each.promise}: {each.text}" for each in violations(history, LOG_CHECKS)]
         await ledger.close()
-        lines = [line for each in self._processes for line in each.lines]
-        self.report.comparison = judge(bodies, lines, view)
 
 
 class EmbeddedCampaign(KillCampaign):
@@ -210,7 +183,7 @@ class EmbeddedCampaign(KillCampaign):
         super().__init__(directory, seed, f"embedded:{self._log_directory}", take_over_s_max=2.0)
 
     def _kill_one(self) -> None:
-        victim: _Process | None = None
+        victim: ClientPart | None = None
         while victim is None:
             self._wait(lambda: bool(self._host() and self._open()), "a host")
             host = self._host()
@@ -221,13 +194,13 @@ class EmbeddedCampaign(KillCampaign):
             self._time_take_over([each for each in self._processes if each is not victim], killed_s)
         victim.start()
 
-    def _host(self) -> _Process | None:
+    def _host(self) -> ClientPart | None:
         """Return the hosting process, by the process id in the lock file."""
         try:
             pid = int((self._log_directory / "host.lock").read_text())
         except (FileNotFoundError, ValueError):
             return None
-        return next((each for each in self._open() if each.process.pid == pid), None)
+        return next((each for each in self._open() if each.pid == pid), None)
 
 
 class ClusterCampaign(KillCampaign):
@@ -245,7 +218,7 @@ class ClusterCampaign(KillCampaign):
         kill()
 
     def _kill_busy_client(self) -> None:
-        victim: _Process | None = None
+        victim: ClientPart | None = None
         while victim is None:
             victim = self._caught_busy(self._random.choice(self._open()))
         self._kill_client(victim)
@@ -267,16 +240,6 @@ class ClusterCampaign(KillCampaign):
         node.start()
 
 
-def _first_commit_s(processes: list[_Process], after_s: float) -> float | None:
+def _first_commit_s(processes: list[ClientPart], after_s: float) -> float | None:
     """Return when the first operation asked for after `after_s` was known to be committed; None if none was."""
-    first: float | None = None
-    for each in processes:
-        asked: set[str] = set()
-        for line in each.journal.lines:
-            if line.at_s > after_s:
-                if line.kind == journal.ASK:
-                    asked.add(line.operation)
-                elif line.kind == journal.ACK and line.operation in asked:
-                    first = line.at_s if first is None else min(first, line.at_s)
-                    break
-    return first
+    return min((at_s for each in processes for asked_s, at_s in each.recent if asked_s > after_s), default=None)

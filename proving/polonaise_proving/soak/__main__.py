@@ -12,11 +12,11 @@ from rich.progress import Progress
 from rich.table import Table
 
 from polonaise_proving.campaigns import running
-from polonaise_proving.campaigns.running import GaveUp
 from polonaise_proving.soak.campaign import SoakCampaign, SoakReport
 from polonaise_proving.soak.flatness import Course
 from polonaise_proving.soak.leaks import LEAKS
 from polonaise_proving.soak.sampling import FIGURES
+from polonaise_proving.stages.waiting import GaveUp
 
 
 def main() -> int:
@@ -48,14 +48,14 @@ async def _run(directory: Path, options: argparse.Namespace, console: Console) -
 
 def work_of(report: SoakReport) -> Table:
     """What was done to the cluster, and what came of what clients asked for."""
-    told = report.comparison
+    told = report.fates
     figures: dict[str, int | str] = {
         "kills of a server": report.server_kills,
         "restarts of a client": report.client_restarts,
         "storage nodes stopped for a while": report.storage_stops,
         "operations asked for": told.asked,
         "acknowledged": told.acknowledged,
-        "reported failed": told.failed,
+        "reported failed": told.refused,
         "given up before an answer": told.unknown,
         "transactions in the log": told.transactions,
         "wrong": len(report.wrong),

@@ -20,14 +20,13 @@ from polonaise.link.connection import Connection, connect
 from polonaise.link.protocol.greeting import hello
 from polonaise.node.local import make_cluster
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER
-from polonaise_proving.campaigns import journal
-from polonaise_proving.campaigns.comparison import FateComparison, compare
-from polonaise_proving.campaigns.journal import JournalLine
-from polonaise_proving.campaigns.running import PATIENCE_S
+from polonaise_proving.judges.histories import TOLD_CHECKS, violations
+from polonaise_proving.record.history import Fates, Line, LineKind, PartitionHistory
 from polonaise_proving.soak.flatness import Course, Stretch, courses
-from polonaise_proving.soak.node import PARTITIONS, SEGMENT_BYTES, body, partition_of
+from polonaise_proving.soak.node import PARTITIONS, SEGMENT_BYTES, body
 from polonaise_proving.soak.processes import ClientProcess, NodeProcess, SoakProcess
 from polonaise_proving.soak.sampling import Sample, look
+from polonaise_proving.stages.waiting import PATIENCE_S
 
 EVERY_S: Final = 0.5
 """Seconds between two samples of a process."""
@@ -50,9 +49,9 @@ class SoakReport:
     client_restarts: int = 0
     storage_stops: int = 0
     courses: list[Course] = field(default_factory=list)
-    comparison: FateComparison = field(default_factory=FateComparison)
+    fates: Fates = field(default_factory=Fates)
     problems: list[str] = field(default_factory=list)
-    """A text for each mistake of a process, or of this campaign."""
+    """A text for each mistake of a process, or of this campaign, and each broken promise."""
     unanswered: str = ""
     """Why the last request for a server's health got no answer."""
 
@@ -67,7 +66,7 @@ class SoakReport:
         missed = [f"{role}: no life was long enough to be judged" for role in ROLES if role not in judged]
         if missed and self.unanswered:
             missed.append(f"a server did not tell how it is: {self.unanswered}")
-        return [*grown, *missed, *self.problems, *self.comparison.wrong]
+        return [*grown, *missed, *self.problems]
 
 
 class SoakCampaign:
@@ -86,7 +85,7 @@ class SoakCampaign:
         self._servers: list[NodeProcess] = []
         self._clients = [ClientProcess(directory, f"client {name}", self._coordinator, leak) for name in "ab"]
         self._stretches: dict[str, list[Sample]] = {}
-        self._filled: list[JournalLine] = []
+        self._filled: list[Line] = []
         self._host: RealHost
         self._key = b""
         self.report = SoakReport(minutes)
@@ -128,7 +127,7 @@ class SoakCampaign:
                 task.cancel()
             await asyncio.wait(disturbing)
             for node in self._storage:
-                node.go_on()
+                node.signal(signal.SIGCONT)
         await asyncio.gather(*self._starting)
         await self._end()
 
@@ -149,30 +148,35 @@ class SoakCampaign:
                 for number in range(SEGMENTS_CACHED):
                     operation = f"fill/{partition}/{number}"
                     receipt = await log.append(body(operation, SEGMENT_BYTES), partition)
-                    now_s = time.monotonic()
                     self._filled += [
-                        JournalLine(now_s, journal.ASK, operation),
-                        JournalLine(now_s, journal.ACK, operation, receipt.id),
+                        Line(LineKind.ASK, partition, operation),
+                        Line(LineKind.ACK, partition, operation, receipt.id),
                     ]
 
     async def _end(self) -> None:
         for client in self._clients:
             await client.stop()
+        lines = [*self._filled, *(line for client in self._clients for line in client.lines)]
         async with polonaise.connect(self._coordinator) as log:
-            logs = {
-                partition: {tx.id: tx.data async for tx in log.read(partition, timeout=PATIENCE_S)}
-                for partition in range(PARTITIONS)
-            }
-        lines = [line for client in self._clients for line in client.lines]
-        self.report.comparison = compare(logs, [*self._filled, *lines], partition_of)
+            for partition in range(PARTITIONS):
+                entries = [(tx.id, tx.data) async for tx in log.read(partition, timeout=PATIENCE_S) if tx.data]
+                self._compare(partition, entries, lines)
         for node in [*self._servers, *self._storage]:
             await node.stop()
         self.report.problems += [
-            f"{each.name} wrote a traceback: {each.log}" for each in self._processes if each.failed
+            f"{each.name} wrote a traceback: {each.last_words}" for each in self._processes if each.failed
         ]
         (self._directory / "samples.json").write_text(json.dumps(self._stretches))
         for name, samples in self._stretches.items():
             self.report.courses += courses(Stretch(name, samples), self._warm_up_s)
+
+    def _compare(self, partition: int, entries: list[tuple[int, bytes]], lines: list[Line]) -> None:
+        """Compare what clients were told of a partition with what is in it."""
+        history = PartitionHistory(partition, copies=0, entries=entries)
+        history.lines = [line for line in lines if line.partition == partition]
+        self.report.fates.add(history)
+        self.report.problems += [line.operation for line in history.lines if line.kind is LineKind.WRONG]
+        self.report.problems += [f"{each.promise}: {each.text}" for each in violations(history, TOLD_CHECKS)]
 
     # ------------------------------------------------------------------ looking
 
@@ -185,7 +189,7 @@ class SoakCampaign:
     async def _sample_one(self, process: SoakProcess) -> None:
         process.check()
         role, tasks = process.name, -1
-        pid, life = process.pid, process.life
+        pid, life = process.pid or 0, process.life
         if isinstance(process, ClientProcess):
             process.journal.follow()
             tasks = process.journal.tasks
@@ -256,4 +260,4 @@ class SoakCampaign:
             node.signal(signal.SIGSTOP)
             self.report.storage_stops += 1
             await asyncio.sleep(self._random.choice([0.2, 1.0, 4.0]))
-            node.go_on()
+            node.signal(signal.SIGCONT)

@@ -1,6 +1,6 @@
 """One client of the soak: a process of its own, which works until it is told to stop.
 
-`python -m polonaise_proving.soak.client DIRECTORY COORDINATOR NAME LIFE LEAK` starts it. Eight tasks do what
+`python -m polonaise_proving.soak.client DIRECTORY COORDINATOR NAME LEAK LIFE` starts it. Eight tasks do what
 applications do, and give up now and then, by cancellation or a deadline, at any moment.
 """
 
@@ -18,10 +18,11 @@ from typing import Any, Final
 
 import polonaise
 from polonaise.errors import AppendUnknown, PolonaiseError, Retry
-from polonaise_proving.campaigns import journal
-from polonaise_proving.campaigns.journal import CampaignJournal
+from polonaise.host.standardinput import stop_when_stdin_ends
+from polonaise_proving.record.history import LineKind
+from polonaise_proving.record.journal import Journal, journal_of
 from polonaise_proving.soak.leaks import leak
-from polonaise_proving.soak.node import PARTITIONS, body, until_stdin_ends
+from polonaise_proving.soak.node import PARTITIONS, body, partition_of
 
 ACCOUNTS: Final = 40
 PAUSE_S: Final = 0.02
@@ -74,7 +75,7 @@ class SoakFollower:
 class SoakClient:
     """The work of the process, noted in its journal."""
 
-    def __init__(self, log: polonaise.Log, book: CampaignJournal, name: str, life: str, coordinator: str) -> None:
+    def __init__(self, log: polonaise.Log, book: Journal, name: str, life: str, coordinator: str) -> None:
         self._log = log
         self._book = book
         self._name = name
@@ -132,8 +133,11 @@ class SoakClient:
         self._count += 1
         return f"{self._life}/{partition}/{self._count}"
 
+    def _note(self, kind: LineKind, operation: str, id: int = -1) -> None:
+        self._book.write(kind, partition_of(operation), operation, id)
+
     def _wrong(self, what: str) -> None:
-        self._book.write(journal.WRONG, f"{self._life}: {what}")
+        self._book.write(LineKind.WRONG, 0, f"{self._life}: {what}")
 
     # ------------------------------------------------------------------ fates
 
@@ -144,11 +148,11 @@ class SoakClient:
             if error.receipt is not None and error.receipt is not fate:
                 self._learn_later(operation, error.receipt)
         except PolonaiseError as error:
-            self._book.write(journal.FAIL, operation)
+            self._note(LineKind.REFUSED, operation)
             if error.retry is Retry.NEVER and not isinstance(error, polonaise.errors.Abandoned):
                 self._wrong(f"{operation} failed with {error}")
         else:
-            self._book.write(journal.ACK, operation, receipt.id)
+            self._note(LineKind.ACK, operation, receipt.id)
 
     def _learn_later(self, operation: str, fate: Any) -> None:
         if len(self._undecided) < UNDECIDED_MAX:
@@ -164,7 +168,7 @@ class SoakClient:
         for _ in range(BURST):
             operation = self._next(partition)
             data = body(operation, self._random.randrange(200))
-            self._book.write(journal.ASK, operation)
+            self._note(LineKind.ASK, operation)
             receipt = self._log.append(data, partition, header=self._random.randrange(3))
             if self._random.random() < GIVEN_UP:
                 with contextlib.suppress(TimeoutError, PolonaiseError):
@@ -191,7 +195,7 @@ class SoakClient:
             await self._learn(operation, submission)
 
     async def _context(self, tx: polonaise.Draft, operation: str) -> None:
-        self._book.write(journal.ASK, operation)
+        self._note(LineKind.ASK, operation)
         for account in self._random.sample(range(ACCOUNTS), 2):
             tx.write_lock("account", account)
         await asyncio.sleep(0)
@@ -235,21 +239,21 @@ class SoakClient:
             return
         for sequence in range(producer.last_sequence + 1, producer.last_sequence + 30):
             operation = f"{self._life}.producer/{partition}/{sequence}"
-            self._book.write(journal.ASK, operation)
+            self._note(LineKind.ASK, operation)
             id: int | None = None
             while id is None and not self.stopping.is_set():
                 with contextlib.suppress(AppendUnknown):
                     timeout = self._random.choice([0.003, PATIENCE_S])
                     id = await producer.append(sequence, body(operation), header=2, timeout=timeout)
             if id is not None:
-                self._book.write(journal.ACK, operation, id)
+                self._note(LineKind.ACK, operation, id)
             await asyncio.sleep(PAUSE_S)
 
     async def change_register(self, partition: int) -> None:
         """Change a register that only this client writes, read it, and check that it is as was acknowledged."""
         operation = self._next(partition)
         key = f"soak/{self._life}".encode()
-        self._book.write(journal.ASK, operation)
+        self._note(LineKind.ASK, operation)
         change = polonaise.Change.set(key, operation.encode())
         await self._log.ready(partition, timeout=PATIENCE_S)
         receipt = self._log.append(body(operation), partition, changes=[change])
@@ -297,9 +301,9 @@ class SoakClient:
                 await self._perhaps_given_up(request, 0.01)
 
 
-async def _count_tasks(book: CampaignJournal) -> None:
+async def _count_tasks(book: Journal) -> None:
     while True:
-        book.write(journal.TASKS, id=len(asyncio.all_tasks()))
+        book.write(LineKind.TASKS, id=len(asyncio.all_tasks()))
         await asyncio.sleep(0.2)
 
 
@@ -309,10 +313,10 @@ def _tell_what_is_waited_for() -> None:
         task.print_stack()
 
 
-async def main(directory: Path, coordinator: str, name: str, life: str, kind: str) -> None:
-    book = CampaignJournal(directory / f"{name}.{life}.journal")
+async def main(directory: Path, coordinator: str, name: str, kind: str, life: str) -> None:
+    book = Journal(journal_of(directory, name, int(life)))
     marks = dict.fromkeys(range(PARTITIONS), -1)
-    view = SoakFollower(marks, lambda what: book.write(journal.WRONG, f"{name}.{life}: {what}"), lazy=False)
+    view = SoakFollower(marks, lambda what: book.write(LineKind.WRONG, 0, f"{name}.{life}: {what}"), lazy=False)
     async with polonaise.connect(coordinator, view=view, settings=SETTINGS) as log:
         client = SoakClient(log, book, name, life, coordinator)
         loop = asyncio.get_running_loop()
@@ -323,7 +327,7 @@ async def main(directory: Path, coordinator: str, name: str, life: str, kind: st
 
         loop.add_signal_handler(signal.SIGTERM, stop)
         beside = [asyncio.create_task(_count_tasks(book)), asyncio.create_task(leak(kind, LEAK_EVERY_S))]
-        book.write(journal.OPEN)
+        book.write(LineKind.OPEN)
         await client.work()
         for task in beside:
             task.cancel()
@@ -331,5 +335,5 @@ async def main(directory: Path, coordinator: str, name: str, life: str, kind: st
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.ERROR, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    until_stdin_ends()
+    stop_when_stdin_ends(60.0)
     asyncio.run(main(Path(sys.argv[1]), *sys.argv[2:]))

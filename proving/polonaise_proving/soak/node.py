@@ -7,13 +7,11 @@ segments are full soon, short deadlines expire often.
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import sys
-import threading
 from typing import Final
 
 from polonaise.host.real import Main, run
+from polonaise.host.standardinput import stop_when_stdin_ends
 from polonaise.node.processes import run_server, run_storage
 from polonaise.server.settings import ServerSettings
 from polonaise.storage.settings import StorageSettings
@@ -29,17 +27,6 @@ def body(operation: str, padding: int = 0) -> bytes:
 
 def partition_of(operation: str) -> int:
     return int(operation.split("/")[1])
-
-
-def until_stdin_ends() -> None:
-    """Stop as by SIGTERM when the pipe from the campaign ends: no process outlives it."""
-
-    def wait() -> None:
-        while os.read(0, 4096):
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=wait, name="stdin", daemon=True).start()
 
 
 def ready(address: str) -> None:
@@ -64,7 +51,7 @@ def server(coordinator: str) -> Main:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    until_stdin_ends()
+    stop_when_stdin_ends()
     if sys.argv[1] == "storage":
         run(storage(sys.argv[2]), syncs_in_loop=True)
     else:

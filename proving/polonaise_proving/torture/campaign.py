@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from polonaise_proving.stages.processes import session_of
+from polonaise_proving.stages.waiting import GaveUp
 from polonaise_proving.torture.copies import BY_BYTES, FINER, SPLIT, TorturedCopy
-from polonaise_proving.torture.faults import SparkFault, session_of
+from polonaise_proving.torture.faults import SparkFault
 from polonaise_proving.torture.ground import FEW, MANY, Ground
-from polonaise_proving.torture.processes import Driver, DriverDied, Drivers, Hangs, wait_for
+from polonaise_proving.torture.processes import Driver, DriverDied, Drivers, wait_for
 from polonaise_proving.torture.scenarios import Rig, three
 
 SPLITS = (SPLIT, FINER, BY_BYTES, {"minPartitions": "3"})
@@ -69,7 +71,7 @@ class PipelineTorture:
         self._zombies.clear()
         try:
             wrong = self._played(copies)
-        except (Hangs, DriverDied) as error:
+        except (GaveUp, DriverDied) as error:
             wrong = [f"{type(error).__name__}: {error}"]
         if wrong:  # what is left of this round is not to be the next one's
             self._rig.drivers.end_all()
@@ -138,7 +140,7 @@ class PipelineTorture:
 
     def _kill_worker(self, driver: Driver) -> None:
         """Kill one of the Python workers of the driver, whatever the worker does at the moment."""
-        workers = [pid for pid in session_of(driver.pid) if pid != driver.pid and _is_worker(pid)]
+        workers = [pid for pid in session_of(driver.leader) if pid != driver.leader and _is_worker(pid)]
         if workers:
             os.kill(self._chance.choice(sorted(workers)), signal.SIGKILL)
             self._report.hit["worker killed"] += 1

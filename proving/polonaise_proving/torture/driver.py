@@ -26,7 +26,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from polonaise.redaction import redacted
 from polonaise.spark.sessions import JAVA_OPTIONS, QUICK_START, session
 from polonaise.views.tables import Field, MarkedTable, Shape
-from polonaise_proving.torture.faults import SparkFault, SparkFaults, signal_session
+from polonaise_proving.stages.processes import signal_session
+from polonaise_proving.torture.faults import SparkFault, SparkFaults
 from polonaise_proving.torture.faulty import FORMAT, TortureSource
 
 STREAM_S_MAX = 180.0

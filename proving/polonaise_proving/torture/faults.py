@@ -8,8 +8,6 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -77,28 +75,6 @@ class SparkFaults:
         except FileExistsError:
             return
         _ACTIONS[fault.do](fault)
-
-
-def session_of(leader: int) -> Iterator[int]:
-    """The living processes of a session: a driver's Python, its JVM, and their Python workers."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if int(session) == leader and state not in "ZX":
-                yield int(entry.name)
-
-
-def signal_session(leader: int, number: signal.Signals) -> int:
-    """Send a signal to all of a session's processes. Return their number."""
-    count = 0
-    for pid in session_of(leader):
-        count += 1
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
-    return count
 
 
 def _kill_worker(_: SparkFault) -> None:

@@ -6,24 +6,20 @@ import json
 import os
 import queue
 import signal
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from polonaise.redaction import redacted_end
 from polonaise_proving.campaigns.running import SOURCES
-from polonaise_proving.torture.faults import session_of, signal_session
+from polonaise_proving.stages.processes import Program, session_of, signal_session, state_of
+from polonaise_proving.stages.waiting import GaveUp, wait_until
+from polonaise_proving.stages.watchdog import Watchdog
 
 STARTED_S_MAX = 120.0
 ANSWERED_S_MAX = 240.0
-
-
-class Hangs(Exception):
-    """An awaited event did not happen in time; the message says which."""
+wait_for = partial(wait_until, within_s=ANSWERED_S_MAX)
+"""Waits as long as for an answer."""
 
 
 class DriverDied(Exception):
@@ -34,50 +30,26 @@ class AnsweredEarly(Exception):
     """The driver ended its job without reaching the awaited step; the message is its answer."""
 
 
-def wait_for(holds: Callable[[], bool], what: str, every_s: float = 0.005) -> None:
-    """Wait until the condition holds. Raises `Hangs`."""
-    until_s = time.monotonic() + ANSWERED_S_MAX
-    while not holds():
-        if time.monotonic() >= until_s:
-            raise Hangs(f"{what}: not within {ANSWERED_S_MAX:g} s")
-        time.sleep(every_s)
-
-
-def start(module: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-    """Start a module of this test as a process in its own session, with no Spark variables in its environment."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK", "PYSPARK"))}
-    return subprocess.Popen(
-        [sys.executable, "-m", f"polonaise_proving.torture.{module}", *arguments],
-        env={**inherited, "PYTHONPATH": SOURCES},
-        start_new_session=True,
-        **options,
-    )
-
-
-class Driver:
+class Driver(Program):
     """One driver, with its JVM and its workers."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        self._log = directory / f"{name}.log"
-        with self._log.open("wb") as log:
-            self._process = start("driver", str(directory), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK", "PYSPARK"))}
+        environment = {**inherited, "PYTHONPATH": SOURCES}
+        super().__init__(name, directory / f"{name}.log", speaks=True, environment=environment)
+        self.launch(["polonaise_proving.torture.driver", str(directory)])
+        assert self._process is not None
+        self.leader = self._process.pid
+        """The process that leads the session of all of them, also once it has ended."""
         self._answers: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
         self._reader.start()
         self.started = False
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
 
     def check_alive(self) -> None:
         """Raises `DriverDied`."""
         if not self.alive:
-            raise DriverDied(self.log)
+            raise DriverDied(self.last_words)
 
     def check_at_work(self) -> None:
         """Raises `DriverDied`, and `AnsweredEarly` with what it has answered."""
@@ -86,39 +58,32 @@ class Driver:
             raise AnsweredEarly(str(self.answer()))
 
     def wait_started(self) -> None:
-        """Raises `DriverDied`, `Hangs`."""
+        """Raises `DriverDied`, `GaveUp`."""
         if not self.started:
             self.answer(STARTED_S_MAX)
             self.started = True
 
     def ask(self, job: dict[str, Any]) -> None:
         self.wait_started()
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(job).encode() + b"\n")
-        self._process.stdin.flush()
+        self.say(json.dumps(job))
 
     def answer(self, within_s: float = ANSWERED_S_MAX) -> dict[str, Any]:
-        """Raises `DriverDied`, `Hangs`."""
+        """Raises `DriverDied`, `GaveUp`."""
         try:
             answer = self._answers.get(timeout=within_s)
         except queue.Empty:
-            raise Hangs(f"a driver's answer: not within {within_s:g} s; its log ends with {self.log}") from None
+            raise GaveUp(f"a driver's answer: not within {within_s:g} s; its log ends with {self.last_words}") from None
         if answer is None:
             self._answers.put(None)
-            raise DriverDied(self.log)
+            raise DriverDied(self.last_words)
         return answer
 
     def run(self, job: dict[str, Any]) -> dict[str, Any]:
         self.ask(job)
         return self.answer()
 
-    @property
-    def log(self) -> str:
-        return redacted_end(self._log.read_text(errors="replace"), 2_000)
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+    def _read(self, stdout: IO[bytes]) -> None:
+        for line in stdout:
             self._answers.put(json.loads(line))
         self._answers.put(None)
 
@@ -126,35 +91,21 @@ class Driver:
 
     def stop(self) -> None:
         """Send SIGSTOP to all processes of the driver."""
-        signal_session(self.pid, signal.SIGSTOP)
+        signal_session(self.leader, signal.SIGSTOP)
 
     def resume(self) -> None:
-        signal_session(self.pid, signal.SIGCONT)
+        signal_session(self.leader, signal.SIGCONT)
 
     @property
     def stopped(self) -> bool:
         """Whether all processes of the driver are stopped or gone."""
-        return all(state(pid) in "TZX" for pid in session_of(self.pid))
+        return all(state_of(pid) in "TZX" for pid in session_of(self.leader))
 
     def kill(self) -> None:
         """Kill all processes of the driver with -9, and wait until they are gone."""
-        wait_for(lambda: not signal_session(self.pid, signal.SIGKILL), f"the end of session {self.pid}")
-        self._process.wait()
+        wait_for(lambda: not signal_session(self.leader, signal.SIGKILL), f"the end of session {self.leader}")
         self._reader.join()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            try:
-                pipe.close()
-            except BrokenPipeError:
-                pass
-
-
-def state(pid: int) -> str:
-    """Return a process's state, as `ps` writes it; X if the process is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return "X"
+        self.wait_ended()
 
 
 class Drivers:
@@ -166,16 +117,14 @@ class Drivers:
         self._all: list[Driver] = []
         self._current: Driver | None = None
         self._spare: Driver | None = None
-        self._watchdog = start("watchdog", stdin=subprocess.PIPE)
+        self._watchdog = Watchdog()
 
     def __enter__(self) -> Drivers:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.end_all()
-        assert self._watchdog.stdin is not None
-        self._watchdog.stdin.close()
-        self._watchdog.wait()
+        self._watchdog.__exit__()
 
     def current(self) -> Driver:
         """Return the driver that does jobs; if it has died, the next one."""
@@ -202,7 +151,7 @@ class Drivers:
         if driver in self._all:
             driver.kill()
             self._all.remove(driver)
-            self._tell(f"-{driver.pid}")
+            self._watchdog.forget(driver.leader)
 
     def end_all(self) -> None:
         """Kill all drivers; `current` starts a new one."""
@@ -213,11 +162,6 @@ class Drivers:
     def _start(self) -> Driver:
         self._count += 1
         driver = Driver(self._directory, f"driver-{self._count}")
-        self._tell(f"+{driver.pid}")
+        self._watchdog.watch(driver.leader)
         self._all.append(driver)
         return driver
-
-    def _tell(self, line: str) -> None:
-        assert self._watchdog.stdin is not None
-        self._watchdog.stdin.write(line.encode() + b"\n")
-        self._watchdog.stdin.flush()

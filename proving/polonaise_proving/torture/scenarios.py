@@ -10,10 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from polonaise_proving.stages.waiting import GaveUp
 from polonaise_proving.torture.copies import BY_BYTES, FINER, SPLIT, ToLog, ToParquet, TorturedCopy, ToSql
 from polonaise_proving.torture.faults import SparkFault
 from polonaise_proving.torture.ground import FEW, FEW_ROWS, MANY, OTHER_TARGETS, Ground
-from polonaise_proving.torture.processes import Driver, Drivers, Hangs, wait_for
+from polonaise_proving.torture.processes import Driver, Drivers, wait_for
 
 LIVES_MAX = 4
 """The most tries that a copy may need after its faults: it may fail a few times more, because of their effects."""
@@ -77,7 +78,7 @@ def missed(faults: Sequence[SparkFault | None]) -> list[str]:
 
 
 def all_hit(faults: Sequence[SparkFault], driver: Driver) -> None:
-    """Wait until each of these faults has happened. Raises `Hangs`, `DriverDied`, `AnsweredEarly`."""
+    """Wait until each of these faults has happened. Raises `GaveUp`, `DriverDied`, `AnsweredEarly`."""
 
     def hit() -> bool:
         driver.check_at_work()
@@ -85,8 +86,8 @@ def all_hit(faults: Sequence[SparkFault], driver: Driver) -> None:
 
     try:
         wait_for(hit, "faults")
-    except Hangs as error:
-        raise Hangs(f"{error}: {', '.join(missed(faults))}") from None
+    except GaveUp as error:
+        raise GaveUp(f"{error}: {', '.join(missed(faults))}") from None
 
 
 # ------------------------------------------------------------------ a part of a driver

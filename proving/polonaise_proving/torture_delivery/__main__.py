@@ -10,7 +10,7 @@ from rich.progress import Progress
 
 from polonaise_proving.campaigns import running
 from polonaise_proving.campaigns.databases import KINDS
-from polonaise_proving.campaigns.running import GaveUp
+from polonaise_proving.stages.waiting import GaveUp
 from polonaise_proving.torture_delivery.campaign import DeliveryTorture, DeliveryTortureReport
 
 

@@ -21,8 +21,9 @@ import polonaise
 from polonaise.errors import PolonaiseError
 from polonaise.node.local import ChildNode, LocalCluster
 from polonaise_proving.campaigns.databases import Databases
-from polonaise_proving.campaigns.running import PATIENCE_S, GaveUp
-from polonaise_proving.torture_delivery.processes import TorturedProgram, Watchdog
+from polonaise_proving.stages.processes import Program
+from polonaise_proving.stages.waiting import PATIENCE_S, GaveUp, wait_until
+from polonaise_proving.stages.watchdog import Watchdog
 from polonaise_proving.torture_delivery.routing import PARTITIONS, TARGETS
 from polonaise_proving.torture_delivery.shard import applied
 from polonaise_proving.torture_delivery.verdict import Entries, mistakes, routed
@@ -45,6 +46,21 @@ class DeliveryTortureReport:
     caught_up_s: float = 0.0
     """How long it took, once nothing failed any more, until every target had all."""
     wrong: list[str] = field(default_factory=list)
+
+
+class _TorturedProgram(Program):
+    """A program with the same arguments in each of its lives, which a watchdog ends if this process is killed."""
+
+    def __init__(self, name: str, command: list[str], log: Path, watchdog: Watchdog, *, speaks: bool) -> None:
+        super().__init__(name, log, speaks=speaks)
+        self.command = command
+        self._watchdog = watchdog
+
+    def start(self) -> None:
+        """Start it, and do not wait. An earlier life that was asked to end has its time for that."""
+        self.wait_ended()
+        self.launch(self.command)
+        self._watchdog.watch(self.pid)
 
 
 @dataclass(frozen=True)
@@ -76,7 +92,7 @@ class DeliveryTorture:
         self._schemes = [scheme for _, scheme in zip(TARGETS, itertools.cycle(schemes), strict=False)]
         self._planted = planted
         self._watchdog = Watchdog()
-        self._programs: list[TorturedProgram] = []
+        self._programs: list[_TorturedProgram] = []
         self._down: set[str] = set()
         self.report = DeliveryTortureReport()
 
@@ -84,7 +100,7 @@ class DeliveryTorture:
         self._databases.__enter__()
         self._cluster.start()
         for node in self._cluster.nodes:
-            self._watchdog.tell(node.pid)
+            self._watchdog.watch(node.pid)
         self._log = "polonaise://" + ",".join(server.address for server in self._cluster.servers)
         try:
             self._start_programs()
@@ -97,9 +113,7 @@ class DeliveryTorture:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for program in self._programs:
-            program.signal(signal.SIGKILL)
-        for program in self._programs:
-            program.wait_ended()
+            program.kill()
         for node in self._cluster.nodes:
             node.ask_to_end(signal.SIGCONT)
         self._cluster.stop()
@@ -113,19 +127,19 @@ class DeliveryTorture:
         command = ["polonaise.cli", "player", "start", "--config", str(settings)]
         self._players = [self._program(f"player-{number}", command, speaks=False) for number in range(PLAYERS)]
         for player in self._players:
-            player.launch()
+            player.start()
         self._writer = self._program(
             "writer", ["polonaise_proving.torture_delivery.writer", self._log, str(self._seed)]
         )
-        self._writer.launch()
+        self._writer.start()
         self._writer.first_line()
 
-    def _start_shard(self, name: str, scheme: str) -> TorturedProgram:
+    def _start_shard(self, name: str, scheme: str) -> _TorturedProgram:
         address = f"{scheme}://127.0.0.1:0"
         options = [self._planted] if self._planted and name == TARGETS[0] else []
         command = ["polonaise_proving.torture_delivery.shard", self._database(name), address, *options]
         shard = self._program(f"target-{name}", command)
-        shard.launch()
+        shard.start()
         # In its later lives it has the port that the system has chosen for the first one.
         command[2] = shard.first_line().removeprefix("listening ")
         return shard
@@ -149,8 +163,8 @@ class DeliveryTorture:
             lines += [f"[targets.{name}]", f'address = "{shard.command[2]}"']
         return "\n".join(lines) + "\n"
 
-    def _program(self, name: str, command: list[str], *, speaks: bool = True) -> TorturedProgram:
-        program = TorturedProgram(name, command, self._directory / f"{name}.log", self._watchdog, speaks=speaks)
+    def _program(self, name: str, command: list[str], *, speaks: bool = True) -> _TorturedProgram:
+        program = _TorturedProgram(name, command, self._directory / f"{name}.log", self._watchdog, speaks=speaks)
         self._programs.append(program)
         return program
 
@@ -187,9 +201,9 @@ class DeliveryTorture:
             kinds["database"] = 1
         kind = self._random.choices(list(kinds), list(kinds.values()))[0]
         if kind == "target":
-            victims = [_Victim(kind, each.name, each.signal, each.launch) for each in self._shards]
+            victims = [_Victim(kind, each.name, each.signal, each.start) for each in self._shards]
         elif kind == "player":
-            victims = [_Victim(kind, each.name, each.signal, each.launch) for each in self._players]
+            victims = [_Victim(kind, each.name, each.signal, each.start) for each in self._players]
         elif kind == "database":
             victims = [_Victim(kind, kind, lambda _: self._databases.crash(), self._databases.start_again)]
         else:
@@ -221,19 +235,19 @@ class DeliveryTorture:
     def _check_alive(self) -> None:
         for each in self._programs:
             if not each.alive and each.name not in self._down:
-                raise GaveUp(f"{each.name} has ended by itself: {each.told()}")
+                raise GaveUp(f"{each.name} has ended by itself: {each.last_words}")
 
     def restart_target(self, name: str, delivered: int) -> None:
         """Kill the target once it has applied so many entries, and start it again. Raises `GaveUp`."""
         (shard,) = (each for target, each in zip(TARGETS, self._shards, strict=True) if target == name)
-        give_up_s = time.monotonic() + PATIENCE_S
-        while _count(applied(self._database(name))) < delivered:
-            if time.monotonic() > give_up_s:
-                raise GaveUp(f"{shard.name} has not applied {delivered} entries in {PATIENCE_S:g} s: {shard.told()}")
+
+        def is_far_enough() -> bool:
             self._check_alive()
-            time.sleep(0.05)
+            return _count(applied(self._database(name))) >= delivered
+
+        wait_until(is_far_enough, f"{delivered} entries that {shard.name} has applied", every_s=0.05)
         shard.signal(signal.SIGKILL)
-        shard.launch()
+        shard.start()
 
     # ------------------------------------------------------------------ the end
 
@@ -264,7 +278,7 @@ class DeliveryTorture:
         for each in (*self._players, *self._shards):
             # One that has just been started may die of it before it can hear it.
             if (status := each.wait_ended()) not in (0, -signal.SIGTERM):
-                self.report.wrong.append(f"{each.name} stopped with status {status}: {each.told()}")
+                self.report.wrong.append(f"{each.name} stopped with status {status}: {each.last_words}")
 
     async def _append_last(self) -> None:
         """Append an entry for every target to each partition."""

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from polonaise_proving.judges.smoke.told import is_to_be_told
+from polonaise_proving.judges.told import is_to_be_told
 from polonaise_proving.record.smoke.faultkinds import (
     LEADER_KINDS,
     PLANNED_KINDS,

@@ -12,7 +12,7 @@ from polonaise.errors import BadOption
 from polonaise.host.files import with_own_errors
 
 _FILE: Final = "smoke.json"
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 
 
 class Ports(NamedTuple):

@@ -9,5 +9,5 @@ faults in `faults/smoke`, what is written down in `record/smoke`, and what compa
 `judges/smoke`.
 
 A further kind of fault is an entry of `record/smoke/faultkinds.py`, two functions in `faults/smoke/injection.py`, and
-what the status has to say of it in `judges/smoke/told.py`.
+what the status has to say of it in `judges/told.py`.
 """

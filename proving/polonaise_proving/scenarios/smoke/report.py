@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from polonaise_proving.judges.smoke.checks import CHECKS, BrokenPromise
+from polonaise_proving.judges.histories import CHECKS, BrokenPromise
 
 STATUS: Final = "status"
 PLANNED: Final = "planned"

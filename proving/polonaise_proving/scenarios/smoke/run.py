@@ -22,11 +22,11 @@ from polonaise.host.files import try_lock, with_own_errors
 from polonaise.host.stopsignals import StopFlag
 from polonaise_proving.faults.smoke.injection import befalls, begin, end
 from polonaise_proving.faults.smoke.schedule import TOLD_HOLD_S, FaultStep, digest_of, schedule_of
-from polonaise_proving.judges.smoke.checks import BrokenPromise, violations
-from polonaise_proving.judges.smoke.told import TOLD_S, is_to_be_told, lines_in, untold
+from polonaise_proving.judges.histories import BrokenPromise, violations
+from polonaise_proving.judges.told import TOLD_S, is_to_be_told, lines_in, untold
+from polonaise_proving.record.history import LineKind
 from polonaise_proving.record.smoke.failure import SmokeFailed
 from polonaise_proving.record.smoke.faultkinds import Fault, FaultKind, NodeGroup, nodes_of
-from polonaise_proving.record.smoke.history import LineKind
 from polonaise_proving.record.smoke.state import SmokeState
 from polonaise_proving.scenarios.smoke.report import PLANNED, STATUS, SmokeReport, this_version
 from polonaise_proving.stages.hosts.clientjob import GO, PAUSE, QUIET
@@ -360,7 +360,7 @@ class SmokeRun:
 
     async def _check(self, report: SmokeReport) -> None:
         # Imported here, because it needs extras of which the command tells by name.
-        from polonaise_proving.record.smoke.evidence import history_of
+        from polonaise_proving.record.evidence import history_of
 
         digest, counts = hashlib.sha256(), Counter[str]()
         async with polonaise.connect(self._town.log) as log:

@@ -1,4 +1,4 @@
-"""What a client process of the smoke test is told: its job when it starts, and words at its standard input then."""
+"""What a client process is told: its job when it starts, and words at its standard input then."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from polonaise_proving.record.smoke.journal import journal_of
-from polonaise_proving.record.smoke.ledger import database_of
+from polonaise_proving.record.journal import journal_of
 
 GO: Final = "go"
 PAUSE: Final = "pause"
@@ -23,7 +22,9 @@ class ClientJob:
     log: str
     """The log's address."""
     directory: str
-    """Where its database and its journals are."""
+    """Where its journals are."""
+    database: str
+    """The URL of the database of all its lives; it may be that of other clients, too."""
     name: str
     life: int
     """The number of this start of the client: 1 for its first one."""
@@ -35,11 +36,6 @@ class ClientJob:
     def journal(self) -> Path:
         """The journal of this life."""
         return journal_of(Path(self.directory), self.name, self.life)
-
-    @property
-    def database(self) -> str:
-        """The URL of the database of all lives."""
-        return database_of(Path(self.directory), self.name)
 
     def encode(self) -> str:
         """Return the job as the argument of the program."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -15,9 +12,10 @@ from typing import Final, Protocol
 from polonaise.admin.zookeeper import ZooKeeperServer
 from polonaise.node.local import ChildNode
 from polonaise.redaction import redacted_end
+from polonaise_proving.record.journal import Follower
 from polonaise_proving.record.smoke.failure import SmokeFailed
-from polonaise_proving.record.smoke.journal import Follower
 from polonaise_proving.stages.hosts.clientjob import END, ClientJob
+from polonaise_proving.stages.processes import Program
 
 START_S: Final = 60.0
 """Seconds that a node gets to start, because the machine may be busy."""
@@ -139,60 +137,10 @@ class ZooKeeperPart:
         return "" if self._server.running else _last_words(self._server.log)
 
 
-class Program:
-    """A program of the smoke test itself, or a command, as a process in a session of its own."""
-
-    def __init__(self, name: str, log: Path, prefix: Sequence[str]) -> None:
-        self.name = name
-        self._log = log
-        self._prefix = list(prefix)
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process is not None else None
-
-    @property
-    def status(self) -> int | None:
-        """The exit status; None before `start`, while the process runs, and after `kill`."""
-        return self._process.poll() if self._process is not None else None
-
-    def _launch(self, arguments: Sequence[str]) -> None:
-        with self._log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                [*self._prefix, sys.executable, "-m", *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                start_new_session=True,
-            )
-
-    def wait_serving(self) -> None:
-        """Return at once: a client says in its journal when it has opened the log."""
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            assert self._process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
-            self._process = None
-
-    def signal(self, number: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.send_signal(number)
-
-    def ended(self) -> str:
-        if self.status is None:
-            return ""
-        return f"exit status {self.status}: {_last_words(self._log.read_text(errors='replace'))}"
-
-
 class ClientPart(Program):
     """A client, which is told by its standard input what to do."""
 
-    def __init__(self, job: ClientJob, log: Path, prefix: Sequence[str]) -> None:
+    def __init__(self, job: ClientJob, log: Path, prefix: Sequence[str] = ()) -> None:
         super().__init__(job.name, log, prefix)
         self._job = job
         self._followers: list[Follower] = []
@@ -221,6 +169,16 @@ class ClientPart(Program):
         return bool(self._followers) and self._followers[-1].opened
 
     @property
+    def pending(self) -> bool:
+        """Whether the present life has appends without an answer, by its journal as it was followed last."""
+        return bool(self._followers) and bool(self._followers[-1].pending)
+
+    @property
+    def recent(self) -> Iterable[tuple[float, float]]:
+        """When the operations that the present life has had acknowledged last were asked for, and acknowledged."""
+        return self._followers[-1].recent if self._followers else ()
+
+    @property
     def is_quiet(self) -> bool:
         """Whether the present life has no append without an answer, and makes no more."""
         return bool(self._followers) and self._followers[-1].quiet
@@ -238,9 +196,12 @@ class ClientPart(Program):
     def start(self) -> None:
         self._job = replace(self._job, life=self._job.life + 1)
         self._followers.append(Follower(self._job.journal))
-        self._launch(["polonaise_proving.work.smoke.client", self._job.encode()])
+        self.launch(["polonaise_proving.work.bankclient", self._job.encode()])
         if self._word:
-            self.tell(self._word)
+            self.say(self._word)
+
+    def wait_serving(self) -> None:
+        """Return at once: a client says in its journal when it has opened the log."""
 
     def stop(self) -> None:
         self.tell(END)
@@ -248,13 +209,10 @@ class ClientPart(Program):
     def tell(self, word: str) -> None:
         """Tell the client what to do. After each start it is told the last word again."""
         self._word = word
-        if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # it was killed; `ended` tells if it was not
-                self._process.stdin.write(word.encode() + b"\n")
-                self._process.stdin.flush()
+        self.say(word)
 
     def ended(self) -> str:
-        return "" if self.is_through else super().ended()
+        return "" if self.is_through or self.status is None else f"exit status {self.status}: {self.last_words}"
 
 
 class ArchiverPart(Program):
@@ -267,7 +225,10 @@ class ArchiverPart(Program):
         """How many runs have ended with status 0, as far as `ended` has noticed."""
 
     def start(self) -> None:
-        self._launch(self._arguments)
+        self.launch(self._arguments)
+
+    def wait_serving(self) -> None:
+        """Return at once: nobody waits for it."""
 
     def stop(self) -> None:
         self.kill()

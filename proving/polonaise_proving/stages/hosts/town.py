@@ -15,6 +15,7 @@ from polonaise.admin.zookeeper import ZooKeeperEnsemble, ZooKeeperPlace
 from polonaise.errors import PolonaiseError
 from polonaise.host.address import HostPort
 from polonaise.node.local import HTTP_OFF, ZOOKEEPER_ROOT, ChildNode, make_cluster
+from polonaise_proving.record.bankledger import database_of
 from polonaise_proving.record.smoke.faultkinds import COUNTS, NodeGroup, nodes_of
 from polonaise_proving.record.smoke.state import Ports
 from polonaise_proving.stages.hosts.clientjob import ClientJob
@@ -87,7 +88,7 @@ class Town:
         self.servers = [self._server(name, address) for name, address in servers.items()]
         self.clients = [
             ClientPart(
-                ClientJob(self.log, str(directory), name, lives.get(name, 0), seed, rate),
+                ClientJob(self.log, str(directory), database_of(directory, name), name, lives.get(name, 0), seed, rate),
                 directory / f"{name}.log",
                 hosts.prefix(name),
             )

@@ -9,8 +9,8 @@ from sqlalchemy import BigInteger, Column, Connection, Integer, MetaData, Table,
 
 from polonaise.terms import Transaction
 from polonaise.views.sql import SqlView
-from polonaise_proving.record.smoke.history import Fed
-from polonaise_proving.record.smoke.operations import OPENING_BALANCE, Fold, SmokeOperation, digest_of
+from polonaise_proving.record.bank import OPENING_BALANCE, BankOperation, Fold, digest_of
+from polonaise_proving.record.history import Fed
 
 schema = MetaData()
 balances = Table(
@@ -42,7 +42,7 @@ def database_of(directory: Path, name: str) -> str:
     return f"sqlite:///{directory / f'{name}.db'}"
 
 
-class SmokeLedger(SqlView):
+class BankLedger(SqlView):
     """Balances by partition and account, and a row for each transaction that was fed, in the order of the feed."""
 
     metadata = schema
@@ -55,7 +55,7 @@ class SmokeLedger(SqlView):
         folded = Fold()
         before = _balances(db, partition)
         folded.balances.update(before)
-        folded.follow((tx.id, SmokeOperation.decode(tx.data)) for tx in transactions)
+        folded.follow((tx.id, BankOperation.decode(tx.data)) for tx in transactions)
         changed = [
             {"of": partition, "at": account, "to": balance}
             for account, balance in folded.balances.items()

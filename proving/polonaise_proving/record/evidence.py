@@ -16,9 +16,9 @@ from polonaise.log.batch import Batch
 from polonaise.log.serializability import SerializabilityCheck
 from polonaise.storage.files import find, trimmed_in
 from polonaise.storage.offline import batches_of
-from polonaise_proving.record.smoke.history import BatchSeen, Contents, Line, LineKind, PartitionHistory
-from polonaise_proving.record.smoke.journal import journal_of, lines_in
-from polonaise_proving.record.smoke.ledger import SmokeLedger, database_of
+from polonaise_proving.record.bankledger import BankLedger, database_of
+from polonaise_proving.record.history import BatchSeen, Contents, LineKind, PartitionHistory
+from polonaise_proving.record.journal import lines_of
 
 _EQUAL_S_MAX: Final = 30.0
 """Seconds within which all replicas have to hold the log up to its last id."""
@@ -62,31 +62,22 @@ async def history_of(town: EvidencePlaces, log: polonaise.Log, partition: int) -
     high-water mark raises, and faults of the databases.
     """
     history = PartitionHistory(partition, copies=len(town.storage_directories))
-    await _read_log(log, history)
+    await read_log(log, history)
     history.archive = await _archived(town.store, log.cluster_key, partition, history.contents.last)
     history.replicas = await _replicas(town.storage_directories, partition, history.contents.last)
     for client in town.clients:
-        ledger = SmokeLedger(database_of(town.directory, client.name), create=False)
+        ledger = BankLedger(database_of(town.directory, client.name), create=False)
         try:
             history.fed[client.name] = await asyncio.to_thread(ledger.all_fed, partition)
             history.views[client.name] = await asyncio.to_thread(ledger.all_balances, partition)
         finally:
             await ledger.close()
-        history.lines += await asyncio.to_thread(_lines, town.directory, client.name, client.life, partition)
+        lines = await asyncio.to_thread(lines_of, town.directory, client.name, client.life)
+        history.lines += [line for line in lines if line.partition == partition or line.kind is LineKind.QUIET]
     return history
 
 
-def _lines(directory: Path, name: str, lives: int, partition: int) -> list[Line]:
-    """Return the lines about a partition, and those that a life was quiet, in the journals of a client's lives.
-
-    A life may have no journal.
-    """
-    paths = [journal_of(directory, name, life) for life in range(1, lives + 1)]
-    lines = [line for path in paths if path.exists() for line in lines_in(path)]
-    return [line for line in lines if line.partition == partition or line.kind is LineKind.QUIET]
-
-
-async def _read_log(log: polonaise.Log, history: PartitionHistory) -> None:
+async def read_log(log: polonaise.Log, history: PartitionHistory) -> None:
     """Read the log from its beginning, as a client that has seen nothing before."""
     check = SerializabilityCheck()
     last = await log.high_water_mark(history.partition, timeout=_READ_S)

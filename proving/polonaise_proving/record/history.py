@@ -1,4 +1,4 @@
-"""What a smoke test has recorded of one partition: all that its checks look at."""
+"""What a run has recorded of one partition: all that its judges look at."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ class LineKind(StrEnum):
     """The client has no append without an answer, and makes no more; the line names its life, as its operations do."""
     END = "end"
     """The client has ended cleanly: it was fed all."""
+    WRONG = "wrong"
+    """The client was told something wrong; what, is in place of the operation."""
+    TASKS = "tasks"
+    """The number of tasks in the process's event loop, in place of the id."""
 
 
 class Line(NamedTuple):
@@ -36,6 +40,8 @@ class Line(NamedTuple):
     partition: int = -1
     operation: str = ""
     id: int = -1
+    at_s: float = 0.0
+    """When it was written, by the monotonic clock that all processes of a machine share."""
 
 
 class BatchSeen(NamedTuple):
@@ -86,8 +92,8 @@ class PartitionHistory:
     """Ids and bodies of the log's transactions, without those that the library wrote for itself."""
     stale: list[str] = field(default_factory=list)
     """Transactions that were built on stale locked state, by the log's own evidence."""
-    judged: int = 0
-    """How many transactions had evidence."""
+    judged: int | None = 0
+    """How many transactions had evidence; None where servers write none."""
     contents: Contents = field(default=NOTHING)
     """What the owner gave out, from the first to the last id."""
     replicas: dict[str, Contents] = field(default_factory=dict)
@@ -102,7 +108,31 @@ class PartitionHistory:
         """Return a digest of the log's contents, the lines and what was fed, in hexadecimal."""
         total = hashlib.sha256(self.contents.digest.encode())
         for line in self.lines:
-            total.update(repr(tuple(line)).encode())
+            total.update(repr(line[:-1]).encode())
         for consumer, fed in sorted(self.fed.items()):
             total.update(repr((consumer, [tuple(each) for each in fed])).encode())
         return total.hexdigest()
+
+
+@dataclass
+class Fates:
+    """How many operations were asked for, and what became of them."""
+
+    asked: int = 0
+    acknowledged: int = 0
+    refused: int = 0
+    transactions: int = 0
+    """In the log, without those that the library wrote for itself."""
+
+    @property
+    def unknown(self) -> int:
+        """Operations never answered, because the process was killed or gave up first: the log may have them or not."""
+        return self.asked - self.acknowledged - self.refused
+
+    def add(self, history: PartitionHistory) -> None:
+        """Count a partition's."""
+        operations = {kind: {line.operation for line in history.lines if line.kind is kind} for kind in LineKind}
+        self.asked += len(operations[LineKind.ASK])
+        self.acknowledged += len(operations[LineKind.ACK])
+        self.refused += len(operations[LineKind.REFUSED])
+        self.transactions += len(history.entries)

@@ -24,7 +24,7 @@ class Transfer(NamedTuple):
     target_seen: int
 
 
-class SmokeOperation(NamedTuple):
+class BankOperation(NamedTuple):
     """A body of the log."""
 
     name: str
@@ -37,7 +37,7 @@ class SmokeOperation(NamedTuple):
         return " ".join([self.name, *map(str, self.transfer or ())]).encode()
 
     @classmethod
-    def decode(cls, body: bytes) -> SmokeOperation:
+    def decode(cls, body: bytes) -> BankOperation:
         """Return the operation in a body. Raises `ValueError` for any other body."""
         name, *numbers = body.decode("ascii").split(" ")
         if len(numbers) not in (0, 5):
@@ -57,7 +57,7 @@ class Fold:
         self.balances: dict[int, int] = defaultdict(lambda: OPENING_BALANCE)
         self.wrong: list[str] = []
 
-    def follow(self, operations: Iterable[tuple[int, SmokeOperation]]) -> None:
+    def follow(self, operations: Iterable[tuple[int, BankOperation]]) -> None:
         """Apply operations in the order of their ids."""
         for id, operation in operations:
             if operation.transfer is not None:

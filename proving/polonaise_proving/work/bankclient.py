@@ -1,4 +1,4 @@
-"""The program of one client of the smoke test: `python -m polonaise_proving.work.smoke.client JOB`, with a `ClientJob`.
+"""A client of a bank, as a process: `python -m polonaise_proving.work.bankclient JOB`, with a `ClientJob`.
 
 It appends notes, and transfers under locks, while its standard input says `go`, and pauses at `pause`. At `quiet` it
 appends nothing more, and says in its journal when all appends have answers; at `end` it ends, once its view has
@@ -27,11 +27,11 @@ from polonaise.errors import (
     PolonaiseError,
     Retry,
 )
+from polonaise_proving.record.bank import ACCOUNTS, BankOperation, Transfer
+from polonaise_proving.record.bankledger import BankLedger
+from polonaise_proving.record.history import LineKind
+from polonaise_proving.record.journal import Journal
 from polonaise_proving.record.smoke.failure import SmokeFailed
-from polonaise_proving.record.smoke.history import LineKind
-from polonaise_proving.record.smoke.journal import Journal
-from polonaise_proving.record.smoke.ledger import SmokeLedger
-from polonaise_proving.record.smoke.operations import ACCOUNTS, SmokeOperation, Transfer
 from polonaise_proving.stages.hosts.clientjob import END, PAUSE, QUIET, ClientJob
 
 _TASKS: Final = 24
@@ -49,7 +49,7 @@ _PAUSE_S: Final = 0.02
 class Client:
     """The work of one client process."""
 
-    def __init__(self, log: polonaise.Log, ledger: SmokeLedger, job: ClientJob) -> None:
+    def __init__(self, log: polonaise.Log, ledger: BankLedger, job: ClientJob) -> None:
         self._log = log
         self._ledger = ledger
         self._job = job
@@ -107,7 +107,7 @@ class Client:
     async def _note(self, name: str, partition: int) -> None:
         self._journal.write(LineKind.ASK, partition, name)
         try:
-            receipt = self._log.append(SmokeOperation(name, None).encode(), partition)
+            receipt = self._log.append(BankOperation(name, None).encode(), partition)
         except Overloaded:
             self._journal.write(LineKind.REFUSED, partition, name)
             await asyncio.sleep(_PAUSE_S)
@@ -135,7 +135,7 @@ class Client:
             if seen[0] < amount:
                 tx.abandon("not covered")
                 return
-            tx.append(SmokeOperation(runs[-1], Transfer(source, target, amount, *seen)).encode())
+            tx.append(BankOperation(runs[-1], Transfer(source, target, amount, *seen)).encode())
 
         running = self._log.run(context, partition=partition, timeout=_PATIENCE_S)
         await self._fate(name, partition, running, runs)
@@ -191,7 +191,7 @@ def _hear(loop: asyncio.AbstractEventLoop, client: Client) -> None:
 
 async def main(job: ClientJob) -> None:
     """Run the client."""
-    ledger = SmokeLedger(job.database)
+    ledger = BankLedger(job.database, busy_s=30.0)
     settings = ClientSettings(name=f"{job.name}.{job.life}")
     async with polonaise.connect(job.log, view=ledger, settings=settings) as log:
         client = Client(log, ledger, job)

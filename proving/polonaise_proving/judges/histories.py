@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from polonaise_proving.record.smoke.history import Contents, LineKind, PartitionHistory
-from polonaise_proving.record.smoke.operations import OPENING_BALANCE, Fold, SmokeOperation, digest_of
+from polonaise_proving.record.bank import OPENING_BALANCE, BankOperation, Fold, digest_of
+from polonaise_proving.record.history import Contents, LineKind, PartitionHistory
 
 _ANSWERS: Final = frozenset({LineKind.ACK, LineKind.REFUSED, LineKind.UNKNOWN})
 EXAMPLES_MAX: Final = 5
@@ -64,7 +64,7 @@ def serializability(history: PartitionHistory) -> Iterator[str]:
     """P5: no transaction was built on stale state: neither by the log's evidence nor by the balances in its body."""
     yield from history.stale
     transactions = history.contents.last - history.contents.first + 1
-    if history.judged != transactions:
+    if history.judged is not None and history.judged != transactions:
         yield f"only {history.judged} of {transactions} transactions have evidence to judge them by"
     yield from _folded(history).wrong
 
@@ -155,10 +155,18 @@ CHECKS: Final[dict[str, Callable[[PartitionHistory], Iterator[str]]]] = {
 """The checks by the promises' names."""
 
 
-def violations(history: PartitionHistory) -> list[BrokenPromise]:
+TOLD_CHECKS: Final = {"P1": durability, "P6": fate}
+"""Those of what clients were told of their appends."""
+LOG_CHECKS: Final = {promise: check for promise, check in CHECKS.items() if check not in (replicas, archive)}
+"""Those that need no copies: the log itself, what was told of it, and views."""
+
+
+def violations(
+    history: PartitionHistory, checks: Mapping[str, Callable[[PartitionHistory], Iterator[str]]] = CHECKS
+) -> list[BrokenPromise]:
     """Return what is wrong with a partition's history: some examples for each promise, and how many more there are."""
     found = []
-    for promise, check in CHECKS.items():
+    for promise, check in checks.items():
         texts = list(check(history))
         shown = texts[:EXAMPLES_MAX]
         if len(texts) > EXAMPLES_MAX:
@@ -177,7 +185,7 @@ def _folded(history: PartitionHistory) -> Fold:
     folded = Fold()
     for id, body in history.entries:
         try:
-            folded.follow([(id, SmokeOperation.decode(body))])
+            folded.follow([(id, BankOperation.decode(body))])
         except ValueError:
             folded.wrong.append(f"transaction {id} is none that a client makes")
     return folded

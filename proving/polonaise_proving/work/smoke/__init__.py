@@ -1,1 +1,0 @@
-"""The work of the smoke test: `client` is the program of one client process."""
