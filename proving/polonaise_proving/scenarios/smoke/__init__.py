@@ -4,7 +4,7 @@ Three ZooKeeper servers, three storage nodes, three servers, two clients with SQ
 of its own where the machine allows it. Everything that a client asked, was told and was fed is written down; at the end
 that is held against the log, the replicas, the archive and the views. Begin with `run`; `report` says what came of it.
 
-Its other parts are in the rooms beside: its hosts and processes in `stages/hosts`, its client in `work/smoke`, its
+Its other parts are in the rooms beside: its hosts and processes in `stages/hosts`, its client is `work/bankclient.py`, its
 faults in `faults/smoke`, what is written down in `record/smoke`, and what compares that with the promises in
 `judges/smoke`.
 
