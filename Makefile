@@ -62,11 +62,11 @@ model: $(STAMP) ## session start, the owner and the player explored exhaustively
 	$(BIN)/python -m polonaise_proving.model $(MODEL_ARGUMENTS)
 
 kill-test: $(STAMP) ## processes on an embedded log, and on a cluster, and its nodes, killed with -9: KILLS=how many
-	$(BIN)/python -m polonaise_proving.kill --kills $(KILLS)
-	$(BIN)/python -m polonaise_proving.kill --kills $(KILLS) --cluster
+	$(BIN)/python -m polonaise_proving.scenarios.kill --kills $(KILLS)
+	$(BIN)/python -m polonaise_proving.scenarios.kill --kills $(KILLS) --cluster
 
 soak: $(STAMP) ## a cluster at work, killed and given up on; each process must stay as small as it was: MINUTES=how long
-	$(BIN)/python -m polonaise_proving.soak --minutes $(MINUTES)
+	$(BIN)/python -m polonaise_proving.scenarios.soak --minutes $(MINUTES)
 
 # Goes on where an interrupted run was: remove the directory to begin anew.
 smoke: $(STAMP) ## a cluster on hosts of its own, whose parts are killed, stopped, cut off and wiped: TRANSACTIONS=n SEED=n
@@ -74,10 +74,10 @@ smoke: $(STAMP) ## a cluster on hosts of its own, whose parts are killed, stoppe
 
 torture-pipeline: $(STAMP) ## Spark's drivers and workers, and the log below them, killed at random: ROUNDS=how many DATABASE=kind
 	$(BIN)/python -m pytest -m campaign tests/torture
-	$(BIN)/python -m polonaise_proving.torture --rounds $(ROUNDS) --database $(DATABASE)
+	$(BIN)/python -m polonaise_proving.scenarios.pipeline --rounds $(ROUNDS) --database $(DATABASE)
 
 torture-delivery: $(STAMP) ## targets, players and the log below them, killed and stopped at random: MINUTES=n SEED=n DATABASE=kind
-	$(BIN)/python -m polonaise_proving.torture_delivery --minutes $(MINUTES) --seed $(SEED) --database $(DATABASE)
+	$(BIN)/python -m polonaise_proving.scenarios.delivery --minutes $(MINUTES) --seed $(SEED) --database $(DATABASE)
 
 packages: $(STAMP) ## both wheels with all extras, in an empty environment, run the demo: some minutes
 	$(BIN)/python -m pytest -m campaign tests/packaging

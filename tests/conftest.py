@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from polonaise.host.real import RealHost
-    from polonaise_proving.campaigns.databaseservers import MariaDB, PostgreSQL
+    from polonaise_proving.stages.databaseservers import MariaDB, PostgreSQL
     from rigs.shell import Shell
 
 # How long an example takes says how busy the machine is, not whether the code is right.
@@ -87,7 +87,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgreSQL]:
     """A PostgreSQL from a wheel."""
-    from polonaise_proving.campaigns.databaseservers import PostgreSQL  # as above
+    from polonaise_proving.stages.databaseservers import PostgreSQL  # as above
     from rigs.lacking import lacking
 
     if not PostgreSQL.installed():
@@ -101,7 +101,7 @@ def postgresql() -> Iterator[PostgreSQL]:
 @pytest.fixture(scope="session")
 def pooled() -> Iterator[PostgreSQL]:
     """A PostgreSQL of Debian's, with an ICU locale, behind pgbouncer."""
-    from polonaise_proving.campaigns.databaseservers import PostgreSQL, pooled_programs  # as above
+    from polonaise_proving.stages.databaseservers import PostgreSQL, pooled_programs  # as above
     from rigs.lacking import lacking
 
     try:
@@ -117,7 +117,7 @@ def pooled() -> Iterator[PostgreSQL]:
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDB]:
     """A MariaDB from Debian's package, with defaults that are as far as possible from what views need."""
-    from polonaise_proving.campaigns.databaseservers import UNUSUAL, MariaDB  # as above
+    from polonaise_proving.stages.databaseservers import UNUSUAL, MariaDB  # as above
     from rigs.lacking import lacking
 
     if MariaDB.program() is None:

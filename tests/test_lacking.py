@@ -27,7 +27,7 @@ def test_what_ci_lacks_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     ("without", "tests_of", "said"),
     [
         (
-            "from polonaise_proving.campaigns.databaseservers import MariaDB\n"
+            "from polonaise_proving.stages.databaseservers import MariaDB\n"
             "MariaDB.program = staticmethod(lambda: None)\n",
             "mariadb",
             "no `mariadbd`",

@@ -21,7 +21,7 @@ from sqlalchemy import select
 
 import polonaise
 from polonaise.client.workergroup import COORDINATING, lease_prefix
-from polonaise_proving.campaigns.databaseservers import engine_at
+from polonaise_proving.stages.databaseservers import engine_at
 from rigs.cluster import connected, running
 from rigs.waiting import PATIENCE_S, time_passes, wait_until
 from rigs.worker import GROUP, Effects, effects

@@ -20,7 +20,6 @@ from polonaise.cli.exitstatus import ExitStatus
 from polonaise.errors import BadOption
 from polonaise.node.local import StartFailed
 from polonaise.player import Player
-from polonaise_proving.campaigns.databaseservers import PostgreSQL
 from polonaise_proving.demo import shardsrun
 from polonaise_proving.demo.bank import OPENING, PARTITION, PAYMENT, encode_opening
 from polonaise_proving.demo.payments import Book, make_payments
@@ -28,6 +27,7 @@ from polonaise_proving.demo.shardchecks import FoldedShards, ShardContents, cont
 from polonaise_proving.demo.shards import SHARDS, ShardAccounts, route, shard_name
 from polonaise_proving.demo.shardsrun import run_shards
 from polonaise_proving.demo.talkingprocess import TalkingProcess
+from polonaise_proving.stages.databaseservers import PostgreSQL
 from rigs.demosession import demo_until, session_of
 from rigs.programs import output_of, run_polonaise
 from rigs.waiting import block_until

@@ -13,7 +13,7 @@ from sqlalchemy import text
 import polonaise
 import polonaise.blocking
 from polonaise.errors import Closed
-from polonaise_proving.campaigns.databaseservers import engine_at
+from polonaise_proving.stages.databaseservers import engine_at
 from rigs.waiting import wait_until
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "workers.md"

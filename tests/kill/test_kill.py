@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from polonaise.node.local import LocalCluster
-from polonaise_proving.kill.campaign import ClusterCampaign, EmbeddedCampaign
+from polonaise_proving.scenarios.kill.campaign import ClusterCampaign, EmbeddedCampaign
 
 
 @pytest.mark.slow

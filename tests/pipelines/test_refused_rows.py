@@ -20,7 +20,7 @@ from polonaise.errors import ViewFailed
 from polonaise.pipelines.audit import audit_table
 from polonaise.pipelines.declarations import TableView
 from polonaise.pipelines.views import rebuild, update
-from polonaise_proving.campaigns.databaseservers import engine_at
+from polonaise_proving.stages.databaseservers import engine_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

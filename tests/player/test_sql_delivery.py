@@ -32,7 +32,7 @@ from polonaise.player.protocol.entries import NO_FENCE, DeliveryBatch, Fence, Ro
 from polonaise.player.protocol.reception import Verdict
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.views.marks import Marks
-from polonaise_proving.campaigns.databaseservers import engine_at
+from polonaise_proving.stages.databaseservers import engine_at
 from rigs.databases import change, execute
 from rigs.deliverycalls import SOURCE, StreamCalls, batch_of, stream
 from rigs.raised import IN_A_THREAD

@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData
 
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.views.sql import SqlView
-from polonaise_proving.campaigns.databaseservers import engine_at
+from polonaise_proving.stages.databaseservers import engine_at
 
 ACCOUNTS = 8
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import text
 
-from polonaise_proving.campaigns.databaseservers import MariaDB, engine_at
+from polonaise_proving.stages.databaseservers import MariaDB, engine_at
 
 
 def execute(url: str, *statements: str) -> None:

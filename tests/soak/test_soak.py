@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from polonaise_proving.judges.flatness import SAMPLES_MIN, Course, Stretch, courses
 from polonaise_proving.record.history import Line, LineKind
-from polonaise_proving.soak.campaign import SoakCampaign, SoakReport
-from polonaise_proving.soak.flatness import SAMPLES_MIN, Course, Stretch, courses
-from polonaise_proving.soak.leaks import EVERY_S, LEAKS
-from polonaise_proving.soak.node import body
-from polonaise_proving.soak.sampling import FIGURES, Sample, look
+from polonaise_proving.record.sampling import FIGURES, Sample, look
+from polonaise_proving.scenarios.soak.campaign import SoakCampaign, SoakReport
+from polonaise_proving.stages.soaknode import body
+from polonaise_proving.work.leaks import EVERY_S, LEAKS
 
 FLAT = Sample(0.0, files=20, sockets=8, other=9, threads=6, memory_mb=50.0, tasks=20)
 
@@ -80,7 +80,7 @@ def test_a_stretch_that_is_too_short_is_not_judged_and_a_process_that_was_not_ju
 @pytest.mark.slow
 def test_a_process_that_leaks_is_found(figure: str) -> None:
     samples: list[Sample] = []
-    command = [sys.executable, "-m", "polonaise_proving.soak.leaks", figure]
+    command = [sys.executable, "-m", "polonaise_proving.work.leaks", figure]
     root = Path(__file__).parents[2]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE) as leaking:
         assert leaking.stdout is not None

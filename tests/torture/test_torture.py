@@ -13,15 +13,15 @@ import pytest
 
 from polonaise.errors import JavaMissing
 from polonaise.spark.java import find_java
-from polonaise_proving.campaigns.databases import Databases
+from polonaise_proving.judges.rows import GROUP, judge, judge_figures, judge_files
+from polonaise_proving.scenarios.pipeline import scenarios
+from polonaise_proving.scenarios.pipeline.campaign import PipelineTortureReport
+from polonaise_proving.scenarios.pipeline.drivers import Drivers
+from polonaise_proving.scenarios.pipeline.ground import Ground
+from polonaise_proving.scenarios.pipeline.scenarios import Rig
+from polonaise_proving.scenarios.pipeline.snapshots import snapshots_agree
+from polonaise_proving.stages.databases import Databases
 from polonaise_proving.stages.watchdog import Watchdog
-from polonaise_proving.torture import scenarios
-from polonaise_proving.torture.campaign import PipelineTortureReport
-from polonaise_proving.torture.ground import Ground
-from polonaise_proving.torture.processes import Drivers
-from polonaise_proving.torture.scenarios import Rig
-from polonaise_proving.torture.snapshots import GROUP, judge_figures, snapshots_agree
-from polonaise_proving.torture.verdict import judge, judge_files
 from rigs.lacking import lacking
 
 DRIVER_DIES = [scenarios.killed_between_groups, scenarios.zombie]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from polonaise_proving.torture_delivery.campaign import DeliveryTorture
-from polonaise_proving.torture_delivery.verdict import mistakes, routed
+from polonaise_proving.judges.deliveries import mistakes, routed
+from polonaise_proving.scenarios.delivery.campaign import DeliveryTorture
 
 LOG = {0: list(enumerate([b"ab:0", b"a:1", b":2", b"b:3", b"a:4"])), 1: [(0, b"b:0")]}
 

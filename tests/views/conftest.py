@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polonaise_proving.campaigns.databaseservers import MariaDB, PostgreSQL
+from polonaise_proving.stages.databaseservers import MariaDB, PostgreSQL
 
 
 @pytest.fixture(params=["LATIN1", pytest.param("latin1", marks=pytest.mark.slow)])

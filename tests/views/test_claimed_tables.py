@@ -16,7 +16,7 @@ from polonaise import testing
 from polonaise.errors import ViewUnavailable, ViewUnfit
 from polonaise.terms import OwnKind
 from polonaise.views.sql import SqlView
-from polonaise_proving.campaigns.databaseservers import engine_at
+from polonaise_proving.stages.databaseservers import engine_at
 from rigs.bankview import Bank, accounts, body, check_fold, counted, journal, transactions
 from rigs.databases import execute
 from rigs.waiting import wait_until

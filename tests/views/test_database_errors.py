@@ -13,7 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from polonaise.views.databaseerrors import Trouble, is_taken, trouble_in
-from polonaise_proving.campaigns.databaseservers import engine_at
+from polonaise_proving.stages.databaseservers import engine_at
 from rigs.databases import execute
 
 AWAY, PASSING, DRIVEN = Trouble.AWAY, Trouble.PASSING, Trouble.DRIVEN

@@ -20,7 +20,7 @@ from polonaise.terms import Transaction
 from polonaise.views import retrying, worker
 from polonaise.views.portions import Next, Portion
 from polonaise.views.sql import SqlView
-from polonaise_proving.campaigns.databaseservers import engine_at
+from polonaise_proving.stages.databaseservers import engine_at
 from rigs.databases import execute, small_packets_of
 from rigs.deliverycalls import batch_of, stream
 

@@ -21,7 +21,7 @@ from sqlalchemy.engine import make_url
 
 from polonaise.errors import ViewUnavailable, ViewUnfit
 from polonaise.terms import Transaction
-from polonaise_proving.campaigns.databaseservers import engine_at
+from polonaise_proving.stages.databaseservers import engine_at
 from rigs.bankview import Bank, check_fold, journal, transactions
 
 STEPS_MAX = 2_000

@@ -19,7 +19,7 @@ from polonaise.client.protocol.oncekeys import OnceRecord
 from polonaise.errors import Abandoned, AppendExpired, AppendUnknown, BadOption, OnceDiffers, ViewUnavailable, ViewUnfit
 from polonaise.terms import PartitionId, Transaction, TransactionId
 from polonaise.views.oncetable import OnceKept
-from polonaise_proving.campaigns.databaseservers import engine_at
+from polonaise_proving.stages.databaseservers import engine_at
 from rigs.bankview import Bank, accounts, body
 from rigs.databases import execute
 from rigs.waiting import nothing_happens_for, wait_until

@@ -16,7 +16,7 @@ from polonaise.player.protocol.entries import RoutedEntry
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.terms import Transaction
 from polonaise.views import retrying
-from polonaise_proving.campaigns.databaseservers import engine_at
+from polonaise_proving.stages.databaseservers import engine_at
 from rigs.bankview import Bank, accounts, schema, transactions
 from rigs.deliverycalls import batch_of, stream
 

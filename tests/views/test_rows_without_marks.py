@@ -12,7 +12,7 @@ import pytest
 from polonaise.errors import ViewUnavailable
 from polonaise.views.lostmarks import LostMarks
 from polonaise.views.sql import SqlView
-from polonaise_proving.campaigns.databaseservers import engine_at
+from polonaise_proving.stages.databaseservers import engine_at
 from rigs.bankview import Bank, accounts, check_fold, transactions
 from rigs.databases import execute
 

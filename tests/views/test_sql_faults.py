@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 from polonaise.client import view as client_view
 from polonaise.errors import AppendExpired, ClientAhead, DeadlineExceeded, ViewFailed, ViewUnavailable, ViewUnfit
 from polonaise.terms import Transaction, TransactionId
-from polonaise_proving.campaigns.databaseservers import PostgreSQL, engine_at
+from polonaise_proving.stages.databaseservers import PostgreSQL, engine_at
 from rigs.bankview import ACCOUNTS, Bank, accounts, body, check_fold, journal, open_accounts, put_back, transactions
 from rigs.clients import World
 from rigs.databases import execute

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, bindparam
 
 import polonaise
 from polonaise.terms import Transaction
-from polonaise_proving.campaigns.databaseservers import PostgreSQL
+from polonaise_proving.stages.databaseservers import PostgreSQL
 from rigs.bankview import Bank, accounts, body, check_fold, journal, open_accounts
 from rigs.cluster import running
 from rigs.killing import context

@@ -20,7 +20,7 @@ from polonaise.errors import BadOption, ViewUnavailable, ViewUnfit
 from polonaise.terms import Transaction
 from polonaise.views.marks import Marks
 from polonaise.views.sql import SqlView
-from polonaise_proving.campaigns.databaseservers import engine_at
+from polonaise_proving.stages.databaseservers import engine_at
 from rigs.bankview import Bank, accounts, body, check_fold, counted, journal, open_accounts, transactions
 from rigs.databases import execute
 from rigs.programs import output_of, run_python

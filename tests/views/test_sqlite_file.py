@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, func, select
 from sqlalchemy.pool import NullPool, QueuePool
 
 from polonaise.errors import ViewUnavailable
-from polonaise_proving.campaigns.databaseservers import engine_at
+from polonaise_proving.stages.databaseservers import engine_at
 from rigs.bankview import Bank, check_fold, journal, transactions
 from rigs.programs import run_python
 

@@ -13,7 +13,7 @@ from polonaise.errors import ViewUnfit
 from polonaise.player.protocol.entries import Fence
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.views.tables import Chunks, Field, MarkedTable, Shape
-from polonaise_proving.campaigns.databaseservers import engine_at
+from polonaise_proving.stages.databaseservers import engine_at
 from rigs.bankview import Bank
 from rigs.databases import execute
 from rigs.deliverycalls import SOURCE, StreamCalls, batch_of

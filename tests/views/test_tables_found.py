@@ -16,7 +16,7 @@ from polonaise.errors import BadOption, ViewUnfit
 from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.views.sql import SqlView
 from polonaise.views.tables import Chunks, Field, MarkedTable, Shape, snapshot
-from polonaise_proving.campaigns.databaseservers import engine_at
+from polonaise_proving.stages.databaseservers import engine_at
 from rigs.databases import change, execute
 
 LOG = "aa" * 16

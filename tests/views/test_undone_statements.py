@@ -22,7 +22,7 @@ from polonaise.player.sqldelivery import SqlDeliveryTarget
 from polonaise.terms import Transaction
 from polonaise.views.databaseerrors import Trouble, database_errors, trouble_in
 from polonaise.views.writerconnection import WriterConnection
-from polonaise_proving.campaigns.databaseservers import MariaDB, engine_at
+from polonaise_proving.stages.databaseservers import MariaDB, engine_at
 from rigs.bankview import Bank, accounts, check_fold, journal, open_accounts, schema, transactions
 from rigs.deliverycalls import batch_of, stream
 from rigs.lacking import lacking

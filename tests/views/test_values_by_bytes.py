@@ -13,7 +13,7 @@ from polonaise.terms import Transaction
 from polonaise.views.letters import DeadLetters
 from polonaise.views.sql import SqlView
 from polonaise.views.tables import Field, MarkedTable, Shape, snapshot
-from polonaise_proving.campaigns.databaseservers import MariaDB, engine_at
+from polonaise_proving.stages.databaseservers import MariaDB, engine_at
 from rigs.databases import execute
 from rigs.lacking import lacking
 

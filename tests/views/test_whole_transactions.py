@@ -21,7 +21,7 @@ from polonaise.terms import Transaction
 from polonaise.views.marks import Marks
 from polonaise.views.sql import SqlView
 from polonaise.views.writerconnection import WriterConnection
-from polonaise_proving.campaigns.databaseservers import engine_at
+from polonaise_proving.stages.databaseservers import engine_at
 from rigs.bankview import Bank, accounts, check_fold, journal, open_accounts, transactions
 from rigs.databases import execute, make_procedure
 from rigs.deliverycalls import batch_of, stream

@@ -12,7 +12,7 @@ from sqlalchemy import Column, Connection, Integer, MetaData, Table, inspect
 from polonaise.errors import ViewUnfit
 from polonaise.terms import Transaction
 from polonaise.views.sql import SqlView
-from polonaise_proving.campaigns.databaseservers import engine_at
+from polonaise_proving.stages.databaseservers import engine_at
 from rigs.bankview import Bank, transactions
 from rigs.databases import execute
 

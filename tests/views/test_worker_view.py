@@ -21,7 +21,7 @@ from polonaise.client.workerprogress import ViewProgress
 from polonaise.errors import PolonaiseError, ViewUnavailable, ViewUnfit, WorkerFenced
 from polonaise.terms import PartitionId, TransactionId
 from polonaise.wire.leases import NOTE_BYTES_MAX
-from polonaise_proving.campaigns.databaseservers import engine_at
+from polonaise_proving.stages.databaseservers import engine_at
 from rigs.bankview import Bank, body, check_fold, counted, journal, put_back, transactions
 from rigs.databases import execute
 from rigs.raised import IN_A_THREAD

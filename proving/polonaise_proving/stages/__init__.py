@@ -1,5 +1,7 @@
-"""Stages: what a scenario runs on.
+"""Stages: what a scenario runs on, and what can be done to it.
 
 `simulated` is a machine that is made up, with whole clusters in one thread. `hosts` are real processes, on hosts of
-their own where the machine allows it.
+their own where the machine allows it. On this machine alone: `processes`, which a `watchdog` ends if their run dies,
+`databases` with their `databaseservers`, and `soaknode`, a node that fills its caches soon. `waiting` for them has an
+end.
 """

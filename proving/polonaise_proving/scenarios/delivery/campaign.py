@@ -1,0 +1,304 @@
+"""Faults of targets, players and nodes of the log at random moments, while a writer appends; then the comparison."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import itertools
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import polonaise
+from polonaise.errors import PolonaiseError
+from polonaise.node.local import ChildNode, LocalCluster
+from polonaise_proving.judges.deliveries import Entries, mistakes, routed
+from polonaise_proving.stages.databases import Databases
+from polonaise_proving.stages.processes import Program
+from polonaise_proving.stages.waiting import PATIENCE_S, GaveUp, wait_until
+from polonaise_proving.stages.watchdog import Watchdog
+from polonaise_proving.work.deliveryroute import PARTITIONS, TARGETS
+from polonaise_proving.work.deliverytarget import applied
+
+PLAYERS: Final = 2
+LEASE_S: Final = 2.0
+CAUGHT_UP_S_MAX: Final = 120.0
+"""The longest that the targets may take, once nothing fails any more, to get what they lack."""
+
+
+@dataclass
+class DeliveryTortureReport:
+    """The faults of a campaign, what was delivered, and the mistakes found."""
+
+    faults: Counter[str] = field(default_factory=Counter)
+    """How often, by what was done to what: `kill a target`."""
+    transactions: int = 0
+    delivered: dict[str, int] = field(default_factory=dict)
+    """By target, the number of entries."""
+    caught_up_s: float = 0.0
+    """How long it took, once nothing failed any more, until every target had all."""
+    wrong: list[str] = field(default_factory=list)
+
+
+class _TorturedProgram(Program):
+    """A program with the same arguments in each of its lives, which a watchdog ends if this process is killed."""
+
+    def __init__(self, name: str, command: list[str], log: Path, watchdog: Watchdog, *, speaks: bool) -> None:
+        super().__init__(name, log, speaks=speaks)
+        self.command = command
+        self._watchdog = watchdog
+
+    def start(self) -> None:
+        """Start it, and do not wait. An earlier life that was asked to end has its time for that."""
+        self.wait_ended()
+        self.launch(self.command)
+        self._watchdog.watch(self.pid)
+
+
+@dataclass(frozen=True)
+class _Victim:
+    """Something that may be killed or stopped."""
+
+    kind: str
+    name: str
+    signal: Callable[[signal.Signals], None]
+    again: Callable[[], None]
+    """Starts it again after it was killed."""
+
+
+class DeliveryTorture:
+    """A cluster, targets, players and a writer, each a process. Use as a context manager: none outlives it."""
+
+    def __init__(
+        self, directory: Path, seed: int, schemes: Sequence[str], planted: str = "", *, database: str = "sqlite"
+    ) -> None:
+        """Targets are served by these transports in turn, and keep what they apply in this kind of database.
+
+        `planted` is the option of the first target's process.
+        """
+        self._databases = Databases(database, directory)
+        self._directory = directory
+        self._random = random.Random(seed)
+        self._cluster = LocalCluster(directory / "cluster", storage=3, servers=2, partitions=PARTITIONS, apart=True)
+        self._seed = seed
+        self._schemes = [scheme for _, scheme in zip(TARGETS, itertools.cycle(schemes), strict=False)]
+        self._planted = planted
+        self._watchdog = Watchdog()
+        self._programs: list[_TorturedProgram] = []
+        self._down: set[str] = set()
+        self.report = DeliveryTortureReport()
+
+    def __enter__(self) -> Self:
+        self._databases.__enter__()
+        self._cluster.start()
+        for node in self._cluster.nodes:
+            self._watchdog.watch(node.pid)
+        self._log = "polonaise://" + ",".join(server.address for server in self._cluster.servers)
+        try:
+            self._start_programs()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for program in self._programs:
+            program.kill()
+        for node in self._cluster.nodes:
+            node.ask_to_end(signal.SIGCONT)
+        self._cluster.stop()
+        self._databases.__exit__()
+        self._watchdog.__exit__()
+
+    def _start_programs(self) -> None:
+        self._shards = [self._start_shard(name, scheme) for name, scheme in zip(TARGETS, self._schemes, strict=True)]
+        settings = self._directory / "player.toml"
+        settings.write_text(self._player_settings())
+        command = ["polonaise.cli", "player", "start", "--config", str(settings)]
+        self._players = [self._program(f"player-{number}", command, speaks=False) for number in range(PLAYERS)]
+        for player in self._players:
+            player.start()
+        self._writer = self._program("writer", ["polonaise_proving.work.deliverywriter", self._log, str(self._seed)])
+        self._writer.start()
+        self._writer.first_line()
+
+    def _start_shard(self, name: str, scheme: str) -> _TorturedProgram:
+        address = f"{scheme}://127.0.0.1:0"
+        options = [self._planted] if self._planted and name == TARGETS[0] else []
+        command = ["polonaise_proving.work.deliverytarget", self._database(name), address, *options]
+        shard = self._program(f"target-{name}", command)
+        shard.start()
+        # In its later lives it has the port that the system has chosen for the first one.
+        command[2] = shard.first_line().removeprefix("listening ")
+        return shard
+
+    def _player_settings(self) -> str:
+        lines = [
+            "[player]",
+            'name = "torture"',
+            f'log = "{self._log}"',
+            'route = "polonaise_proving.work.deliveryroute:route"',
+            f"lease_s = {LEASE_S}",
+            # Quick, so that a minute holds many of each.
+            "open_s_max = 1.0",
+            "progress_s_max = 2.0",
+            "retry_s_max = 0.5",
+            # Small, so that targets are caught up by reads, and leave the main stream.
+            "queue_entries_max = 500",
+            "join_transactions = 100",
+        ]
+        for name, shard in zip(TARGETS, self._shards, strict=True):
+            lines += [f"[targets.{name}]", f'address = "{shard.command[2]}"']
+        return "\n".join(lines) + "\n"
+
+    def _program(self, name: str, command: list[str], *, speaks: bool = True) -> _TorturedProgram:
+        program = _TorturedProgram(name, command, self._directory / f"{name}.log", self._watchdog, speaks=speaks)
+        self._programs.append(program)
+        return program
+
+    def _database(self, name: str) -> str:
+        return self._databases.url(name)
+
+    # ------------------------------------------------------------------ faults
+
+    def run(self, seconds: float, progress: Callable[[float], None] = lambda done_s: None) -> None:
+        """Let faults happen for so long, then end them, and compare. Raises `GaveUp`."""
+        began_s = time.monotonic()
+        heals: list[tuple[float, int, _Victim, Callable[[], None]]] = []
+        number = itertools.count()
+        next_s = began_s + 1.0
+        while (now_s := time.monotonic()) < began_s + seconds:
+            progress(now_s - began_s)
+            while heals and heals[0][0] <= now_s:
+                self._heal(*heapq.heappop(heals)[2:])
+            if now_s >= next_s:
+                next_s = now_s + self._random.uniform(0.1, 1.2)
+                victim = self._draw()
+                if victim is not None:
+                    lasts_s, heal = self._harm(victim)
+                    heapq.heappush(heals, (now_s + lasts_s, next(number), victim, heal))
+            self._check_alive()
+            time.sleep(0.01)
+        for _, _, victim, heal in heals:
+            self._heal(victim, heal)
+
+    def _draw(self) -> _Victim | None:
+        """Return who is to be harmed next; None if the one that was drawn may not be."""
+        kinds = {"target": 4, "player": 4, "server": 1, "storage node": 1}
+        if self._databases.can_crash:
+            kinds["database"] = 1
+        kind = self._random.choices(list(kinds), list(kinds.values()))[0]
+        if kind == "target":
+            victims = [_Victim(kind, each.name, each.signal, each.start) for each in self._shards]
+        elif kind == "player":
+            victims = [_Victim(kind, each.name, each.signal, each.start) for each in self._players]
+        elif kind == "database":
+            victims = [_Victim(kind, kind, lambda _: self._databases.crash(), self._databases.start_again)]
+        else:
+            nodes = self._cluster.servers if kind == "server" else self._cluster.storage
+            if any(node.name in self._down for node in nodes):
+                return None  # a quorum stays, and a server: the log goes on
+            victims = [_Victim(kind, each.name, each.ask_to_end, partial(_launch_again, each)) for each in nodes]
+        victim = self._random.choice(victims)
+        return None if victim.name in self._down else victim
+
+    def _harm(self, victim: _Victim) -> tuple[float, Callable[[], None]]:
+        """Kill, stop or end the victim; return for how long, and what ends that."""
+        ways = ["kill"] + (["stop"] if victim.kind != "database" else [])
+        ways += ["end"] if victim.kind in ("target", "player") else []
+        way = self._random.choice(ways)
+        self._down.add(victim.name)
+        self.report.faults[f"{way} a {victim.kind}"] += 1
+        if way == "stop":
+            victim.signal(signal.SIGSTOP)
+            # Longer than a lease, and than a target may be silent, or shorter.
+            return self._random.choice((0.1, 1.0, 2.0 * LEASE_S)), lambda: victim.signal(signal.SIGCONT)
+        victim.signal(signal.SIGKILL if way == "kill" else signal.SIGTERM)
+        return self._random.uniform(0.0, 2.0), victim.again
+
+    def _heal(self, victim: _Victim, heal: Callable[[], None]) -> None:
+        self._down.discard(victim.name)
+        heal()
+
+    def _check_alive(self) -> None:
+        for each in self._programs:
+            if not each.alive and each.name not in self._down:
+                raise GaveUp(f"{each.name} has ended by itself: {each.last_words}")
+
+    def restart_target(self, name: str, delivered: int) -> None:
+        """Kill the target once it has applied so many entries, and start it again. Raises `GaveUp`."""
+        (shard,) = (each for target, each in zip(TARGETS, self._shards, strict=True) if target == name)
+
+        def is_far_enough() -> bool:
+            self._check_alive()
+            return _count(applied(self._database(name))) >= delivered
+
+        wait_until(is_far_enough, f"{delivered} entries that {shard.name} has applied", every_s=0.05)
+        shard.signal(signal.SIGKILL)
+        shard.start()
+
+    # ------------------------------------------------------------------ the end
+
+    async def compare(self) -> None:
+        """After `run`, wait until every target has got what it lacks, and compare. Raises `GaveUp`."""
+        self._writer.signal(signal.SIGTERM)
+        self._writer.wait_ended()
+        self._down.add(self._writer.name)
+        began_s = time.monotonic()
+        # For each target: one that had all that is due when it was last started would be compared before it is
+        # delivered anything again, and what is doubled is doubled then.
+        await self._append_last()
+        log = await self._read_log()
+        self.report.transactions = sum(len(bodies) for bodies in log.values())
+        due = {name: routed(log, name) for name in TARGETS}
+        while True:
+            found = {name: applied(self._database(name)) for name in TARGETS}
+            self.report.wrong = [each for name in TARGETS for each in mistakes(name, due[name], found[name])]
+            self.report.caught_up_s = time.monotonic() - began_s
+            lacking = any(_count(found[name]) < _count(due[name]) for name in TARGETS)
+            if not (self.report.wrong and lacking) or self.report.caught_up_s > CAUGHT_UP_S_MAX:
+                break
+            self._check_alive()
+            await asyncio.sleep(0.2)
+        self.report.delivered = {name: _count(found[name]) for name in TARGETS}
+        for each in (*self._players, *self._shards):
+            each.signal(signal.SIGTERM)
+        for each in (*self._players, *self._shards):
+            # One that has just been started may die of it before it can hear it.
+            if (status := each.wait_ended()) not in (0, -signal.SIGTERM):
+                self.report.wrong.append(f"{each.name} stopped with status {status}: {each.last_words}")
+
+    async def _append_last(self) -> None:
+        """Append an entry for every target to each partition."""
+        async with polonaise.connect(self._log) as log, asyncio.timeout(PATIENCE_S):
+            for partition in range(PARTITIONS):
+                while True:
+                    with contextlib.suppress(PolonaiseError):
+                        await log.append(f"{TARGETS}:last".encode(), partition=partition)
+                        break
+
+    async def _read_log(self) -> dict[int, list[tuple[int, bytes]]]:
+        async with polonaise.connect(self._log) as log:
+            found = {}
+            for partition in range(PARTITIONS):
+                found[partition] = [(tx.id, tx.data) async for tx in log.read(partition, timeout=PATIENCE_S)]
+            return found
+
+
+def _launch_again(node: ChildNode) -> None:
+    node.wait_ended()
+    node.launch()
+
+
+def _count(entries: Entries) -> int:
+    return sum(len(each) for each in entries.values())
