@@ -1,17 +1,16 @@
 """The server: it owns partitions, orders and commits appends, and feeds what is committed. On disk it keeps nothing.
 
-`protocol/` has the decisions, without clock or I/O; begin there, with `owner.py`. Around it, `node.py` is the process,
-whose parts `serverparts.py` puts together: `assignmentfollowing.py` follows the assignment (its rule is
-`assignment.py`), by which the server owns partitions (`ownedpartitions.py`), while `servermembership.py` keeps it
-registered and `unservable.py` tells the others what it can't serve; `clientconnections.py` takes connections, and
-`serverhealth.py` reads how all of this is. `servedpartition.py` is one partition's shell, which carries out what the
-owner decides; what all partitions of a server are given is in `sharedparts.py`.
-`sessionstart.py` carries out the start of a session (partitions take turns: `startturns.py`), `catchup.py` brings late
-replicas up to date (in turns and throttled: `copyturns.py`), `storagelinks.py` keeps the connections to storage nodes,
-and `clients.py` translates between messages and events. Reads of history are `partitionreader.py` and
+`protocol/` has the decisions, without clock or I/O; begin there, with `owner.py`. Around it, `node.py` is the process
+and its parts: `assignmentfollowing.py` follows the assignment (its rule is `assignment.py`), by which the server owns
+partitions (`ownedpartitions.py`), while `servermembership.py` keeps it registered and `unservable.py` tells the others
+what it can't serve; `clientconnections.py` takes connections, and `serverhealth.py` reads how all of this is.
+`servedpartition.py` is one partition's shell, which carries out what the owner decides; what all of them share is in
+`sharedparts.py`. `sessionstart.py` carries out the start of a session (in turns: `startturns.py`), `catchup.py` brings
+late replicas up to date (in turns and throttled: `copyturns.py`), `storagelinks.py` keeps the connections to storage
+nodes, and `clients.py` translates between messages and events. Reads of history are `partitionreader.py` and
 `archivedhistory.py`; requests about the cluster are answered by `clusteranswers.py`. What operators change is followed
 by `memberwatch.py` (members), `requirements.py` (copies and zones that commits need) and `storageaddresses.py`.
 
 A rule about what is committed, told or decided belongs into `protocol/`; the files here may wait, retry and report.
-This room never imports `client` or `storage`: what they share is below them.
+This room never imports `client` or `storage`.
 """

@@ -27,42 +27,42 @@ from polonaise.wire.messages import Batches, Confirm, Copy, Done, ReadBatches, T
 
 
 class ArchivedHistory(Protocol):
-    """The port to a fragment store. `fragments.history.FragmentHistory` implements it.
+    """The port to a fragment store, which `fragments.history.FragmentHistory` implements.
 
-    Only a server that was given a store loads `fragments.history`. Every method may raise `StoreUnavailable`,
-    `AccessDenied` and, for the fragments of another cluster, `WrongClusterKey`.
+    Every method may raise `StoreUnavailable`, `AccessDenied` and, for the fragments of another cluster,
+    `WrongClusterKey`.
     """
 
     failed: dict[PartitionId, tuple[TransactionId, str]]
     """By partition the first id of a read that failed by a mistake of our own, and why, until that id was read."""
     on_refused: Callable[[FragmentName, TransactionId, str], None]
-    """Called when a read, or a trim, can't use a fragment: with the id that it wanted, and with what is wrong."""
+    """Called when a read, or a trim, can't use a fragment, with the wanted id and what is wrong."""
     on_sound: Callable[[FragmentName], None]
-    """Called when a fragment that could not be used was read, after it was looked at anew."""
+    """Called when a fragment that could not be used was read."""
     on_missing: Callable[[PartitionId, str], None]
-    """Called when no fragment holds an id that is to be read: with what is to be told."""
+    """Called when no fragment holds an id that is to be read, with what is to be told."""
 
     async def look(self) -> None:
-        """Return if the store is there and is this cluster's, by one small read."""
+        """Return, after one small read, if the store is there and is this cluster's."""
 
     async def highest(self, partition: PartitionId, closing: TransactionId) -> TransactionId:
-        """Return the highest id of the partition in the store at this moment; -1 for none.
+        """Return the highest id of the partition in the store now; -1 for none.
 
-        Raises `FragmentDamaged`, `UnsupportedFormat` or `NotFound` if it is above `closing`, and the fragment with that
-        id can't be opened.
+        Raises `FragmentDamaged`, `UnsupportedFormat` or `NotFound` if it is above `closing` and its fragment can't be
+        opened.
         """
 
     async def up_to(self, partition: PartitionId) -> TransactionId:
         """Return the id up to which the store held all of the partition when it was last listed; -1 for nothing."""
 
     async def covering(self, partition: PartitionId, last: TransactionId) -> tuple[FragmentName, ...]:
-        """Return the fragments that hold all ids from 0 to `last` at this moment. Raises `NotArchived` for a gap."""
+        """Return the fragments that hold all ids from 0 to `last` now. Raises `NotArchived` for a gap."""
 
     async def lacks(self, partition: PartitionId, wanted: Span) -> Span | None:
-        """Return the first of these ids that no fragment holds at this moment, by the names; None if there are none."""
+        """Return the first of these ids that no fragment holds now, by the names; None if there are none."""
 
     async def check_opens(self, partition: PartitionId, names: Sequence[FragmentName]) -> None:
-        """Raise `NotArchived` for a fragment of the partition that its own footer, or its size, shows to be damaged."""
+        """Raise `NotArchived` for a fragment of the partition that its footer or size shows to be damaged."""
 
     async def read(
         self,
@@ -76,20 +76,20 @@ class ArchivedHistory(Protocol):
         """Return verified batches from the one that holds `first` on; none of them ends above `last`.
 
         At most `bytes_max` bytes, unless the first batch alone is larger. With `after_time_us` (µs UTC), only from the
-        first batch of that commit time or later; none if there is no such batch. Raises `FragmentMissing` for an id
-        that no fragment holds, and `FragmentDamaged` or `UnsupportedFormat` if no fragment that holds it can be used.
-        `follows` tells the end of a batch above these ids, from the log itself. It is asked where fragments contradict
-        each other: then those are read from which the log goes on.
+        first batch of that commit time or later. Raises `FragmentMissing` for an id that no fragment holds, and
+        `FragmentDamaged` or `UnsupportedFormat` if no fragment that holds it can be used. `follows` tells the end of a
+        batch above these ids, from the log itself: where fragments contradict each other, those are read from which the
+        log goes on.
         """
 
     async def held(self, partition: PartitionId | None = None) -> Mapping[FragmentName, int]:
-        """Return all fragments in the store, or of a partition, at this moment, each with its size in bytes."""
+        """Return all fragments in the store, or of a partition, each with its size in bytes."""
 
     async def check(self, name: FragmentName, size: int, pause: Callable[[int], Awaitable[None]]) -> None:
         """Read a fragment of `size` bytes through; await `pause` with the length of each piece that was read.
 
-        Raises `FragmentDamaged` unless it has the digest in its name, `NotFound` if it is gone, and, if it has the
-        digest and can't be opened, what is wrong with it.
+        Raises `FragmentDamaged` unless it has the digest in its name, `NotFound` if it is gone, and what is wrong if it
+        can't be opened all the same.
         """
 
     async def mend(self, name: FragmentName, batches: AsyncIterable[Batch]) -> int:
@@ -104,10 +104,7 @@ class ToCopy(NamedTuple):
 
     payload: memoryview
     held_from: TransactionId
-    """The lowest id that is left on a source which refused the batches as trimmed; 0 if a replica sent the batches.
-
-    Lower ids were dropped on purpose, and are kept in the fragments.
-    """
+    """The lowest id left on a source that refused the batches as trimmed; 0 if a replica sent them."""
 
 
 async def read_to_copy(
@@ -120,10 +117,10 @@ async def read_to_copy(
 ) -> ToCopy:
     """Read batches for a replica that lacks them, from the first source that has them, or from the fragments.
 
-    The fragments are read only after a source has refused the ids as trimmed: an id that is merely missing somewhere
-    may be damage, and has to be reported as damage. Raises `no_source` when `sources` is empty, and the last source's
-    error when no source sends the ids and none has trimmed them. For trimmed ids, raises `HistoryTrimmed` in a server
-    without fragments, and what `ArchivedHistory.read` raises.
+    The fragments are read only after a source has refused the ids as trimmed: an id that is merely missing may be
+    damage, and has to be reported. Raises `no_source` when `sources` is empty, and the last source's error when none
+    sends the ids or has trimmed them. For trimmed ids, raises `HistoryTrimmed` in a server without fragments, and what
+    `ArchivedHistory.read` raises.
     """
     error = no_source
     trimmed: HistoryTrimmed | None = None
@@ -165,8 +162,8 @@ async def copy_on(
 ) -> Done:
     """Copy the batches in `read` to the replica `name`, whose log ends at `last`; return the new end of its log.
 
-    `ask` sends a message to that replica, and returns the answer. Raises what `ask` raises, and `ProtocolError` for an
-    answer of another kind, or if the replica's log did not grow: the caller would copy the same batches for ever.
+    Raises what `ask` raises, and `ProtocolError` for an answer of another kind, or if the replica's log did not grow:
+    the caller would copy the same batches for ever.
     """
     done = expect(await ask(Copy(session, payload=[read.payload])), Done)
     if done.last <= last:
@@ -178,11 +175,9 @@ async def copy_on(
 async def _drop_refilled(
     ask: Callable[[Message], Awaitable[Message]], session: SessionId, last: TransactionId, held_from: TransactionId
 ) -> None:
-    """Have a replica that is filled from the fragments drop the ids below `held_from`, as the other replicas have.
+    """Have a replica drop the ids below `held_from`, which it got from the fragments only because copies leave no gap.
 
-    The replica got these ids only because copies have to follow on the end of its own log, without a gap. Kept, they
-    would take many times the disk space that the other replicas use. `last`, where the replica's log ends now, must be
-    committed.
+    Kept, they would take many times the disk space of the other replicas. `last`, its log's end, must be committed.
     """
     if held_from <= 0:
         return
@@ -211,11 +206,9 @@ async def check_not_ahead(
 ) -> None:
     """Raise `FragmentsAhead` if the partition's fragments reach above `closing`, where the log ends.
 
-    Only what is committed is ever archived. So fragments that reach further prove that committed transactions are gone
-    from the replicas; or an operator gives them up, who resets the head to `closing`, and other transactions would get
-    the ids that fragments have: `held` is up to where the source of that reset holds the log, None for no reset. While
-    the store can't be read, raises `StoreUnavailable` or `AccessDenied`, and otherwise what `ArchivedHistory.highest`
-    raises; the caller tries again.
+    Only what is committed is ever archived: either committed transactions are gone from the replicas, or an operator
+    gives them up, who resets the head to `closing`, and others would get their ids (`held` is up to where the source of
+    that reset holds the log; None for no reset). Raises what keeps the store from being read; the caller tries again.
     """
     # What a fragment holds below is often the only copy of that: it may not be moved out of the store as a whole.
     give_up = f"polonaise archive cut {history} {partition}={closing}"

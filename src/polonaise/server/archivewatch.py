@@ -23,26 +23,23 @@ _READ_BYTES: Final = 64 * 1024
 
 
 class ArchiveLag(NamedTuple):
-    """How far the archive was behind the partitions of a server, when it looked last.
-
-    What is not known of one partition hides nothing that is wrong with another; only that all is well is not said then.
-    """
+    """How far the archive was behind the partitions of a server at the last look."""
 
     transactions: int | None
-    """The most committed transactions of a partition that no fragment held; None if that is 0 and not all is known."""
+    """The most committed transactions of a partition that no fragment held; None for 0 when not all is known."""
     due_us: int | None
-    """Since when the oldest fragment could have been written that is not there, in µs UTC: when the batch was committed
-    that fills it. 0 if there is none, None if none is known of and not all is known."""
+    """Since when the oldest fragment could have been written that is not there, in µs UTC: the commit that fills it. 0
+    if there is none, None if none is known of and not all is known."""
     unknown: int
-    """The number of partitions of which it was not known; those in `gone` are not among them."""
+    """The number of partitions of which it was not known, without those in `gone`."""
     gone: Mapping[PartitionId, str] = {}
-    """The partitions with ids that were trimmed and that no fragment holds, each with the first of these in words."""
+    """The partitions with trimmed ids that no fragment holds, each with the first of these in words."""
 
 
 class ArchiveWatch:
-    """Looks at the store every now and then, and compares it with what this server's partitions have committed.
+    """Compares the store with what this server's partitions have committed, every now and then.
 
-    Times are those of commits, so that a new owner knows them as well as the one before it.
+    Times are those of commits, so that a new owner knows them as well.
     """
 
     def __init__(
@@ -55,9 +52,8 @@ class ArchiveWatch:
     ) -> None:
         """`readers` returns the readers of the partitions owned now; a look is taken every `look_s` seconds.
 
-        While ids are missing that were trimmed, every `missing_look_s`: who brings them back has to see that soon.
-
-        The archiver is taken to write fragments of `fragment_bytes` bytes of batches; with 0, all that there is.
+        While trimmed ids are missing, every `missing_look_s`: who brings them back has to see that soon. The archiver
+        is taken to write fragments of `fragment_bytes` bytes of batches; with 0, all that there is.
         """
         self._history = history
         self._look_s = look_s
@@ -65,11 +61,9 @@ class ArchiveWatch:
         self._fragment_bytes = fragment_bytes
         self._readers = readers
         self._backlogs: dict[PartitionId, Backlog] = {}
-        """What was measured of the partitions that lack something in the store."""
         self.lag: ArchiveLag | None = None
         """None before the first look."""
         self._missed = asyncio.Event()
-        """Set when a read has met ids that no fragment holds: then the next look is taken at once."""
         history.on_missing = self._miss
 
     async def run(self) -> None:
@@ -89,7 +83,7 @@ class ArchiveWatch:
                 self.lag = ArchiveLag(*lag, len(self._readers()), before.gone)
 
     def _miss(self, partition: PartitionId, why: str) -> None:
-        """Tell that a read of a partition has met ids that no fragment holds, and take the next look at once."""
+        """Tell that a read has met ids that no fragment holds, and take the next look at once."""
         before = self.lag or ArchiveLag(None, None, len(self._readers()))
         if partition not in before.gone:
             _log.warning("partition %d: %s", partition, why, extra={"partition": partition})
@@ -129,7 +123,7 @@ class ArchiveWatch:
         self.lag = ArchiveLag(lacking or (None if unknown else 0), min(due_us) if due_us else no_age, unknown, gone)
 
     def _backlog(self, partition: PartitionId, first: TransactionId, held: Iterable[FragmentName]) -> Backlog:
-        """Return what was measured of a partition from `first` on; begin anew after more was archived."""
+        """Return what was measured from `first` on, anew after more was archived."""
         before = self._backlogs.get(partition)
         if before is not None and before.first == first:
             return before
@@ -139,8 +133,7 @@ class ArchiveWatch:
     async def _measure(self, reader: PartitionReader, backlog: Backlog, committed: TransactionId) -> bool:
         """Measure on until a fragment is full or all that is committed was measured; return whether that was possible.
 
-        By headers and columns alone: what the registers of a batch take is left out. Raises `HistoryTrimmed` for an id
-        that was trimmed, and that no fragment held when the store was listed.
+        By headers and columns alone, without registers. Raises `HistoryTrimmed` for a trimmed id that no fragment held.
         """
         try:
             while backlog.due_us is None and backlog.next <= committed:

@@ -11,7 +11,7 @@ from polonaise.coordination.values import Assignment, Owner, Registration
 from polonaise.terms import PartitionId, ServerId
 
 _BELIEVED_S: Final = 3.0
-"""Seconds after which it is believed that a server is unable: longer than it takes all servers to tell the same."""
+"""A server is believed to be unable after this: longer than it takes all servers to tell the same."""
 
 
 class Candidate(NamedTuple):
@@ -19,13 +19,13 @@ class Candidate(NamedTuple):
 
     address: str
     settled: bool = True
-    """Whether it has lived for long enough to be given partitions (`assign` says who is given some while none has)."""
+    """Whether it has lived for long enough to be given partitions."""
     preferred: frozenset[PartitionId] = frozenset()
-    """Partitions that it should own, as far as the balance allows."""
+    """Partitions that it should own, if the balance allows."""
     unable: frozenset[PartitionId] = frozenset()
-    """Partitions that it can't serve, as it says itself: nothing moves to it while there are any."""
+    """Partitions that it says it can't serve: nothing moves to it while there are any."""
     doubtful: bool = False
-    """Whether it says that it is unable to serve some, perhaps only since a moment: nothing moves to it, either."""
+    """Whether it has just said that it is unable to serve some: nothing moves to it, either."""
 
 
 def assign(
@@ -33,16 +33,16 @@ def assign(
 ) -> Assignment:
     """Return the assignment for these living servers, which gives each partition exactly one owner.
 
-    The same input gives the same result in every process, so no manager has to be elected: of servers that see the same
-    others living, whoever writes first by compare-and-set has written what the rest would have.
+    The same input gives the same result in every process, so no manager has to be elected: whoever writes first by
+    compare-and-set has written what the rest would have.
 
     - A partition without a living owner goes to a settled server, if there is one to one that prefers it. While none
       has settled, those that own some count as such, and while none does, all.
     - A partition moves from an owner that is unable to serve it to a settled server that is able: unable to serve none,
-      and not doubtful. While there is no such server no partition of a living server moves, for balance neither: where
-      nobody can serve it, moving helps nobody.
-    - With `rebalance`, settled servers end with as many partitions as each other, or one more. Few partitions move for
-      that: none between servers whose numbers differ by one. Without it no partition of a living server moves.
+      and not doubtful. While there is none, no partition of a living server moves at all: where nobody can serve it,
+      moving helps nobody.
+    - With `rebalance`, settled servers end with as many partitions as each other, or one more; none moves between
+      servers whose numbers differ by one. Without it no partition of a living server moves.
     - With `rebalance`, a partition moves to a settled server that prefers it from an owner that does not, where that
       does not disturb the balance.
 
@@ -81,13 +81,10 @@ def owned_by(assignment: Assignment, server: ServerId) -> dict[PartitionId, Owne
 class LivingServers:
     """The living servers as one of them sees them, with the time since which it has seen each.
 
-    A server that comes and goes must not move partitions each time. So it has settled, and is given partitions of
-    others, only when it was there at the first look, or has been seen for `settle_s` seconds without a break.
-
-    And servers do not see each other die at the same moment: for up to some seconds one takes a server for living that
-    another has already taken for dead. If they moved partitions of living servers meanwhile, each would undo what the
-    other did. So they do that only once everything has stayed as it is for `settle_s` seconds, or for a lease, if that
-    is longer.
+    A server that comes and goes must not move partitions each time: it has settled only when it was there at the first
+    look, or has been seen for `settle_s` seconds without a break. And servers do not see each other die at the same
+    moment, so each would undo what another did: partitions of living servers move only once everything has stayed as it
+    is for `settle_s` seconds, or for a lease, if that is longer.
     """
 
     def __init__(self, own: ServerId, settle_s: float) -> None:
@@ -97,9 +94,9 @@ class LivingServers:
         self._since_s: dict[ServerId, float] | None = None
         self._assignment: Assignment | None = None
         self._unable_since_s: dict[ServerId, float] = {}
-        """Since when each server has said that it is unable to serve some partitions."""
+        """Since when each server has said that it can't serve some."""
         self._changed_s = inf
-        """The time at which the assignment, or who is living, was last seen to have changed."""
+        """When the assignment, or who is living, was last seen to have changed."""
 
     def candidates(
         self, members: Collection[Registration], assignment: Assignment, now_s: float
@@ -131,14 +128,14 @@ class LivingServers:
     def _believed_unable(self, member: Registration, now_s: float) -> frozenset[PartitionId]:
         """Return what a member can't serve, once it has said so for `_BELIEVED_S`.
 
-        What keeps all servers from serving, as the loss of most storage nodes, is told by all at about the same time.
-        By then each knows that the others can't either.
+        What keeps all servers from serving is told by all at about the same time: by then each knows that no other can
+        either.
         """
         since_s = self._unable_since_s.get(member.server, now_s)
         return member.unable if now_s - since_s >= _BELIEVED_S else frozenset()
 
     def quiet(self, now_s: float) -> bool:
-        """Return whether nothing has changed for long enough for partitions of living servers to move."""
+        """Whether nothing has changed for long enough for partitions of living servers to move."""
         return now_s - self._changed_s >= self._quiet_s
 
 
@@ -164,7 +161,6 @@ class _Loads:
                 self.give(partition, owner.server)
 
     def give(self, partition: PartitionId, server: ServerId) -> None:
-        """Make this server the partition's owner."""
         if partition in self.owner_of:
             self.owned[self.owner_of[partition]].discard(partition)
         self.owner_of[partition] = server
@@ -177,15 +173,14 @@ class _Loads:
         return partition in self._candidates[server].unable
 
     def preferring(self, partition: PartitionId) -> list[ServerId]:
-        """Return the servers that prefer this partition and that partitions may move to."""
+        """Return the servers that partitions may move to and that prefer this one."""
         return [server for server in self.takers if self.prefers(server, partition)]
 
     def least_loaded(self, servers: Collection[ServerId]) -> ServerId:
-        """Return the one of these servers that owns the fewest partitions, of several the one with the lowest id."""
+        """Return the one that owns the fewest partitions, of several the one with the lowest id."""
         return min(servers, key=lambda server: (len(self.owned[server]), server))
 
     def most_loaded(self) -> ServerId:
-        """Return the server that owns the most partitions, of several the one with the lowest id."""
         return min(self.owned, key=lambda server: (-len(self.owned[server]), server))
 
 
@@ -212,10 +207,8 @@ def _balance(loads: _Loads) -> None:
 
 
 def _follow_preferences(loads: _Loads) -> None:
-    """Move partitions to servers that prefer them, from owners that do not.
-
-    Each moves alone where the balance allows it, else in exchange for one that its new owner does not prefer, if there
-    is one.
+    """Move partitions to servers that prefer them, from owners that do not: alone where the balance allows it, else in
+    exchange for one that the new owner does not prefer.
     """
     for partition in sorted(loads.owner_of):
         owner = loads.owner_of[partition]
@@ -232,7 +225,7 @@ def _follow_preferences(loads: _Loads) -> None:
 
 
 def _owner(before: Owner | None, server: ServerId, address: str) -> Owner:
-    """Return the owner of a partition: with the next generation, unless it stays the same."""
+    """Return the owner of a partition, with the next generation unless it stays the same."""
     if before is not None and before.server == server:
         return before
     return Owner(server, address, 1 if before is None else before.generation + 1)

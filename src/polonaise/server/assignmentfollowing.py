@@ -31,15 +31,11 @@ _log = logging.getLogger(__name__)
 _ASSIGNMENT: Final = "the assignment can't be read"
 _BALANCE: Final = "the assignment can't be changed"
 _DESCRIPTION_S: Final = 60.0
-"""Seconds after which the description is read again unasked: who grew a topic may have died before assigning it."""
+"""The description is read again unasked after this: who grew a topic may have died before assigning it."""
 
 
 class _JudgedBy(NamedTuple):
-    """What an assignment is judged by, besides itself.
-
-    The assignment stays as it is when an owner dies, the quiet begins, the cluster grows, or the registration has run
-    out meanwhile.
-    """
+    """What an assignment is judged by besides itself, which may change while the assignment stays as it is."""
 
     candidates: dict[ServerId, Candidate]
     quiet: bool
@@ -48,9 +44,9 @@ class _JudgedBy(NamedTuple):
 
 
 class AssignmentFollowing:
-    """Follows the assignment for a server that is registered, and changes it when it is not right.
+    """Follows the assignment for a registered server, and changes it when it is not right (`assignment.assign`).
 
-    All servers do so, with the same rule (`assignment.assign`): whoever is first writes, and the others follow that.
+    All servers do so, with the same rule: whoever is first writes, and the others follow that.
     """
 
     def __init__(
@@ -74,14 +70,12 @@ class AssignmentFollowing:
         self._unservable = unservable
         self._trouble = trouble
         self._living = LivingServers(server, shared.settings.settle_s)
-        """The living servers, as this one sees them."""
         self._followed: Assignment | None = None
-        """The assignment that was followed last; None before the first."""
+        """The assignment that was followed last."""
         self._before: _JudgedBy | None = None
         """What that was judged by."""
 
     async def run(self) -> None:
-        """Follow the assignment for ever: keep it balanced over the living servers, and serve what is this server's."""
         pause_s = self._settings.retry_s_min
         while True:
             try:
@@ -112,10 +106,7 @@ class AssignmentFollowing:
                 pause_s = min(2 * pause_s, self._settings.retry_s_max)
 
     async def _look(self) -> Versioned[Assignment] | None:
-        """Read the assignment, see to it that it is right, and follow it; return it, or None to look again at once.
-
-        Raises what the coordinator raises.
-        """
+        """Read the assignment, see to it that it is right, and follow it; return it, or None to look again at once."""
         stretch = await self._membership.held(self._settings.coordinator_s_max)
         current = await self._coordinator.assignment()
         members = await self._members()
@@ -141,7 +132,6 @@ class AssignmentFollowing:
         return written
 
     def follow(self, assignment: Assignment) -> None:
-        """Serve the partitions that the assignment gives this server, and no others."""
         self._owned.follow(assignment, self._serve)
 
     def _serve(self, partition: PartitionId, generation: int) -> ServedPartition:
@@ -149,7 +139,6 @@ class AssignmentFollowing:
 
     @property
     def _fields(self) -> dict[str, int]:
-        """The fields of a line in the log (`node.logformat`)."""
         return {"server": self._server}
 
     async def _members(self) -> list[Registration]:
@@ -170,11 +159,11 @@ class AssignmentFollowing:
         return members
 
     async def _step_aside(self) -> None:
-        """Leave the members, so that servers that can do what this one can't take over what it owns.
+        """Leave the members, so that able servers take over what this one owns: its clock is off, or the coordinator is
+        too new.
 
-        It can't read the coordinator's values, and as a member would be given partitions that it does not learn of; or
-        its clock is off. Until another server takes its partitions it goes on with them: if it is the only one, nobody
-        else would. It registers again once it can do that again.
+        As a member it would be given partitions that it does not learn of, or could not start. Until another server
+        takes its partitions it goes on with them: if it is the only one, nobody else would.
         """
         if self._membership.left:
             return
@@ -186,9 +175,8 @@ class AssignmentFollowing:
     async def _assign(
         self, current: Versioned[Assignment], candidates: Mapping[ServerId, Candidate], *, rebalance: bool
     ) -> Versioned[Assignment] | None:
-        """Write the assignment for these servers, and return it; None if another server has written one first.
-
-        If the current one is right already, nothing is written, and it is returned.
+        """Write the assignment for these servers, unless it is right already, and return it; None if another server
+        wrote first.
         """
         # Whoever grew a topic may have assigned partitions that are not known here yet: they stay assigned.
         total = max(self._cluster.description.total, max(current.value.owners, default=-1) + 1)
@@ -206,7 +194,7 @@ class AssignmentFollowing:
     async def hand_over(self) -> None:
         """Leave the cluster, and give this server's partitions to the others, if the coordinator answers in time.
 
-        If it does not, the others take the partitions once they see that this server is gone.
+        Otherwise they take them once they see that this server is gone.
         """
         try:
             async with asyncio.timeout(self._settings.coordinator_s_max):

@@ -26,13 +26,12 @@ from polonaise.wire.messages import (
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 0.5
-"""About how many seconds lie between two attempts to bring the late replicas up to date."""
 
 
 class CatchUp:
     """Copies committed batches to the members that are not engaged in one session, and to one that is being added.
 
-    A replica comes back only through a new session. So when one is nearly up to date, the present session is ended, and
+    A replica comes back only through a new session: when one is nearly up to date, the present session is ended, and
     the next one copies the rest and engages it.
     """
 
@@ -44,11 +43,7 @@ class CatchUp:
         readmit: Callable[[StorageId], None],
         readmitted_s: float,
     ) -> None:
-        """Prepare the catch-up within `session`.
-
-        `readmit` ends the session to let a replica back in; it was last called at `readmitted_s` (monotonic seconds).
-        The partitions of a server take turns in copying: a node that comes back is late in all of them.
-        """
+        """`readmit` ends the session to let a replica back in, and was last called at `readmitted_s` (monotonic)."""
         self._host = shared.host
         self._settings = shared.settings
         self._links = shared.links
@@ -60,10 +55,8 @@ class CatchUp:
         self._copies = shared.copies
 
     async def run(self) -> None:
-        """Bring late replicas up to date until the session ends, each beside the others.
-
-        One that falls behind for ever must not keep the others from coming back, least of all the copy that is being
-        added to replace it.
+        """Bring late replicas up to date until the session ends, side by side: one that falls behind must not keep the
+        others.
         """
         late = [name for name in recovery.participants(self._session.value) if name not in self._session.engaged]
         async with asyncio.TaskGroup() as group:
@@ -71,7 +64,6 @@ class CatchUp:
                 group.create_task(self._bring_up_to_date(name))
 
     async def _bring_up_to_date(self, name: StorageId) -> None:
-        """Bring one late replica up to date, again and again, until the session ends."""
         link = self._links[name]
         connection = link.session
         while self._owner.session is self._session:
@@ -103,10 +95,7 @@ class CatchUp:
                 )  # fmt: skip
 
     async def _let_back_in(self, name: StorageId) -> None:
-        """End the session to let `name` back in, at most once in `readmit_s_min`: appends wait for the next session.
-
-        Nor as long as the session has to rest, which is longer where its start took long.
-        """
+        """End the session to let `name` back in, but not too soon after the last time, or while the session rests."""
         until_s = max(self._readmitted_s + self._settings.readmit_s_min, self._session.rests_until_s)
         wait_s = until_s - self._host.clock.monotonic_s()
         if wait_s > 0:
@@ -115,10 +104,7 @@ class CatchUp:
             self._readmit(name)
 
     async def _copy_to(self, name: StorageId) -> None:
-        """Copy committed batches to one replica until it nearly reaches the committed high-water mark.
-
-        Each round of copying takes one turn: a busy partition may need many rounds, and others wait for theirs.
-        """
+        """Copy committed batches to one replica until it is nearly up to date; each round takes a turn."""
         session, ask = self._session.id, self._reader.ask
         # The request fences the replica for the present session: from now on it obeys this owner, and no older one.
         async with self._copies.turn(name):
@@ -157,7 +143,7 @@ class CatchUp:
             worked_s = copy.worked_s
 
     def _tell_progress(self, name: StorageId, missing: int) -> None:
-        """Tell in health that a replica falls behind, if the `missing` transactions got no fewer for a long time."""
+        """Tell in health that a replica falls behind, if `missing` got no less for a long time."""
         patience_s = self._settings.warn_again_s
         if self._owner.readiness.replica_lacks(name, missing, self._host.clock.monotonic_s(), patience_s):
             reason = (
@@ -168,7 +154,6 @@ class CatchUp:
             self._owner.readiness.replica_late(name, reason)
 
     async def _read(self, first: TransactionId, last: TransactionId) -> ToCopy:
-        """Read batches from an engaged replica or, if they were trimmed, from the fragments."""
         request = ReadBatches(self._session.id, first, last, self._settings.copy_bytes, 1, 0)
         no_source = ProtocolError("no engaged replica is connected for copying")
         deadline_s = self._reader.patience.seconds

@@ -26,10 +26,9 @@ from polonaise.wire.frame import NO_PARTITION
 from polonaise.wire.messages import ROLE_CLIENT, ROLE_SERVER, AssignmentIs, Fetch, Health, HealthIs, Read, TrimLog
 
 _REQUESTS_MAX: Final = 64
-"""The most unanswered requests of one connection, without those that owners answer: while it has so many, nothing is
-read from it."""
+"""A connection with so many unanswered requests, without those that owners answer, is not read from."""
 _MAKING_MAX: Final = 4
-"""The most answers of all connections that are put together in memory at the same time."""
+"""The most answers, of all connections, that are put together in memory at once."""
 
 
 class ClientConnections:
@@ -54,11 +53,10 @@ class ClientConnections:
         self._health = health
         self._open: dict[Connection, ConnectionRequests] = {}
         self.budget = Budget(self._settings.connections_bytes_max)
-        """The bytes held for all connections."""
         self.refused: Counter[str] = Counter()
-        """The total of messages that were refused, by error code."""
+        """The number of messages refused, by error code."""
         self._making = asyncio.Semaphore(_MAKING_MAX)
-        """Held while an answer is put together in memory; once it is sent, the budget counts it."""
+        """Held while an answer is put together; once it is sent, the budget counts it."""
 
     @property
     def open(self) -> list[Connection]:
@@ -87,11 +85,9 @@ class ClientConnections:
         )
 
     def _on_greeted(self, connection: Connection) -> None:
-        """Begin to serve a client that has said hello."""
         self._open[connection] = ConnectionRequests()
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
-        """End the client's mounts on this connection, and cancel its requests that wait for something."""
         requests = self._open.pop(connection, None)
         if requests is None or connection.peer is None:
             return
@@ -109,10 +105,7 @@ class ClientConnections:
             raise
 
     def _handle(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
-        """Bring a message to an owner; answer reads, trims, health requests and those about the cluster in tasks.
-
-        Raises the error with which the message is refused.
-        """
+        """Bring a message to an owner; answer all that no owner decides in tasks. Raises the refusal."""
         # An operator with a server's certificate, such as that of `storage clean`; a client's is needed for all else.
         if connection.peer_role == ROLE_SERVER and not isinstance(message, Health):
             name = type(message).__name__
@@ -151,7 +144,7 @@ class ClientConnections:
                 served.receive(connection, message, request)
 
     def _served(self, partition: PartitionId) -> ServedPartition:
-        """Return a partition that this server owns and that takes requests. Raises the reason if there is none."""
+        """Return a partition that this server owns and that takes requests; raise the reason if there is none."""
         served = self._owned.served.get(partition)
         stopped = served.owner.stopped if served is not None else None
         if stopped is not None and not isinstance(stopped, NotOwner):
@@ -163,11 +156,9 @@ class ClientConnections:
         return served
 
     async def _refusal(self, partition: PartitionId) -> Message:
-        """Raise the error for a partition that this server did not know when it was asked."""
         raise self._not_owner(partition)
 
     def _not_owner(self, partition: PartitionId) -> PolonaiseError:
-        """Return the error for a partition that this server does not own: `UnknownPartition` or `NotOwner`."""
         total = self._cluster.description.total
         if not 0 <= partition < total:
             return UnknownPartition(f"there is no partition {partition}: this cluster has partitions 0 to {total - 1}")
@@ -177,7 +168,6 @@ class ClientConnections:
         return NotOwner(f"server {self._server} does not own partition {partition}: read the assignment again")
 
     async def _tell_health(self) -> HealthIs:
-        """Return this server's health as a message."""
         return HealthIs(json.dumps({**self._health.document(), "tasks": len(asyncio.all_tasks())}).encode())
 
     def _answer(
@@ -190,8 +180,8 @@ class ClientConnections:
     ) -> None:
         """Answer a request in a task of its own, once `wait` has ended.
 
-        While a connection has `_REQUESTS_MAX` such requests unanswered, nothing is read from it. And an answer is made
-        only when little is unsent of those before: a client that does not read must not fill this server's memory.
+        An answer is made only when little is unsent of those before, and while a connection has `_REQUESTS_MAX`
+        unanswered, nothing is read from it: a client that does not read must not fill this server's memory.
         """
         requests = self._open[connection]
         requests.waiting += 1

@@ -30,7 +30,6 @@ from polonaise.wire.messages import (
 )
 
 ClientEffect: TypeAlias = FeedBatch | TellFailures | Answer | RefuseRequest | CutOff
-"""An effect that concerns one client: a message to it, or the end of its connection."""
 
 
 def receive(
@@ -41,10 +40,7 @@ def receive(
     now: Moment,
     inline_bytes_max: int = INLINE_BYTES_MAX,
 ) -> list[Effect]:
-    """Bring the owner a client's message, and return the effects.
-
-    Raises the `PolonaiseError` with which the message is to be refused.
-    """
+    """Bring the owner a client's message, and return the effects; raises the `PolonaiseError` to refuse it with."""
     assert connection.peer is not None
     client_id = connection.peer.node
     match message:
@@ -75,7 +71,7 @@ def receive(
 
 
 def send(effect: ClientEffect, partition: PartitionId, generation: Generation) -> None:
-    """Send a client the message that an effect of its partition's owner asks for; `CutOff` closes its connection."""
+    """Carry out an effect that concerns one client: send it a message, or close its connection."""
     match effect:
         case FeedBatch(mount, committed, payload, shared):
             connection_of(mount).send(Feed(committed, payload=[payload]), partition=partition, shared=shared)

@@ -29,36 +29,32 @@ from polonaise.wire.messages import (
 from polonaise.wire.topics import DescribeTopic, ListTopics, encode_topic, encode_topics
 
 _AGE_MS_MAX: Final = 2**32 - 1
-"""The largest age that the message has room for, in milliseconds."""
+"""The largest age that the message has room for."""
 UNIQUE_IDS: Final = "no unique ids can be given out, which new clients and servers need"
-"""What fails then, for `CoordinatorTrouble`."""
 _TROUBLE_S: Final = 1.0
-"""Seconds for which a request for a newer assignment still waits once the coordinator can't be read. Without that wait
-a hiccup of the coordinator would send all clients to other servers, and while no server can read it, clients would go
-from one server to the next without a pause."""
+"""How long a request for a newer assignment still waits once the coordinator can't be read: a hiccup must not send all
+clients to other servers, nor from one to the next without a pause."""
 _KNOWN_TROUBLE_S: Final = 2.0
-"""Seconds for which the coordinator is waited for while it is known that it can't be reached. The client asks another
-server then, and is told why it waits before its own patience ends; a hiccup is over by then."""
+"""How long the coordinator is waited for while it is known to be out of reach: the client is told before its own
+patience ends, and asks another server."""
 
 _IDS_BURST_S: Final = 2.0
-"""The length of the longest burst: ids that the pace allowed in this many idle seconds may be given out at once."""
+"""Ids that the pace allowed in this many idle seconds may be given out at once."""
 _OWN_WORDS: Final = "its log and health say why"
 """Where a stranger finds what is told to others."""
 
 Answering: TypeAlias = tuple[Coroutine[Any, Any, Message], Coroutine[Any, Any, None] | None]
-"""The coroutine that makes an answer, and one to await before it, or None. While the latter waits, it takes nothing
-from other requests."""
+"""The coroutine that makes an answer, and one to await before it, which takes nothing from other requests."""
 
 
 class ClusterAnswers:
-    """The part of a server that answers clients' requests about the cluster, whatever partitions the server owns.
+    """Answers clients' requests about the cluster, whatever partitions the server owns.
 
     Anybody who reaches a server's port may ask, even a stranger: a client that has not named the cluster key. Strangers
     are told only the error code of trouble with the coordinator, because the text names addresses and paths.
 
     The assignment is told as this server knows it, with its version and age, even while the coordinator can't be
-    reached: the client decides whether that is good enough. Requests that wait for a newer one are answered as soon as
-    `learn` takes one in. An assignment is encoded once for all clients, and not sent any more once it was replaced.
+    reached: the client decides whether that is good enough. It is encoded once for all clients.
     """
 
     def __init__(
@@ -71,37 +67,36 @@ class ClusterAnswers:
         described: Versioned[ClusterDescription],
         described_s: float,
     ) -> None:
-        """`server` is the id of this server; `described` is the description that was read at `described_s`."""
+        """`described` is the description that was read at `described_s`, in monotonic seconds."""
         self._host = host
         self._coordinator = coordinator
         self._settings = settings
         self._failing = trouble
         self.server = server
-        """The id of this server, for messages."""
         self.described = described
         """The newest description that was read."""
         self.described_s = described_s
         """When the description was last read, in monotonic seconds."""
         self._describing = asyncio.Lock()
         self._descriptions = 0
-        """How many readings of the description have begun; each under the lock."""
+        """How many readings of the description have begun, each under the lock."""
         self._described_by = 0
         """The number of the last reading that succeeded."""
         self._assignment: Versioned[Assignment] | None = None
         self._encoded: AssignmentIs | None = None
-        """The message with the rows of the assignment; None until a client asks for it."""
+        """None until a client asks for it."""
         self._read_s = 0.0
-        """When an assignment was last noted that had just been read or written, in monotonic seconds."""
+        """When an assignment was last read or written."""
         self._trouble = ""
         """Why the last attempt to read the assignment failed; empty if it succeeded."""
         self._trouble_s = 0.0
-        """When reads of the assignment began to fail, in the event loop's seconds; of no meaning while they succeed."""
+        """When they began to fail, in the event loop's seconds."""
         self._ids = _Pace(settings.unique_ids_per_s, settings.coordinator_s_max)
         self._changed = Waiters()
-        """The waiting requests, which are woken when the assignment changes, or trouble begins or ends."""
+        """Woken when the assignment changes, or trouble begins or ends."""
 
     def learn(self, read: Versioned[Assignment]) -> None:
-        """Take note of an assignment that was just read or written. If it is newer, answer the waiting requests."""
+        """Note an assignment that was just read or written; if it is newer, answer the waiting requests."""
         changed, self._trouble = bool(self._trouble), ""
         self._read_s = self._host.clock.monotonic_s()
         if self._assignment is None or read.version > self._assignment.version:
@@ -112,20 +107,19 @@ class ClusterAnswers:
 
     @property
     def description(self) -> ClusterDescription:
-        """The newest description that was read, without its version."""
         return self.described.value
 
     @property
     def _coordinator_s(self) -> float:
-        """For how many seconds the coordinator is waited for, for the answer to a client."""
+        """For how many seconds the coordinator is waited for."""
         most_s = self._settings.coordinator_s_max
         return min(most_s, _KNOWN_TROUBLE_S) if self._trouble or self._coordinator.trouble else most_s
 
     async def read_description(self) -> ClusterDescription:
-        """Read the description from the coordinator, and return the newest one.
+        """Read the description from the coordinator, and return the newest one; calls at the same time share their
+        results.
 
-        Calls at the same time share their results. Raises `CoordinatorUnavailable` after `_coordinator_s`, and what
-        the coordinator raises.
+        Raises `CoordinatorUnavailable` after `_coordinator_s`, and what the coordinator raises.
         """
         begun_before, limit_s = self._descriptions, self._coordinator_s
         silence = (
@@ -141,23 +135,20 @@ class ClusterAnswers:
         return self.description
 
     def learn_description(self, read: Versioned[ClusterDescription]) -> None:
-        """Take note of a description that was just read, unless a newer one is known."""
+        """Note a description that was just read, unless a newer one is known."""
         self.described_s = self._host.clock.monotonic_s()
         if read.version > self.described.version:
             self.described = read
 
     def note_trouble(self, trouble: str) -> None:
-        """Take note of why the assignment could not be read. Waiting requests are told if that lasts `_TROUBLE_S`."""
+        """Note why the assignment could not be read; waiting requests are told if that lasts `_TROUBLE_S`."""
         begins, self._trouble = not self._trouble, trouble
         if begins:
             self._trouble_s = asyncio.get_running_loop().time()
             self._changed.wake()
 
     def answering(self, message: Message, *, stranger: bool = False) -> Answering | None:
-        """Return the coroutines that answer a request about the cluster; None for any other message.
-
-        `stranger` is whether the client has not named the cluster key.
-        """
+        """Return the coroutines that answer a request about the cluster; None for any other message."""
         match message:
             case DescribeCluster():
                 return self._describe(), None
@@ -179,11 +170,10 @@ class ClusterAnswers:
         return ClusterIs(self.description.partitions)
 
     async def _read_for(self, request: DescribeTopic | None, stranger: bool) -> None:
-        """Read the description from the coordinator for a request about one topic; None stands for one about all.
+        """Read the description for a request about one topic, or about all (None); if that fails, the known one may be
+        good enough.
 
-        If that fails, the known description is good enough for one topic, provided that it has the topic and is not
-        older than what the client knows: the client asks again as soon as the assignment names a partition that it has
-        not heard of. Otherwise raises what the coordinator raises; to a stranger, without its text.
+        Otherwise raises what the coordinator raises; to a stranger, without its text.
         """
         try:
             await self.read_description()
@@ -196,7 +186,9 @@ class ClusterAnswers:
             raise error_of(error.code, text) from None
 
     def _suffices(self, request: DescribeTopic) -> bool:
-        """Whether the known description has the topic, and is not older than the one that the client knows."""
+        """Whether the known description has the topic, and is not older than the one that the client knows: it asks
+        again when the assignment names a partition that it has not heard of.
+        """
         known = self.described
         return (
             known.version >= request.version_known
@@ -207,8 +199,7 @@ class ClusterAnswers:
     async def _tell_topic(self, request: DescribeTopic) -> Message:
         """Return the partitions of a topic.
 
-        Raises `UnknownTopic`, and `CoordinatorUnavailable` if the client has heard of a newer description than is known
-        here.
+        Raises `UnknownTopic`, and `CoordinatorUnavailable` if the client has heard of a newer description.
         """
         version, description = self.described.version, self.described.value
         if version < request.version_known or description.total < request.total_known:
@@ -223,17 +214,13 @@ class ClusterAnswers:
         return encode_topic(topic.version, topic.total, topic.ids)
 
     async def _tell_topics(self) -> Message:
-        """Return all topics."""
         return encode_topics(self.description.shape)
 
     async def _take_id(self, ids: list[int], stranger: bool) -> None:
-        """Get a unique id from the coordinator, and append it to `ids`.
+        """Get a unique id from the coordinator in turn, at this server's pace, and append it to `ids`.
 
-        Waits for its turn first, at this server's pace: each id is a write at the coordinator, and anybody who reaches
-        the port may ask. Raises `Overloaded` if too many wait already; `CoordinatorUnavailable` after
-        `_coordinator_s`, the wait for the turn included, for another server may reach the coordinator; and what the
-        coordinator raises (to a stranger, without its text). An id that is lost on its way here or to the client stays
-        unused.
+        Raises `Overloaded` if too many wait already, `CoordinatorUnavailable` after `_coordinator_s`, and what the
+        coordinator raises (to a stranger, without its text). An id that is lost on its way stays unused.
         """
         limit_s = self._coordinator_s
         try:
@@ -268,7 +255,7 @@ class ClusterAnswers:
     async def _wait_for_newer(self, request: GetAssignment) -> None:
         """Wait until the assignment is newer than the client's, for the request's time and `read_wait_s_max` at most.
 
-        Once the assignment can't be read, wait only `_TROUBLE_S` longer: another server may know a newer one.
+        Once it can't be read, wait only `_TROUBLE_S` longer: another server may know a newer one.
         """
         if not request.wait_ms:
             return
@@ -287,10 +274,7 @@ class ClusterAnswers:
         return -1 if self._assignment is None else self._assignment.version
 
     async def _tell_assignment(self, request: GetAssignment, stranger: bool) -> AssignmentIs:
-        """Return the newest assignment known now, without its rows if the client knows it already.
-
-        Raises `CoordinatorUnavailable` if none was read yet.
-        """
+        """Return the newest assignment known, without its rows if the client knows it already."""
         trouble = _told_to_strangers(self._trouble) if stranger else self._trouble
         if self._assignment is None:
             because = f": {trouble}" if trouble else ""
@@ -310,15 +294,15 @@ class ClusterAnswers:
 
 
 class _Pace:
-    """A rate limit: gives turns `per_s` times a second on average, in the order in which they were asked for."""
+    """A rate limit: `per_s` turns a second on average, in the order in which they were asked for."""
 
     def __init__(self, per_s: float, wait_s_max: float) -> None:
-        """Begin with no turn taken. Callers that would have to wait longer than `wait_s_max` seconds are refused."""
+        """Callers that would have to wait longer than `wait_s_max` seconds are refused."""
         self._per_s = per_s
         self._waiting_max = per_s * wait_s_max
         self._waiting = 0
         self._next_s = float("-inf")
-        """When the next turn would be due if turns came evenly, in the event loop's seconds."""
+        """When the next turn would be due if turns came evenly."""
         self._turn = asyncio.Lock()
 
     async def turn(self) -> None:

@@ -14,15 +14,14 @@ from polonaise.host import Clock
 
 _log = logging.getLogger(__name__)
 AGAIN_S: Final = 30.0
-"""The interval, in seconds, at which the log repeats what fails at the coordinator."""
+"""The interval at which the log repeats what fails at the coordinator."""
 
 
 @contextlib.asynccontextmanager
 async def answered_within(limit_s: float, coordinator: Coordinator, silence: str = "") -> AsyncIterator[None]:
     """Raise `CoordinatorUnavailable` when the `async with` block takes longer than `limit_s` seconds.
 
-    `silence` is the text of that error, if it has to tell more than that no answer came. The error also tells what is
-    known of the reason.
+    `silence` is the text of that error, if it has to tell more than that no answer came.
     """
     try:
         async with asyncio.timeout(limit_s):
@@ -40,27 +39,26 @@ def with_trouble(text: str, coordinator: Coordinator) -> str:
 
 
 class CoordinatorTrouble:
-    """A record of which of a server's operations at the coordinator fail at present, each with its error.
+    """Records, for health and metrics, which of a server's operations at the coordinator fail at present, each with its
+    error.
 
-    It is for health and metrics. The log is told as well: once for each kind of error, then every `AGAIN_S` seconds as
-    long as it lasts, whatever the number of operations and tries; and when it is over.
+    The log is told once for each kind of error, every `AGAIN_S` while it lasts, and when it is over, whatever the
+    number of operations and tries.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failing: dict[str, tuple[str, str]] = {}
-        """The code and the text of what each failing operation failed with last."""
+        """The code and the text of what each failed with last."""
         self._since_s: float | None = None
-        """When the first of the present failures happened; None while nothing fails."""
+        """When the first of the present failures happened."""
         self._logged_s: dict[str, float] = {}
-        """When the log was told last of each kind of error in the present trouble."""
+        """When the log was told last of each kind of error."""
         self.errors = 0
-        """The number of failures so far."""
 
     def failed(self, what: str, error: PolonaiseError, *, level: int = logging.WARNING, **fields: int) -> None:
-        """Record that an operation at the coordinator failed; `what` tells which, as `the assignment can't be read`.
-
-        `level` and `fields` are those of the line in the log.
+        """Record that an operation failed; `what` tells which, as `the assignment can't be read`, to be logged at
+        `level`.
         """
         self.errors += 1
         self._failing.pop(what, None)  # to its end, so that the latest failures stand there
@@ -75,7 +73,6 @@ class CoordinatorTrouble:
             _log.log(level, "%s: %s%s", what, error, lasting, extra=fields)
 
     def succeeded(self, what: str) -> None:
-        """Record that this operation has succeeded, so that `what` is not told any more."""
         self._failing.pop(what, None)
         if not self._failing and self._since_s is not None:
             _log.warning("the coordinator answers again, after %.1f s", self._clock.monotonic_s() - self._since_s)
@@ -83,25 +80,22 @@ class CoordinatorTrouble:
             self._logged_s.clear()
 
     def not_needed(self, what: str) -> None:
-        """Record that this operation is not needed any more. That is no answer: only the next one ends the trouble."""
+        """Record that this operation is not needed any more. That is no answer: the trouble goes on."""
         self._failing.pop(what, None)
 
     def is_failing(self, what: str) -> bool:
-        """Tell whether this operation failed the last time."""
+        """Whether this operation failed the last time."""
         return what in self._failing
 
     def present(self, coordinator: Coordinator) -> str:
-        """Return what fails at present, and why the coordinator can't be reached now, which may be news since then."""
+        """Return what fails at present, and why the coordinator can't be reached now, if that is news."""
         failing, now = str(self), coordinator.trouble
         if failing and now and now not in failing:
             return f"{now}; before: {failing}"
         return failing or now
 
     def __str__(self) -> str:
-        """Return what fails at present, and why; empty if nothing does.
-
-        Of errors of one kind the latest is told: they have one reason, and the same advice.
-        """
+        """Return what fails at present, and why; empty if nothing does. Of errors of one kind the latest is told."""
         kinds: dict[str, list[str]] = {}
         for what, (code, _) in self._failing.items():
             kinds.setdefault(code, []).append(what)

@@ -19,12 +19,12 @@ _LOOK_S: Final = 0.25
 
 
 class OneCopy:
-    """One copy under way: who makes it notes here how many bytes it has copied."""
+    """One copy under way, whose maker notes how many bytes it has copied."""
 
     def __init__(self) -> None:
         self.copied_bytes = 0
         self.worked_s = 0.0
-        """The seconds that the copy took, without the wait for its turn; 0 until it has ended."""
+        """The seconds that it took, without the wait for its turn; 0 until it has ended."""
 
 
 class CopyTurns:
@@ -34,7 +34,7 @@ class CopyTurns:
     """
 
     def __init__(self, host: Host, settings: ServerSettings, latencies: Histogram) -> None:
-        """`latencies` has the time that each batch of this server needed to be committed."""
+        """`latencies` has the time that each batch took to be committed."""
         self._host = host
         self._settings = settings
         self._latencies = latencies
@@ -51,17 +51,16 @@ class CopyTurns:
             lambda: asyncio.Semaphore(settings.copies_per_storage_max)
         )
         self._gate = asyncio.Lock()
-        """Held by the copy that is next to begin: the others come after it in the order in which they asked."""
+        """Held by the copy that is next to begin."""
         self.waiting = 0
-        """How many wait for a turn to copy, or to ask a late replica what it holds, or for the throttle."""
+        """How many wait for a turn or for the throttle."""
 
     @property
     def bytes_per_s(self) -> float:
-        """The bytes per second that may be copied at present."""
+        """What may be copied at present."""
         return self._throttle.bytes_per_s
 
     def health(self) -> dict[str, Any]:
-        """Return what is copied, for the server's health."""
         return {
             "bytes": self._throttle.copied_bytes,
             "under_way": self._throttle.under_way,
@@ -71,7 +70,7 @@ class CopyTurns:
 
     @asynccontextmanager
     async def turn(self, name: StorageId) -> AsyncIterator[None]:
-        """Wait until a partition may talk to the late replica on this storage node, for the `async with` block."""
+        """Wait until a partition may talk to the late replica on this storage node, for the block."""
         async with AsyncExitStack() as held:
             self.waiting += 1
             try:
@@ -84,7 +83,7 @@ class CopyTurns:
 
     @asynccontextmanager
     async def copy(self, name: StorageId) -> AsyncIterator[OneCopy]:
-        """Wait for a turn and for the throttle; then the `async with` block may copy about `copy_bytes`."""
+        """Wait for a turn and for the throttle; then the block may copy about `copy_bytes`."""
         clock, size = self._host.clock, self._settings.copy_bytes
         async with self.turn(name):
             await self._let_through()
@@ -99,7 +98,6 @@ class CopyTurns:
                 self._throttle.end(now_s, size, copy.copied_bytes, copy.worked_s, self._commits)
 
     async def _let_through(self) -> None:
-        """Wait until the throttle lets the next copy begin."""
         self.waiting += 1
         try:
             async with self._gate:

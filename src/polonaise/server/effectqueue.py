@@ -11,8 +11,8 @@ from polonaise.server.protocol.effects import Effect
 class EffectQueue:
     """Carries out effects one after the other, even when carrying out one of them causes others.
 
-    Carrying out an effect may be an event itself: a send may find its connection broken. The effects of that event are
-    carried out after all that are queued already: the owner decided them later, and took the earlier ones for done.
+    A send may find its connection broken, which is an event: its effects come after all that are queued, because the
+    owner decided them later and took the earlier ones for done.
     """
 
     def __init__(self, carry_out: Callable[[Effect], None]) -> None:

@@ -1,4 +1,4 @@
-"""The watch for servers, of the cluster and of its coordinator, that are to be there and are not: health names each."""
+"""The watch for servers, of the cluster and of its coordinator, that are to be there and are not."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from polonaise.terms import ServerId
 _log = logging.getLogger(__name__)
 _EXPECTED: Final = "the servers that are to be there can't be looked up"
 _LOOK_S: Final = 5.0
-"""Seconds between two looks."""
 _AGAIN_S: Final = 1.0
-"""Seconds from a look that has failed to the next."""
+"""Until the next look after one that has failed."""
 _SERVER_S: Final = 2.0
-"""Seconds that each server of the coordinator has to answer."""
+"""Each server of the coordinator has so long to answer."""
 _ANSWER_S: Final = 5.0
-"""Seconds that the coordinator has to answer one look."""
 
 
 class ExpectedServersWatch:
@@ -35,16 +33,14 @@ class ExpectedServersWatch:
         self._name = name
         self._trouble = trouble
         self.seen: Versioned[ExpectedServers] | None = None
-        """What the coordinator said at the last look; None before the first."""
+        """What the coordinator said at the last look."""
         self.missing: dict[str, str] = {}
-        """The addresses, by name, of the other servers that were not registered at the last look."""
+        """The addresses, by name, of the other servers not registered at the last look."""
         self.trouble = ""
         """What is wrong with the name of this server; empty if nothing is."""
         self.coordinator_servers: Mapping[str, str] = {}
-        """Why each server of the coordinator did not serve at the last look, by its address; empty for one that did.
-
-        Without those that this process could not ask, which may serve.
-        """
+        """Why each server of the coordinator did not serve at the last look, by its address (empty for one that did),
+        without those that this process could not ask."""
 
     async def run(self, server: ServerId, address: str) -> None:
         """Look for ever. While the coordinator can't be read, what was seen last stands."""
@@ -89,17 +85,14 @@ class ExpectedServersWatch:
         )
 
     def coordinator_troubles(self) -> list[str]:
-        """Return a line for each server of the coordinator that did not serve at the last look."""
         return [coordinator_server_trouble(address, why) for address, why in self.coordinator_servers.items() if why]
 
 
 def coordinator_server_trouble(address: str, why: str) -> str:
-    """Return what operators are told of a server of the coordinator that does not serve."""
     return f"ZooKeeper server {address} {why}"
 
 
 def missing_server(name: str, address: str) -> str:
-    """Return what operators are told of a server that is not registered and was not removed."""
     where = "" if address == name else f", last at {address},"
     return (
         f"server {name}{where} is not registered, and was not removed: start it; if it runs, see what it says, such as "

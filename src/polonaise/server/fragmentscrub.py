@@ -30,14 +30,13 @@ from polonaise.terms import PartitionId, TransactionId
 
 _log = logging.getLogger(__name__)
 _PAUSE_S_MAX: Final = 3600.0
-"""The longest sleep, in seconds: without rounds there may be nothing to wait for."""
 
 
 class FragmentScrubbing:
     """Carries out what `FragmentScrub` decides, until it is cancelled.
 
     Each server scrubs the fragments of the partitions that it owns, because only it can read their log, from which a
-    damaged fragment is written again. What its reads find is reported, looked at and mended in the same way.
+    damaged fragment is written again. So are those that its reads could not use.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class FragmentScrubbing:
         history: ArchivedHistory,
         readers: Callable[[], Mapping[PartitionId, PartitionReader]],
     ) -> None:
-        """Make a scrub of the store behind `history`; `readers` returns the readers of the partitions owned now."""
+        """`readers` returns the readers of the partitions owned now."""
         self._clock = host.clock
         self._settings = settings
         self._history = history
@@ -55,11 +54,11 @@ class FragmentScrubbing:
         self._random = host.random
         self._scrub = FragmentScrub(settings.scrub_bytes_per_s, settings.scrub_every_s, inf, settings.scrub_again_s)
         self._found = asyncio.Event()
-        """Set when a read could not use a fragment, which is to be looked at before a pause is over."""
+        """Set when a read could not use a fragment, which is then looked at at once."""
         history.on_refused, history.on_sound = self._refused, self._sound
 
     def health(self) -> dict[str, Any]:
-        """Return how far the scrub is and what it found; of the latest damages also why they last, and what to do."""
+        """Return how far the scrub is, what it found, and of the latest damages what to do."""
         scrubbed = self._scrub.scrubbed
         damages = [damage._asdict() for damage in scrubbed.damages]
         return {
@@ -87,7 +86,6 @@ class FragmentScrubbing:
                     await self._verify(step)
 
     def _refused(self, name: FragmentName, transaction: TransactionId, why: str) -> None:
-        """Note that a read could not use a fragment."""
         known = self._scrub.is_damaged(name)
         self._scrub.refused(self._clock.monotonic_s(), self._clock.wall_us(), name, transaction, why)
         if not known:
@@ -101,7 +99,6 @@ class FragmentScrubbing:
             self._warn(name, f"{name.path} can be read again")
 
     async def _pass(self, seconds: float) -> None:
-        """Sleep, but no longer than until a read finds something."""
         self._found.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -119,7 +116,7 @@ class FragmentScrubbing:
         self._scrub.listed(clock.monotonic_s(), clock.wall_us(), own)
 
     async def _verify(self, step: Verify) -> None:
-        """Read one fragment through, mend it if it is damaged, and tell the scrub the outcome."""
+        """Read one fragment through, and mend it if it is damaged."""
         scrub, name = self._scrub, step.name
         reader = self._readers().get(name.partition)
         if reader is None:  # the partition has another owner by now
@@ -141,16 +138,15 @@ class FragmentScrubbing:
             await self._read_again(reader, step)
 
     async def _sized(self, name: FragmentName) -> Verify:
-        """Return what to read of a damaged fragment, by its present size. Raises `NotFound` if it is gone."""
+        """Return a damaged fragment with its present size; raises `NotFound` if it is gone."""
         size = (await self._history.held(name.partition)).get(name)
         if size is None:
             raise NotFound(f"{name.path} is gone")
         return Verify(name, size)
 
     async def _read_again(self, reader: PartitionReader, step: Verify) -> None:
-        """Tell the scrub that a fragment has its digest and opens. If a read was refused, that read has to succeed.
-
-        The digest does not tell whether another fragment contradicts this one.
+        """Tell the scrub that a fragment is sound, if a read that was refused succeeds now: its digest does not tell
+        whether another fragment contradicts it.
         """
         refused = self._scrub.refused_id(step.name)
         if refused is not None:
@@ -163,10 +159,7 @@ class FragmentScrubbing:
         self._scrub.good(self._clock.wall_us(), step.name)
 
     async def _not_read(self, step: Verify, error: PolonaiseError) -> None:
-        """After a failed read, find out whether the whole store can't be read, or only this fragment.
-
-        If it is only this fragment, the scrub goes on with the others.
-        """
+        """After a failed read, find out whether the whole store can't be read, or only this fragment."""
         clock = self._clock
         try:
             await self._history.held()
@@ -198,7 +191,7 @@ class FragmentScrubbing:
         self._warn(step.name, f"{step.name.path} is not repaired: {why}")
 
     async def _batches(self, reader: PartitionReader, name: FragmentName) -> AsyncIterator[Batch]:
-        """Yield the log's batches with a fragment's ids: from the replicas or, if trimmed, from other fragments."""
+        """Yield the log's batches with a fragment's ids, from the replicas or other fragments."""
         following = name.first
         while following <= name.last:
             try:
@@ -216,11 +209,9 @@ class FragmentScrubbing:
             await self._pause(len(raw))
 
     async def _pause(self, bytes_read: int) -> None:
-        """Sleep so that reading stays within the scrub's bytes per second."""
         await asyncio.sleep(self._scrub.pace(self._clock.monotonic_s(), bytes_read))
 
     def _warn(self, name: FragmentName, what: str) -> None:
-        """Write a line about a fragment to the server's log."""
         _log.warning("scrub of %s: %s", self._history, what, extra={"partition": name.partition})
 
     def _unreachable(self, error: PolonaiseError) -> None:

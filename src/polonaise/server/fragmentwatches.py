@@ -32,7 +32,7 @@ class FragmentWatches:
         self._scrubbing = FragmentScrubbing(self._host, settings, history, lambda: owned.readers)
 
     def spawn(self) -> list[asyncio.Task[None]]:
-        """Begin to watch; return the tasks, which never end by themselves."""
+        """Begin to watch, in tasks that never end by themselves."""
         return [
             self._host.spawn(self._store.run(), "fragment store"),
             self._host.spawn(self._archive.run(), "archive"),
@@ -45,26 +45,25 @@ class FragmentWatches:
 
     @property
     def store_trouble(self) -> str | None:
-        """Why the store can't be used, at the last look; empty if it can, None before the first look."""
+        """Why the store can't be used; empty if it can, None before the first look."""
         return self._store.trouble
 
     @property
     def archive_lag(self) -> ArchiveLag | None:
-        """How far the archive was behind at the last look; None before the first look."""
+        """How far the archive was behind; None before the first look."""
         return self._archive.lag
 
     def scrub_health(self) -> dict[str, Any]:
-        """Return how far the scrub is and what it found."""
         return self._scrubbing.health()
 
     @property
     def missing(self) -> dict[str, str]:
-        """The partitions with ids that nothing holds any more, as JSON has them, each with the first of these ids."""
+        """By partition, as JSON has it, the first of the ids that nothing holds any more."""
         gone = {} if self._archive.lag is None else self._archive.lag.gone
         return {str(partition): what for partition, what in gone.items() if partition in self._owned.served}
 
     @property
     def failed(self) -> dict[str, str]:
-        """The partitions of which a read of the fragments failed by a mistake of ours, as JSON has them, and why."""
+        """By partition, as JSON has it, why a read of the fragments failed by a mistake of ours."""
         failed = self._history.failed
         return {str(partition): why for partition, (_, why) in failed.items() if partition in self._owned.served}

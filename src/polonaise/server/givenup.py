@@ -35,18 +35,18 @@ class GivenUpPartitions:
     def __init__(
         self, host: Host, coordinator: Coordinator, answer_s: float, served: Mapping[PartitionId, ServedPartition]
     ) -> None:
-        """`served` are the partitions that the server owns at present; an answer is waited for `answer_s` seconds."""
+        """`served` are the partitions owned at present; the coordinator has `answer_s` seconds."""
         self._host = host
         self._coordinator = coordinator
         self._answer_s = answer_s
         self._served = served
         self._why: dict[PartitionId, str] = {}
         self._elsewhere: frozenset[PartitionId] = frozenset()
-        """The partitions that another server serves, as far as was seen at the last look."""
+        """Served by another server, at the last look."""
         self._looking: asyncio.Task[None] | None = None
 
     def note(self, given_up: frozenset[PartitionId], unfit: str, own: ServerId) -> None:
-        """Note, once a second, which partitions are given up. `unfit`: why the server can serve none at all, if so."""
+        """Note, once a second, what is given up. `unfit`: why the server can serve none at all, if so."""
         why, now_s = self._why, self._host.clock.monotonic_s()
         self._why = {partition: why.get(partition, unfit) for partition in given_up}
         for partition in given_up & self._served.keys():
@@ -59,7 +59,7 @@ class GivenUpPartitions:
             self._looking = self._host.spawn(self._look(others, own), "who serves what was given up")
 
     async def _look(self, partitions: frozenset[PartitionId], own: ServerId) -> None:
-        """Look which of these another server serves. Without the coordinator's answer what was seen before counts."""
+        """Look which of these another server serves; without an answer what was seen before counts."""
         try:
             async with answered_within(self._answer_s, self._coordinator):
                 assignment = (await self._coordinator.assignment()).value

@@ -17,7 +17,6 @@ from polonaise.terms import StorageId, counted, partition_words
 
 _log = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
-"""The seconds between two checks of the partitions."""
 _NAMED_MAX: Final = 8
 """The most partitions that a warning names; it only counts the others."""
 
@@ -25,8 +24,7 @@ _NAMED_MAX: Final = 8
 class _Trouble:
     """Decides when to warn of a trouble: once it has lasted for `patience_s` seconds, and again every `again_s`.
 
-    Until the first warning, a trouble that shrinks counts as new: many partitions open one after the other, and as long
-    as that goes on nobody has to be warned.
+    Until the first warning, one that shrinks counts as new: while partitions open one after the other, all is well.
     """
 
     def __init__(self, patience_s: float, again_s: float, over: str = "") -> None:
@@ -41,8 +39,7 @@ class _Trouble:
     def due(self, now: float, size: int) -> float | None:
         """Return the seconds that the trouble has lasted if a warning is due now, else None.
 
-        `size` is the size of the trouble now, such as a number of partitions. With 0 the trouble is over: if a warning
-        was given, the text `over` is logged, unless it is empty.
+        With a `size` of 0 it is over: if a warning was given, the text `over` is logged.
         """
         if not size:
             if self._warned and self._over:
@@ -59,8 +56,9 @@ class _Trouble:
 
 
 class HealthWarnings:
-    """Warns of four things: a server that owns nothing because of its coordinator, partitions that are not ready, late
-    replicas, and sessions that faults have ended."""
+    """Warns of a server that owns nothing, partitions that are not ready, late replicas, and sessions that faults have
+    ended.
+    """
 
     def __init__(
         self,
@@ -71,8 +69,7 @@ class HealthWarnings:
         changes: ReadinessChanges,
         not_owning: Callable[[], str] = str,
     ) -> None:
-        """`owners` returns the owners of the server's partitions, what happens to which is counted in `changes`;
-        `not_owning` is as in `ServerMembership`."""
+        """`changes` counts what happens to the partitions of `owners`; `not_owning` is as in `ServerMembership`."""
         self._host = host
         self._not_owning = not_owning
         self._idle = _Trouble(settings.warn_s, settings.warn_again_s)
@@ -80,20 +77,18 @@ class HealthWarnings:
         self._links = links
         self._changes = changes
         self._looked_at: int | None = None
-        """The count of changes at the last look at all partitions; None before the first."""
+        """The count of changes at the last look."""
         self._without_session: list[PartitionOwner] = []
         self._with_late: dict[StorageId, list[PartitionOwner]] = {}
         self._waiting = _Trouble(settings.warn_s, settings.warn_again_s)
         self._late = _Trouble(settings.warn_s, settings.warn_again_s, "all storage nodes take part again")
         self._faults = _Trouble(0.0, settings.warn_again_s)
         self._faults_seen: dict[PartitionOwner, int] = {}
-        """The number of faults of each owner at the last check."""
         self._last_faulty: PartitionOwner | None = None
-        """The owner that the latest fault is of; None while there was none, or when it owns its partition no more."""
+        """The owner of the latest fault; None while there is none, or when it owns its partition no more."""
         self._last_fault_s = float("-inf")
 
     async def watch(self) -> None:
-        """Check the partitions and give the warnings that are due, for ever."""
         while True:
             await asyncio.sleep(_LOOK_S)
             now = self._host.clock.monotonic_s()
@@ -115,7 +110,6 @@ class HealthWarnings:
                 _log.warning("a session of %s was ended by %s", _named([last]), last.readiness.last_fault, extra=fields)
 
     def _look(self, now: float) -> None:
-        """Look at all partitions."""
         self._looked_at = self._changes.count
         owners = [owner for owner in self._owners() if owner.stopped is None]
         self._without_session = [owner for owner in owners if owner.session is None]
@@ -123,7 +117,6 @@ class HealthWarnings:
         self._look_for_faults(owners, now)
 
     def _look_for_faults(self, owners: Sequence[PartitionOwner], now: float) -> None:
-        """Note the owner that had the latest fault; None if none had one, or if that owner is not among these."""
         for owner in owners:
             if owner.readiness.faults_total > self._faults_seen.get(owner, 0):
                 self._last_faulty, self._last_fault_s = owner, now
@@ -132,7 +125,7 @@ class HealthWarnings:
             self._last_faulty = None
 
     def _late_replicas(self, owners: Sequence[PartitionOwner]) -> dict[StorageId, list[PartitionOwner]]:
-        """Return each storage node that is late in some partition, with the owners of these partitions."""
+        """Return the owners of the partitions in which each storage node is late."""
         late: dict[StorageId, list[PartitionOwner]] = {}
         for owner in owners:
             if owner.readiness.late and owner.session is not None:
@@ -141,7 +134,6 @@ class HealthWarnings:
         return late
 
     def _not_engaged(self, late: Mapping[StorageId, Sequence[PartitionOwner]], for_s: float) -> str:
-        """Return the warning about late replicas."""
         troubles = [
             f"{name} in {_named(owners)} ({self._trouble_of(name, owners[0].readiness.late.get(name, ''))})"
             for name, owners in late.items()
@@ -152,14 +144,12 @@ class HealthWarnings:
         )
 
     def _trouble_of(self, name: StorageId, reason: str = "") -> str:
-        """Return what is wrong with a storage node, as far as this server knows."""
         link = self._links[name]
         if link.session is not None:
             return f"connected, being brought up to date{': ' if reason else ''}{reason}"
         return str(link.last_error or "not tried yet")
 
     def _not_ready(self, waiting: Sequence[PartitionOwner], for_s: float) -> str:
-        """Return the warning about partitions that are not ready."""
         waits_for = waiting[0].readiness.waits_for or "waiting for its next session"
         text = f"not ready for {for_s:.0f} s: {_named(waiting)}. Reason: {waits_for}"
         missing = [f"{name} ({self._trouble_of(name)})" for name, link in self._links.items() if not link.session]
@@ -173,5 +163,4 @@ class HealthWarnings:
 
 
 def _named(owners: Sequence[PartitionOwner]) -> str:
-    """Return the partitions of these owners as text, the first few by number."""
     return partition_words([owner.partition for owner in owners], _NAMED_MAX)

@@ -20,15 +20,14 @@ from polonaise.terms import PartitionId
 _log = logging.getLogger(__name__)
 _MEMBERS: Final = "the members of partitions can't be read"
 _HURRY_S: Final = 60.0
-"""How long looks are made in a hurry after the last sign that an operator is changing something, in seconds."""
+"""How long looks are made in a hurry after the last sign that an operator is changing something."""
 
 
 class MemberWatch:
     """Looks at the values of a server's partitions, one after the other, for a change of members that is pending.
 
-    There is no wake-up that could be lost: every partition is looked at again and again, slowly, because a server may
-    have thousands and members hardly ever change. While they do, the looks are hurried: one change rarely comes alone.
-    Links to storage nodes that have left the cluster are closed on the way.
+    There is no wake-up that could be lost. It is slow, because a server may have thousands, and hurries while members
+    change: one change rarely comes alone. Links to storage nodes that have left the cluster are closed on the way.
     """
 
     def __init__(
@@ -51,18 +50,18 @@ class MemberWatch:
         self._hurried_until_s = float("-inf")
 
     def hurry(self) -> None:
-        """Look more often for a minute: an operator is changing something."""
+        """Look more often for a minute."""
         self._hurried_until_s = self._clock.monotonic_s() + _HURRY_S
 
     async def run(self) -> None:
-        """Look at all partitions for ever. Never raises a fault: an answer that nobody foresaw ends no server."""
+        """Look at all partitions for ever; no answer of the coordinator ends that."""
         while True:
             await asyncio.sleep(self._settings.members_look_s)
             await self._look_at_all()
             self._drop_links()
 
     async def _look_at_all(self) -> None:
-        """Look at each partition once. The trouble is over if all that were tried, one at least, could be read."""
+        """Look at each partition once. The trouble is over if all that were tried could be read."""
         answers: list[bool | None] = []
         for partition in list(self._partitions):
             served = self._partitions.get(partition)
@@ -80,7 +79,6 @@ class MemberWatch:
 
     @property
     def _pause_s(self) -> float:
-        """The seconds from the end of one look to the next."""
         hurried = self._clock.monotonic_s() < self._hurried_until_s
         return 1 / (self._settings.members_hurry_per_s if hurried else self._settings.members_looks_per_s)
 
@@ -94,10 +92,9 @@ class MemberWatch:
             return False
 
     def _drop_links(self) -> None:
-        """Close the links to nodes that are no storage nodes of the cluster any more, once no partition uses them.
+        """Close the links to nodes that have left the cluster, once no partition uses them.
 
-        While each linked node has a copy of one of this server's partitions, the description is not even read: none of
-        them can have left. Between two sessions of any partition, no link is closed.
+        While each linked node has a copy of one of this server's partitions, the description is not even read.
         """
         # Between two sessions a partition may be speaking to any of them.
         if any(served.owner.session is None for served in self._partitions.values()):

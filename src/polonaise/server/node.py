@@ -24,12 +24,11 @@ from polonaise.terms import PartitionId, ServerId
 
 _log = logging.getLogger(__name__)
 _TICK_S: Final = 0.25
-"""The interval, in seconds, at which partitions that are not at rest are told the time: a deadline may be noticed this
-much late."""
+"""At this interval partitions are told the time: a deadline may be noticed this much late."""
 
 
 class Server:
-    """A server that runs: it serves from `start` on, which makes it, until `close`."""
+    """A server that serves from `start` on, which makes it, until `close`."""
 
     @classmethod
     async def start(
@@ -41,10 +40,8 @@ class Server:
     ) -> Server:
         """Listen, register, and start the tasks, above all the one that keeps the assignment and follows it.
 
-        `open_history` opens the fragment store, given the cluster's key; None for a server without fragments. The
-        server registers the address at which it listens, and so only after it has begun to listen: a server that others
-        can find must take connections. Raises what the coordinator, the store and listening raise; nothing is left open
-        then.
+        `open_history` opens the fragment store, given the cluster's key; None for a server without fragments. Raises
+        what the coordinator, the store and listening raise; nothing is left open then.
         """
         settings = settings or ServerSettings()
         described = await coordinator.description()
@@ -63,14 +60,12 @@ class Server:
         return cls(parts, listener)
 
     def __init__(self, parts: ServerParts, listener: Listener) -> None:
-        """Begin to serve; the server is registered, and listens."""
         self.parts: Final = parts
         self._listener = listener
         self._tasks = self._spawn_tasks()
         _log.info("server %d listens on %s", self.id, self.address, extra={"server": self.id})
 
     def _spawn_tasks(self) -> list[asyncio.Task[None]]:
-        """Spawn all that goes on until `close`; return the tasks."""
         parts, shared, partitions = self.parts, self.parts.shared, self.partitions
         host, coordinator, settings, spawn = shared.host, shared.coordinator, shared.settings, shared.host.spawn
         links, trouble = parts.links, parts.trouble
@@ -100,7 +95,6 @@ class Server:
         return tasks
 
     async def _tick(self) -> None:
-        """Tell the partitions the time, for ever: those at rest a few at a time, in turns."""
         shared, partitions = self.parts.shared, self.partitions
         while True:
             await asyncio.sleep(_TICK_S)
@@ -129,7 +123,7 @@ class Server:
 
     @property
     def id(self) -> ServerId:
-        """The server's id, unique in the cluster and given out by the coordinator."""
+        """Unique in the cluster and given out by the coordinator."""
         return self.parts.server
 
     @property
@@ -139,12 +133,12 @@ class Server:
 
     @property
     def partitions(self) -> dict[PartitionId, ServedPartition]:
-        """The partitions that the followed assignment gives this server, also those that have stopped by themselves."""
+        """Those that the followed assignment gives this server, also if they have stopped by themselves."""
         return self.parts.owned.served
 
     @property
     def followed(self) -> bool:
-        """Whether the server serves the partitions that an assignment gives it, if any: `OwnedPartitions.followed`."""
+        """Whether the server serves what an assignment gives it: `OwnedPartitions.followed`."""
         return self.parts.owned.followed
 
     @property
@@ -154,12 +148,12 @@ class Server:
 
     @property
     def waits_for(self) -> str:
-        """What this server waits for, if it does not follow an assignment: nearly always its coordinator."""
+        """What this server waits for, if it does not follow an assignment."""
         return self.parts.health.waits_for
 
     @property
     def given_up(self) -> frozenset[PartitionId]:
-        """The partitions that this server has given up, and tells the others."""
+        """The partitions that this server has given up, as it tells the others."""
         return self.parts.unservable.given_up
 
     @property
@@ -174,15 +168,14 @@ class Server:
 
     @property
     def past_totals(self) -> Counter[str]:
-        """The totals of the partitions that are not in `partitions` any more, summed up: a copy."""
+        """The totals of the partitions that are not in `partitions` any more: a copy."""
         return self.parts.owned.past_totals
 
     def measures(self) -> ServerMeasures:
-        """Return what can be measured of this server as a whole; more of each partition is in `partitions`."""
         return self.parts.measures()
 
     async def checked_health(self) -> dict[str, Any]:
-        """Return `health`, after the storage nodes were asked for theirs, which takes about half a second at most."""
+        """Return `health`, after the storage nodes were asked for theirs: half a second at most."""
         await self.parts.health.ask_storage()
         return self.health()
 
@@ -191,12 +184,11 @@ class Server:
         return self.parts.health.document()
 
     def own_health(self) -> dict[str, Any]:
-        """Return what `health` says beside the partitions, of which there may be thousands."""
+        """Return `health` without the partitions, of which there may be thousands."""
         return self.parts.health.own()
 
 
 async def _let_go(parts: ServerParts, listener: Listener) -> None:
-    """Close everything, and leave the cluster at the end."""
     # Before the connections are closed: over these the clients are told to look elsewhere.
     for served in parts.owned.served.values():
         served.close(NotOwner("the server is shutting down: read the assignment again"))

@@ -16,37 +16,35 @@ from polonaise.server.servedpartition import ServedPartition
 from polonaise.terms import PartitionId, ServerId
 
 Serve: TypeAlias = Callable[[PartitionId, int], ServedPartition]
-"""Makes the shell of a partition, which does nothing yet, given its number and the generation of its owner."""
+"""Makes the shell of a partition, given its number and the generation of its owner."""
 
 
 class OwnedPartitions:
     """Serves the partitions that the followed assignment gives this server, and no others."""
 
     def __init__(self, server: ServerId) -> None:
-        """Own nothing yet; `server` is the id of this server."""
         self._server = server
         self.served: dict[PartitionId, ServedPartition] = {}
-        """The partitions that the followed assignment gives this server, also those that have stopped by themselves."""
+        """Also those that have stopped by themselves."""
         self.assigned: frozenset[PartitionId] = frozenset()
-        """The partitions that the assignment gave this server that it followed last."""
+        """What the assignment that was followed last gave this server."""
         self.followed = False
-        """Whether the server serves the partitions that an assignment gives it, if any: False before it has read one,
-        once it closes, and while its registration may have run out."""
+        """Whether the server serves what an assignment gives it: False before it has read one, once it closes, and
+        while its registration may have run out."""
         self._past: Counter[str] = Counter()
 
     @property
     def past_totals(self) -> Counter[str]:
-        """The totals of the partitions that are not in `served` any more, summed up: a copy."""
+        """The totals of the partitions that are not in `served` any more: a copy."""
         return Counter(self._past)
 
     @property
     def readers(self) -> dict[PartitionId, PartitionReader]:
-        """The readers of the partitions."""
         return {partition: served.reader for partition, served in self.served.items()}
 
     @property
     def owners(self) -> list[PartitionOwner]:
-        """The owners of the partitions, by the partitions' numbers."""
+        """By the partitions' numbers."""
         return [served.owner for _, served in sorted(self.served.items())]
 
     def follow(self, assignment: Assignment, serve: Serve) -> None:
@@ -64,12 +62,12 @@ class OwnedPartitions:
         self.followed = True
 
     def follow_requirement(self) -> None:
-        """Have each partition act by the requirement and the zones that were just read, from a new session on."""
+        """Have each partition act by the requirement and the zones that were just read."""
         for served in list(self.served.values()):
             served.follow_requirement()
 
     def stop_owning(self, reason: str) -> None:
-        """Own nothing any more, because others may own it by now. They decide the fate of appends in flight."""
+        """Own nothing any more, because others may own it by now."""
         self.followed = False
         for partition in list(self.served):
             self._drop(partition, f"partition {partition}: {reason}")

@@ -41,10 +41,10 @@ class PartitionReader:
         history: ArchivedHistory | None,
         on_damage: Callable[[str], None],
     ) -> None:
-        """Make a reader for the partition of `owner`.
+        """`history` is the fragments of the log, if the server was told of any.
 
-        `history` is the fragments of the log, if the server was told of any. `on_damage` is called when a replica can't
-        read what it holds; it should end the session, because only the start of a new session repairs the replica.
+        `on_damage` is called when a replica can't read what it holds; it should end the session, because only the start
+        of a new one repairs the replica.
         """
         self.owner = owner
         self.history = history
@@ -52,18 +52,17 @@ class PartitionReader:
         self._settings = settings
         self._on_damage = on_damage
         self.moved = Waiters()
-        """The reads that wait. To be woken when more may be committed, or this owner will commit nothing any more."""
+        """To be woken when more may be committed, or this owner will commit nothing any more."""
         self.patience = SyncPatience(settings.replica_s_max, PATIENCE_S_MAX)
-        """How long a replica is waited for until the next one is asked to read."""
+        """How long a replica is waited for until the next one is asked."""
         self._next_source = 0
 
     # ------------------------------------------------------------------ waiting
 
     async def wait(self, request: Read) -> None:
-        """Wait, if the request asks for that, until its first id is committed. Holds no answer in memory meanwhile.
+        """Wait until the request's first id is committed, its time or `read_wait_s_max` is over, or the ownership ends.
 
-        Ends also when the request's time or `read_wait_s_max` is over, or the ownership. Raises `ProtocolError` for a
-        negative id.
+        Raises `ProtocolError` for a negative id.
         """
         if request.first < 0:
             raise ProtocolError(f"invalid read: {request.first} is below the first transaction, 0")
@@ -80,8 +79,7 @@ class PartitionReader:
     async def read(self, request: Read) -> Batches:
         """Return committed batches from `request.first` on, or none if it is not committed yet.
 
-        They are read from a replica or the fragments if the cache lacks them, or if the request names a time. Raises
-        `PartitionNotReady` before the owner's first session, the reason after the ownership has ended, and what
+        Raises `PartitionNotReady` before the owner's first session, the reason after the ownership has ended, and what
         `read_history` raises.
         """
         self._check_opened()
@@ -104,10 +102,7 @@ class PartitionReader:
         return Batches(committed, payload=[raw])
 
     def _check_opened(self) -> None:
-        """Raise `PartitionNotReady` before the owner's first session, and the reason after the ownership has ended.
-
-        Before its first session an owner does not know what is committed, and must not say that there is nothing.
-        """
+        """Raise the reason if the owner does not know what is committed: it has had no session, or has ended."""
         owner = self.owner
         if owner.stopped is not None:
             raise fresh(owner.stopped)  # a copy: many requests share this error, and each adds to its traceback
@@ -131,9 +126,8 @@ class PartitionReader:
     async def fetch(self, request: Fetch) -> Bodies:
         """Return the bodies of single transactions, each checked against its CRC.
 
-        Raises `BeyondLog` for an id that is not committed, `ProtocolError` for more than `FETCH_MAX` ids, more bytes
-        than an answer holds and an id that is cut short, `DataDamaged` for a body that does not fit its CRC, and else
-        what `read` raises.
+        Raises `BeyondLog` for an id that is not committed, `ProtocolError` for too many ids or bytes or an id that is
+        cut short, `DataDamaged` for a body that does not fit its CRC, and else what `read` raises.
         """
         if len(request.ids) > 8 * FETCH_MAX:
             raise ProtocolError(
@@ -161,10 +155,7 @@ class PartitionReader:
         return encode_bodies(bodies, crcs)
 
     async def batch_holding(self, transaction: TransactionId) -> Batch:
-        """Return the batch that holds a committed transaction, from the cache or as `read_history` reads it.
-
-        Raises `PartitionNotReady` if what was sent is not that batch, and what `read_history` raises.
-        """
+        """Return the batch that holds a committed transaction, from the cache or as `read_history` reads it."""
         cached = self.owner.cache.holding(transaction)
         if cached is not None:
             return Batch.parse(cached.raw, verify=False)
@@ -202,8 +193,8 @@ class PartitionReader:
         any qualifies. With `after_time_us` (µs UTC), from the first batch of that commit time or later. With
         `part_last`, only batches that begin at `first` or above and at that id or below.
 
-        Raises `BeyondLog` if `last` is not committed, and `PartitionNotReady` if no replica could read the batches now.
-        For trimmed ids, raises what `ArchivedHistory.read` raises, and `HistoryTrimmed` in a server without fragments.
+        Raises `BeyondLog` if `last` is not committed, `PartitionNotReady` if no replica could read the batches now,
+        and, for trimmed ids, what `ArchivedHistory.read` raises, or `HistoryTrimmed` in a server without fragments.
         """
         owner = self.owner
         if last > owner.committed:
@@ -232,10 +223,7 @@ class PartitionReader:
         return memoryview(b"".join(batch.view if with_data else batch.without_data() for batch in batches))
 
     async def _end_before(self, first: TransactionId) -> BatchEnd:
-        """Return the end of the batch before the one that holds `first`, the lowest id that a replica holds.
-
-        Raises `PartitionNotReady` if no replica sends that now, or has trimmed it meanwhile.
-        """
+        """Return the end of the batch before the one that holds `first`, the lowest id on a replica."""
         try:
             return end_before(await self.read_held(first, self.owner.committed, 1))
         except (HistoryTrimmed, BatchDamaged) as error:
@@ -253,9 +241,9 @@ class PartitionReader:
     async def _from_replicas(self, request: ReadBatches) -> memoryview:
         """Read from an engaged replica of the present session, whose number is written into the request.
 
-        A replica that can't read what it holds is passed over, and ends the session, so that it is repaired. If no
-        replica sends the batches, raises `HistoryTrimmed` when one of them has dropped the ids, else
-        `PartitionNotReady`, whatever the replicas refuse with: for a reader the trouble passes.
+        A replica that can't read what it holds is passed over, and ends the session, so that it is repaired. If none
+        sends the batches, raises `HistoryTrimmed` when one has dropped the ids, else `PartitionNotReady`: for a reader
+        it passes.
         """
         session = self.owner.session
         if session is None:
@@ -288,9 +276,8 @@ class PartitionReader:
         )
 
     async def ask_to_read(self, name: StorageId, message: Message) -> Message:
-        """Ask a replica to read, as `ask` does, but wait only as long as any replica lately needed.
-
-        A single one that is slow is passed over soon. Whoever finds that none has answered in time has `patience` grow.
+        """Ask a replica to read, as `ask` does, but wait only as long as any replica lately needed: a slow one is
+        passed over.
         """
         loop = asyncio.get_running_loop()
         began_s = loop.time()
@@ -299,9 +286,5 @@ class PartitionReader:
         return answer
 
     async def ask(self, name: StorageId, message: Message) -> Message:
-        """Ask a replica over the bulk connection, which leaves the session connection to acknowledgements.
-
-        Returns the answer. Raises what the replica refused with, `DeadlineExceeded`, and `ConnectionLost` or what has
-        broken the connection or kept it from being made.
-        """
+        """Ask a replica over the bulk connection (`StorageLink.ask_bulk`)."""
         return await self._links[name].ask_bulk(message, self.owner.partition)

@@ -15,28 +15,26 @@ from polonaise.terms import PartitionId, StorageId
 
 _log = logging.getLogger(__name__)
 _LOOK_S: Final = 300.0
-"""Seconds after which the description is read again although no change of it was told."""
+"""The description is read again after this although no change of it was told."""
 _AGAIN_S: Final = 1.0
-"""Seconds until the description is read again after that has failed."""
 
 
 class Requirements:
-    """Knows the newest requirements that this server has read, and follows their changes."""
+    """Knows the requirements that this server has read last, and follows their changes."""
 
     def __init__(self, coordinator: Coordinator, described: Versioned[ClusterDescription]) -> None:
-        """Take the first description; changes that come after it are followed."""
         self._coordinator = coordinator
         self._version = described.version
-        """The version of the description that `follow` read last: it waits for a change of it."""
+        """Of the description that `follow` read last."""
         self._read = (0, 0)
-        """The number of the newest demand, and the number of partitions, in the newest description that was taken."""
+        """The number of the newest demand, and of partitions, in the newest description that was taken."""
         self._of: Mapping[PartitionId, Requirement] = {}
         self._demands: Mapping[str, Demand] = {}
         self.zones: Mapping[StorageId, str] = described.value.zones
-        """The zones of the storage nodes that have one, as they were last taken from a description."""
+        """Of the storage nodes that have one, as last read."""
         self.take(described.value)
         self._followed = self._read[0]
-        """The number of the newest demand when `follow` last called `changed`, or at the beginning."""
+        """The number of the newest demand when `follow` last called `changed`."""
 
     def take(self, description: ClusterDescription) -> bool:
         """Take a description if it has a newer demand or more partitions; return whether it has a newer demand."""
@@ -49,15 +47,14 @@ class Requirements:
         return after[0] > before[0]
 
     def of(self, partition: PartitionId) -> Requirement | None:
-        """Return the requirement of a partition, as it was read last; None if it has none."""
         return self._of.get(partition)
 
     async def for_session(self, partition: PartitionId, value: PartitionValue) -> Requirement | None:
         """Return the requirement of a session that is to follow the one in `value`.
 
-        An earlier session may have acted by a newer description than this server has read, and the partition itself may
-        be newer: no requirement must be taken back, or missed, by a server that is behind. One that is behind reads the
-        description again; raises what the coordinator raises, and `PartitionNotReady` if it is still behind then.
+        An earlier session may have acted by a newer description than this server has read, and no requirement must be
+        taken back, or missed: a server that is behind reads it again. Raises what the coordinator raises, and
+        `PartitionNotReady` if it is still behind.
         """
         if not self._has_read(partition, value.required):
             self.take(await self._coordinator.describe())
@@ -106,10 +103,10 @@ class Requirements:
 
     @property
     def told(self) -> str:
-        """What is required of the whole cluster, for operators; empty if nothing is."""
+        """What the whole cluster requires, for operators; empty if nothing."""
         return self._demands[""].told if "" in self._demands else ""
 
     @property
     def told_of_topics(self) -> dict[str, str]:
-        """What is required of each topic of which something is, for operators."""
+        """What is required of each topic, for operators."""
         return {topic: demand.told for topic, demand in self._demands.items() if topic and demand.told}

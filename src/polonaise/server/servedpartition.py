@@ -56,14 +56,13 @@ _HISTORY_READS_MAX = 8
 """The most lagging mounts of one partition for which history is read at the same time: it is held in memory."""
 
 _FAILED: Final = tuple((reason, f"failed_{reason.name.lower()}") for reason in FailureReason)
-"""Each reason of failed appends, with the name of its total."""
+"""The name of the total for each reason of failed appends."""
 
 
 class ServedPartition:
-    """Brings every event to a `PartitionOwner`, and carries out the effects in their order. It decides nothing."""
+    """Brings every event to a `PartitionOwner`, and carries out the effects in order. It decides nothing."""
 
     def __init__(self, shared: SharedParts, partition: PartitionId, generation: Generation) -> None:
-        """Make a partition that is not started."""
         self._shared = shared
         self._host = shared.host
         self._links = shared.links
@@ -73,7 +72,7 @@ class ServedPartition:
         self.generation = generation
         self.owner = PartitionOwner(partition, generation, shared.settings, shared.latencies, shared.changes)
         self.failures_told = [0] * (max(FailureReason) + 1)
-        """How many failed appends clients were told of, by the number of the reason."""
+        """How many clients were told of, by the number of the reason."""
         self.reader = PartitionReader(self.owner, shared.links, shared.settings, shared.history, self._on_damage)
         self._engaged: Mapping[StorageId, Connection] = {}
         self._ended: asyncio.Future[str] | None = None
@@ -88,9 +87,8 @@ class ServedPartition:
     # ------------------------------------------------------------------ life
 
     def start(self) -> None:
-        """Start sessions, one after the other, until the ownership ends.
-
-        It ends with `close`, when a later generation is seen, and when the partition must stop (`ConsistencyLost`).
+        """Start sessions, one after the other, until the ownership ends: with `close`, or when a later generation is
+        seen or the partition must stop (`ConsistencyLost`).
         """
         self._sessions = self._host.spawn(self._keep_sessions(), f"sessions of partition {self.partition}")
 
@@ -107,9 +105,8 @@ class ServedPartition:
     async def confirm(self) -> None:
         """Have the engaged replicas note the committed high-water mark, for readers of a single replica's files.
 
-        Waits for the answers of all of them, at most `farewell_s_max` seconds. Promises nothing: a replica that is away
-        or fails keeps its older mark. The mark is true for each replica: an engaged one gets this message behind
-        everything that was sent to it in the session, so by then it holds all that is committed.
+        Waits for their answers at most `farewell_s_max` seconds, and promises nothing: one that is away keeps its older
+        mark.
         """
         session, mark = self.owner.session, self.owner.committed
         if session is None or mark <= session.closing:
@@ -127,8 +124,8 @@ class ServedPartition:
     def totals(self) -> dict[str, int]:
         """Return what was counted since the ownership began, by name: sums of these go on when it ends.
 
-        Beside the owner's counts these are `faults`, which ended a session; `cache_hits` and `cache_misses`; and
-        `failed_` with the name of a reason: the failed appends that clients were told of.
+        Beside the owner's counts, `failed_` and the name of a reason counts the failed appends that clients were told
+        of.
         """
         owner = self.owner
         return {
@@ -140,7 +137,6 @@ class ServedPartition:
         }
 
     def tick(self) -> None:
-        """Tell the owner the time."""
         self._carry_out(self.owner.tick(self._now))
         # Each tick has to be asked for anew, so that a partition at rest costs nothing.
         if not self.owner.at_rest:
@@ -148,7 +144,7 @@ class ServedPartition:
 
     @property
     def struggle(self) -> Struggle | None:
-        """How the partition fails or has failed, for the decision whether this server gives it up; None if never."""
+        """How the partition fails or has failed; None if it never has."""
         owner = self.owner
         faults = owner.readiness.faults_total
         fails = owner.session is None and owner.readiness.elsewhere and owner.stopped is None
@@ -156,7 +152,7 @@ class ServedPartition:
 
     @property
     def times_stand_still(self) -> bool:
-        """Whether commit times stand still, because a batch was committed by a clock that was ahead."""
+        """Whether commit times stand still, because a clock was ahead."""
         return stand_still_until_us(self.owner, self._now) is not None
 
     @property
@@ -166,7 +162,7 @@ class ServedPartition:
     async def _keep_sessions(self) -> None:
         """Start one session after the other, until the ownership ends; after a failed attempt, try again.
 
-        The pauses between attempts grow and are partly random, so that partitions that failed together spread out.
+        The pauses grow and are partly random, so that partitions that failed together spread out.
         """
         pause_s = self._settings.retry_s_min
         first = True
@@ -201,25 +197,23 @@ class ServedPartition:
             self._log_news(f"session {started.value.session} ended: {reason}", session=started.value.session)
 
     def _report(self, waits_for: str, elsewhere: bool | None) -> None:
-        """Note what an attempt to start a session waits for, in the health and in the server's log."""
         self.owner.readiness.attempt_waits(waits_for, elsewhere)
         self._log_news(waits_for)
 
     @property
     def _fields(self) -> dict[str, int]:
-        """The fields of a line in the server's log (`node.logformat`)."""
         session = self.owner.session
         known = {"partition": self.partition, "generation": self.generation}
         return known if session is None else {**known, "session": session.id}
 
     def _log_news(self, news: str, **fields: int) -> None:
-        """Write a line to the server's log, unless it is the one that was last written here for this partition."""
+        """Log a line, unless it is the one last written here for this partition."""
         if news != self._logged:
             self._logged = news
             _log.info("partition %d: %s", self.partition, news, extra={**self._fields, **fields})
 
     async def _run_session(self, started: StartedSession) -> str:
-        """Run an engaged session until it ends, and return why it ended."""
+        """Run an engaged session until it ends, and return why."""
         self._engaged = cast(Mapping[StorageId, Connection], started.engaged)
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._ended = ended
@@ -241,7 +235,7 @@ class ServedPartition:
             self._stop_catching_up()
 
     def _catch_up(self) -> None:
-        """Begin to bring up to date, in the present session, what is not engaged in it; begin anew if it has begun."""
+        """Begin, or begin anew, to bring up to date what is not engaged in the present session."""
         self._stop_catching_up()
         session = self.owner.session
         if session is not None and len(session.engaged) < len(participants(session.value)):
@@ -255,20 +249,19 @@ class ServedPartition:
 
     @property
     def replicas(self) -> tuple[StorageId, ...]:
-        """The storage nodes of the members, and of the copies that a pending change adds; none between sessions."""
+        """The storage nodes of the members, and of copies being added; none between sessions."""
         session = self.owner.session
         return () if session is None else participants(session.value)
 
     @property
     def members_change(self) -> bool:
-        """Whether the present session knows of a change of the members that is pending; False between sessions."""
+        """Whether the present session knows of a pending change of the members."""
         return self.owner.session is not None and self.owner.session.value.next is not None
 
     async def look(self) -> bool:
         """Look whether an operator has asked for other members, and act upon it; return whether the value was read.
 
-        Between two sessions it is not. The next session start reads the change anyway: this only keeps it from waiting
-        until a session ends by itself. Raises what the coordinator raises.
+        Between two sessions it is not: the next start reads it anyway. Raises what the coordinator raises.
         """
         session = self.owner.session
         if session is None:
@@ -286,7 +279,7 @@ class ServedPartition:
         return True
 
     def follow_requirement(self) -> None:
-        """End the session if it acts by another requirement of copies, or other zones, than were read by now."""
+        """End the session if it acts by another requirement, or other zones, than were read by now."""
         session, required = self.owner.session, self._shared.requirements.of(self.partition)
         if session is not None and session.value.required != required:
             self._carry_out(self.owner.end_session("commits need other copies or zones now", self._now))
@@ -294,11 +287,9 @@ class ServedPartition:
             self._carry_out(self.owner.end_session("storage nodes are in other zones now", self._now))
 
     def _on_insufficient(self, why: str) -> None:
-        """Have appends refused while too few replicas can be had."""
         self._carry_out(self.owner.replicas_lacking(why))
 
     def _readmit(self, name: StorageId) -> None:
-        """End the session, so that the next one takes in a replica that has caught up."""
         self._readmitted_s = self._host.clock.monotonic_s()
         self._carry_out(self.owner.end_session(f"{name} has caught up", self._now))
 
@@ -309,28 +300,25 @@ class ServedPartition:
     # ------------------------------------------------------------------ events
 
     def receive(self, connection: Connection, message: Message, request: int) -> None:
-        """Bring the owner a client's message. Raises the `PolonaiseError` with which it is to be refused."""
+        """Bring the owner a client's message; raises the `PolonaiseError` to refuse it with."""
         self._busy(self.partition)
         self._carry_out(receive(self.owner, connection, message, request, self._now, self._settings.inline_bytes_max))
 
     def disconnected(self, connection: Connection) -> None:
-        """End the mount of a client whose connection has ended."""
         if connection.peer is not None:
             self._carry_out(self.owner.unmount(connection.peer.node, connection))
 
     def on_stored(self, name: StorageId, connection: Connection, session: int, number: int) -> None:
-        """Bring the owner a replica's acknowledgement."""
         self._carry_out(self.owner.stored(name, connection, session, number, self._now))
 
     def on_replica_failed(self, name: StorageId, connection: Connection, error: PolonaiseError) -> None:
-        """Bring the owner a replica's refusal, or the end of its connection."""
         self._busy(self.partition)
         self._carry_out(self.owner.replica_failed(name, connection, error, self._now))
 
     # ------------------------------------------------------------------ effects
 
     def _carry_out_one(self, effect: Effect) -> None:
-        """Carry out one effect. Nothing here waits: what takes time gets a task, and comes back as an event."""
+        """Carry out one effect. Nothing waits: what takes time gets a task, and comes back as an event."""
         match effect:
             case Replicate():
                 self._replicate(effect)
@@ -355,7 +343,7 @@ class ServedPartition:
                 send(effect, self.partition, self.generation)
 
     def _replicate(self, effect: Replicate) -> None:
-        """Send a numbered message to each engaged replica, encoded once for all of them."""
+        """Send a numbered message to each engaged replica, encoded once."""
         payload = () if effect.batch is None else (effect.batch.raw,)
         message = Store(effect.session, effect.committed, payload=payload)
         frame = message.frame(request=effect.number, partition=self.partition)
@@ -363,7 +351,7 @@ class ServedPartition:
             connection.send_frame(frame)
 
     def _end_session(self, effect: EndSession) -> None:
-        """Let `_run_session` return. The connections of late replicas are closed: they may be alive and hang."""
+        """Let `_run_session` return; close the connections of late replicas, which may be alive and hang."""
         self._busy(self.partition)
         for name in effect.late:
             self._engaged[name].abort(DeadlineExceeded(effect.reason))
@@ -371,10 +359,6 @@ class ServedPartition:
             self._ended.set_result(effect.reason)
 
     def _turn(self) -> None:
-        """Tell the owner that the turn of the loop is over, as `AwaitTurn` has asked.
-
-        This is a callback of the loop, where nobody else would report a broken invariant to the host.
-        """
         try:
             self._carry_out(self.owner.turn(self._now))
         except InvariantViolated as error:
@@ -382,7 +366,6 @@ class ServedPartition:
             raise
 
     async def _wait_for_room(self, mount: ClientMount) -> None:
-        """Wait until little enough is unsent on a mount's connection for more to be written, then tell the owner."""
         try:
             await connection_of(mount).wait_writable()
         except PolonaiseError:
@@ -390,7 +373,7 @@ class ServedPartition:
         self._carry_out(self.owner.room(mount))
 
     async def _read_history_for(self, effect: ReadHistory) -> None:
-        """Read history for a lagging mount, and hand it to the owner once more may be written to the connection."""
+        """Read history for a lagging mount, and hand it to the owner once its connection takes more."""
         mount = effect.mount
         batches: list[Committed] = []
         try:
@@ -417,7 +400,7 @@ class ServedPartition:
         self._carry_out(self.owner.history_read(mount, batches))
 
     def _parsed(self, raw: memoryview) -> list[Committed]:
-        """Split what `read_history` returned into batches, each checked against its CRC; stop at a damaged one."""
+        """Split what was read into batches, each checked against its CRC; stop at a damaged one."""
         batches: list[Committed] = []
         offset = 0
         while offset < len(raw):
@@ -434,7 +417,6 @@ class ServedPartition:
         return batches
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Start a task that ends with this ownership at the latest."""
         task = self._host.spawn(work, name)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))

@@ -18,9 +18,9 @@ _log = logging.getLogger(__name__)
 
 
 class ServerClock:
-    """Brings a `CommitClock` what the clocks say: the machine's own, and those of storage nodes as links measure them.
+    """Brings a `CommitClock` what clocks say: the machine's own, and those of storage nodes as links measure them.
 
-    To be looked at by `look` several times a second, so that a jump is told apart from time that passes.
+    To be looked at several times a second, so that a jump is told apart from time that passes.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class ServerClock:
         links: Mapping[StorageId, StorageLink],
         coordinator: Callable[[], PeerClock | None] = lambda: None,
     ) -> None:
-        """`coordinator` returns what was measured of the coordinator's clock last. It decides nothing, and is told."""
+        """`coordinator` returns the last measure of the coordinator's clock, which is told and decides nothing."""
         self._coordinator = coordinator
         self._clock = host.clock
         self._settings = settings
@@ -45,7 +45,7 @@ class ServerClock:
         return now if self._commit.follows(now) else self.look(now)
 
     def look(self, now: Moment | None = None) -> Moment:
-        """Judge the clock anew, and log what is wrong with it, or is not any more; return this moment like `now`."""
+        """Judge the clock anew, log what begins or ends to be wrong with it, and return this moment like `now`."""
         if now is None:
             now = Moment(self._clock.monotonic_s(), self._clock.wall_us())
         self._commit.slept(self._clock.slept_s())
@@ -57,7 +57,6 @@ class ServerClock:
         return Moment(now.monotonic_s, time_us)
 
     def _tell(self) -> None:
-        """Log what is wrong with clocks when it begins, changes or ends."""
         trouble = self.trouble
         kind = "".join(each for each in trouble if not each.isdigit())  # the figures change all the time
         if kind != self._told:
@@ -66,7 +65,7 @@ class ServerClock:
 
     @property
     def trouble(self) -> str:
-        """What is wrong with the clock of this server, or of its storage nodes; empty if nothing is."""
+        """What is wrong with the clock of this server, or of others; empty if nothing is."""
         lines = [self._commit.trouble(self._clock.monotonic_s())]
         ahead_s = self._coordinator_ahead_s
         if ahead_s is not None and abs(ahead_s) > self._settings.clock_off_s_max:
@@ -75,10 +74,7 @@ class ServerClock:
 
     @property
     def _coordinator_ahead_s(self) -> float | None:
-        """How far the coordinator's clock is ahead of this server's, in seconds, as measured lately; None if not.
-
-        Of the server of ZooKeeper that leads: it dates what is written.
-        """
+        """By how much the coordinator's clock (of ZooKeeper's leader) is ahead; None if not measured lately."""
         measured, now_s = self._coordinator(), self._clock.monotonic_s()
         if measured is None or now_s - measured.at_s > FRESH_S:
             return None
@@ -90,13 +86,13 @@ class ServerClock:
         return self._clock.monotonic_s() - self._commit.unfit_since_s if self._commit.unfit else 0.0
 
     def check(self) -> None:
-        """Raise `PartitionNotReady` if no session may start by this clock, as far as it was measured by now."""
+        """Raise `PartitionNotReady` if no session may start by this clock."""
         self.look()
         if self._commit.unfit:
             raise PartitionNotReady(self._commit.trouble(self._clock.monotonic_s()))
 
     def health(self) -> dict[str, Any]:
-        """Return what is known of clocks as a JSON-ready document: seconds, ahead of this server's clock above 0."""
+        """Return what is known of clocks as a JSON-ready document: seconds, above 0 if ahead of this server's."""
         skews = self._commit.skews_s(self._clock.monotonic_s())
         coordinator_s = self._coordinator_ahead_s
         return {

@@ -21,22 +21,22 @@ from polonaise.terms import PartitionId, ServerId, StorageId
 
 
 class OwnHealth(NamedTuple):
-    """The health of a server without its partitions: the fields of a JSON document, in their order.
+    """The health of a server without its partitions: the fields of a JSON document, in order. No trouble is an empty
+    text.
 
-    A text about trouble is empty while there is none.
+    No trouble is an empty text.
     """
 
     server: ServerId
-    """Its id; 0 before it has one."""
+    """0 before it has one."""
     name: str
     missing_servers: Mapping[str, str]
-    """The addresses, by name, of servers that are to be there, and were not registered at the last look."""
+    """The addresses, by name, of servers that are to be there and were not registered."""
     namesake: str
-    """What is wrong with its name, such as that another server has it, too."""
+    """What is wrong with its name, which another server may have, too."""
     coordinator_servers: list[str]
-    """A line for each server of the coordinator that does not serve."""
+    """A line for each that does not serve."""
     coordinator: str
-    """What fails at the coordinator."""
     not_owning: str
     """Why it owns nothing, if its registration may have run out."""
     given_up: list[PartitionId]
@@ -46,23 +46,22 @@ class OwnHealth(NamedTuple):
     clock: Mapping[str, Any]
     """`ServerClock.health`."""
     fragments: str
-    """Where the fragments are; empty without a store."""
+    """Where they are; empty without a store."""
     fragments_trouble: str
     fragments_missing: Mapping[str, str]
     """By partition the first id that nothing holds any more."""
     fragments_failed: Mapping[str, str]
     """By partition why a read of the fragments failed by a mistake of ours."""
     required: str
-    """What commits need beside a quorum."""
+    """Beside a quorum."""
     topics_required: Mapping[str, str]
     fragments_scrub: Mapping[str, Any] | None
     """`FragmentScrubbing.health`; None without a store."""
     copies: Mapping[str, Any]
     """`CopyTurns.health`."""
     replication_factor: int
-    """How many copies each partition is to have; 0 before it is known."""
+    """0 before it is known."""
     storage: Mapping[StorageId, Mapping[str, Any]]
-    """What is known of each storage node."""
 
 
 class ServerHealth:
@@ -95,7 +94,7 @@ class ServerHealth:
 
     @property
     def coordinator_trouble(self) -> str:
-        """What fails at the coordinator; or else, before any operation has failed, why it can't be reached now."""
+        """What fails at the coordinator; or else why it can't be reached now."""
         return self._trouble.present(self._shared.coordinator)
 
     @property
@@ -108,7 +107,7 @@ class ServerHealth:
         return f"the server has not read the assignment yet from {self._shared.coordinator}, or it is stopping"
 
     async def ask_storage(self) -> None:
-        """Ask the storage nodes for their health, which takes about half a second at most."""
+        """Ask the storage nodes for their health, which takes half a second at most."""
         await self._storage.ask()
 
     def document(self) -> dict[str, Any]:
@@ -120,7 +119,7 @@ class ServerHealth:
         }
 
     def own(self) -> dict[str, Any]:
-        """Return what `document` says beside the partitions, of which there may be thousands."""
+        """Return what `document` says beside the partitions."""
         shared, fragments, given_up = self._shared, self._fragments, self._unservable
         return OwnHealth(
             server=self._server,

@@ -19,67 +19,65 @@ from polonaise.terms import PeerClock
 _log = logging.getLogger(__name__)
 _LEASE: Final = "the lease can't be renewed"
 _FAILED_PAUSE_S: Final = 0.25
-"""The shortest pause, in seconds, after a renewal that failed."""
+"""The shortest pause after a renewal that failed."""
 
 
 class ServerMembership:
     """Registers a server, renews its registration, and ends its ownership in time when that does not succeed.
 
-    Other servers take over what this one owns once its registration has run out: no earlier than `Membership.holds_s`
-    after the moment at which its last successful renewal began. Before that, by a margin, this server stops owning by
-    itself (`coordination.lease.Tenure`). It hears nothing from the coordinator then, and needs to hear nothing.
+    Others take over what this server owns no earlier than `Membership.holds_s` after its last successful renewal began.
+    Before that, by a margin, it stops owning by itself (`coordination.lease.Tenure`), and needs to hear nothing for
+    that.
     """
 
     def __init__(
         self, host: Host, coordinator: Coordinator, trouble: CoordinatorTrouble, on_ended: Callable[[str], None]
     ) -> None:
-        """`on_ended` is told, with the reason, when the server must own nothing any more; it may again once `held`
-        returns."""
+        """`on_ended` is told, with the reason, when the server must own nothing until `held` returns."""
         self._host = host
         self._coordinator = coordinator
         self._trouble = trouble
         self._on_ended = on_ended
         self._tenure = Tenure()
         self.registration: Registration
-        """What the server is registered by, or would be registered by again; unset until `register`."""
+        """What the server is, or would be, registered by; unset until `register`."""
         self._membership: Membership | None = None
         self._renewed = asyncio.Event()
-        """Set when a registration or renewal succeeds in time; cleared when the registration may have run out."""
+        """Set while the registration certainly holds."""
         self.stretch = 0
-        """The number of times that the registration may have run out. What was read in one stretch is not to be
-        followed in the next: others may have changed it meanwhile."""
+        """How often the registration may have run out. What was read in one stretch is not followed in the next: others
+        may have changed it meanwhile."""
         self.coordinator_clock: PeerClock | None = None
-        """The coordinator's clock, as the last renewal that it dated has measured it; None if it has dated none."""
+        """As the last renewal that it dated has measured it; None if it has dated none."""
         self._ended = False
-        """Whether the server owns nothing since its registration may have run out: False before that, and again once it
-        was renewed and an assignment read since then is followed."""
+        """Whether the server owns nothing since its registration may have run out, until it was renewed and an
+        assignment read since then is followed."""
 
     async def register(self, registration: Registration) -> None:
-        """Register the server. Raises what `Coordinator.register` does."""
+        """Register the server; raises what `Coordinator.register` does."""
         self.registration = registration
         began_s = self._now_s
         self._membership = await self._coordinator.register(registration)
         self._note_renewed(began_s, self._membership)
 
     async def register_again(self) -> None:
-        """Register the server again, whose registration is gone. Raises what `Coordinator.register` does.
+        """Register the server again, whose registration is gone; raises what `Coordinator.register` does.
 
-        This does not count as a renewal: it may be the same registration still, which other servers may have judged to
-        have run out.
+        No renewal: it may be the same registration still, which others may have judged to have run out.
         """
         self._membership = await self._coordinator.register(self.registration)
 
     async def tell(self, registration: Registration) -> None:
-        """Replace what the registration says, now and whenever the server registers again.
+        """Replace what the registration says, now and for later. Raises what the coordinator raises: the caller tells
+        it again.
 
-        Raises what the coordinator raises: then the caller tells it again.
+        Raises what the coordinator raises: the caller tells it again.
         """
         self.registration = registration
         if self._membership is not None:
             await self._membership.tell(registration)
 
     async def leave(self) -> None:
-        """End the registration. Doing so twice is no error."""
         if self._membership is not None:
             await self._membership.leave()
 
@@ -137,7 +135,7 @@ class ServerMembership:
             await asyncio.sleep(max(pause_s, began_s + every_s - self._now_s))
 
     async def watch(self) -> None:
-        """End the ownership whenever the registration may have run out, for ever; return if it never can."""
+        """End the ownership whenever the registration may have run out; return if it never can."""
         while True:
             await self._renewed.wait()
             left_s = self._tenure.until_s - self._now_s
@@ -152,11 +150,9 @@ class ServerMembership:
 
     @property
     def _fields(self) -> dict[str, int]:
-        """The fields of a line in the log (`node.logformat`)."""
         return {"server": self.registration.server}
 
     def _note_renewed(self, began_s: float, membership: Membership) -> None:
-        """Take note of a renewal that began at `began_s` and succeeded."""
         # First: if the registration had run out before this renewal, others may own the partitions since.
         self.check()
         self._tenure.renewed(began_s, membership.holds_s)
@@ -164,7 +160,6 @@ class ServerMembership:
             self._renewed.set()
 
     def _measure(self, began_s: float, renewed_us: int | None) -> None:
-        """Take note of what a renewal that has just succeeded tells of the coordinator's clock."""
         if renewed_us is not None:
             now_s = self._now_s
             half_us = int((now_s - began_s) * 5e5)
@@ -172,10 +167,7 @@ class ServerMembership:
 
     @property
     def not_owning(self) -> str:
-        """Why the server owns nothing since its registration may have run out, as it is now; empty while it may own.
-
-        Not as it was when the registration ran out: a coordinator that was away then may have lost its data since.
-        """
+        """Why the server owns nothing since its registration may have run out, as it is now; empty while it may own."""
         if not self._ended:
             return ""
         why = self._trouble.present(self._coordinator)
@@ -191,7 +183,7 @@ class ServerMembership:
         )
 
     def owns_again(self) -> None:
-        """Take note that the server follows an assignment that was read while the registration held."""
+        """Note that the server follows an assignment that was read while the registration held."""
         if self._ended and self._renewed.is_set():
             self._ended = False
             _log.warning(
@@ -201,7 +193,6 @@ class ServerMembership:
             )
 
     def _end(self) -> None:
-        """End the ownership: the registration may have run out."""
         self._renewed.clear()
         self.stretch += 1
         self._ended = True

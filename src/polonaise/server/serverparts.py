@@ -36,12 +36,10 @@ from polonaise.terms import ServerId, StorageId
 
 @dataclass(frozen=True, slots=True)
 class ServerParts:
-    """The parts of one server. They do nothing by themselves until `Server` begins to."""
+    """The parts of one server, which do nothing until `Server` begins to."""
 
     server: ServerId
-    """The server's id, unique in the cluster and given out by the coordinator."""
     shared: SharedParts
-    """What each of its partitions is given, too."""
     trouble: CoordinatorTrouble
     links: StorageLinks
     addresses: StorageAddresses
@@ -50,7 +48,6 @@ class ServerParts:
     membership: ServerMembership
     expected: ExpectedServersWatch
     fragments: FragmentWatches | None
-    """None without a fragment store."""
     unservable: UnservablePartitions
     following: AssignmentFollowing
     health: ServerHealth
@@ -62,7 +59,6 @@ class ServerParts:
         return (self.fragments and self.fragments.store_trouble) or ""
 
     def measures(self) -> ServerMeasures:
-        """Measure the server as a whole."""
         shared, links, fragments = self.shared, self.links, self.fragments
         return ServerMeasures(
             cluster=self.cluster.description,
@@ -96,7 +92,7 @@ def put_together(
     described_s: float,
     history: ArchivedHistory | None,
 ) -> ServerParts:
-    """Make the parts of the server with this id. `described` is the cluster's description, read at `described_s`."""
+    """Make the parts of the server with this id; the description was read at `described_s`."""
     trouble = CoordinatorTrouble(host.clock)
     cluster = ClusterAnswers(host, coordinator, settings, trouble, server, described, described_s)
     addresses = StorageAddresses(host, coordinator, described.value)

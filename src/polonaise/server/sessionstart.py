@@ -78,7 +78,7 @@ def answer_of(info: SessionInfo) -> ReplicaAnswer:
 
 
 _LOOK_AGAIN_S: Final = 5.0
-"""Seconds after which an attempt that waits looks at the coordinator again: an operator may have decided meanwhile."""
+"""An attempt that waits looks at the coordinator again after this: an operator may have decided."""
 
 
 def cut_of(
@@ -90,7 +90,7 @@ def cut_of(
 
 
 class SessionStart:
-    """Makes one attempt to start a session. Use each object once."""
+    """One attempt to start a session."""
 
     def __init__(
         self,
@@ -104,12 +104,10 @@ class SessionStart:
         answered: Callable[[StorageId, ReplicaAnswer, Connection], None],
         insufficient: Callable[[str], None],
     ) -> None:
-        """Prepare an attempt.
+        """`known` is the last commit that this owner has seen, and `first` says that it has had no session yet.
 
-        `known` is the last commit that this owner has seen, and `first` says that it has had no session yet. `report`
-        is called with what the attempt waits for, and `answered` with what each replica proves, and on which
-        connection. `insufficient` is called when the replicas that commits need beside a quorum can't be had at
-        present.
+        `report` is called with what the attempt waits for, `answered` with what each replica proves, and on which
+        connection, and `insufficient` when the replicas that commits need beside a quorum can't be had at present.
         """
         self._shared = shared
         self._host = shared.host
@@ -125,27 +123,26 @@ class SessionStart:
         self._session: SessionId = 0
         self._version = 0
         self._carrying: HeadReset | None = None
-        """The reset whose source, and not the replicas' own proof, has decided where the log ends; else None."""
+        """The reset whose source, and not the replicas' own proof, has decided where the log ends."""
         self._certain: TransactionId = NO_TRANSACTION
         self._answers: dict[StorageId, ReplicaAnswer] = {}
-        """The answers that count: while replicas are fenced, an answer goes with the connection on which it came."""
+        """Those that count: while replicas are fenced, an answer goes with the connection on which it came."""
         self._connections: dict[StorageId, Connection] = {}
         self._fenced: Fenced | None = None
         self._outdated: SessionId = NO_SESSION
-        """A session that was given out twice; NO_SESSION while none is known."""
+        """A session that was given out twice, if one is known."""
         self._answered = asyncio.Event()
         """Set when a replica has answered, was reached, or is gone: `_until_decided` looks again."""
         self._fenced_s: dict[StorageId, float] = {}
-        """How long each replica took to be fenced, in seconds."""
+        """How long each replica took."""
         self._joined_s: dict[StorageId, float] = {}
-        """How long each replica took to join, in seconds."""
+        """Likewise."""
 
     async def run(self) -> StartedSession:
         """Make the attempt, and return the session once it is engaged.
 
         Raises `NotOwner` when a later generation exists, and `ConsistencyLost` when the partition must stop. After any
-        other `PolonaiseError` the caller makes another attempt: that is `FragmentsAhead` when an operator has to act,
-        and another one for a fault that may pass.
+        other `PolonaiseError` the caller makes another attempt: `FragmentsAhead` when an operator has to act.
         """
         # The number first: fencing with a number that another owner may have got as well would fence nobody out.
         claimed = await self._claim()
@@ -218,7 +215,7 @@ class SessionStart:
     async def _claim(self) -> Versioned[PartitionValue]:
         """Take the next session number.
 
-        Raises `NotOwner` if a later generation owns the partition, and `PartitionNotReady` if its value was changed
+        Raises `NotOwner` if a later generation owns the partition, `PartitionNotReady` if its value was changed
         meanwhile.
         """
         async with self._coordinator_answers():
@@ -245,8 +242,7 @@ class SessionStart:
     async def _check_coordinator(self, fenced: Fenced) -> None:
         """After a newer fence: raise `OlderStateProved` unless a claim in the coordinator explains it.
 
-        Without such a claim, the coordinator was restored from an older state. It would give out session numbers a
-        second time, and two owners could write in one session.
+        Without one, the coordinator was restored from an older state: two owners could get the same session.
         """
         async with self._coordinator_answers():
             current = await self._coordinator.partition(self._partition)
@@ -260,9 +256,8 @@ class SessionStart:
             )
 
     async def _mark_outdated(self, session: SessionId) -> None:
-        """Write into the value of this attempt that it is of an older state, unless the coordinator gives no answer.
-
-        Each attempt raises the session number, and after enough of them the number alone would look right.
+        """Write into the value that it is of an older state: after enough attempts, the session number alone would look
+        right.
         """
         with contextlib.suppress(CoordinatorUnavailable):
             async with answered_within(self._settings.coordinator_s_max, self._coordinator):
@@ -274,8 +269,7 @@ class SessionStart:
     # ------------------------------------------------------------------ 2-4 fence, doubt, decide
 
     async def _fence_and_decide(self, value: PartitionValue) -> Decided:
-        """Have all participants fenced, and decide where the log ends when enough (and the quick ones) have
-        answered."""
+        """Have all participants fenced, and decide where the log ends."""
         names = recovery.participants(value)
         # All at the same time: with one after the other, one node that is away would hold up all sessions.
         fencing = [self._host.spawn(self._fence(name), f"fence {name}") for name in names]
@@ -301,11 +295,7 @@ class SessionStart:
                 task.cancel()
 
     async def _decided_by(self, value: PartitionValue, reset: HeadReset, held: ReplicaAnswer) -> Decided:
-        """Return the decision of an operator, once the source of the reset, which has answered with `held`, has shown
-        that a batch ends at its id.
-
-        Raises `PartitionNotReady` if none does.
-        """
+        """Return an operator's decision, once the reset's source shows that a batch ends at its id."""
         if reset.to == NO_TRANSACTION:
             last_crc = 0
         else:
@@ -325,9 +315,11 @@ class SessionStart:
         return Decided(reset.to, last_crc, (reset.source,))
 
     def _decide(self, value: PartitionValue) -> Decided | Undecided | CarryOut:
-        """Decide by the answers so far. Raises `Fenced` after a newer fence, `ConsistencyLost` for a contradiction.
+        """Decide by the answers so far. Raises `Fenced` after a newer fence, `ConsistencyLost` for a contradiction, and
+        `PartitionNotReady` for a reset of the head that must not be carried out.
 
-        Raises `PartitionNotReady` for a reset of the head that must not be carried out.
+        Raises `Fenced` after a newer fence, `ConsistencyLost` for a contradiction, and `PartitionNotReady` for a reset
+        of the head that must not be carried out.
         """
         if self._fenced is not None:
             raise fresh(self._fenced)
@@ -371,17 +363,11 @@ class SessionStart:
                     await self._look_again(value)
 
     def _is_cut_off(self, names: Iterable[StorageId]) -> bool:
-        """Whether one of these replicas is out of reach: another server may reach it.
-
-        What is connected and slow is as slow for all.
-        """
+        """Whether one of these replicas is out of reach. What is connected and slow is as slow for other servers."""
         return any(self._shared.links[name].session is None for name in names)
 
     async def _look_again(self, value: PartitionValue) -> None:
-        """Raise `PartitionNotReady` if what this attempt goes by has changed since the claim.
-
-        If the coordinator gives no answer, the attempt goes on.
-        """
+        """Raise `PartitionNotReady` if what this attempt goes by has changed since the claim."""
         if self._shared.requirements.of(self._partition) != value.required:
             raise PartitionNotReady("other copies or zones are required now")
         try:
@@ -393,14 +379,14 @@ class SessionStart:
             raise PartitionNotReady("the partition's value was changed at the coordinator: it is read again")
 
     def _gather_s(self, value: PartitionValue, took_s: Mapping[StorageId, float]) -> float:
-        """Return for how long further replicas are waited for, where those that have answered `took_s` seconds."""
+        """Return for how long further replicas are waited for, where those that answered `took_s` seconds."""
         return gather_s(self._settings.gather_s, pace_s(took_s.values(), recovery.quorum(value.members)))
 
     async def _wait_for_more(self, value: PartitionValue) -> None:
-        """Wait a moment for replicas whose node is connected but has not answered, so that they do not become late.
+        """Wait a moment for replicas whose node is connected, as a late one has to be caught up with, and costs another
+        session.
 
-        A late replica has to be caught up with, and costs another session. For an owner's first session any replica is
-        waited for: a server that has just started is not connected to all storage nodes yet.
+        For an owner's first session any is waited for: a server that has just started is not connected to all.
         """
         clock, settings = self._host.clock, self._settings
         began_s = clock.monotonic_s()
@@ -420,10 +406,7 @@ class SessionStart:
                 return
 
     async def _fence(self, name: StorageId) -> None:
-        """Ask one replica for its last session until it answers, which raises its fence; again on each new connection.
-
-        A newer fence there ends the attempt: the coordinator has to be read again.
-        """
+        """Ask one replica for its last session until it answers, which raises its fence; on each new connection."""
         pause_s, clock = self._settings.retry_s_min, self._host.clock
         asked_on: Connection | None = None
         began_s = 0.0
@@ -459,9 +442,8 @@ class SessionStart:
     async def _check_fillable(self, value: PartitionValue, decided: Decided) -> None:
         """Raise `FragmentMissing` if too few copies can be filled for a session, before any copy is cut for a reset.
 
-        What the source has dropped, when it was trimmed, has to be in the fragments. A copy that was cut in vain keeps
-        the operator from deciding otherwise. Raises `HistoryTrimmed` in a server without fragments, and what
-        `ArchivedHistory.lacks` raises.
+        A copy that was cut in vain keeps the operator from deciding otherwise. Raises `HistoryTrimmed` in a server
+        without fragments, and what `ArchivedHistory.lacks` raises.
         """
         (source,) = decided.sources
         marks = self._marks(value, decided.closing)
@@ -491,10 +473,7 @@ class SessionStart:
             )
 
     async def _begin_reset(self, claimed: Versioned[PartitionValue]) -> Versioned[PartitionValue]:
-        """Write that copies are being cut for the pending reset; return the claimed value with that.
-
-        Raises `PartitionNotReady` if the value has changed, for instance because an operator has replaced the reset.
-        """
+        """Write that copies are being cut for the pending reset, and return the claimed value with that."""
         async with self._coordinator_answers():
             current = await self._coordinator.partition(self._partition)
             begun = headreset.begun(current.value, self._certain) if current.version == claimed.version else None
@@ -552,11 +531,7 @@ class SessionStart:
         tasks: Mapping[asyncio.Task[PolonaiseError | None], StorageId],
         clean: set[StorageId],
     ) -> None:
-        """Collect into `clean` the replicas that have joined: a quorum, then those that join a moment later.
-
-        Raises, when all tasks have ended, `PartitionNotReady` without a quorum and `InsufficientReplicas` without the
-        copies and zones required; and `ConsistencyLost` at once.
-        """
+        """Collect into `clean` the replicas that join: a quorum, then those a moment later. Raises as `_clean`."""
         pending = set(tasks)
         errors: list[str] = []
         patience_s: float | None = None
@@ -593,10 +568,7 @@ class SessionStart:
         return None
 
     async def _clean_one(self, value: PartitionValue, name: StorageId, mark: TransactionId, decided: Decided) -> None:
-        """Cut what may not be the log on one replica, copy what it lacks, and let it join.
-
-        Raises `ConsistencyLost` for a fork, and any error that keeps the replica from joining.
-        """
+        """Cut what may not be the log on one replica, copy what it lacks, and let it join."""
         answer = self._answers[name]
         last, last_crc = answer.max_synced, answer.last_crc
         if self._carrying is not None and name == self._carrying.source:
@@ -623,10 +595,7 @@ class SessionStart:
         self._joined_s[name] = self._host.clock.monotonic_s() - began_s
 
     async def _have_forgotten(self, value: PartitionValue, name: StorageId, answer: ReplicaAnswer) -> None:
-        """Lower the marks of the source of a reset, before it is cut and joins, if an earlier reset has outdated them.
-
-        A node of an earlier version keeps them: it can't keep what it holds without.
-        """
+        """Lower the marks of a reset's source, before it is cut and joins, if an earlier reset has outdated them."""
         peer = self._connections[name].peer
         if headreset.must_forget(value, answer, self._certain) and peer and peer.version_max >= MARKS_VERSION:
             since = headreset.cut_since(value, answer)
@@ -636,7 +605,7 @@ class SessionStart:
         """Return a replica's answer, over the connection on which it was fenced. Raises what it refuses with.
 
         `LogForked` becomes `ConsistencyLost`, which stops the partition. What only an owner can know becomes
-        `ProtocolError`: a storage node must not be able to stop a partition by saying that it has another owner.
+        `ProtocolError`: a storage node must not be able to stop a partition.
         """
         try:
             return await self._shared.links[name].ask(self._connections[name], message, self._partition)
@@ -650,7 +619,6 @@ class SessionStart:
     async def _read(
         self, sources: tuple[StorageId, ...], first: TransactionId, last: TransactionId, reader: StorageId
     ) -> ToCopy:
-        """Read batches for `reader` from another of the `sources` or, if they were trimmed, from the fragments."""
         request = ReadBatches(self._session, first, last, self._settings.copy_bytes, 1, 0)
         others = [source for source in sources if source != reader]
         no_source = SegmentDamaged("no other replica holds the log's end")
@@ -659,10 +627,7 @@ class SessionStart:
     # ------------------------------------------------------------------ what the session starts from
 
     async def _registers(self, names: list[StorageId], closing: TransactionId) -> dict[bytes, bytes]:
-        """Read the registers at the end of the log from the first clean replica that sends them.
-
-        Raises the error of the last replica if none does.
-        """
+        """Read the registers at the end of the log from the first clean replica that sends them."""
         error: PolonaiseError = PartitionNotReady("no clean replica")
         for name in names:
             try:
@@ -677,7 +642,7 @@ class SessionStart:
         raise error
 
     async def _commit_time_us(self, names: list[StorageId], closing: TransactionId) -> int:
-        """Read the commit time of the last batch, µs UTC; 0 for an empty log. Later batches must not be earlier."""
+        """Read the commit time of the last batch, µs UTC; 0 for an empty log."""
         if closing == NO_TRANSACTION:
             return 0
         read = await self._read(tuple(names), closing, closing, reader="")
@@ -688,10 +653,9 @@ class SessionStart:
     async def _engage(self, value: PartitionValue, version: int) -> None:
         """Write the engagement, and return only when it is certainly written.
 
-        Raises `PartitionNotReady` when the coordinator holds another value by now: this session must not start then,
-        whether or not its engagement was written before. While the coordinator is unavailable, an unknown result is
-        read again until it is known: appends of a session that nobody may know of must not be sent. Any other error of
-        the coordinator ends the attempt, whether the engagement was written or not.
+        Raises `PartitionNotReady` when the coordinator holds another value by now: this session must not start then.
+        While the coordinator is unavailable, an unknown result is read again until it is known: appends of a session
+        that nobody may know of must not be sent. Any other error of the coordinator ends the attempt.
         """
         pause_s = self._settings.retry_s_min
         while True:

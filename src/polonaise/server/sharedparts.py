@@ -23,27 +23,23 @@ from polonaise.terms import StorageId
 
 @dataclass(frozen=True, slots=True)
 class SharedParts:
-    """The parts of a server that each partition which it owns is given."""
+    """What each partition that a server owns is given."""
 
     host: Host
     coordinator: Coordinator
     settings: ServerSettings
     links: Mapping[StorageId, StorageLink]
     starts: StartTurns
-    """The turns to start a session."""
     copies: CopyTurns
-    """The turns to copy to late replicas."""
     ticks: Ticks
     """Is told when something with a deadline begins."""
     changes: ReadinessChanges
     """Is told what happens to sessions."""
     history: ArchivedHistory | None
-    """The fragments of the log; None if the server was told of none."""
+    """The fragments of the log, if the server was told of any."""
     latencies: Histogram
     """Takes the time that each batch needs to be committed."""
     clock: ServerClock
-    """Tells the time of commits, and whether a session may start by it."""
     requirements: Requirements
-    """Says how many copies and zones commits need beside a quorum."""
     coordinator_patience: SyncPatience
-    """How long session starts wait for an answer of the coordinator: its disk may be slow."""
+    """How long session starts wait for the coordinator: its disk may be slow."""

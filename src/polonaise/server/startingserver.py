@@ -20,13 +20,11 @@ from polonaise.terms import PartitionId
 
 
 class StartingServer:
-    """What is told of a server until `Server.start` returns it: that it does not serve, and what it waits for."""
+    """What is told of a server until `Server.start` returns it: that it waits for the coordinator."""
 
     id: Final = 0
-    """It has no id yet."""
     followed: Final = False
     replication_factor: Final = 0
-    """It is not known yet."""
 
     def __init__(self, host: Host, coordinator: Coordinator, settings: ServerSettings) -> None:
         self._host = host
@@ -39,18 +37,15 @@ class StartingServer:
 
     @property
     def past_totals(self) -> Counter[str]:
-        """The totals of the partitions that it has owned: none."""
         return Counter()
 
     @property
     def waits_for(self) -> str:
-        """What the server waits for: its coordinator."""
         if trouble := self._coordinator.trouble:
             return f"the server has not read the assignment yet: {trouble}"
         return f"the server waits for an answer of the coordinator, {self._coordinator}"
 
     def measures(self) -> ServerMeasures:
-        """Return what `Server.measures` says of a server that has done nothing yet."""
         return ServerMeasures(
             cluster=None,
             latencies=self._latencies,
@@ -74,15 +69,12 @@ class StartingServer:
         )
 
     async def checked_health(self) -> dict[str, Any]:
-        """Return `health`: no storage node is known that could be asked."""
         return self.health()
 
     def health(self) -> dict[str, Any]:
-        """Return what `Server.health` says."""
         return {**self.own_health(), "partitions": {}}
 
     def own_health(self) -> dict[str, Any]:
-        """Return what `Server.own_health` says."""
         return OwnHealth(
             server=self.id,
             name=self._settings.name,
@@ -110,4 +102,3 @@ class StartingServer:
 
 
 AnyServer: TypeAlias = Server | StartingServer
-"""A server, whether it runs yet or not."""

@@ -15,16 +15,15 @@ class StartTurns:
     """Lets partitions start sessions when `StartQueue` says that it is their turn.
 
     A turn ends with the attempt, or after `session_start_turn_s`: what one partition waits for, another may not need.
-    While `storage_connected` says that too few storage nodes are connected, only the end of the attempt ends a
-    turn: all partitions wait for nodes, and would crowd in together when these come back. A partition waits as long as
-    others get theirs; when no partition has got one for `session_start_wait_s_max`, `turn` raises `DeadlineExceeded`.
+    While `storage_connected` says that too few storage nodes are connected, only the attempt's end ends it: all wait
+    for nodes, and would crowd in together when these come back.
     """
 
     def __init__(self, settings: ServerSettings, storage_connected: Callable[[], bool]) -> None:
         self._queue = StartQueue(settings.session_starts_max)
         self._settings = settings
         self._last_turn_s = float("-inf")
-        """When the last turn began, in seconds of the event loop's clock."""
+        """When the last turn began."""
         self._storage_connected = storage_connected
         self._waiting: dict[Hashable, asyncio.Future[None]] = {}
 
@@ -36,9 +35,8 @@ class StartTurns:
     async def turn(self, partition: Hashable, *, wanted: bool, report: Callable[[str], None]) -> AsyncIterator[None]:
         """Wait for a partition's turn, then run the `async with` block, whose end ends the turn at the latest.
 
-        `wanted` says that a client waits for the partition. `report` is called with what the partition waits for, if
-        its turn does not come at once. Raises `DeadlineExceeded` when no partition has got a turn for
-        `session_start_wait_s_max` seconds.
+        `wanted` says that a client waits for the partition. `report` is called with what the partition waits for.
+        Raises `DeadlineExceeded` when no partition has got a turn for `session_start_wait_s_max` seconds.
         """
         loop = asyncio.get_running_loop()
         granted: asyncio.Future[None] = loop.create_future()
@@ -80,7 +78,6 @@ class StartTurns:
             await asyncio.wait([granted], timeout=left_s)
 
     def _waits_for(self) -> str:
-        """Return text for operators: what a partition without a turn waits for."""
         if self._storage_connected():
             return "waiting for its turn to start a session: other partitions of this server come first"
         return (
@@ -89,12 +86,10 @@ class StartTurns:
         )
 
     def _leave(self, partition: Hashable) -> None:
-        """End a partition's turn, or its wait, and let the next ones begin."""
         self._queue.leave(partition)
         self._grant_turns()
 
     def _grant_turns(self) -> None:
-        """Give turns to as many waiting partitions as may have one now."""
         while (partition := self._queue.next()) is not None:
             granted = self._waiting.pop(partition)
             self._last_turn_s = asyncio.get_running_loop().time()

@@ -15,14 +15,14 @@ from polonaise.terms import StorageId
 
 _log = logging.getLogger(__name__)
 _APART_S: Final = 1.0
-"""The least time between two reads of the description, in seconds, for all nodes together."""
+"""The least time between two reads of the description, for all nodes together."""
 
 
 class StorageAddresses:
     """The addresses of storage nodes by name, as this server last read them.
 
-    An address is needed only to connect. So the description is read when a connection could not be made, when a node is
-    not known, and again and again while a linked node has no copy of this server's partitions: it may have left.
+    The description is read again when a connection could not be made, when a node is not known, and while a linked node
+    has no copy of this server's partitions: it may have left.
     """
 
     def __init__(self, host: Host, coordinator: Coordinator, description: ClusterDescription) -> None:
@@ -33,25 +33,17 @@ class StorageAddresses:
         self._read_s = float("-inf")
 
     def of(self, name: StorageId) -> str:
-        """Return the address of a storage node, as this server last read it.
-
-        One that it does not know was added since, or has left: the description is read again, and meanwhile the node's
-        name stands for its address.
-        """
+        """Return the address of a storage node; its name, while the description is read again that does not have it."""
         if name not in self._description.storage:
             self.look_again()
         return self._description.address_of(name)
 
     @property
     def names(self) -> tuple[StorageId, ...]:
-        """The names of the cluster's storage nodes, as this server last read them."""
         return self._description.storage
 
     def why_not_reached(self, name: StorageId, error: PolonaiseError) -> PolonaiseError:
-        """Return why a storage node can't be connected to: this error, or that the description does not have the node.
-
-        With the latter nobody knows its address, and what is wrong with its name as an address misleads.
-        """
+        """Return why a node can't be connected to: this error, or that the description lacks it."""
         if name in self._description.storage:
             return error
         as_address = "" if isinstance(error, BadOption) else f" (at its name, as an address: {error.text})"
@@ -62,19 +54,17 @@ class StorageAddresses:
         )
 
     def look_again(self) -> None:
-        """Start to read the description again, once a second at most, in the background: the coordinator may hang."""
+        """Start to read the description again, once a second at most, in the background."""
         now_s = self._host.clock.monotonic_s()
         if self._reading is None and now_s - self._read_s >= _APART_S:
             self._read_s = now_s
             self._reading = self._host.spawn(self._read(), "addresses of the storage nodes")
 
     def close(self) -> None:
-        """Cancel a read that is under way."""
         if self._reading is not None:
             self._reading.cancel()
 
     async def _read(self) -> None:
-        """Read the description, and log the addresses that have changed. Without the coordinator nothing changes."""
         before = self._description.nodes
         try:
             self._description = await self._coordinator.describe()

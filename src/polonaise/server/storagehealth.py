@@ -14,13 +14,13 @@ from polonaise.terms import StorageId
 from polonaise.wire.messages import Health, HealthIs
 
 _ANSWER_S: Final = 0.5
-"""The seconds that a storage node has to answer. Health is to tell that a node is slow, not to wait for it."""
+"""A storage node has so long to answer: health tells that one is slow, and does not wait for it."""
 _FRESH_S: Final = 1.0
-"""The seconds for which one round of answers serves all requests."""
+"""For so long one round of answers serves all requests."""
 
 
 class StorageHealth:
-    """Asks all storage nodes for their health, at the same time, once for all requests of a moment."""
+    """Asks all storage nodes for their health at the same time, once for all requests of a moment."""
 
     def __init__(self, host: Host, links: Mapping[StorageId, StorageLink]) -> None:
         self._host = host
@@ -28,13 +28,10 @@ class StorageHealth:
         self._asking: asyncio.Task[None] | None = None
         self._asked_s = float("-inf")
         self.answers: dict[StorageId, dict[str, Any]] = {}
-        """The health documents of the last round, by node; nodes that did not answer are left out."""
+        """The health documents of the last round, by node, without nodes that did not answer."""
 
     async def ask(self) -> None:
-        """Bring `answers` up to date, within about half a second.
-
-        Raises nothing: nodes that do not answer are left out.
-        """
+        """Bring `answers` up to date, within about half a second. Raises nothing."""
         if self._asking is None:
             if self._host.clock.monotonic_s() - self._asked_s < _FRESH_S:
                 return
@@ -42,7 +39,6 @@ class StorageHealth:
         await asyncio.wait([self._asking])
 
     async def _ask_all(self) -> None:
-        """Ask every storage node, and keep the answers."""
         try:
             names = list(self._links)
             answers = await asyncio.gather(*(self._ask_one(self._links[name]) for name in names))
@@ -52,7 +48,7 @@ class StorageHealth:
             self._asking = None
 
     async def _ask_one(self, link: StorageLink) -> dict[str, Any] | None:
-        """Ask one storage node, and return its health; None if no valid answer comes in time."""
+        """Return a node's health; None if no valid answer comes in time."""
         connection = link.bulk or link.session
         if connection is None:
             return None
@@ -64,7 +60,7 @@ class StorageHealth:
 
 
 def _parsed(document: bytes) -> dict[str, Any]:
-    """Parse a storage node's health document. Raises `ProtocolError` unless it is JSON with an object `scrub`."""
+    """Parse a node's health document. Raises `ProtocolError` unless it is JSON with an object `scrub`."""
     try:
         health = json.loads(document)
     except (ValueError, RecursionError) as error:

@@ -23,7 +23,7 @@ M = TypeVar("M", bound=Message)
 
 
 def expect(message: Message, kind: type[M]) -> M:
-    """Return a storage node's answer if it is of this kind. Raises `ProtocolError` for any other."""
+    """Return a storage node's answer if it is of this kind; raises `ProtocolError` for any other."""
     if not isinstance(message, kind):
         raise ProtocolError(f"a storage node answered with {type(message).__name__}; {kind.__name__} was expected")
     return message
@@ -32,8 +32,8 @@ def expect(message: Message, kind: type[M]) -> M:
 class ReplicaListener(Protocol):
     """Hears what replicas say about one partition, in sessions and between them.
 
-    `on_stored`: a replica has synced the messages of `session` up to `number`. `on_replica_failed`: a replica has
-    refused a message of a session, or the session connection to its node has closed.
+    `on_stored`: a replica has synced the messages of `session` up to `number`. `on_replica_failed`: it has refused one,
+    or the session connection to its node has closed.
     """
 
     def on_stored(self, name: StorageId, connection: Connection, session: int, number: int) -> None: ...
@@ -42,7 +42,7 @@ class ReplicaListener(Protocol):
 
 
 class StorageLinks(dict[StorageId, "StorageLink"]):
-    """The links to storage nodes by name. A link is made, and started, when it is first looked up."""
+    """The links to storage nodes by name, each made and started when it is first looked up."""
 
     def __init__(self, make: Callable[[StorageId], StorageLink]) -> None:
         super().__init__()
@@ -55,23 +55,18 @@ class StorageLinks(dict[StorageId, "StorageLink"]):
 
     @property
     def connected(self) -> int:
-        """How many of these storage nodes are connected."""
         return sum(link.session is not None for link in self.values())
 
     def are_connected_for(self, copies: int) -> bool:
-        """Whether as many storage nodes are connected as are a majority of so many copies of a partition.
-
-        With fewer, hardly any partition can start a session.
-        """
+        """Whether a majority of so many copies is connected: else hardly any partition can start a session."""
         return 2 * self.connected > copies
 
 
 class StorageLink:
-    """Keeps two connections to one storage node.
+    """Keeps two connections to one storage node: for sessions and their starts, and for everything else.
 
-    One is for the starts and the messages of sessions, one for everything else. There are two because a
-    gigabyte of history must not stand in front of an acknowledgement. When the session connection breaks, the node's
-    replicas have no part in this server's sessions any more, and each listener is told.
+    So a gigabyte of history does not stand in front of an acknowledgement. When the session connection breaks, the
+    node's replicas have no part in this server's sessions any more, and each listener is told.
     """
 
     def __init__(
@@ -84,7 +79,7 @@ class StorageLink:
         others: Mapping[StorageId, StorageLink],
         addresses: StorageAddresses,
     ) -> None:
-        """Make a link that is not started. `others` are all links of the server, this one included."""
+        """`others` are all links of the server, this one included."""
         self._host = host
         self._others = others
         self._addresses = addresses
@@ -93,36 +88,36 @@ class StorageLink:
         self._cluster_key = cluster_key
         self._settings = settings
         self.patience = SyncPatience(settings.replica_s_max, PATIENCE_S_MAX)
-        """How long the node's answers about sessions are waited for: its disk may be slow."""
+        """For answers about sessions: its disk may be slow."""
         self.bulk_patience = SyncPatience(settings.replica_s_max, PATIENCE_S_MAX)
-        """How long its answers to all else are waited for, such as copies."""
+        """For all else, such as copies."""
         self._tasks: list[asyncio.Task[None]] = []
         self._listeners: dict[PartitionId, ReplicaListener] = {}
         self._changed = asyncio.Event()
         self.session: Connection | None = None
-        """The connection for sessions once both sides have said hello; None while there is none."""
+        """None while there is none that has said hello."""
         self.session_address = ""
-        """The address at which the last connection for sessions was made; the node may have moved since."""
+        """Where the last one was made; the node may have moved since."""
         self.bulk: Connection | None = None
-        """The connection for all but sessions and their starts; None while there is none."""
+        """None while there is none."""
         self.last_error: PolonaiseError | None = None
-        """The error that last broke the session connection or kept it from being made; None once one is made."""
+        """What last broke the session connection or kept it from being made; None once one is made."""
         self.bulk_error: PolonaiseError | None = None
-        """The error that last broke the bulk connection or kept it from being made; None once one is made."""
+        """Likewise."""
 
     @property
     def address(self) -> str:
-        """The address at which the node is reached, as far as this server knows."""
+        """As far as this server knows."""
         return self._addresses.of(self.name)
 
     @property
     def silent_s(self) -> float:
-        """For how many seconds nothing was heard of the node, although it should have answered; 0 if it is not late."""
+        """For how many seconds the node has not answered although it should have."""
         return 0.0 if self.session is None else round(self.session.silent_s, 1)
 
     @property
     def resent(self) -> float | None:
-        """The share of what was sent to the node lately that had to be sent again: 0 to 1; None if it is not known."""
+        """The share of what was sent to the node lately that had to be sent again; None if it is not known."""
         connections = [each for each in (self.session, self.bulk) if each is not None]
         known = [share for each in connections if (share := each.losses.resent) is not None]
         return round(max(known), 3) if known else None
@@ -143,11 +138,9 @@ class StorageLink:
                 connection.close()
 
     def listen(self, partition: PartitionId, listener: ReplicaListener) -> None:
-        """Have `listener` hear what this node says about a partition, instead of any earlier listener."""
         self._listeners[partition] = listener
 
     def unlisten(self, partition: PartitionId, listener: ReplicaListener) -> None:
-        """Forget a listener, unless another one has replaced it already."""
         if self._listeners.get(partition) is listener:
             del self._listeners[partition]
 
@@ -159,7 +152,6 @@ class StorageLink:
         return self.session
 
     async def until_closed(self, connection: Connection) -> None:
-        """Wait until this connection, which is one of the link's, has closed."""
         while connection.closed is None:
             self._changed.clear()
             await self._changed.wait()
@@ -172,11 +164,8 @@ class StorageLink:
         return await self._ask(connection, message, partition, self.patience)
 
     async def ask_bulk(self, message: Message, partition: PartitionId, deadline_s: float | None = None) -> Message:
-        """Ask over the bulk connection, and return the answer.
-
-        It is waited for `deadline_s` seconds; without that, with as much patience as the node needs. Raises what the
-        node refused with, `DeadlineExceeded`, and `ConnectionLost` or what has broken the connection or kept it from
-        being made.
+        """Ask over the bulk connection, for `deadline_s` seconds or with as much patience as the node needs; raises as
+        `ask`.
         """
         if self.bulk is None:
             why = self.bulk_error or self.last_error
@@ -188,7 +177,6 @@ class StorageLink:
     async def _ask(
         self, connection: Connection, message: Message, partition: PartitionId, patience: SyncPatience
     ) -> Message:
-        """Ask, return the answer, and have `patience` follow what it takes."""
         clock = self._host.clock
         began_s, deadline_s = clock.monotonic_s(), patience.seconds
         try:
@@ -202,7 +190,6 @@ class StorageLink:
     # ------------------------------------------------------------------ keeping connections
 
     async def _keep_session(self) -> None:
-        """Keep the session connection for ever, with growing pauses between attempts that fail."""
         pause_s = self._settings.retry_s_min
         while True:
             try:
@@ -221,10 +208,10 @@ class StorageLink:
             pause_s = min(2 * pause_s, self._settings.retry_s_max)
 
     async def _check_name(self, connection: Connection) -> None:
-        """Close the connection and raise what is wrong if it leads to another storage node than this link's.
+        """Close the connection and raise what is wrong if it leads to another storage node: one copy could count as
+        two.
 
-        Without this check one copy could count as two, or as another node's. The node is asked whether it has the name;
-        one of a version before names is only kept from being linked twice.
+        The node is asked whether it has the name; one of a version before names is only kept from being linked twice.
         """
         assert connection.peer is not None
         try:
@@ -238,7 +225,7 @@ class StorageLink:
             raise
 
     def _check_distinct(self, connection: Connection) -> None:
-        """Raise `BadOption` if another link leads to the same node: it is known by the random number in its hello."""
+        """Raise `BadOption` if another link leads to the same node, by the random number in its hello."""
         for other in self._others.values():
             theirs, ours = other.session and other.session.peer, connection.peer
             if other is not self and theirs and ours and theirs.node == ours.node != 0:
@@ -248,7 +235,7 @@ class StorageLink:
                 )
 
     async def _keep_bulk(self) -> None:
-        """Keep the bulk connection for ever; make it only while a session connection shows that the node is there."""
+        """Keep the bulk connection, made only while a session connection shows that the node is there."""
         while True:
             await self.connected()
             try:
@@ -262,10 +249,7 @@ class StorageLink:
             await asyncio.sleep(self._settings.retry_s_min * (0.5 + self._host.random.random()))
 
     async def _connect(self, purpose: str, address: str) -> Connection:
-        """Make one connection to the storage node at this address, and check that it is that node.
-
-        `purpose` is named in the hello, for the node's log.
-        """
+        """Make one connection, and check that it leads to this node; `purpose` is for the node's log."""
         connection = await connect(
             self._host,
             address,
@@ -291,7 +275,6 @@ class StorageLink:
         return connection
 
     def _on_closed(self, connection: Connection, error: PolonaiseError) -> None:
-        """Tell all listeners if it is the session connection that has closed; a listener may leave when it is told."""
         if connection is self.session:
             self.session = None
             self.last_error = error
@@ -300,10 +283,7 @@ class StorageLink:
         self._changed.set()
 
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
-        """Bring an acknowledgement, or the refusal of a session's message, to the partition's listener.
-
-        What comes on another connection than the session connection is ignored.
-        """
+        """Bring an acknowledgement, or the refusal of a session's message, to the partition's listener."""
         listener = self._listeners.get(partition)
         if listener is None or connection is not self.session:
             return

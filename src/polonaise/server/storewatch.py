@@ -11,22 +11,19 @@ from polonaise.server.archivedhistory import ArchivedHistory
 
 _log = logging.getLogger(__name__)
 _ANSWER_S: Final = 5.0
-"""The longest that a look may take, in seconds: less than a server that has just started lives until it is given
-partitions."""
+"""The longest that a look may take: less than a server that has just started lives until it is given partitions."""
 
 
 class StoreWatch:
-    """Looks at the mark of the store every now and then, which is one small read however large the store is."""
+    """Looks at the mark of the store every now and then: one small read, however large the store is."""
 
     def __init__(self, history: ArchivedHistory, look_s: float) -> None:
-        """Look at the store of `history` every `look_s` seconds."""
         self._history = history
         self._look_s = look_s
         self.trouble: str | None = None
-        """Why the store can't be used, at the last look; empty if it can, None before the first look."""
+        """Empty if the store can be used, None before the first look."""
 
     async def run(self) -> None:
-        """Look for ever, and write to the server's log when the store goes away or is back."""
         while True:
             trouble = await self._look()
             if trouble and not self.trouble:

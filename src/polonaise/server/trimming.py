@@ -16,16 +16,16 @@ from polonaise.terms import NO_TRANSACTION, StorageId, TransactionId
 from polonaise.wire.messages import Confirm, Done, LogTrimmed, Trim, TrimLog, Trimmed
 
 _STEP_S: Final = 1.0
-"""The seconds for which one request drops segments; then the answer says how far it got, and the caller asks again."""
+"""For so long one request drops segments; then the answer says how far it got, and the caller asks again."""
 
 
 async def trim(reader: PartitionReader, request: TrimLog) -> LogTrimmed:
     """Have the engaged replicas drop segments below `request.before`; return how far that got in about a second.
 
-    Raises `NotArchived` unless the fragments of this server's own store hold everything below, are the same that the
+    Raises `NotArchived` unless the fragments of this server's own store hold everything below, are those that the
     caller has verified, can be opened where a replica still holds their ids, and are of this very log; `BeyondLog` if
-    `before` is not committed, and `ProtocolError` if it is negative; `PartitionNotReady` without a session, if it ends
-    before each replica was asked, or if a replica fails; and what keeps the store or the log from being read.
+    `before` is not committed, `ProtocolError` if it is negative; `PartitionNotReady` without a session, if it ends
+    meanwhile, or if a replica fails; and what keeps the store or the log from being read.
     """
     owner, before = reader.owner, request.before
     partition, session = owner.partition, owner.session
@@ -52,10 +52,9 @@ async def trim(reader: PartitionReader, request: TrimLog) -> LogTrimmed:
 async def _check_archived(
     reader: PartitionReader, history: ArchivedHistory, session: Session, request: TrimLog
 ) -> None:
-    """Raise `NotArchived` unless the store's fragments show that the trim loses nothing.
+    """Raise `NotArchived` unless the store's fragments show that the trim loses nothing (`trim`).
 
-    They must hold all ids below `before`, be the ones that the caller has verified, and be of this very log. What the
-    caller has verified may be in a copy of this store, so those that are relied upon for the first time are opened.
+    The caller may have verified a copy of this store, so those that are relied upon for the first time are opened.
     """
     partition = reader.owner.partition
     covering = await history.covering(partition, request.before - 1)
@@ -71,9 +70,8 @@ async def _check_archived(
 
 
 async def _check_same_log(reader: PartitionReader, history: ArchivedHistory, before: TransactionId) -> None:
-    """Raise `NotArchived` unless log and fragments have the same batch in front of the one that holds `before`.
-
-    Each batch carries the CRC of the one before it, so if that batch is the same in both, everything below it is.
+    """Raise `NotArchived` unless log and fragments have the same batch in front of the one that holds `before`: each
+    carries the CRC of the one before it.
     """
     following = await reader.batch_holding(before)
     if not following.first:
@@ -94,8 +92,7 @@ async def _check_same_log(reader: PartitionReader, history: ArchivedHistory, bef
 async def _drop(reader: PartitionReader, session: Session, before: TransactionId, certain: TransactionId) -> LogTrimmed:
     """Drop one segment of each replica in turn, until none has another one to drop, or `_STEP_S` are over.
 
-    Each is told first that ids up to `certain`, the end of a batch, are committed. Raises `PartitionNotReady` if the
-    session ended before each replica was asked, or if a replica fails.
+    Each is told first that ids up to `certain`, the end of a batch, are committed.
     """
     until_s = asyncio.get_running_loop().time() + _STEP_S
     answers: dict[StorageId, Trimmed] = {}
@@ -120,10 +117,7 @@ async def _drop_one(
     before: TransactionId,
     certain: TransactionId = NO_TRANSACTION,
 ) -> Trimmed:
-    """Have one replica drop its oldest segment if all of it is below `before`.
-
-    With `certain`, tell it first that ids up to there are committed.
-    """
+    """Have one replica drop its oldest segment if all of it is below `before`, told first what is `certain`."""
     try:
         if certain != NO_TRANSACTION:
             expect(await reader.ask(name, Confirm(session.id, certain)), Done)

@@ -1,6 +1,7 @@
 """The partitions that a server can't serve: it looks for them once a second, and tells the other servers.
 
-Which of them it gives up, `protocol.givingup` decides; why, and for how long people are told so, is in `givenup.py`.
+Which of them it gives up, `protocol.givingup` decides. The others are told of each for a while longer, so that none
+comes back too early; people are not, once it is well.
 """
 
 from __future__ import annotations
@@ -26,9 +27,7 @@ from polonaise.terms import PartitionId, ServerId, counted
 _log = logging.getLogger(__name__)
 _GIVING_UP: Final = "the partitions that this server gives up can't be told"
 _LOOK_S: Final = 1.0
-"""The interval, in seconds, at which this server looks which partitions it can't serve."""
 _NAMED_MAX: Final = 8
-"""The most partitions that a line of the log names."""
 
 
 class UnservablePartitions:
@@ -45,7 +44,6 @@ class UnservablePartitions:
         trouble: CoordinatorTrouble,
         store_trouble: Callable[[], str],
     ) -> None:
-        """`store_trouble` returns why the fragment store can't be used; empty if it can, and without one."""
         self._server = server
         self._host = shared.host
         self._coordinator = shared.coordinator
@@ -60,23 +58,21 @@ class UnservablePartitions:
         self._giving_up = GivingUp(self._settings.give_up_s)
         self._why = GivenUpPartitions(self._host, self._coordinator, self._settings.coordinator_s_max, owned.served)
         self.given_up: frozenset[PartitionId] = frozenset()
-        """The partitions that this server has given up, and tells the others."""
+        """As the others were told."""
         self.told: frozenset[PartitionId] = frozenset()
         """The partitions that this server tells the others that it is unable to serve: those that it has given up, and
-        while its fragment store is away or its certificate has expired, those that it could not begin to serve."""
+        those that it could not begin to serve."""
         self._looked_s = 0.0
         self._expired = ""
-        """Why no client connects any more: the certificate had expired at the last look. Empty if it had not, and
-        without TLS."""
+        """Why no client connects any more, if the certificate had expired at the last look."""
         self._struggles: dict[PartitionId, Struggle] = {}
-        """The partitions that fail or have failed, at the last look at all partitions."""
+        """Of the partitions that fail or have failed, at the last look at all of them."""
         self._struggles_at = 0
-        """The count of changes at that look."""
         self._telling: asyncio.Task[None] | None = None
-        """The telling that is under way, or was last; None before the first."""
+        """The telling that is under way, or was last."""
 
     def look(self) -> None:
-        """Look once a second which partitions this server can't serve; tell the others when that has changed."""
+        """Look once a second which partitions this server can't serve; tell the others what has changed."""
         now_s = self._host.clock.monotonic_s()
         if now_s - self._looked_s < _LOOK_S:
             return
@@ -103,14 +99,12 @@ class UnservablePartitions:
             self._telling = self._host.spawn(self._tell(given_up, unable), "partitions that are given up")
 
     def close(self) -> None:
-        """Tell nothing any more."""
         if self._telling is not None:
             self._telling.cancel()
 
     @property
     def _most_storage_connected(self) -> bool:
-        """Whether most storage nodes are connected, too: else many partitions can't start a session, and whose copies
-        are where is not known here."""
+        """Whether most storage nodes are connected, too: else many partitions can't start a session."""
         links = self._links
         return links.are_connected_for(self._cluster.description.replication_factor) and (
             2 * links.connected > len(links)
@@ -118,11 +112,11 @@ class UnservablePartitions:
 
     @property
     def _not_to_be_started(self) -> frozenset[PartitionId]:
-        """The partitions that this server could not begin to serve now: its certificate has expired, so that no client
-        connects to it, or its fragment store is away.
+        """The partitions that this server could not begin to serve now: its certificate has expired, or its store is
+        away.
 
-        Not those that it owns, and gives up after a grace if its certificate has expired; nor without the store those
-        of which it has had a session: it needs no store for the next one.
+        Without those that it owns, and gives up after a grace if its certificate has expired; and those of which it has
+        had a session: the next one needs no store.
         """
         able = set(range(self._cluster.description.total))
         if self._expired:
@@ -132,7 +126,7 @@ class UnservablePartitions:
         return frozenset(range(self._cluster.description.total)).difference(able)
 
     async def _tell(self, given_up: frozenset[PartitionId], unable: frozenset[PartitionId]) -> None:
-        """Tell the others which partitions this server can't serve; after a failure, the next look tells them again."""
+        """Tell the others which partitions this server can't serve; after a failure, the next look does."""
         fields = {"server": self._server}
         try:
             async with answered_within(self._settings.coordinator_s_max, self._coordinator):
@@ -155,10 +149,7 @@ class UnservablePartitions:
 
     @property
     def not_served_again(self) -> list[PartitionId]:
-        """The partitions that this server has given up, but for those that it serves again.
-
-        Others are told of these for a while, too, so that none comes back too early.
-        """
+        """The partitions that it has given up, but for those that it serves again."""
         given_up = ((partition, self._owned.served.get(partition)) for partition in sorted(self.given_up))
         return [partition for partition, served in given_up if served is None or served.owner.session is None]
 

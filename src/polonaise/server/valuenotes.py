@@ -26,27 +26,26 @@ from polonaise.wire.messages import NOTES_VERSION, NoteValues
 _log = logging.getLogger(__name__)
 
 _FIRST_S: Final = 0.05
-"""Seconds before the first look; each pause is twice as long as the one before, up to the usual one."""
+"""Before the first look; each pause is twice as long, up to the usual one."""
 _VALUES_S: Final = 5.0
-"""Seconds between two looks at the description, unless one has failed."""
+"""Between two looks at the description, unless one has failed."""
 _IDS_S: Final = 1.0
-"""The same for how many unique ids were given out. Until a server has seen that another one gave one out, it would not
-notice that the coordinator was put back to the state before that, and would give the id out a second time."""
+"""The same for how many unique ids were given out: until a server has seen one given out, it would not notice that the
+coordinator was put back to the state before, and give it out a second time."""
 _TRIED_S: Final = 10.0
-"""Seconds after a server's start in which each partition that it owns was tried to be started, as a rule."""
+"""By then each partition that a server owns was tried to be started, as a rule."""
 _DESCRIPTION: Final = "the cluster's description can't be read"
 
 
 class ValueNotes:
-    """Tells each storage node that is connected what it has not been told on its connection yet.
+    """Tells each storage node what it has not been told on its connection yet of the coordinator's values.
 
-    The description, the unique ids, the servers that are to be there, and each partition's value, as its session began,
-    go to all. Who has a copy that was given up learns so by the value, and others do not keep it. What is not of one
-    partition is told only once a session has begun here, at the beginning in each partition that the server owns, and
-    while none proves the coordinator to be of an older state: else a description that nobody is to believe would be
-    noted over the true one, which may be needed.
-    Nothing waits for a note: no session and no append rests on one. The values that are read for them, which servers
-    hardly need once they have started, are watched on the way: `trouble` is told what is wrong with them.
+    The description, the unique ids, the expected servers, and each partition's value, as its session began, go to all:
+    who has a copy that was given up learns so by the value. What is not of one partition is told only once a session
+    has begun here, at the beginning in each partition, and while none proves the coordinator to be of an older state:
+    else a description that nobody is to believe would be noted over the true one. Nothing waits for a note. The values
+    that are read for them, which servers hardly need once they have started, are watched on the way: `trouble` is told
+    what is wrong with them.
     """
 
     def __init__(
@@ -71,21 +70,19 @@ class ValueNotes:
         self._tried_s = host.clock.monotonic_s() + _TRIED_S
         """When every partition has had its chance to prove the coordinator to be of an older state."""
         self._looked_at: tuple[int, bool, dict[str | PartitionId, Any]] | None = None
-        """The count of changes when `_known` looked at all partitions last, whether that was after `_tried_s`, and the
-        cluster's values; None before that."""
+        """The count of changes when `_known` last looked, whether that was after `_tried_s`, and the cluster's
+        values."""
         self._latest: dict[str | PartitionId, Any] = {}
-        """What `_known` returned last."""
         self._expected = expected
         self._trouble = trouble
         self._unique_id = 0
         self._looked_s: dict[str, float] = {}
-        """When each value was looked at last, by what is told of a failure."""
+        """By what is told of a failure."""
         self._told: dict[StorageId, tuple[Connection, dict[str | PartitionId, Any]]] = {}
 
     async def run(self) -> None:
-        """Tell what has changed, every `notes_s` seconds, for ever. Never raises a fault.
-
-        Sooner at the beginning: an embedded log may be open for a moment only.
+        """Tell what has changed, every `notes_s` seconds; sooner at first, as an embedded log may be open for a moment
+        only.
         """
         pause_s = min(_FIRST_S, self._settings.notes_s)
         while True:
@@ -100,7 +97,7 @@ class ValueNotes:
                     _log.debug("storage node %s notes nothing: %s", name, error)
 
     async def _look_at_values(self) -> None:
-        """Read the values that nothing else reads so often, and tell `trouble` which can't be read or changed."""
+        """Read the values that nothing else reads so often, and tell `trouble` which can't be."""
         now_s = self._host.clock.monotonic_s()
         failing = self._trouble.is_failing(UNIQUE_IDS) or self._trouble.is_failing(_DESCRIPTION)
         looks = (_DESCRIPTION, _VALUES_S, self._cluster.read_description), (UNIQUE_IDS, _IDS_S, self._look_at_ids)
@@ -146,10 +143,7 @@ class ValueNotes:
         self._told[name] = connection, known
 
     def _known(self) -> dict[str | PartitionId, Any]:
-        """Return what a storage node is to know: the cluster's values, and those of the partitions, by number.
-
-        The same object as before, if nothing has changed.
-        """
+        """Return what a storage node is to know: the same object as before, if nothing has changed."""
         cluster: dict[str | PartitionId, Any] = {"unique_id": self._unique_id, "description": self._cluster.described}
         if self._expected.seen is not None and self._expected.seen.version >= 0:
             cluster["expected"] = self._expected.seen

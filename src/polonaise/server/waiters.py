@@ -1,4 +1,4 @@
-"""Tasks that wait for the same thing to change, and are woken together."""
+"""Waiting for the same thing to change."""
 
 from __future__ import annotations
 
@@ -8,22 +8,19 @@ import asyncio
 class Waiters:
     """The tasks that wait for the next change of something.
 
-    Not an `asyncio.Event`, which stays bound to one event loop: a log in memory uses its partitions in one loop after
-    the other.
+    Not an `asyncio.Event`, which stays bound to one event loop: a log in memory goes from one to another.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Future[None], None] = {}
 
     def wake(self) -> None:
-        """Wake all that wait, so that they look again."""
         waiting, self._waiting = self._waiting, {}
         for woken in waiting:
             if not woken.done():
                 woken.set_result(None)
 
     async def woken(self) -> None:
-        """Wait for the next `wake`."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[woken] = None
         try:

@@ -1,15 +1,12 @@
 """The decisions of a partition's owner: locks, order, commit, session start. Plain objects without clock or I/O.
 
-Begin with `owner`: events in, effects out. It asks `session` and `order` (what is let in, under which id), `locktable`,
-`commit` (what a quorum has synced), `feeds`, `answers` and `readiness`; `effects` has the order in which effects are
-carried out. `recovery` decides how a session starts, and stands by itself. `startqueue` and `ticks` are about the many
-partitions of a server.
+Begin with `owner`: events in, effects out. `recovery` decides how a session starts, and stands by itself. `startqueue`
+and `ticks` are about the many partitions of a server.
 
 A field is written by the methods of its own object, unless its description says who else writes it; outside of this
 folder nobody writes one (`tests/server/protocol/test_who_writes.py`).
 
 Nothing here may import asyncio, read a clock or do I/O: times come with events (`Moment`), and what is to be done is
-returned. `make model` explores `owner`, `effects`, `recovery` and `commit` exhaustively; after a change there, run it
-and `make simulate`. Lines that the mutations of the proving ground name, and those of `tests/model/`, must stay
-findable.
+returned. After a change of `owner`, `effects`, `recovery` or `commit` run `make model`, which explores them
+exhaustively, and `make simulate`.
 """

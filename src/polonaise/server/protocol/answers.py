@@ -31,11 +31,11 @@ class Given(NamedTuple):
 
     effects: list[Effect]
     mount: ClientMount | None = None
-    """The mount with which the answer is kept until it was fed: the caller feeds it. None for any other answer."""
+    """The mount that keeps the answer until it was fed, and which the caller feeds; None for any other answer."""
 
 
 class Answers:
-    """Makes the answers to requests. The owner decides when a request is proved, and so may be answered."""
+    """Makes the answers to requests that the owner says are proved."""
 
     __slots__ = ("_feeds", "_generation", "_leases", "_registers", "_settings", "unanswered")
 
@@ -53,23 +53,20 @@ class Answers:
         self._registers = registers
         self._leases = leases
         self.unanswered: list[PendingRequest] = []
-        """Requests whose session ended before they were proved. The owner adds those, by `left_unanswered`."""
+        """Requests whose session ended before they were proved."""
 
     def left_unanswered(self, requests: Iterable[PendingRequest]) -> None:
-        """Keep the requests that a session has left unproved, which has ended."""
         self.unanswered += requests
 
     def take_unanswered(self) -> list[PendingRequest]:
-        """Return the requests that an ended session has left unproved, and forget them."""
         requests, self.unanswered = self.unanswered, []
         return requests
 
     def give(self, pending: PendingRequest, committed: TransactionId, now_s: float) -> Given:
         """Answer a request that is proved at `committed`, at the monotonic time `now_s`.
 
-        The answer to a mount or a flush is kept with its mount until that was fed up to `committed`. Any other answer
-        goes out at once; so does CLIENT_AHEAD, which ends the mount of a client that has applied more than `committed`.
-        Requests on a mount that is void by now, and pulses, get no answer.
+        The answer to a mount or a flush is kept with its mount until that was fed up to `committed`; any other goes out
+        at once. Requests on a mount that is void by now, and pulses, get none.
         """
         match pending:
             case PendingMount(_, request, mount, mark) if self._feeds.is_current(mount):
@@ -120,5 +117,4 @@ class Answers:
         return [effect for pending in due for effect in self.refuse(pending, error)]
 
     def _mounted(self, mount: ClientMount, request: int, state: MountState, mark: TransactionId, reason: str) -> Effect:
-        """Answer a mount with a state other than READY."""
         return Answer(mount.connection, request, Mounted(state, self._generation, mark, 0, reason=reason))

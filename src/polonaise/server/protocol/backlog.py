@@ -1,4 +1,4 @@
-"""Decide since when an archiver should have written what no fragment holds yet. Pure: no clock, no store."""
+"""The decision since when an archiver should have written what no fragment holds yet."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from polonaise.terms import TransactionId
 
 
 class Backlog:
-    """How much of one partition is in no fragment, measured from the first such id on until it fills a fragment.
-
-    What fills none yet is no backlog: an archiver leaves it for a later run.
+    """How much of one partition is in no fragment, from its first such id until it fills a fragment: what does not is
+    left for a later run.
     """
 
     def __init__(self, first: TransactionId, fragment_bytes: int) -> None:
-        """Begin with the first id that no fragment holds. With 0 for `fragment_bytes`, one batch is a backlog."""
+        """With 0 for `fragment_bytes`, one batch is a backlog."""
         self.first = first
         self.next = first
         """The first id that was not measured yet."""

@@ -11,9 +11,9 @@ from polonaise.terms import StorageId
 
 
 class Acknowledgements:
-    """Counts what the replicas engaged in one session have synced. Within the session nothing else decides a commit.
+    """Counts what the replicas engaged in one session have synced, which alone decides a commit.
 
-    Everything sent in a session (batches and barriers) is numbered 1, 2, 3, … in one order that is the same for all
+    The messages of a session (batches and barriers) are numbered 1, 2, 3, … in one order that is the same for all
     replicas; to acknowledge a number is to acknowledge all before it.
     """
 
@@ -51,7 +51,6 @@ class Acknowledgements:
         return True
 
     def _on_zones(self, required: Requirement) -> int:
-        """Return the highest number that replicas in as many zones as are required have synced."""
         best: dict[str, int] = {}
         for name, synced in self._synced.items():
             zone = required.zone_of.get(name)
@@ -67,7 +66,7 @@ class Acknowledgements:
 def losses_that_stop(
     members: Collection[StorageId], engaged: Collection[StorageId], required: Requirement | None
 ) -> list[StorageId]:
-    """Return the engaged replicas each of which must not be lost: without it, nothing could be committed any more."""
+    """Return the engaged replicas each of which is needed: without it nothing could be committed."""
     return [name for name in engaged if stops(members, [other for other in engaged if other != name], required)]
 
 
@@ -77,7 +76,7 @@ def zones_that_stop(
     required: Requirement | None,
     zone_of: Mapping[StorageId, str],
 ) -> list[str]:
-    """Return the zones each of which must not be lost as a whole: without it, nothing could be committed any more."""
+    """Return the zones each of which is needed as a whole: without it nothing could be committed."""
     zones = sorted({zone_of[name] for name in engaged if name in zone_of})
     return [zone for zone in zones if stops(members, [name for name in engaged if zone_of.get(name) != zone], required)]
 

@@ -1,13 +1,12 @@
 """The clock that commit times come from: a wall clock that is believed only as far as others confirm it.
 
 - `time_us` never rests on a wall clock that has just jumped by more than the bound: time goes on by the monotonic clock
-  from where it was, until the storage nodes' clocks confirm the new time. Where there is nobody to ask, it is believed
-  once it has lasted for `settle_s`.
-- A storage node whose own clock has just jumped confirms nothing until that has lasted as long: on one machine all
-  nodes have the same clock, and would confirm its jump to each other.
-- `unfit` says that the clock is off from a majority of the storage nodes' clocks by more than the bound; or that it has
-  jumped, and the time that is believed meanwhile is off from them: as when the clock was wrong from the beginning. No
-  session starts then. It ends when the clock is within half of the bound of at least half of them.
+  until the storage nodes' clocks confirm the new time. With nobody to ask, it is believed once it has lasted for
+  `settle_s`.
+- A storage node whose own clock has just jumped confirms nothing for as long: the nodes of one machine have the same
+  clock, and would confirm its jump to each other.
+- `unfit`, the clock (or the time that is believed instead of it) is off from a majority of the storage nodes' clocks by
+  more than the bound. No session starts then, until the clock is within half of the bound of at least half of them.
 """
 
 from __future__ import annotations
@@ -21,10 +20,9 @@ from polonaise.server.protocol.moment import Moment
 from polonaise.terms import PeerClock, StorageId, clock_words
 
 FRESH_S: Final = 15.0
-"""A measure of another clock counts for so many seconds: several are made in that time."""
+"""For so many seconds a measure of another clock counts: several are made in that time."""
 _FOLLOWED_US: Final = 500_000
-"""A wall clock that moves less than this against the monotonic one is followed without a further look, in
-microseconds."""
+"""A wall clock that moves less than this against the monotonic one is followed without a further look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +35,19 @@ class _Witness:
 
 
 class _Verdict(Enum):
-    """What the clocks of others say about this one."""
-
     UNKNOWN = 0
     WITHIN = 1
     OFF = 2
 
 
 class CommitClock:
-    """Tells the time for commits. It is told what the clocks say, and has none. Offsets are wall less monotonic time,
-    in microseconds."""
+    """Tells the time for commits, by what it is told of clocks. Offsets are wall less monotonic time, in microseconds.
+
+    Offsets are wall less monotonic time, in microseconds.
+    """
 
     def __init__(self, bound_s: float, settle_s: float) -> None:
-        """`bound_s` is the largest error that is believed unconfirmed, `settle_s` is how long a jump has to last."""
+        """`bound_s` is the largest error that is believed unconfirmed, `settle_s` how long a jump has to last."""
         self._bound_us = bound_s * 1e6
         self._settle_s = settle_s
         self._trusted_us: int | None = None
@@ -61,17 +59,16 @@ class CommitClock:
         self._witnesses: dict[StorageId, _Witness] = {}
         self._slept_s = 0.0
         self.unfit = False
-        """Whether the clock, or what is believed instead of it, is off from a majority of the storage nodes' clocks."""
         self.unfit_since_s = 0.0
         self.jumps = 0
         """How often the wall clock has jumped by more than the bound."""
         self.last_jump_s = 0.0
-        """By how much it was ahead of the time that was believed after its last jump, in seconds."""
+        """By how many seconds it was ahead of the believed time after its last jump."""
 
     # ------------------------------------------------------------------ what is seen
 
     def measured(self, name: StorageId, measure: PeerClock) -> None:
-        """Take note of a measure of a storage node's clock; one that was noted before changes nothing."""
+        """Note a measure of a storage node's clock; one that was noted before changes nothing."""
         known = self._witnesses.get(name)
         since_s = float("-inf")
         if known is not None:
@@ -82,7 +79,7 @@ class CommitClock:
         self._witnesses[name] = _Witness(measure, since_s)
 
     def slept(self, slept_s: float) -> None:
-        """Take note of how long the machine has slept since its start, for which the monotonic clock stood still."""
+        """Note for how long the machine has slept since its start, while the monotonic clock stood still."""
         more_us, self._slept_s = int((slept_s - self._slept_s) * 1e6), slept_s
         if self._trusted_us is not None and more_us:
             self._trusted_us += more_us
@@ -121,12 +118,6 @@ class CommitClock:
         return self._trusted_us + monotonic_us
 
     def _verdict(self, now_s: float, trusted_us: int) -> _Verdict:
-        """Compare the wall clock with the storage nodes' clocks that were measured lately.
-
-        What was measured before the wall clock jumped can only speak for it, as when it was wrong for a moment and is
-        right again: on one machine all clocks jump together, and an earlier measure of them would speak against all.
-        But it speaks against the time that is believed instead (`trusted_us`), which has not jumped.
-        """
         told = [each.measure for each in self._witnesses.values() if self._counts(each, now_s)]
         if 2 * self._agreeing(told, self._wall_us) > len(told):
             return _Verdict.WITHIN
@@ -136,12 +127,11 @@ class CommitClock:
         return _Verdict.OFF if 2 * self._agreeing(told, trusted_us) < len(told) else _Verdict.UNKNOWN
 
     def _agreeing(self, measures: Sequence[PeerClock], offset_us: int) -> int:
-        """Return how many of these clocks may differ by no more than the bound from one with this offset."""
         bound_us = self._bound_us / 2 if self.unfit else self._bound_us
         return sum(abs(offset_us - measure.offset_us) - measure.within_us <= bound_us for measure in measures)
 
     def _counts(self, witness: _Witness, now_s: float) -> bool:
-        """Whether a clock was measured lately and has not jumped itself for long enough to be believed."""
+        """Whether a clock was measured lately, and has not jumped itself for `settle_s`."""
         measure = witness.measure
         return now_s - measure.at_s <= FRESH_S and measure.at_s - witness.since_s >= self._settle_s
 

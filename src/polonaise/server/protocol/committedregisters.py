@@ -18,7 +18,7 @@ AskedRegisters: TypeAlias = GetRegister | ListRegisters
 
 
 class CommittedRegisters:
-    """Holds the registers of a partition at its committed high-water mark, and answers requests for them.
+    """The registers of a partition at its committed high-water mark.
 
     Each request is admitted first; later, `answer` or `release` has to be called for it once.
     """
@@ -29,12 +29,11 @@ class CommittedRegisters:
         self._listing_count_max = listing_count_max
         self.values: dict[bytes, bytes] = {}
         self._keys: list[bytes] | None = None
-        """The sorted keys; None after a change, until the next page is made."""
+        """Sorted; None after a change, until the next page is made."""
         self._listings = 0
-        """The number of requests for pages that were admitted, and neither answered nor given up yet."""
+        """Admitted, and neither answered nor given up."""
 
     def replace(self, values: Mapping[bytes, bytes]) -> None:
-        """Replace all registers."""
         self.values, self._keys = dict(values), None
 
     def apply(self, section: bytes | memoryview) -> None:
@@ -43,10 +42,10 @@ class CommittedRegisters:
         self._keys = None
 
     def admit(self, asked: AskedRegisters) -> None:
-        """Admit a request.
+        """Admit a request. Raises `ProtocolError` for a key or prefix that is too long, `Overloaded` for one page too
+        many.
 
-        Raises `ProtocolError` for a key or prefix that is too long, and `Overloaded` if `_LISTINGS_MAX` requests for
-        pages wait already.
+        Raises `ProtocolError` for a key or prefix that is too long, `Overloaded` for one page too many.
         """
         if isinstance(asked, GetRegister):
             if len(asked.key) > registers.KEY_BYTES_MAX:
@@ -66,7 +65,7 @@ class CommittedRegisters:
         self._listings += 1
 
     def answer(self, asked: AskedRegisters, committed: TransactionId) -> RegisterIs | RegistersListed:
-        """Return the register or the page as it is now; `committed` is the committed high-water mark."""
+        """Return the register or the page as it is now, at the mark `committed`."""
         if isinstance(asked, GetRegister):
             value = self.values.get(asked.key)
             return RegisterIs(value is not None, committed, value or b"")
@@ -77,6 +76,6 @@ class CommittedRegisters:
         return RegistersListed(committed, page.more, registers.encode(page.changes))
 
     def release(self, asked: AskedRegisters) -> None:
-        """Let another listing be admitted for this one, which is answered or given up. Ignores other requests."""
+        """End a request that is answered or given up, so that another listing may be admitted."""
         if isinstance(asked, ListRegisters):
             self._listings -= 1

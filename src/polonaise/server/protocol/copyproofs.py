@@ -1,9 +1,8 @@
 """Requests to prove that a committed transaction is on so many engaged replicas, in so many zones.
 
-A proof rests on the present session alone: what a replica engaged in it has acknowledged, or had when the session
-began, which is everything that was committed before. It stays true, for only a reset of the head has what is committed
-cut. A request is refused when its session ends, and its client asks again in the next one, where other replicas may be
-engaged.
+A proof rests on the present session alone: on what a replica engaged in it has acknowledged, or had when it began. It
+stays true unless the head is reset. When the session ends, requests are refused and clients ask again, for the next one
+may engage other replicas.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class PendingProof(NamedTuple):
 
 
 class CopyProofs:
-    """Answers requests to prove that transactions have the copies they need; holds those that are not proved yet."""
+    """Answers these requests, and holds those that are not proved yet."""
 
     __slots__ = ("_asked", "_held", "_partition")
 
@@ -44,16 +43,12 @@ class CopyProofs:
         self._held: dict[Needs, list[tuple[TransactionId, int, PendingProof]]] = {}
         """For what is needed, a heap of the requests that need it: by id, then in the order in which they came."""
         self._asked = 0
-        """How many requests have been held: orders those of one id."""
 
     def __len__(self) -> int:
         return sum(map(len, self._held.values()))
 
     def ask(self, pending: PendingProof, session: Session | None, committed: TransactionId) -> list[Effect]:
-        """Answer a request, hold it until its replicas have synced, or refuse what can't be proved in this session.
-
-        `committed` is the committed high-water mark.
-        """
+        """Answer a request, hold it until its replicas have synced, or refuse what can't be proved in this session."""
         refused: PolonaiseError
         if session is None:
             refused = PartitionNotReady(f"partition {self._partition} is between two sessions")
@@ -72,7 +67,7 @@ class CopyProofs:
         return [_refuse(pending, refused)]
 
     def look(self, session: Session, committed: TransactionId) -> list[Effect]:
-        """Answer what is proved by now: a replica has acknowledged more. `committed` is as in `ask`."""
+        """Answer what is proved by now, after an acknowledgement."""
         effects: list[Effect] = []
         for needs, held in list(self._held.items()):
             proved = session.proved(needs)
@@ -83,7 +78,6 @@ class CopyProofs:
         return effects
 
     def expire(self, now_s: float) -> list[Effect]:
-        """Refuse the requests whose deadline has passed."""
         effects: list[Effect] = []
         for needs, held in list(self._held.items()):
             late = [pending for *_, pending in held if pending.until_s < now_s]
@@ -97,13 +91,11 @@ class CopyProofs:
         return effects
 
     def end(self, error: PolonaiseError) -> list[Effect]:
-        """Refuse all: their session has ended."""
         all_held, self._held = self._held, {}
         return [_refuse(pending, error) for held in all_held.values() for *_, pending in sorted(held)]
 
 
 def _answer(pending: PendingProof, proved: TransactionId) -> Effect:
-    """Tell the client how far its needs are proved, to the committed mark at most: above that the log may change."""
     return Answer(pending.connection, pending.request, CopiesProved(max(proved, pending.id)))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 _ECHO_S: Final = 0.1
-"""Commits within this many seconds after a copy count as disturbed by it: its bytes are still being synced."""
+"""Commits within this time after a copy count as disturbed by it: its bytes are still being synced."""
 _SLOWER: Final = 0.7
 _FASTER: Final = 1.1
 _MUCH_FASTER: Final = 2.0
@@ -23,17 +23,17 @@ _DISTURBED: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ThrottleSettings:
-    """The bounds of copying in the background, of one server."""
+    """Bounds of copying in the background, for one server."""
 
     bytes_per_s_max: float
     """The most bytes per second."""
     bytes_per_s_min: float
     """The bytes per second that are copied however slow appends are; at most `bytes_per_s_max`."""
     share: float
-    """The share of the time that copies take, above 0 and at most 1; the rest is pauses, as far as `bytes_per_s_min`
-    leaves time for them."""
+    """The share of the time that copies take, above 0 and at most 1, as far as `bytes_per_s_min` leaves time for the
+    pauses."""
     latency_s: float
-    """Appends that take no longer than this are not disturbed, in seconds."""
+    """Appends that take no longer than this, in seconds, are not disturbed."""
 
 
 class Commits(NamedTuple):
@@ -54,9 +54,7 @@ class CopyThrottle:
         self.bytes_per_s = settings.bytes_per_s_max
         """The present rate."""
         self.copied_bytes = 0
-        """The bytes copied so far."""
         self.under_way = 0
-        """The number of copies that have begun and have not ended."""
         self._bytes_free_s = self._rested_s = self._ended_s = float("-inf")
         self._seen = Commits(0, 0.0)
         self._met_appends = False
@@ -68,14 +66,12 @@ class CopyThrottle:
         return max(0.0, self._bytes_free_s - now_s, self._rested_s - now_s)
 
     def begin(self, now_s: float, size: int, commits: Commits) -> None:
-        """Note that a copy of about `size` bytes begins."""
         self._learn(commits, disturbed=bool(self.under_way) or now_s < self._ended_s + _ECHO_S)
         self.under_way += 1
         self._bytes_free_s = max(self._bytes_free_s, now_s) + size / self.bytes_per_s
 
     def end(self, now_s: float, size: int, copied: int, worked_s: float, commits: Commits) -> None:
-        """Note the end of a copy announced with `size`, after `worked_s` seconds, with `copied` bytes; 0 if it
-        failed."""
+        """Note that a copy announced with `size` ended after `worked_s` seconds, with `copied` bytes (0: it failed)."""
         self._bytes_free_s -= (size - copied) / self.bytes_per_s
         if copied:
             # Copies that run side by side share what each must rest. And a disk so slow that even the least rate takes
@@ -103,7 +99,6 @@ class CopyThrottle:
             self._undisturbed_s = _mean(self._undisturbed_s, latency_s)
 
     def _adapt(self) -> None:
-        """Change the rate by what the last copy did to appends."""
         settings = self._settings
         if not self._met_appends:
             factor = _MUCH_FASTER
@@ -127,8 +122,7 @@ class CopyProgress:
     def falls_behind(self, missing: int, now_s: float, patience_s: float) -> bool:
         """Note how many transactions the replica lacks now; return whether that got no less for `patience_s` seconds.
 
-        The time between two calls counts, however long it is, as a copy may wait for its turn. So take a new object for
-        a node that was away meanwhile.
+        The time between two calls counts, as a copy may wait for its turn: take a new object for a node that was away.
         """
         if self._least is None or missing < self._least:
             self._least, self._since_s = missing, now_s
@@ -137,5 +131,4 @@ class CopyProgress:
 
 
 def _mean(before: float | None, latest: float) -> float:
-    """Return a mean in which the latest value has the weight `_WEIGHT`."""
     return latest if before is None else (1 - _WEIGHT) * before + _WEIGHT * latest

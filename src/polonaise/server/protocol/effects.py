@@ -26,7 +26,6 @@ class Replicate(NamedTuple):
     session: SessionId
     number: int
     committed: TransactionId
-    """The committed high-water mark when this was decided."""
     batch: SealedBatch | None
 
 
@@ -42,10 +41,9 @@ class FeedBatch(NamedTuple):
 
     mount: ClientMount
     committed: TransactionId
-    """The committed high-water mark when this was decided."""
     payload: bytes
     shared: bool
-    """Whether the payload lies in the cache for all mounts, and so takes no memory on account of this one."""
+    """Whether the payload lies in the cache for all mounts, and so takes no memory for this one."""
 
 
 class Answer(NamedTuple):
@@ -65,7 +63,7 @@ class RefuseRequest(NamedTuple):
 
 
 class CutOff(NamedTuple):
-    """Close the connection of a client that broke the protocol. A `RefuseRequest` before this one says how it did."""
+    """Close the connection of a client that broke the protocol; a `RefuseRequest` before it says how."""
 
     connection: Hashable
     error: PolonaiseError
@@ -129,8 +127,7 @@ class EffectsInOrder:
        was not told. So every refusal is told before anything is fed that was decided after it;
     3. **feed before answer**: the answer to a mount or flush tells a mark; everything up to that mark goes out first;
     4. **requests to the shell**: what to read or to wait for, and which readers to wake;
-    5. **the end last**: a session that ends has told everything that it had proved, and a client that is cut off has
-       been told the fate of what came before its mistake.
+    5. **the end last**: a session that ends, and a client that is cut off, has been told everything that was proved.
     """
 
     __slots__ = ("_answers", "_asked", "_ends", "_failures", "_feeds", "_sends")

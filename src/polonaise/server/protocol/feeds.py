@@ -39,11 +39,7 @@ _FLUSHES_MAX: Final = 1_000
 
 
 class Feeds:
-    """Keeps the mounts of one partition under one generation, and feeds them.
-
-    What may be told is the owner's decision: the feeds go as far as the committed high-water mark that they are given,
-    and return effects, which the owner puts in order together with its others.
-    """
+    """The mounts of one partition under one generation, fed up to the committed mark that the owner gives."""
 
     __slots__ = ("_cache", "_generation", "_partition", "_settings", "mounts", "trouble")
 
@@ -54,16 +50,13 @@ class Feeds:
         settings: OwnerSettings,
         cache: TailCache,
     ) -> None:
-        """Begin without mounts. `cache` has the latest committed batches."""
         self._partition = partition
         self._generation = generation
         self._settings = settings
         self._cache = cache
         self.mounts: dict[ClientId, ClientMount] = {}
-        """Written here alone: by `subscribe` and `end`."""
         self.trouble = ""
-        """The reason, as the ready mounts were told it, why appends are not committed; empty if there is none. Written
-        by `tell_trouble`."""
+        """Why appends are not committed, as the ready mounts were told it; empty if nothing keeps them."""
 
     # ------------------------------------------------------------------ who is mounted
 
@@ -87,7 +80,7 @@ class Feeds:
         return mount
 
     def _check(self, client_id: ClientId, message: MountRequest) -> None:
-        """Raise the reason to refuse a mount, if there is one: the error that `subscribe` raises."""
+        """Raise the error that `subscribe` raises."""
         before = self.mounts.get(client_id)
         if before is not None and before.connection_sequence > message.connection_sequence:
             raise ProtocolError("this client has mounted on a newer connection")
@@ -126,15 +119,13 @@ class Feeds:
         return [] if error is None else [RefuseRequest(mount.connection, 0, error)]
 
     def end_all(self, error: PolonaiseError) -> list[Effect]:
-        """Make every mount void, and tell the clients why."""
         return [effect for mount in list(self.mounts.values()) for effect in self.end(mount, error)]
 
     # ------------------------------------------------------------------ what each is fed
 
     def feed(self, mount: ClientMount, committed: TransactionId) -> list[Effect]:
-        """Feed a mount from the cache up to `committed`, as far as its credit goes.
-
-        For ids that the cache lacks, ask for history to be read; the feed goes on when it comes.
+        """Feed a mount from the cache up to `committed`, as far as its credit goes; ask to read ids that the cache
+        lacks.
         """
         effects: list[Effect] = []
         while mount.next_id <= committed and mount.may_be_fed:
@@ -165,11 +156,9 @@ class Feeds:
     # ------------------------------------------------------------------ what each is told
 
     def refuse(self, mount: ClientMount, appends: ReceivedAppends, value: int, reason: FailureReason) -> list[Effect]:
-        """Tell a client that none of these appends is in the log."""
         return [TellFailures(mount, [FailedAppend(each, value, reason) for each in appends.sequences.tolist()])]
 
     def tell(self, refusals: Iterable[Refusal]) -> list[Effect]:
-        """Tell clients that these appends of theirs were not ordered, and why."""
         return self._fail((each.client_id, FailedAppend(each.sequence, each.value, each.reason)) for each in refusals)
 
     def tell_lost(self, batch: SealedBatch, committed: TransactionId) -> list[Effect]:
@@ -189,25 +178,18 @@ class Feeds:
         return [TellFailures(mounts[each], failed) for each, failed in by_client.items() if each in mounts]
 
     def tell_trouble(self, trouble: str, committed: TransactionId) -> list[Effect]:
-        """Tell the ready mounts what keeps their appends from being committed, if that has changed.
-
-        An empty `trouble` says that nothing keeps them any more.
-        """
+        """Tell the ready mounts what keeps their appends from being committed (empty: nothing), if that has changed."""
         if trouble == self.trouble:
             return []
         self.trouble = trouble
         return [self._tell_trouble(mount, committed) for mount in self.mounts.values() if mount.ready]
 
     def make_ready(self, mount: ClientMount, committed: TransactionId) -> list[Effect]:
-        """Note that the client was just told that it may append; tell it what its appends wait for, if anything.
-
-        The trouble is told after READY, because a client that waits for READY ignores it.
-        """
+        """Note that the client was just told that it may append; tell it what its appends wait for, if anything."""
         mount.ready = True
         return [self._tell_trouble(mount, committed)] if self.trouble else []
 
     def _tell_trouble(self, mount: ClientMount, committed: TransactionId) -> Effect:
-        """Send the present trouble to a mount, as news with request number 0."""
         state = MountState.NOT_READY if self.trouble else MountState.READY
         window = self._settings.append_window_bytes
         news = Mounted(state, self._generation, committed, window, reason=self.trouble)

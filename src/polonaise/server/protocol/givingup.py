@@ -1,14 +1,14 @@
-"""The partitions that a server gives up, because it can't serve them although others may: pure, without a clock.
+"""The partitions that a server gives up, because it can't serve them although others may.
 
-A server that is cut off from the storage nodes alone, or loses many packets, goes on as a member of the cluster; so
-does one whose certificate has expired, to which no client connects. Nobody but itself can notice. So it tells the
-others, in its registration, which partitions it is unable to serve, and `server.assignment` gives these to able ones.
+A server that is cut off from the storage nodes alone, loses many packets, or whose certificate has expired, goes on as
+a member of the cluster, and nobody but itself can notice. So it tells the others, in its registration, which partitions
+it is unable to serve, and `server.assignment` gives these to able ones.
 
 * **A grace first.** Time without a session counts, and half of the time with one counts against it; each session that a
-  fault has ended counts as `_FAULT_S` seconds besides. A short fault, or one of a storage node, moves nothing.
-* **A growing one.** With each giving up the grace of the partition doubles, up to `_GRACE_S_MAX`, and so does the time
-  for which it stays given up. So a cluster in which nobody can serve it does not pass it around.
-* **Unable together is not unable.** Where no server is able, nothing moves: that is the assignment's rule.
+fault has ended counts as `_FAULT_S` seconds besides. A short fault, or one of a storage node, moves nothing. * **A
+growing one.** With each giving up the grace of the partition doubles, up to `_GRACE_S_MAX`, and so does the time for
+which it stays given up. So a cluster in which nobody can serve it does not pass it around. * **Unable together is not
+unable.** Where no server is able, nothing moves: that is the assignment's rule.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from polonaise.terms import PartitionId
 
 _FAULT_S: Final = 2.0
 _STEP_S_MAX: Final = 2.0
-"""With so many seconds between two looks the server was itself stopped. It has tried nothing meanwhile, so neither the
-time counts against it, nor do faults. Looks that stay late are those of a server that is slow: only the first is taken
-for a stop, and of each other so many seconds count."""
+"""So many seconds between two looks show that the server was itself stopped, and tried nothing: neither the time counts
+against it nor do faults. If looks stay late, the server is slow: then so many seconds of each but the first count."""
 _HOLD: Final = 5.0
-"""For how many times its grace a partition stays given up after the last moment at which the server failed."""
+"""For how many times its grace a partition stays given up after the server last failed."""
 _GRACE_S_MAX: Final = 120.0
 _FORGIVEN: Final = 20.0
 """After how many times its grace without another giving up a partition has its first grace again."""
@@ -37,7 +36,7 @@ class Struggle(NamedTuple):
     fails: bool
     """Whether it is kept from working now, by what another server may not have."""
     faults: int
-    """The number of times that it was kept from working so far."""
+    """How often it was kept so far."""
 
 
 FARES_WELL: Final = Struggle(False, 0)
@@ -56,9 +55,7 @@ class _Hardship:
     """When it was last taken back; None if it never was given up."""
 
     def look(self, struggle: Struggle, step_s: float, now_s: float, *, stopped: bool) -> None:
-        """Take one look into account, `step_s` seconds after the one before; `stopped` says whether the server itself
-        was stopped in between.
-        """
+        """Count one look, `step_s` seconds after the last; `stopped`: the server itself was stopped in between."""
         counted_s = self.counted_s
         if not struggle.fails:
             counted_s -= step_s / 2
@@ -86,7 +83,6 @@ class GivingUp:
     """Decides which partitions a server is to tell the others that it is unable to serve."""
 
     def __init__(self, grace_s: float) -> None:
-        """`grace_s` is the first grace, in seconds."""
         self._grace_s = grace_s
         self._looked_s: float | None = None
         self._late = False
@@ -108,11 +104,10 @@ class GivingUp:
     ) -> frozenset[PartitionId]:
         """Return the partitions that are given up now.
 
-        `partitions` are those that the server serves, and `struggles` has those of them that fail, or have failed.
-        `server` says whether it can serve anything at all: not while it may own nothing, nor once its certificate has
-        expired. `owned` are the partitions that the assignment gives it.
-        While too few storage nodes are connected for any session (`connected`), nothing is taken back that the server
-        does not serve.
+        `partitions` are those that the server serves, `struggles` has those of them that fail or have failed, and
+        `owned` are those that the assignment gives it. `server` fails while it can serve nothing at all: it may own
+        nothing, or its certificate has expired. While too few storage nodes are connected for any session
+        (`connected`), nothing is taken back that the server does not serve.
         """
         step_s = 0.0 if self._looked_s is None else min(_STEP_S_MAX, now_s - self._looked_s)
         self._looked_s = now_s

@@ -1,8 +1,8 @@
 """The decisions of a session's start about resets of the log's head: what is cut, believed and recorded after them.
 
-An operator resets the head of a partition when the replicas that could prove its end are lost for good. The decision is
-kept in the partition's value for ever, so that a lost replica that comes back later is cut and not believed.
-`docs/decisions/0038-an-operator-resets-the-head.md` argues why this is safe.
+An operator resets the head of a partition when the replicas that could prove its end are lost for good. The decision
+stays in the partition's value for ever, so that a lost replica that comes back later is cut and not believed
+(`docs/decisions/0038-an-operator-resets-the-head.md`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from polonaise.server.protocol.recovery import (
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, SessionId, StorageId, TransactionId
 
 RESETS_MAX: Final = 100
-"""The most resets of one partition: each is kept in its value for ever."""
+"""The most resets of one partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,32 +57,24 @@ def pending(value: PartitionValue) -> HeadReset | None:
 
 
 def carried_out(value: PartitionValue) -> tuple[HeadReset, ...]:
-    """Return the resets that were carried out, in order."""
     return tuple(reset for reset in value.resets if not reset.is_pending)
 
 
 def carried_out_since(value: PartitionValue, session: SessionId) -> HeadReset | None:
-    """Return the last reset that a later session than this one has carried out; None if there is none.
-
-    None as well for NO_SESSION: an owner that has written in no session has told nobody what a reset has given up.
-    """
+    """Return the last reset that a later session than this one has carried out, if any."""
     done = carried_out(value)
     return done[-1] if done and NO_SESSION != session < done[-1].session else None
 
 
 def cut_since(value: PartitionValue, answer: ReplicaAnswer) -> SessionId:
-    """Return the session of the last reset for which this copy was not cut yet; NO_SESSION if there is none.
-
-    A copy joins a session only after it was made clean for it, and so was cut for every reset before that.
-    """
+    """Return the session of the last reset for which this copy was not cut yet; NO_SESSION if there is none."""
     missed = [reset.session for reset in carried_out(value) if reset.session > answer.joined]
     return missed[-1] if missed else NO_SESSION
 
 
 def must_be_cut(value: PartitionValue, answer: ReplicaAnswer, clean: TransactionId) -> bool:
-    """Whether a copy has to be cut for a reset even if it holds nothing above `clean`, because its marks are wrong.
-
-    They speak of a log that a reset has given up, or that the pending one gives up.
+    """Whether a copy's marks speak of a log that a reset has given up: it is cut even if it holds nothing above
+    `clean`.
     """
     return cut_since(value, answer) != NO_SESSION or (pending(value) is not None and answer.confirmed > clean)
 
@@ -90,8 +82,8 @@ def must_be_cut(value: PartitionValue, answer: ReplicaAnswer, clean: Transaction
 def must_forget(value: PartitionValue, source: ReplicaAnswer, certain: TransactionId) -> bool:
     """Whether the source of a reset has to forget that what it holds above `certain` is surely the log's.
 
-    An earlier reset, which it was not cut for, has given that up. Once it has joined a session, nobody can tell that
-    any more; and the session may never be engaged, and the reset be withdrawn.
+    An earlier reset, for which it was not cut, has given that up. Once it has joined a session nobody could tell any
+    more, and the session may never be engaged, or the reset be withdrawn.
     """
     return cut_since(value, source) != NO_SESSION and source.confirmed > certain
 
@@ -99,9 +91,8 @@ def must_forget(value: PartitionValue, source: ReplicaAnswer, certain: Transacti
 def corrected(value: PartitionValue, answer: ReplicaAnswer) -> ReplicaAnswer:
     """Return a copy's answer without what resets have taken back.
 
-    Its confirmed mark is lowered by each reset that it was not cut for yet: what was confirmed to it before is certain
-    only up to the reset's `certain` id. A copy that was made clean for a reset that is begun and not carried out counts
-    as one that took part in nothing.
+    Its confirmed mark is lowered to the `certain` id of each reset for which it was not cut. A copy that was made clean
+    for a reset that is begun and not carried out counts as one that took part in nothing.
     """
     answer = replace(answer, confirmed=still_confirmed(value, answer.joined, answer.confirmed))
     asked = pending(value)
@@ -111,12 +102,12 @@ def corrected(value: PartitionValue, answer: ReplicaAnswer) -> ReplicaAnswer:
 
 
 def still_confirmed(value: PartitionValue, joined: SessionId, confirmed: TransactionId) -> TransactionId:
-    """Return what is left of a copy's confirmed mark by the resets that it was not cut for; `joined` is its session."""
+    """Return what the resets for which a copy of session `joined` was not cut have left of its confirmed mark."""
     return min([confirmed, *(reset.certain for reset in carried_out(value) if reset.session > joined)])
 
 
 def corrected_known(value: PartitionValue, known: Known) -> Known:
-    """Return what the owner knows to be committed; nothing, if a reset has taken it back since the owner learnt it."""
+    """Return what the owner knows to be committed; nothing, if a reset has taken it back since."""
     missed = [reset for reset in carried_out(value) if reset.session > known.session]
     return NOTHING_KNOWN if any(known.committed > reset.certain for reset in missed) else known
 
@@ -126,8 +117,8 @@ def decide(
 ) -> Decided | Undecided | Contradiction | CarryOut | Withheld:
     """Decide where the log ends, with the resets that were carried out, and with the one that is pending.
 
-    A pending reset never overrides what the replicas can prove: with a decision that ends the log elsewhere, that
-    decision counts, and the reset is withdrawn. And it gives up no more than its operator was shown.
+    A pending reset never overrides what the replicas can prove, and is withdrawn if that ends the log elsewhere. And it
+    gives up no more than its operator was shown.
     """
     known = corrected_known(value, known)
     # A copy of a later session than any that was given out shows that the coordinator itself was put back: fences and
@@ -163,10 +154,10 @@ def decide(
 
 
 def begun(value: PartitionValue, certain: TransactionId) -> PartitionValue:
-    """Return the value with its pending reset begun, in its session or earlier: written before a copy is cut for it.
+    """Return the value with its pending reset begun, to be written before a copy is cut for it.
 
-    From then on copies lack what they may have held, and so prove nothing any more: neither to the next attempt, nor to
-    another decision that replaces this one. `certain` is what the source of the reset can share with other copies.
+    From then on copies lack what they may have held, and prove nothing any more, even if another decision replaces this
+    one. `certain` is what the source of the reset can share with other copies.
     """
     reset = value.resets[-1]
     if reset.begun == NO_SESSION:
@@ -177,17 +168,15 @@ def begun(value: PartitionValue, certain: TransactionId) -> PartitionValue:
 def certain_of(value: PartitionValue, reset: HeadReset, source: ReplicaAnswer) -> TransactionId:
     """Return the id up to which other copies can be expected to hold the same log as the source of a reset.
 
-    Only what was confirmed to the source, and not given up since by a reset that it was not cut for: above that its
-    tail may be another one than theirs.
+    It is what was confirmed to the source, and not given up since: its tail above may be another one than theirs.
     """
     shared = min(corrected(value, source).confirmed, reset.to)
     return shared if reset.begun == NO_SESSION else min(shared, reset.certain)
 
 
 def is_confirmed_at(reset: HeadReset | None, decided: Decided) -> bool:
-    """Whether a session that starts with this decision carries out the pending reset.
-
-    That is so as well when the replicas by themselves prove the same end: the operator's decision is recorded then.
+    """Whether a session that starts with this decision carries out the pending reset: also if replicas prove the same
+    end.
     """
     return reset is not None and decided.closing == reset.to
 
@@ -235,10 +224,9 @@ def engaged(
 
 
 def unrecorded(value: PartitionValue, closing: TransactionId) -> HeadReset | None:
-    """Return the reset that is still to be written into the log that ends at `closing`; None if there is none.
+    """Return the reset whose record is to be the next transaction; None if there is none.
 
-    Its record is the first transaction after it. So a log that ends exactly where the last reset has ended it lacks
-    that record, whoever has died since.
+    The record is the first transaction after the reset: a log that ends exactly where the last one ended it lacks it.
     """
     done = carried_out(value)
     return done[-1] if done and done[-1].to == closing else None

@@ -10,15 +10,12 @@ from polonaise.server.protocol.order import Refusal
 from polonaise.terms import TransactionId
 
 _COUNT_MAX: Final = 100_000
-"""Once so many refusals are held, no further append is judged until some of them were told.
-
-Each is kept until the append that it rests on is decided. The frame that was judged last may bring more than this.
-"""
+"""With so many held, no further append is judged until some were told. The last frame judged may bring more."""
 _ALL: Final = 2**63
 
 
 class HeldRefusals:
-    """Keeps refusals by the id that each rests on; those that rest on the same id stay in the order they were made."""
+    """Keeps refusals by the id that each rests on; those of one id stay in the order they were made."""
 
     __slots__ = ("_added", "_heap")
 
@@ -28,11 +25,9 @@ class HeldRefusals:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many refusals wait that nothing more is to be judged until some of them are told."""
         return len(self._heap) >= _COUNT_MAX
 
     def add(self, refusal: Refusal) -> None:
-        """Keep a refusal."""
         self._added += 1
         heappush(self._heap, (refusal.rests_on, self._added, refusal))
 

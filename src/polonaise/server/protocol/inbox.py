@@ -19,19 +19,19 @@ class WaitingAppends(NamedTuple):
     """An append frame in the inbox."""
 
     until_s: float
-    """The deadline of the frame, in monotonic seconds: if nothing has judged it by then, it is refused."""
+    """The deadline, in monotonic seconds: if nothing has judged the frame by then, it is refused."""
     mount: ClientMount
     appends: ReceivedAppends
     bytes: int
-    """The bytes that the frame counts against the bounds: its size as `inbox_bytes` reckons it."""
+    """As `inbox_bytes` reckons them."""
 
 
 class Inbox:
     """Queues appends and requests, at most `COUNT_MAX`.
 
-    The bytes of appends have two bounds: one for each mount, so that none fills the inbox alone, and one for all.
-    Anything beyond is refused at once. The server does not stop reading the connection instead, because all partitions
-    of the client share it, and the other partitions would stand still with this one.
+    The bytes of appends have a bound for each mount, so that none fills the inbox alone, and one for all. What is
+    beyond is refused: to stop reading the connection, which all partitions of the client share, would stop the others
+    with this one.
     """
 
     __slots__ = ("_entries", "_settings", "bytes")
@@ -40,7 +40,6 @@ class Inbox:
         self._settings = settings
         self._entries: deque[WaitingAppends | PendingRequest] = deque()
         self.bytes = 0
-        """The bytes of the appends in it, as `inbox_bytes` reckons them."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -49,7 +48,7 @@ class Inbox:
         """Add an append frame; return False, with nothing added, if that would pass a bound.
 
         The frame of a mount that has none in the inbox may use a second allowance of the size of `inbox_bytes_max`. So
-        mounts with much to send do not shut out those with little, and no frame is too large for its mount's window.
+        mounts with little to send are not shut out, and no frame is too large for its mount's window.
         """
         size, settings = inbox_bytes(appends.size), self._settings
         if mount.inbox_bytes:
@@ -67,14 +66,13 @@ class Inbox:
         return True
 
     def ask(self, pending: PendingRequest) -> bool:
-        """Add a request; return False, with nothing added, if the inbox is full."""
         if len(self._entries) >= COUNT_MAX:
             return False
         self._entries.append(pending)
         return True
 
     def put_back(self, entries: Sequence[WaitingAppends | PendingRequest]) -> None:
-        """Put entries that were taken out before everything else, in this order. No bound keeps them out again."""
+        """Put entries back before everything else, in this order and whatever the bounds."""
         self._entries.extendleft(reversed(entries))
         for entry in entries:
             if isinstance(entry, WaitingAppends):
@@ -82,14 +80,14 @@ class Inbox:
                 entry.mount.inbox_bytes += entry.bytes
 
     def take(self) -> WaitingAppends | PendingRequest:
-        """Take the oldest entry out, and return it. There must be one."""
+        """Take out the oldest entry; there must be one."""
         entry = self._entries.popleft()
         if isinstance(entry, WaitingAppends):
             self._leave(entry)
         return entry
 
     def take_late_appends(self, now_s: float) -> list[WaitingAppends]:
-        """Take out the append frames whose deadline has passed, and return them."""
+        """Take out the append frames whose deadline has passed."""
         late = [entry for entry in self._entries if isinstance(entry, WaitingAppends) and entry.until_s < now_s]
         if late:
             self._entries = deque(
@@ -100,7 +98,7 @@ class Inbox:
         return late
 
     def take_requests(self, is_due: Callable[[PendingRequest], bool]) -> list[PendingRequest]:
-        """Take out the requests for which `is_due` holds, and return them."""
+        """Take out the requests for which `is_due` holds."""
         due = [entry for entry in self._entries if not isinstance(entry, WaitingAppends) and is_due(entry)]
         if due:
             self._entries = deque(
@@ -116,6 +114,5 @@ class Inbox:
         self._entries.clear()
 
     def _leave(self, entry: WaitingAppends) -> None:
-        """Stop counting the bytes of an append frame that was taken out."""
         self.bytes -= entry.bytes
         entry.mount.inbox_bytes -= entry.bytes

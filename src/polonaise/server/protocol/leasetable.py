@@ -1,15 +1,13 @@
 """The leases of a partition, as its owner knows them: in memory, for as long as it is the owner.
 
-Two holders of one name at the same time are kept apart by time alone: a holder counts its lease from the moment at
-which it sent the request, the owner from a later one. An owner that takes over knows of no leases. Those that an
-earlier owner has granted were asked for before this one began, because each answer is proved by a message to the
-replicas, as for a committed high-water mark. So once the duration of a lease has passed since then, nobody has it; and
-before, the owner lets only those go on whose lease has not run out by their own clock. A partition that never had a
-session has nobody to wait for.
+Two holders of one name are kept apart by time alone: a holder counts its lease from the moment at which it sent the
+request, the owner from a later one. An owner that takes over knows of no leases, but those of an earlier owner were
+asked for before this one began, because each answer is proved by a message to the replicas. So once the duration of a
+lease has passed since then, nobody has it; until then only those may go on whose lease has not run out by their own
+clock. A partition that never had a session has nobody to wait for.
 
-Clocks may lie, and a process may be stopped between a look at its clock and what it does next. So a lease makes it
-likely that only one works. What must never happen twice needs a fence as well: an epoch that rises with each holder,
-checked where the effect is made durable.
+Clocks may lie, and a process may be stopped after a look at its clock. So a lease makes it likely that only one works;
+what must never happen twice needs a fence as well, checked where the effect is made durable.
 """
 
 from __future__ import annotations
@@ -56,17 +54,15 @@ class ReleasedLeases(NamedTuple):
 
 
 class _Granted(NamedTuple):
-    """A lease that was granted."""
-
     holder: int
     duration_ms: int
     until_s: float
-    """The monotonic time at which it runs out."""
+    """In monotonic time."""
     note: bytes
 
 
 def checked_leases(message: HoldLeases | ReleaseLeases) -> AskedLeases | ReleasedLeases:
-    """Return what a request asks. Raises `ProtocolError` if it is invalid, or beyond a bound."""
+    """Return what a request asks; raises `ProtocolError` if it is invalid, or beyond a bound."""
     if isinstance(message, ReleaseLeases):
         return ReleasedLeases(message.holder, parse_names(message.names))
     check_duration(message.duration_ms)
@@ -90,11 +86,10 @@ class LeaseTable:
             self._since_s = now_s
 
     def count(self, now_s: float) -> int:
-        """Return the number of leases that are held."""
         return sum(granted.until_s > now_s for granted in self._granted.values())
 
     def answer(self, asked: AskedLeases | ReleasedLeases, now_s: float) -> LeasesAre | LeasesReleased:
-        """Carry out a request whose answer is proved now, and return the answer."""
+        """Carry out a request whose answer is proved now."""
         if isinstance(asked, ReleasedLeases):
             return LeasesReleased(self._release(asked, now_s))
         answered = [self._hold(each, asked.holder, asked.duration_ms, now_s) for each in asked.asked]
@@ -147,7 +142,7 @@ class LeaseTable:
         ]
 
     def _has_room_for(self, asked: AskedLease, present: _Granted | None, now_s: float) -> bool:
-        """Return whether a lease can be granted, in the place of its present row if there is one."""
+        """Whether a lease can be granted, in the place of its present row if there is one."""
         more, size = 1, _size(asked.name, asked.note)
         if present is not None:
             more, size = 0, size - _size(asked.name, present.note)

@@ -1,13 +1,12 @@
 """The optimistic locks of a partition: for each lock, an estimate of the last transaction that raised it.
 
-The estimate is never below the truth. In a table of fixed size every lock has three places; raising a lock writes the
-transaction's id to all three, and the smallest of the three is the estimate: another lock can only push it up. So a
-stale transaction is never let in. A fresh one is refused only when all three places of one of its locks were raised by
-others, or when its client had not applied what was committed when the session started ("Waltz internals", section
-"Concurrency Control").
+The estimate is never below the truth, so a stale transaction is never let in. In a table of fixed size every lock has
+three places; raising it writes the transaction's id to all three, and the smallest of them is the estimate. A fresh
+transaction is refused only when all three places of one of its locks were raised by others, or when its client had not
+applied what was committed when the session started ("Waltz internals", section "Concurrency Control").
 
-As long as few locks of a partition were raised, they are kept one by one, without a table. Most of a server's thousands
-of partitions have few locks or none, and a table for each would take more memory than a machine has.
+While few locks of a partition were raised, they are kept one by one: most of a server's thousands of partitions have
+few, and a table for each would take more memory than a machine has.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Final
 from polonaise.terms import NO_TRANSACTION, LockMode, TransactionId
 
 DEFAULT_ENTRIES: Final = 1 << 20
-"""The entries of a lock table, 8 bytes each, unless set otherwise."""
+"""Of 8 bytes each."""
 _ENTRIES_PER_LOCK: Final = 32
 """A lock that is kept one by one takes at most as much memory as this many entries of the table."""
 _READ: Final = int(LockMode.READ)
@@ -31,9 +30,9 @@ _APPEND: Final = int(LockMode.APPEND)
 
 
 class LockTable:
-    """Keeps the lock estimates of one partition in one session.
+    """The lock estimates of one partition in one session.
 
-    Every entry starts at the committed high-water mark of the session's start. Which locks were raised before that is
+    Every entry starts at the committed high-water mark of the session's start: which locks were raised before is
     unknown, so all of them count as raised there.
     """
 
@@ -44,7 +43,7 @@ class LockTable:
         self._size = entries
         self._few_max = entries // _ENTRIES_PER_LOCK
         self._few: dict[int, TransactionId] | None = {}
-        """The locks that were raised, one by one; None once the table is in use."""
+        """None once the table is in use."""
         self._entries = array("q")
         self._moduli = (1, 1, 1)
         if not self._few_max:
@@ -52,7 +51,7 @@ class LockTable:
 
     @property
     def exact(self) -> bool:
-        """Whether the locks are kept one by one, so that no two of them share a place."""
+        """Whether no two locks share a place, because they are kept one by one."""
         return self._few is not None
 
     @property
@@ -61,7 +60,6 @@ class LockTable:
         return len(self._entries) if self._few is None else len(self._few)
 
     def _make_table(self, few: Mapping[int, TransactionId]) -> None:
-        """Make the table, with the locks that were raised until now."""
         self._few = None
         self._entries = array("q", (self._start,)) * self._size
         self._moduli = _without_common_factors(self._size)
@@ -69,11 +67,6 @@ class LockTable:
             self.raise_to(lock, transaction)
 
     def _places(self, lock: int) -> tuple[int, int, int]:
-        """Return a lock's three places: the remainders of its hash by numbers without common factors.
-
-        By the Chinese remainder theorem one remainder says nothing about the others, as long as the numbers' product
-        is not above 2^64. The hash is not mixed first: clients make it with BLAKE2, so it has no pattern.
-        """
         one, two, three = self._moduli
         return lock % one, lock % two, lock % three
 
@@ -118,9 +111,9 @@ class LockTable:
     ) -> list[tuple[int, TransactionId]]:
         """Judge transactions one after the other; return position and estimate of each that was refused.
 
-        `ends` has for each transaction where its locks end, and `marks` its client high-water mark. A transaction
-        passes if none of its checked locks was raised above that mark. Then it takes the next id, from `first` on, and
-        raises its locks, so that the ones after it are judged against it too.
+        `ends` has for each transaction where its locks end, and `marks` its client high-water mark. It passes if none
+        of its checked locks was raised above that mark; then it takes the next id, from `first` on, and raises its
+        locks.
         """
         if modes == _ONE_WRITE * len(ends) and list(ends) == list(range(1, len(ends) + 1)):
             return self._pass_writes(locks, marks, first)
@@ -140,10 +133,7 @@ class LockTable:
     def _pass_writes(
         self, locks: Sequence[int], marks: Sequence[TransactionId], first: TransactionId
     ) -> list[tuple[int, TransactionId]]:
-        """Judge transactions with one WRITE lock each, as `pass_each` does.
-
-        That is the common case, so `estimate` and `raise_to` are one step here, without calls.
-        """
+        """Judge transactions with one WRITE lock each, the common case, as `pass_each` does but without calls."""
         if self._few is not None:
             if len(self._few) + len(locks) <= self._few_max:
                 return self._pass_few_writes(self._few, locks, marks, first)
@@ -171,10 +161,7 @@ class LockTable:
         marks: Sequence[TransactionId],
         first: TransactionId,
     ) -> list[tuple[int, TransactionId]]:
-        """Judge transactions with one WRITE lock each by the locks in `few`, as long as there is no table.
-
-        Return position and estimate of each transaction that was refused.
-        """
+        """Do what `_pass_writes` does, while the locks are kept one by one."""
         before = self._start
         refused: list[tuple[int, TransactionId]] = []
         transaction = first

@@ -11,4 +11,4 @@ class Moment(NamedTuple):
     monotonic_s: float
     """Seconds of a clock that never goes back, for durations and deadlines."""
     wall_us: int
-    """Microseconds UTC, for commit times. This clock may jump either way."""
+    """Microseconds UTC, for commit times; it may jump either way."""

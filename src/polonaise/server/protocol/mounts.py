@@ -14,11 +14,11 @@ from polonaise.wire.codec import Message
 from polonaise.wire.messages import Mount
 
 FEED_TURN_BYTES: Final = 256 * 1024
-"""The bytes that a mount is fed before it waits for its connection to send them: meanwhile others are fed."""
+"""The bytes that a mount is fed before it waits for its connection to send them, while others are fed."""
 
 
 class Flow(enum.Enum):
-    """The state of a mount's feed: its value says what the feed waits for."""
+    """The state of a mount's feed: the value says what it waits for."""
 
     OPEN = "nothing but commits and credit"
     FULL = "its connection to take what it was sent"
@@ -37,8 +37,7 @@ class KeptAnswer(NamedTuple):
 class ClientMount:
     """One client's subscription to one partition, on one connection.
 
-    Batches are fed strictly in order and without gaps, from the one that holds the id after the mount's client
-    high-water mark.
+    Batches are fed in order and without gaps, from the one that holds the id after the mount's client high-water mark.
     """
 
     __slots__ = ("_answers", "_filter_mask", "_filter_value", "_form", "_unpaced_bytes", "client_id", "connection",
@@ -49,7 +48,6 @@ class ClientMount:
         self.connection = connection
         self.connection_sequence = message.connection_sequence
         self.next_id = message.client_high_water_mark + 1
-        """The id that is fed next."""
         self.credit = message.credit
         """The bytes of feed that the client still takes. `PartitionOwner.credit` raises it, `take` lowers it."""
         self._form = BodyForm(message.form)
@@ -66,23 +64,22 @@ class ClientMount:
 
     @property
     def has_credit(self) -> bool:
-        """Whether a batch may be sent. It may exceed the credit that is left, or a large batch could never be sent."""
+        """Whether a batch may be sent, be it larger than the credit: else a large one never could."""
         return self.credit > 0
 
     @property
     def may_be_fed(self) -> bool:
-        """Whether another batch may be sent now: there is credit, and the feed waits for nothing."""
+        """Whether another batch may be sent now."""
         return self.flow is Flow.OPEN and self.has_credit
 
     @property
     def answers_waiting(self) -> int:
-        """The number of answers that wait for the feed to get further."""
         return len(self._answers)
 
     def take(self, batch: Committed) -> bytes:
         """Return the bytes to feed for this batch, which must hold `next_id`; lower the credit, and move `next_id` on.
 
-        After each `FEED_TURN_BYTES` the flow becomes FULL: the feed waits until the connection has sent most of them.
+        After each `FEED_TURN_BYTES` the flow becomes FULL.
         """
         payload = batch.raw if self._form is BodyForm.INLINE else self._reduced(batch)
         self.next_id = batch.last + 1
@@ -94,9 +91,8 @@ class ClientMount:
         return payload
 
     def _reduced(self, batch: Committed) -> bytes:
-        """Return the batch without bodies, or the whole of it if a header matches the filter.
-
-        A batch has all of its bodies or none, so some come that the client did not ask for.
+        """Return the batch without bodies, or the whole of it if a header matches the filter: it has all bodies or
+        none.
         """
         parsed = Batch(memoryview(batch.raw))
         if self._form is BodyForm.FILTERED:

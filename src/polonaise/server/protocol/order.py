@@ -1,8 +1,7 @@
 """The judging and ordering of appends: locks and expectations first, then an id, then a batch.
 
 Everything is judged against the state *including* what is ordered and not yet committed. So a refusal may rest on an
-append that never commits. Each refusal carries the id that it rests on, and is told as it is only once that id is
-committed.
+append that never commits: it carries that append's id, and is told as it is only once that id is committed.
 """
 
 from __future__ import annotations
@@ -38,17 +37,15 @@ LOCKS_MAX: Final = 1_000
 FRAME_LOCKS_MAX: Final = 1_000_000
 """The most locks in one append frame: they are judged in one turn of the loop."""
 INLINE_BYTES_MAX: Final = 1024 * 1024
-"""The largest body of an append, in bytes, unless the server's settings give another bound."""
+"""The largest body of an append, in bytes, unless the server's settings say otherwise."""
 FRAME_COUNT_MAX: Final = 65_536
-"""The most transactions in one append frame: they are judged in one turn of the loop."""
+"""Likewise, the most transactions."""
 FRAME_BYTES_MAX: Final = 32 * 1024 * 1024
 """The largest append frame, in bytes: a batch made of it, with evidence, still travels to the replicas in one frame."""
 _ROW_BYTES: Final = 40
-"""The bytes of one transaction in a batch's columns, with its evidence."""
 _LOCK_BYTES: Final = 9
-"""The bytes of one lock in a batch's evidence: hash u64, mode u8."""
+"""Hash u64, mode u8."""
 _CHANGE_BYTES: Final = 7
-"""The bytes of a register's change in a batch, beside key and value."""
 _PRODUCE: Final = CHANGE + ChangeKind.PRODUCE
 _OWN: Final = CHANGE + ChangeKind.OWN
 
@@ -57,11 +54,10 @@ class Refusal(NamedTuple):
     """An append that was not ordered, and why."""
 
     rests_on: TransactionId
-    """The id of the append that the refusal rests on: it is justified, and told as it is, only if that one is
-    committed. NO_TRANSACTION if it rests on none."""
+    """The append on which the refusal rests: it is justified only if that one is committed. NO_TRANSACTION if it rests
+    on none."""
     client_id: ClientId
     sequence: int
-    """The append's sequence number at its client."""
     value: int
     """The number that goes with `reason` (`FailureReason` says which)."""
     reason: FailureReason
@@ -73,18 +69,15 @@ class SealedBatch(NamedTuple):
     first: TransactionId
     last: TransactionId
     crc: int
-    """The CRC-32 in the batch's header, which the next batch has to name."""
+    """As in the batch's header: the next batch has to name it."""
     raw: bytes
-    """The whole batch, as replicas store it and clients are fed it."""
+    """As replicas store it and clients are fed it."""
     received_s: float = 0.0
     """When the oldest append frame in it came in, in monotonic seconds."""
 
 
 def check_frame(count: int, size: int) -> None:
-    """Check that an append frame of `count` appends and `size` bytes is within bounds. Raises `BodyTooLarge`.
-
-    To be called before anything in the frame is looked at.
-    """
+    """Raise `BodyTooLarge` for a frame beyond the bounds, to be called before anything in it is looked at."""
     if count > FRAME_COUNT_MAX or size > FRAME_BYTES_MAX:
         raise BodyTooLarge(
             f"a frame of {count} appends and {size} bytes; "
@@ -95,8 +88,7 @@ def check_frame(count: int, size: int) -> None:
 def check_bodies(appends: ReceivedAppends, inline_bytes_max: int = INLINE_BYTES_MAX) -> None:
     """Check bodies and locks of a frame against their bounds, then each body against its client's CRC.
 
-    Raises `DataDamaged`, `BodyTooLarge` or `TooManyLocks`. The whole frame is to be refused then: nothing of it is
-    ordered.
+    Raises `DataDamaged`, `BodyTooLarge` or `TooManyLocks`: nothing of the frame may be ordered then.
     """
     # Bounds before sums: nobody can have this server sum what it will refuse in any case.
     check_frame(appends.count, appends.size)
@@ -114,7 +106,7 @@ def check_bodies(appends: ReceivedAppends, inline_bytes_max: int = INLINE_BYTES_
 
 
 def _check_locks(ends: list[int]) -> None:
-    """Check the numbers of locks; `ends` has the cumulative number for each transaction. Raises `TooManyLocks`."""
+    """Check the cumulative numbers of locks; raises `TooManyLocks`."""
     if ends[-1] > FRAME_LOCKS_MAX:
         raise TooManyLocks(
             f"{ends[-1]} locks in one frame; the limit is {FRAME_LOCKS_MAX}: lock coarser, or append smaller groups"
@@ -127,8 +119,8 @@ def _check_locks(ends: list[int]) -> None:
 class Order:
     """Orders the appends of one partition in one session: which are let in, under which id, in which batch.
 
-    The order starts from the decided end of the log. `judge` takes append frames in their order of arrival, and `seal`
-    makes a batch of the appends that were let in since the last one.
+    `judge` takes append frames in their order of arrival, and `seal` makes a batch of what was let in since the last
+    one.
     """
 
     def __init__(
@@ -150,17 +142,16 @@ class Order:
         self.generation = generation
         self.session = session
         self.next_id = closing + 1
-        """The id that the next transaction gets."""
         self.registers = registers
         """The registers as they are after everything ordered so far, committed or not."""
         self._registers_bytes = sum(len(key) + len(value) for key, value in registers.items())
         self.locks = locks
-        """The locks as they are after everything ordered so far."""
+        """Likewise."""
         self._evidence = evidence
         self._can_have = can_have
         self._last_crc = last_crc
         self.commit_time_us = commit_time_us
-        """The commit time of the last batch, in microseconds UTC: no later one has an earlier one."""
+        """Of the last batch, in microseconds UTC; commit times never decrease."""
         self._forming_since_s = 0.0
         self._forming = Columns()
         self._changes: list[Change] = []
@@ -175,7 +166,6 @@ class Order:
 
     @property
     def forming_bytes(self) -> int:
-        """The approximate size of the batch that would be sealed now: bodies, columns, evidence, changes."""
         forming = self._forming
         return (
             forming.data_bytes
@@ -190,10 +180,9 @@ class Order:
             self._forming_since_s = at_s
 
     def write_own(self, sequence: int, kind: OwnKind, body: bytes) -> None:
-        """Order a transaction of the library's own that no client has asked for: its client id is 0, which nobody has.
+        """Order a transaction of the library's own: its client id is 0, which nobody has.
 
-        Its request id is made of the generation and `sequence`, which must not be used again under this generation. It
-        carries no locks and changes no register.
+        Its request id is made of the generation and `sequence`, which must not be used again under this generation.
         """
         self._forming.add(0, ~self.generation, sequence, kind, body, client_high_water_mark=self.next_id - 1)
         self.next_id += 1
@@ -227,10 +216,10 @@ class Order:
     # ------------------------------------------------------------------ judging
 
     def judge(self, client_id: ClientId, appends: ReceivedAppends, committed: TransactionId) -> list[Refusal]:
-        """Order the appends that may be ordered; return a refusal for each of the others.
+        """Order the appends that may be ordered, at the mark `committed`; return a refusal for each of the others.
 
-        `committed` is the present committed high-water mark. Raises `ProtocolError` for a producer's request, or the
-        needs of an append, that do not parse; nothing of the frame is ordered then.
+        Raises `ProtocolError` for a producer's request, or the needs of an append, that do not parse; nothing of the
+        frame is ordered then.
         """
         marks = appends.client_high_water_marks.tolist()
         # Before the first append is judged, because what was ordered can't be taken back.
@@ -251,7 +240,7 @@ class Order:
     def _judge_singles(
         self, client_id: ClientId, appends: ReceivedAppends, locks: LockColumns, marks: list[int]
     ) -> list[Refusal]:
-        """Judge each transaction by its locks alone: the hot path. Return a refusal for each conflict."""
+        """Judge each transaction by its locks alone: the hot path."""
         refused = self.locks.pass_each(
             locks.hashes.tolist(), bytes(locks.modes), locks.ends.tolist(), marks, self.next_id
         )
@@ -270,7 +259,6 @@ class Order:
     # ------------------------------------------------------------------ taking columns over
 
     def _take_all(self, client_id: ClientId, appends: ReceivedAppends, marks: list[int]) -> None:
-        """Let a whole frame in, copying its columns as they lie."""
         forming, count = self._forming, appends.count
         forming.sequences.frombytes(appends.sequences.cast("B"))
         forming.headers.frombytes(appends.headers.cast("B"))
@@ -284,7 +272,7 @@ class Order:
             self._take_all_locks(appends)
 
     def _take(self, client_id: ClientId, appends: ReceivedAppends, marks: list[int], positions: list[int]) -> None:
-        """Copy the transactions at these positions of a frame, which were judged, into the batch being formed."""
+        """Copy the transactions at these positions into the batch being formed."""
         if not positions:
             return
         forming = self._forming
@@ -302,13 +290,11 @@ class Order:
             self._take_locks(appends, positions)
 
     def _fill(self, client_id: ClientId, count: int) -> None:
-        """Fill the columns that are the same for all transactions just let in, and give them their ids."""
         self._forming.client_ids.extend([client_id] * count)
         self._forming.generations.extend([self.generation] * count)
         self.next_id += count
 
     def _take_all_locks(self, appends: ReceivedAppends) -> None:
-        """Copy the locks of a whole frame into the batch's evidence."""
         forming, locks = self._forming, appends.locks
         base = len(forming.lock_hashes)
         if locks is None:
@@ -319,7 +305,6 @@ class Order:
         _add_ends(forming.lock_ends, locks.ends, base)
 
     def _take_locks(self, appends: ReceivedAppends, positions: list[int]) -> None:
-        """Copy the locks of the transactions at these positions into the batch's evidence."""
         forming, locks = self._forming, appends.locks
         for position in positions:
             if locks is not None:
@@ -333,10 +318,7 @@ class Order:
     def _judge_groups(
         self, client_id: ClientId, appends: ReceivedAppends, marks: list[int], committed: TransactionId
     ) -> list[Refusal]:
-        """Judge group by group, and let each in as a whole or not at all.
-
-        A group is never cut: it lies within one frame, and a batch is sealed between frames only.
-        """
+        """Judge group by group; a group, which lies within one frame, is let in as a whole or not at all."""
         refusals: list[Refusal] = []
         group_ends = bytes(appends.group_ends) if appends.group_ends is not None else b"\1" * appends.count
         operations = appends.operations
@@ -369,7 +351,6 @@ class Order:
         return refusals
 
     def _can_have_all(self, operations: list[Operation]) -> bool:
-        """Whether the replicas of the session can be what a group with these operations needs."""
         return all(
             self._can_have(parse_needs(operation.value))
             for operation in operations
@@ -377,12 +358,7 @@ class Order:
         )
 
     def _mark_own(self, end: int, operations: list[Operation]) -> None:
-        """Mark the library's own transactions in the group that was just let in.
-
-        The group ends before place `end` of its frame, and `operations` are those of the group.
-        The mark is the complement of the generation, a column that only the owner fills: nothing that an application
-        sends can look like it.
-        """
+        """Mark the library's own transactions in the group that was just let in, before place `end` of its frame."""
         generations = self._forming.generations
         for operation in operations:
             if operation.kind == _OWN or (operation.kind == _PRODUCE and producers.opens(operation.value)):
@@ -391,9 +367,9 @@ class Order:
     def _judge_group(
         self, appends: ReceivedAppends, positions: list[int], operations: list[Operation], marks: list[int]
     ) -> tuple[TransactionId, int, FailureReason] | None:
-        """Judge one group. Return None if it is to be let in: its locks are raised then, and its registers changed.
+        """Judge one group; return None if it is let in, with its locks raised and its registers changed.
 
-        For a refused group, return the id that the refusal rests on, its value and its reason; nothing has changed.
+        Else return the id that the refusal rests on, its value and its reason; nothing has changed.
         """
         locks = appends.locks
         if locks is not None:
@@ -447,10 +423,10 @@ class Order:
     def _judge_produce(
         self, key: bytes, value: bytes, changes: list[Change], digest: int
     ) -> tuple[int, FailureReason] | None:
-        """Judge a producer's request: an opening, its next number, one repeated, or one after a gap.
+        """Judge a producer's request; return value and reason of a failure, or add the producer's new state to
+        `changes`.
 
         `digest` is of the group's headers and bodies: it tells a repetition from another append under the same number.
-        Return value and reason of a failure, else None, with the producer's new state added to `changes`.
         """
         epoch, sequence = producers.parse_request(value)
         register = self.registers.get(key)
@@ -476,7 +452,7 @@ class Order:
         return None
 
     def _change_registers(self, changes: list[Change]) -> bool:
-        """Make all changes and return True; make none and return False if they would pass a bound of the registers."""
+        """Make all changes and return True; or none, and return False, if they would pass a bound of the registers."""
         if not changes:
             return True
         # Computed on the side first: a key may be changed more than once, and nothing is taken back afterwards.
@@ -505,7 +481,7 @@ class Order:
 
 
 def _add_ends(ends: array[int], more: memoryview, base: int) -> None:
-    """Append a frame's column of cumulative ends to a batch's column, each raised by `base`, where the frame begins."""
+    """Append a frame's column of cumulative ends to a batch's, each raised by `base`, where the frame begins."""
     if base:
         ends.extend([end + base for end in more.tolist()])
     else:

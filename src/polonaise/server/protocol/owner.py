@@ -1,23 +1,19 @@
 """The owner of a partition as one state machine: events in, effects out, without clock, I/O or asyncio.
 
 Clients' messages go through one inbox in the order of arrival. While there is a session, appends are judged against
-everything ordered so far, as long as they fit into the next batch. Batches are sent to the replicas while the session's
-window is not full. A batch is committed once a quorum of the members has synced it, and as many copies and zones as are
-required; only engaged replicas count.
-Whatever a client is told of the log, or fed, rests on a commit, or on an engaged session:
+everything ordered so far, and batches are sent to the replicas while the session's window is not full. A batch is
+committed once a quorum of the members has synced it, and as many copies and zones as are required; only engaged
+replicas count. Whatever a client is told of the log, or fed, rests on a commit, or on an engaged session:
 
 * **nothing before it is committed**: a batch is fed when it is committed, and a request answered when the message to
-  the replicas that proves it is, or when the next session starts;
-* **refuse before feed**: a refusal that rests on an undecided append is held until that append is decided, and told
-  before the batch with that append is fed. If the append goes with its session, the refusal says SESSION_ENDED; if it
-  was never sent, both are judged anew in the next session;
-* **feed before answer**: the answer to a mount or a flush is kept until the mount was fed everything up to its mark;
-* **nothing before it is engaged**: the fate of the appends of an ended session is told when the next session starts.
+the replicas that proves it is, or when the next session starts; * **refuse before feed**: a refusal that rests on an
+undecided append is held until that append is decided, and told before the batch with that append is fed. If the append
+goes with its session, the refusal says SESSION_ENDED; if it was never sent, both are judged anew in the next session; *
+**feed before answer**: the answer to a mount or a flush is kept until the mount was fed everything up to its mark; *
+**nothing before it is engaged**: the fate of the appends of an ended session is told when the next session starts.
 
-When each of these happens is decided in this file alone. `effects` says in which order the effects of one event are
-carried out, and why. The other files are asked: `order` judges, `heldrefusals` keeps refusals that may not be told yet,
-`feeds` feeds mounts up to the mark that it is given, `answers` makes the answers to requests, and `readiness` knows
-what keeps appends waiting.
+When each of these happens is decided in this file alone; `effects` says in which order the effects of one event are
+carried out.
 """
 
 from __future__ import annotations
@@ -88,8 +84,8 @@ from polonaise.wire.messages import Mounted
 class PartitionOwner:
     """Owns one partition under one generation: decides what is let in, committed, fed and told.
 
-    Every public method is an event. It returns the effects, which the caller carries out in their order. A method that
-    raises a `PolonaiseError` refuses the request, and has changed nothing. Others read its fields, and write none.
+    Every public method is an event, and returns the effects, which the caller carries out in their order. One that
+    raises a `PolonaiseError` refuses the request, and has changed nothing.
     """
 
     def __init__(
@@ -100,15 +96,13 @@ class PartitionOwner:
         latencies: Histogram | None = None,
         changes: ReadinessChanges | None = None,
     ) -> None:
-        """Begin without a session. The time that each batch takes to be committed is counted in `latencies`, and what
-        happens to sessions in `changes`."""
+        """`latencies` takes the time from append to commit of each batch, `changes` counts what happens to sessions."""
         self.partition = partition
         self.generation = generation
         self._settings = settings
         self.session: Session | None = None
-        """The present session; None between sessions."""
         self.committed: TransactionId = NO_TRANSACTION
-        """The committed high-water mark, as this owner has proved it. Only a reset of the log's head lowers it."""
+        """As this owner has proved it. Only a reset of the log's head lowers it."""
         self._last_crc = 0
         self._last_session: SessionId = NO_SESSION
         self.registers = CommittedRegisters(settings.listing_count_max)
@@ -120,23 +114,23 @@ class PartitionOwner:
         self._proofs = CopyProofs(partition)
         self.readiness = Readiness(partition, changes)
         self.stopped: PolonaiseError | None = None
-        """The reason why the ownership has ended; None while it lasts."""
+        """Why the ownership has ended; None while it lasts."""
         self.counts = OwnerCounts(latencies)
         self._inbox = Inbox(settings)
         self._held = HeldRefusals()
         self._undecided: list[SealedBatch] = []
         self._turn_awaited = False
         self._lacking = ""
-        """What the replicas lack that commits need; empty if they lack nothing, or nobody has found out."""
+        """What the replicas lack that commits need; empty if nothing is known to lack."""
 
     @property
     def proved(self) -> TransactionId | None:
-        """The committed high-water mark, for whoever tells it; None before the first session has proved any."""
+        """The committed high-water mark; None before the first session has proved any."""
         return self.committed if self.counts["sessions"] else None
 
     @property
     def known(self) -> Known:
-        """The last commit that this owner has itself seen: the next session start must not decide below it."""
+        """The last commit that this owner has seen: the next session start must not decide below it."""
         return Known(self.committed, self._last_crc, self._last_session)
 
     @property
@@ -151,10 +145,7 @@ class PartitionOwner:
 
     @property
     def at_rest(self) -> bool:
-        """Whether no deadline is running, and no mount is to be told anything as time passes.
-
-        An owner at rest needs `tick` for its pulse only.
-        """
+        """Whether it needs `tick` for its pulse only: no deadline is running, and time brings no news for a mount."""
         if self._inbox or self._answers.unanswered or self._proofs:
             return False
         if self.session is None:
@@ -203,10 +194,10 @@ class PartitionOwner:
         return self._out.taken()
 
     def session_not_started(self, error: PolonaiseError, *, operator: bool = False) -> list[Effect]:
-        """Note that an attempt to start a session failed; `operator`: only an operator can help.
+        """Note that an attempt to start a session failed.
 
-        With `operator` the requests that wait are refused with `error`. Without it the next attempt may succeed, so
-        they wait on.
+        If only an `operator` can help, requests that wait are refused with `error`; else they wait for the next
+        attempt.
         """
         blocked = self.readiness.attempt_failed(error, operator=operator)
         if blocked is not None:
@@ -226,8 +217,8 @@ class PartitionOwner:
     def change_pending(self, members: Sequence[StorageId] | None, now: Moment) -> list[Effect]:
         """Note the membership that an operator has asked for (None: none is pending any more).
 
-        The session ends if the next one can make the change on the replicas that are engaged. An added copy has to be
-        caught up with first: until then the session goes on, and the end that lets the copy in makes the change.
+        The session ends if the next one can make the change on the replicas that are engaged: an added copy has to be
+        caught up with before.
         """
         session = self.session
         if session is not None:
@@ -238,9 +229,8 @@ class PartitionOwner:
         return self._out.taken()
 
     def end_session(self, reason: str, now: Moment, *, fault: bool = False) -> list[Effect]:
-        """End the session, so that the next one takes in or repairs a replica, or acts by another requirement.
-
-        `fault`: a replica has failed.
+        """End the session, so that the next one has other replicas or another requirement; `fault`: a replica has
+        failed.
         """
         self._end_session(reason, now, fault=fault)
         return self._out.taken()
@@ -272,7 +262,7 @@ class PartitionOwner:
         self._out.add(EndSession(session.id, reason, late))
 
     def _settle(self, started: StartedSession) -> None:
-        """Tell the fate of the appends in flight: only here, after the engagement, is it certain."""
+        """Tell the fate of the appends in flight: only after the engagement is it certain."""
         closing = started.closing
         undecided, self._undecided = self._undecided, []
         for batch in undecided:
@@ -353,11 +343,7 @@ class PartitionOwner:
         self._feed_all()
 
     def replica_failed(self, name: StorageId, connection: Hashable, error: PolonaiseError, now: Moment) -> list[Effect]:
-        """End the session because an engaged replica failed.
-
-        Between sessions, if nothing was committed since a fault, the failure is added to the causes that clients are
-        told.
-        """
+        """End the session as an engaged replica failed; between sessions, add to the causes that clients are told."""
         if self.session is not None and self.session.is_engaged(name, connection):
             # Even where a quorum is left: only a new session can record that this replica lacks what comes next.
             self.readiness.replicas_failed([name], str(error), now.monotonic_s)
@@ -369,7 +355,6 @@ class PartitionOwner:
         return self._out.taken()
 
     def _tell_trouble(self, trouble: str) -> None:
-        """Tell the ready mounts what keeps appends from being committed; an empty string takes it back."""
         self._out.add(*self.feeds.tell_trouble(trouble, self.committed))
 
     # ------------------------------------------------------------------ appends
@@ -379,8 +364,8 @@ class PartitionOwner:
     ) -> list[Effect]:
         """Judge a client's appends after everything that came before; without a mount on its connection they are void.
 
-        Refused at once are appends of another generation, those that would pass a bound of the inbox, and all while
-        replicas are lacking that commits need.
+        Refused at once are appends of another generation, those that would pass a bound of the inbox, and all while the
+        replicas lack what commits need.
         """
         mount = self.feeds.mount_of(client_id, connection)
         if mount is None:
@@ -401,17 +386,16 @@ class PartitionOwner:
         return self._out.taken()
 
     def turn(self, now: Moment) -> list[Effect]:
-        """Send what arrived in the turn of the loop that is over now (`AwaitTurn` has asked for this call)."""
+        """Send what arrived in the turn of the loop that is over now (after `AwaitTurn`)."""
         self._turn_awaited = False
         self._pump(now, at_once=True)
         return self._out.taken()
 
     def _pump(self, now: Moment, *, at_once: bool = False) -> None:
-        """Judge what waits, in order, while there is a session; send what was let in while its window is not full.
+        """Judge what waits, in order; send what was let in while the session's window is not full.
 
         When nothing is on its way, or with `at_once`, a message goes out now. Otherwise it goes out at the end of this
-        turn of the loop, so that what arrives together becomes one batch; and while the window is full, with the
-        acknowledgement that makes room.
+        turn of the loop, so that what arrives together becomes one batch.
         """
         while (session := self.session) is not None:
             # Judged first, also while the window is full: refusals need no room in it, and what was let in is ready to
@@ -435,11 +419,7 @@ class PartitionOwner:
             at_once = False
 
     def _judge_waiting(self, session: Session) -> None:
-        """Judge the inbox in order of arrival, until the forming batch is full or a bound is reached.
-
-        Appends and requests share one queue, so that a request is proved by a message with or after all appends that
-        came before it.
-        """
+        """Judge the inbox in order of arrival, until the forming batch is full or a bound is reached."""
         inbox, settings, order = self._inbox, self._settings, session.order
         while (
             inbox
@@ -455,7 +435,7 @@ class PartitionOwner:
                 session.prove(entry)
 
     def _judge(self, session: Session, entry: WaitingAppends) -> None:
-        """Have one append frame judged; tell or hold the refusals. A client that breaks the protocol is cut off."""
+        """Have one append frame judged; tell or hold the refusals."""
         mount, order = entry.mount, session.order
         if not self.feeds.is_current(mount):
             # The client has left or mounted anew while these waited. What an older mount sent is void: by READY the
@@ -501,14 +481,12 @@ class PartitionOwner:
         return self._out.taken()
 
     def unmount(self, client_id: ClientId, connection: Hashable) -> list[Effect]:
-        """End the client's mount on this connection, if it has one: it asked for that, or the connection is gone."""
         mount = self.feeds.mount_of(client_id, connection)
         if mount is not None:
             self._out.add(*self.feeds.end(mount))
         return self._out.taken()
 
     def credit(self, client_id: ClientId, connection: Hashable, granted_bytes: int) -> list[Effect]:
-        """Let `granted_bytes` more be fed to a client."""
         mount = self.feeds.mount_of(client_id, connection)
         if mount is not None and granted_bytes > 0:
             mount.credit += granted_bytes
@@ -516,14 +494,14 @@ class PartitionOwner:
         return self._out.taken()
 
     def room(self, mount: ClientMount) -> list[Effect]:
-        """Go on feeding a mount (after `AwaitRoom`): little enough is unsent on its connection to write more."""
+        """Go on feeding a mount (after `AwaitRoom`)."""
         if self.feeds.is_current(mount) and mount.flow is Flow.FULL:
             mount.flow = Flow.OPEN
             self._feed(mount)
         return self._out.taken()
 
     def history_read(self, mount: ClientMount, batches: Sequence[Committed]) -> list[Effect]:
-        """Feed a mount the batches that were read for it (after `ReadHistory`); ask for more if it still lacks ids."""
+        """Feed a mount the batches that were read for it (after `ReadHistory`)."""
         if not self.feeds.is_current(mount) or mount.flow is not Flow.READING:
             return []
         self._out.add(*self.feeds.feed_history(mount, batches, self.committed))
@@ -531,18 +509,17 @@ class PartitionOwner:
         return self._out.taken()
 
     def history_failed(self, mount: ClientMount, error: PolonaiseError) -> list[Effect]:
-        """End a mount for which history can't be read, and tell its client why (after `ReadHistory`)."""
+        """End a mount for which history can't be read (after `ReadHistory`)."""
         if self.feeds.is_current(mount):
             self._out.add(*self.feeds.end(mount, error))
         return self._out.taken()
 
     def _feed_all(self) -> None:
-        """Feed every mount what is committed."""
         for mount in list(self.feeds.mounts.values()):
             self._feed(mount)
 
     def _feed(self, mount: ClientMount) -> None:
-        """Feed a mount what is committed; then send the answers whose marks it was fed up to."""
+        """Feed a mount what is committed, then send the answers whose marks it has reached."""
         self._out.add(*self.feeds.feed(mount, self.committed))
         for kept in mount.due_answers():
             self._out.add(Answer(mount.connection, kept.request, kept.message))
@@ -562,10 +539,8 @@ class PartitionOwner:
         return self._out.taken()
 
     def ask_mark(self, connection: Hashable, request: int, now: Moment) -> list[Effect]:
-        """Answer with the committed high-water mark, as proved by a message to the replicas that is sent from now on.
-
-        A session that starts from now on proves it as well. A deposed owner can't prove a mark, and so can't answer
-        with one that was overtaken.
+        """Answer with the committed high-water mark, as proved by a message to the replicas, or a session, that begins
+        from now on: a deposed owner can't prove one, and so never answers with a mark that was overtaken.
         """
         self._ask(PendingMark(self._settings.asked_until_s(now.monotonic_s), request, connection), now)
         return self._out.taken()
@@ -600,7 +575,6 @@ class PartitionOwner:
         return self._out.taken()
 
     def _ask(self, pending: PendingRequest, now: Moment) -> None:
-        """Put a request into the inbox, behind what has come before it; refuse it if the inbox is full."""
         if self._inbox.ask(pending):
             self._pump(now)
         else:
@@ -608,10 +582,7 @@ class PartitionOwner:
             self._out.add(*self._answers.refuse(pending, Overloaded(text)))
 
     def _prove(self, pending: PendingRequest, now: Moment) -> None:
-        """Answer a request that is proved now, at the committed high-water mark.
-
-        The answer to a mount or a flush is sent once its mount was fed everything up to that mark.
-        """
+        """Answer a request that is proved now."""
         given = self._answers.give(pending, self.committed, now.monotonic_s)
         self._out.add(*given.effects)
         if given.mount is not None:
@@ -620,9 +591,8 @@ class PartitionOwner:
     # ------------------------------------------------------------------ time, and the end
 
     def tick(self, now: Moment) -> list[Effect]:
-        """Check what comes with time: late replicas, a pulse that is due, appends and requests that waited too long.
-
-        Mounts are told of a trouble that has lasted, or is over.
+        """Check what comes with time: late replicas, a pulse, appends and requests that waited too long, troubles to
+        tell.
         """
         session, settings = self.session, self._settings
         if session is not None:

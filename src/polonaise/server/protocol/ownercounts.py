@@ -10,9 +10,10 @@ from polonaise.terms import FailureReason, TransactionId
 
 
 class OwnerCounts(dict[str, int]):
-    """Counts by name, from the beginning of the ownership, and the time that batches take to be committed.
+    """Counts by name, from the beginning of the ownership; raised once for a whole batch or frame. No decision rests on
+    them.
 
-    These are counts of appends unless they say otherwise, but raised once for a whole batch or frame.
+    They are counts of appends unless they say otherwise.
 
     - `sessions`: sessions started. `committed_batches`, `committed_transactions`, `committed_bytes`: what this owner
       committed, in bytes of batches.
@@ -25,7 +26,6 @@ class OwnerCounts(dict[str, int]):
     """
 
     def __init__(self, latencies: Histogram | None = None) -> None:
-        """Begin with zeros. The time that each batch takes to be committed goes into `latencies`."""
         super().__init__(
             void_appends=0,
             expired=0,
@@ -40,17 +40,16 @@ class OwnerCounts(dict[str, int]):
         )
         self._latencies = latencies or Histogram()
         self._received_s: list[float] = []
-        """When the oldest append of each batch arrived that was committed since the last call of `measure`."""
+        """When the oldest append of each batch arrived that was committed since the last `measure`."""
 
     def committed(self, batch: SealedBatch) -> None:
-        """Count a committed batch."""
         self["committed_batches"] += 1
         self["committed_transactions"] += batch.last - batch.first + 1
         self["committed_bytes"] += len(batch.raw)
         self._received_s.append(batch.received_s)
 
     def measure(self, now_s: float) -> None:
-        """Observe the latency of each batch committed since the last call, from the receipt of its oldest append."""
+        """Observe how long each batch committed since the last call took, from the receipt of its oldest append."""
         for received_s in self._received_s:
             self._latencies.observe(now_s - received_s)
         self._received_s.clear()

@@ -11,11 +11,11 @@ from polonaise.server.protocol.recovery import OlderStateProved, ReplicaAnswer
 from polonaise.terms import NO_TRANSACTION
 
 _STILL_US: Final = 1_000_000
-"""Commit times that stand still for less than this, in microseconds, are told to nobody: clocks differ by so much."""
+"""Commit times that stand still for less than this are told to nobody: clocks differ by so much."""
 
 
 def health_of(owner: PartitionOwner, now: Moment) -> dict[str, Any]:
-    """Return the health of one partition at this moment, as a JSON-ready document."""
+    """Return the health of one partition, as a JSON-ready document."""
     now_s, stand_still = now.monotonic_s, stand_still_until_us(owner, now)
     session, trouble, answers = owner.session, owner.readiness.trouble(now_s), owner.readiness.answers
     stopped = owner.stopped or owner.readiness.blocked
@@ -52,10 +52,9 @@ def health_of(owner: PartitionOwner, now: Moment) -> dict[str, Any]:
 
 
 def stand_still_until_us(owner: PartitionOwner, now: Moment) -> int | None:
-    """Return until when commit times stand still, in microseconds UTC; None if they do not, and while it is unknown.
+    """Return until when commit times stand still, in microseconds UTC; None if they do not, or without a session.
 
-    A batch was committed by a clock that was ahead, perhaps by an owner before this one. Times never decrease, so that
-    later batches have its time until the clock has reached it.
+    A batch was committed by a clock that was ahead, perhaps an earlier owner's, and times never decrease.
     """
     if owner.session is None:
         return None
@@ -64,7 +63,6 @@ def stand_still_until_us(owner: PartitionOwner, now: Moment) -> int | None:
 
 
 def _held(answer: ReplicaAnswer) -> dict[str, Any]:
-    """Return what a replica has proved when it was fenced last, as a JSON-ready document."""
     return {
         "last": answer.max_synced,
         "confirmed": answer.confirmed,

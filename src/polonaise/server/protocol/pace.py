@@ -17,7 +17,7 @@ def pace_s(took_s: Collection[float], quorum: int) -> float:
 def gather_s(least_s: float, pace: float) -> float:
     """Return for how long further replicas are waited for once a quorum has answered that took `pace` seconds.
 
-    One that is left out has to be caught up with and costs another session, which takes as long again. Where all disks
-    are slow, each session would so leave one out.
+    One that is left out costs another session, which takes as long again: where all disks are slow, each would leave
+    one out.
     """
     return max(least_s, _PACES * pace)

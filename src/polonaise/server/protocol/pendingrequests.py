@@ -1,7 +1,6 @@
 """What an owner's next message to the replicas has to prove: requests of clients, and the pulse of an idle partition.
 
-A request is answered once everything that came before it is decided; `until_s` is its deadline in monotonic seconds,
-and `request` the number under which it is answered. Nobody waits for a pulse.
+`until_s` is a request's deadline in monotonic seconds, and `request` the number under which it is answered.
 """
 
 from __future__ import annotations
@@ -16,10 +15,7 @@ from polonaise.terms import TransactionId
 
 
 class PendingMount(NamedTuple):
-    """Asks whether a mount may append.
-
-    It may once all appends of its client's older mounts are decided, and fed if committed.
-    """
+    """Asks whether a mount may append: all appends of its client's older mounts are decided, and fed if committed."""
 
     until_s: float
     request: int
@@ -70,4 +66,4 @@ class Pulse(NamedTuple):
 PendingRequest: TypeAlias = PendingMount | PendingFlush | PendingMark | PendingRegisters | PendingLeases | Pulse
 
 PULSE: Final = Pulse(float("inf"))
-"""The one pulse: no client waits for it, so it has no deadline."""
+"""No client waits for it, so it has no deadline."""

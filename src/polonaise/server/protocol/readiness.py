@@ -23,14 +23,14 @@ from polonaise.server.protocol.sessionfaults import SessionFaults
 from polonaise.terms import NO_TRANSACTION, PartitionId, StorageId, TransactionId
 
 _PASSES_S: Final = 1.0
-"""Clients are told of a pause that no fault began only if it is longer than this, in seconds: most are short."""
+"""Clients are told of a pause that no fault began only if it is longer than this: most are short."""
 
 
 class ReadinessChanges:
-    """Counts what happens to the sessions of a server's partitions, so that nobody looks at all of them in vain.
+    """Counts what happens to the sessions of a server's partitions.
 
-    As long as the count stands still, every partition fares as it did at the last look: it has a session or none, is
-    stopped or not, and has had as many faults.
+    While the count stands still, every partition fares as it did at the last look, so nobody has to look at all of
+    them.
     """
 
     __slots__ = ("count",)
@@ -39,19 +39,16 @@ class ReadinessChanges:
         self.count = 0
 
     def note(self) -> None:
-        """Note that something has happened to a partition's sessions."""
         self.count += 1
 
 
 class Closing(Protocol):
-    """A connection: `closed` is None as long as it is open."""
-
     @property
     def closed(self) -> PolonaiseError | None: ...
 
 
 class Proved(NamedTuple):
-    """The answer of a replica, and the connection with which it stands: another life may have another directory."""
+    """The answer of a replica, and its connection: another life may have another directory."""
 
     answer: ReplicaAnswer
     connection: Closing
@@ -60,8 +57,8 @@ class Proved(NamedTuple):
 class Readiness:
     """Knows what a partition waits for, which faults ended its sessions, and which members are not engaged.
 
-    It changes by its events alone: those of sessions and commits come from the partition's owner, those of attempts to
-    start a session and of copies to late replicas from who makes them. Times are monotonic seconds.
+    Its events come from the partition's owner (sessions, commits), from attempts to start a session, and from copies to
+    late replicas. Times are monotonic seconds.
     """
 
     __slots__ = (
@@ -70,7 +67,6 @@ class Readiness:
     )  # fmt: skip
 
     def __init__(self, partition: PartitionId, changes: ReadinessChanges | None = None) -> None:
-        """Begin with a partition that waits for its first session. What happens to it is counted in `changes`."""
         self._partition = partition
         self._changes = changes or ReadinessChanges()
         self._changes.note()
@@ -82,27 +78,27 @@ class Readiness:
         self._added: dict[StorageId, str] = {}
         self._reached: dict[StorageId, TransactionId] = {}
         self._answers: dict[StorageId, Proved] = {}
-        """What each replica has proved in the attempts to start a session since the last session began."""
+        """What each replica has proved in attempts to start a session, since the last session began."""
         self._known: TransactionId = NO_TRANSACTION
         self._progress: dict[StorageId, CopyProgress] = {}
-        """Whether late members and added copies come nearer, over sessions: a busy partition ends these often."""
+        """Over sessions, which a busy partition ends often."""
         self._slow: list[StorageId] = []
-        """The replicas for whose sync a commit waits for long, which are too many to go on without them."""
+        """Too many replicas to go on without, for whose sync a commit waits for long."""
         self._ended_s = 0.0
-        """When the last session ended; 0 before the first."""
+        """When the last session ended."""
 
     # ------------------------------------------------------------------ what there is
 
     @property
     def waits_for(self) -> str:
-        """The reason why there is no session; empty while there is one."""
+        """Why there is no session; empty while there is one."""
         return self._waits_for
 
     @property
     def elsewhere(self) -> bool:
-        """Whether another server may have what there is no session for want of, as its way to storage nodes or to the
-        fragment store: not so for the coordinator, for an operator, or for replicas or fragments that answer and can't
-        be believed."""
+        """Whether another server may have what there is no session for want of, as its way to storage nodes: not so for
+        the coordinator, for an operator, or for replicas or fragments that answer and can't be believed.
+        """
         return self._elsewhere
 
     @property
@@ -112,47 +108,38 @@ class Readiness:
 
     @property
     def late(self) -> Mapping[StorageId, str]:
-        """The members without which the last session started, each with why it is not up to date; "" if that is
-        unknown."""
+        """The members without which the last session started, each with why it is not up to date ("" if unknown)."""
         return self._late
 
     @property
     def added(self) -> Mapping[StorageId, str]:
-        """The copies that a pending change adds, each with why it is not up to date; "" if that is unknown."""
+        """The copies that a pending change adds, likewise."""
         return self._added
 
     @property
     def reached(self) -> Mapping[StorageId, TransactionId]:
-        """The last id that each copy in `late` and `added` was known to hold, and between sessions each engaged one.
-
-        Those of which nothing is known are left out.
-        """
+        """The last id that each copy in `late` and `added` was known to hold, and between sessions each engaged one."""
         return self._reached
 
     @property
     def known(self) -> TransactionId:
-        """The highest id of which a replica knew that has answered an attempt since the last session began, also of
-        replicas that are gone since."""
+        """The highest id that a replica knew, gone or not, of those that answered since the last session began."""
         return self._known
 
     @property
     def faults_total(self) -> int:
-        """The number of this owner's sessions that a fault has ended."""
         return self._faults.total
 
     @property
     def last_fault(self) -> str:
-        """The fault that ended a session last; empty if none has."""
         return self._faults.last
 
     @property
     def causes(self) -> str:
-        """The replicas that failed lately, each with its fault; the last fault if no replica is known."""
         return self._faults.causes
 
     @property
     def unsettled(self) -> bool:
-        """Whether a fault has ended a session since the last commit."""
         return self._faults.unsettled
 
     # ------------------------------------------------------------------ attempts to start a session
@@ -168,20 +155,20 @@ class Readiness:
             self._elsewhere = self._elsewhere if elsewhere is None else elsewhere
 
     def replica_answered(self, name: StorageId, answer: ReplicaAnswer, connection: Closing) -> None:
-        """Note what a replica has proved, on this connection, in an attempt to start a session."""
+        """Note what a replica has proved in an attempt to start a session."""
         self._answers[name] = Proved(answer, connection)
         self._known = max(self._known, answer.max_synced, answer.confirmed)
 
     @property
     def answers(self) -> dict[StorageId, ReplicaAnswer]:
-        """What each replica has proved that is still there as it was; nothing once a session has begun."""
+        """What each replica has proved that is still connected; nothing once a session has begun."""
         return {name: each.answer for name, each in self._answers.items() if each.connection.closed is None}
 
     def attempt_failed(self, error: PolonaiseError, *, operator: bool) -> PolonaiseError | None:
         """Note that an attempt to start a session failed; `operator`: only an operator can help. Return `blocked`.
 
-        So it is with a coordinator that has lost its data, or is of an older state. That this process has seen a later
-        one proves the same as a replica that has: requests are refused alike. But later attempts look again.
+        Only an operator can help with a coordinator that has lost its data or is of an older state, but later attempts
+        look again.
         """
         self._changes.note()
         if isinstance(error, CoordinatorOutdated):
@@ -197,7 +184,6 @@ class Readiness:
     # ------------------------------------------------------------------ sessions and commits
 
     def session_started(self, late: Iterable[StorageId]) -> None:
-        """Note that the partition is ready, without the `late` members."""
         self._changes.note()
         self._waits_for, self._blocked, self._elsewhere = "", None, False
         self._answers, self._known = {}, NO_TRANSACTION
@@ -225,7 +211,7 @@ class Readiness:
         """Note that the partition is not ready until the next session; `fault`: a replica's fault ended this one.
 
         `waiting_since_s` is as in `SessionFaults.ended_session`; `reached` has the last id that each engaged replica
-        is known to hold.
+        holds.
         """
         self._changes.note()
         self._reached |= reached
@@ -236,13 +222,14 @@ class Readiness:
         self._ended_s = now_s
 
     def replicas_failed(self, names: Sequence[StorageId], fault: str, now_s: float) -> None:
-        """Note that these replicas have failed, with `fault`; whether a session ends by that is told apart."""
+        """Note that these replicas have failed, whether or not that ends a session."""
         self._faults.blame(names, fault, now_s)
 
     def committed(self) -> bool:
-        """Note that something was committed; return whether that ends a trouble.
+        """Note a commit; return whether it ends a trouble. A session's start does not: with full disks, sessions start
+        and fail.
 
-        A session that starts does not: with all disks full, sessions start and fail.
+        A session's start does not: with full disks, sessions start and fail.
         """
         if not self._faults.unsettled:
             return False
@@ -250,7 +237,6 @@ class Readiness:
         return True
 
     def stopped(self, reason: str) -> None:
-        """Note that the ownership has ended."""
         self._changes.note()
         self._waits_for = reason
 
@@ -263,7 +249,7 @@ class Readiness:
                 waiting[name] = reason
 
     def replica_reached(self, name: StorageId, last: TransactionId) -> None:
-        """Note how far the copy of a member that is not engaged, or an added copy, goes."""
+        """Note how far the copy of such a replica goes."""
         if name in self._late or name in self._added:
             self._reached[name] = last
 
@@ -272,7 +258,7 @@ class Readiness:
         return self._progress.setdefault(name, CopyProgress()).falls_behind(missing, now_s, patience_s)
 
     def replica_not_copied(self, name: StorageId) -> None:
-        """Note that a late replica is not copied to, as it is away or fails: that time is none of `replica_lacks`."""
+        """Note that a late replica is away or fails: that time does not count in `replica_lacks`."""
         self._progress.pop(name, None)
 
     @property
@@ -287,7 +273,7 @@ class Readiness:
     # ------------------------------------------------------------------ what is told
 
     def slow(self, names: list[StorageId]) -> None:
-        """Note for which replicas' sync a commit waits for long, if a quorum is slow; none if not."""
+        """Note for which replicas' sync a commit waits for long."""
         self._slow = names
 
     @property
@@ -297,26 +283,23 @@ class Readiness:
         return f"the disks of {', '.join(sorted(self._slow))} are slow: a sync takes seconds, and commits wait for it"
 
     def trouble(self, now_s: float) -> str:
-        """Return what keeps appends from being committed although sessions start; empty if nothing does.
-
-        A session that starts proves nothing: with all disks full, one starts after the other, and none commits.
-        """
+        """Return what keeps appends from being committed although sessions start; empty if nothing does."""
         faults = self._faults
         if not faults.are_lasting(now_s):
             return self._slowness
         return f"{faults.fruitless} sessions in a row ended before anything was committed: {faults.causes}"
 
     def lasting_trouble(self, now_s: float, *, writing: bool) -> str | None:
-        """Return what has kept appends from being committed for longer than a session start takes.
+        """Return what has kept appends from being committed for longer than a session start takes; empty if nothing
+        has.
 
-        Empty if nothing has. None while a pause between sessions is still short: what clients were told before stands
-        then. `writing`: whether there is a session.
+        None while a pause between sessions is still short: what clients were told before stands. `writing`: there is a
+        session.
         """
         if writing:
             return self._faults.causes if self._faults.are_lasting(now_s) else self._slowness
         return self._waits_for if now_s - self._ended_s > _PASSES_S else None
 
     def not_ready(self, now_s: float) -> PartitionNotReady:
-        """Return the error that tells why a request was not answered in time."""
         why = self._waits_for or self.trouble(now_s) or "waiting for the replicas to sync what they were sent"
         return PartitionNotReady(f"partition {self._partition} is not ready: {why}")

@@ -1,7 +1,7 @@
 """The decisions of a session's start: claim, doubt, decide, clean, engage.
 
-These are pure functions of the coordinator's value and the replicas' answers. `docs/replication.md` argues why they are
-safe; `make model` explores them exhaustively by calling these very functions.
+Pure functions of the coordinator's value and the replicas' answers. `docs/replication.md` argues why they are safe, and
+`make model` explores them exhaustively.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from polonaise.terms import NO_SESSION, NO_TRANSACTION, Generation, SessionId, S
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAnswer:
-    """The facts that one replica proved when it was fenced: its answer to last-session-info."""
+    """What one replica proved when it was fenced."""
 
     joined: SessionId
-    """The last session that the replica was made clean for; or a later one that reset the log's head, if it was cut for
-    that reset. NO_SESSION if there was none."""
+    """The last session that the replica was made clean for, or a later one whose reset of the head it was cut for; or
+    NO_SESSION."""
     prepared: TransactionId
-    """The id with which its log ended when it joined its last session, unless a cut for a reset of the head has lowered
-    it; NO_TRANSACTION if it joined none."""
+    """The id with which its log ended when it joined, less what was cut for a reset since; NO_TRANSACTION if it joined
+    none."""
     confirmed: TransactionId
     """The id up to which its copy is certainly the log, but for what it may have lost."""
     max_synced: TransactionId
@@ -33,16 +33,16 @@ class ReplicaAnswer:
     last_crc: int
     """CRC of the batch that ends at `max_synced`; 0 if it is empty."""
     lost_above: TransactionId | None
-    """The id above which the replica may have lost transactions; None if it knows of no loss."""
+    """The id above which it may have lost transactions; None if it knows of no loss."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether the replica joined no session and holds nothing: it is new, or was wiped or emptied."""
+        """Whether it joined no session and holds nothing: it is new, or was wiped or emptied."""
         return self.joined == NO_SESSION and self.max_synced == NO_TRANSACTION
 
     @property
     def doubt(self) -> str:
-        """Text for operators: why a replica with this answer can't be believed, and what to look at."""
+        """Text for operators: why this replica can't be believed, and what to look at."""
         if self.is_empty:
             return "answers, but is empty: give it the directory that it had"
         if self.lost_above is None:
@@ -53,19 +53,14 @@ class ReplicaAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """The outcome that the end of the log can't be told yet: wait for replicas. Copying cannot help.
-
-    Either too many replicas of the last session are in doubt; or those that answered lack what this owner has seen
-    committed, and a silent one may hold it; or the source of a pending reset of the head has not answered.
-    """
+    """The outcome that the end of the log can't be told yet: wait for replicas. Copying cannot help."""
 
     doubted: tuple[StorageId, ...]
-    """The replicas in doubt; or, if the owner has seen more committed than the answers hold, the silent ones; or the
-    source of a pending reset."""
+    """The replicas of the last session in doubt; or, if those that answered lack what this owner has seen committed,
+    the silent ones, which may hold it; or the source of a pending reset of the head."""
     needed: int
     """The number of doubted replicas that must come back with what they held."""
     of_reset: bool = False
-    """Whether the source of a pending reset is waited for."""
 
     def waits_for(self, answers: Mapping[StorageId, ReplicaAnswer]) -> str:
         """Return text for operators: what is waited for, and what is wrong with the doubted replicas that answered."""
@@ -90,7 +85,7 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The outcome that the end of the log before this session is known. An attempt goes by its last decision."""
+    """The outcome that the end of the log before this session is known."""
 
     closing: TransactionId
     """The id with which the log ends."""
@@ -105,7 +100,7 @@ class Contradiction:
     """The outcome that the answers break a promise. The partition stops until an operator has acted."""
 
     what: str
-    """Text for operators: which facts exclude each other."""
+    """For operators: which facts exclude each other."""
     outdated: SessionId = NO_SESSION
     """A session that proves the coordinator to be of an older state; NO_SESSION for another contradiction."""
 
@@ -121,8 +116,8 @@ RESTORE_LATEST: Final = (
 class OlderStateProved(ConsistencyLost):
     """A partition stops because its replicas, or this process, know of a later state than the coordinator holds.
 
-    To clients it is what its base is, and has that code. Servers tell it apart, so that nobody believes or notes what
-    else that coordinator holds.
+    Clients are told the code of its base. Servers tell it apart, and believe or note nothing else that coordinator
+    holds.
     """
 
 
@@ -133,11 +128,9 @@ class Known(NamedTuple):
     last_crc: int
     """CRC of the batch that ends at `committed`."""
     session: SessionId = NO_SESSION
-    """The last session in which the owner has written."""
 
 
 NOTHING_KNOWN: Final = Known(NO_TRANSACTION, 0)
-"""The knowledge of an owner that has written in no session yet."""
 
 
 def quorum(members: Collection[StorageId]) -> int:
@@ -154,15 +147,12 @@ def claim(value: PartitionValue, generation: Generation) -> PartitionValue | Non
 
 
 def participants(value: PartitionValue) -> tuple[StorageId, ...]:
-    """Return all replicas that a session has to fence: the members, and those that a pending change adds."""
+    """Return the replicas that a session has to fence: the members, and those that a pending change adds."""
     return value.members + tuple(name for name in value.next or () if name not in value.members)
 
 
 def is_stale(engagement: Engagement, answer: ReplicaAnswer) -> bool:
-    """Whether this copy missed a session that it took part in by the coordinator's word: it was wiped, or is old.
-
-    The *joined* session is compared, never the fence: an old snapshot that was fenced once would look current.
-    """
+    """Whether this copy missed a session that it took part in by the coordinator's word: it was wiped, or is old."""
     return answer.joined < engagement.session
 
 
@@ -234,7 +224,6 @@ def decide(
 
 
 def _forgotten(known: Known, closing: TransactionId) -> str:
-    """Return text for operators: committed transactions are missing on every replica that answered."""
     return (
         f"this server has seen transactions committed up to {known.committed}, but the replicas of the last session "
         f"hold no more than {closing}: the storage directories may be old copies. Restore newer ones before a server "
@@ -243,11 +232,7 @@ def _forgotten(known: Known, closing: TransactionId) -> str:
 
 
 def _decide_first(answers: Mapping[StorageId, ReplicaAnswer]) -> Decided | Contradiction:
-    """Decide the end of a partition in which no replica was ever engaged: nothing was written, so the log is empty.
-
-    Return a contradiction if a replica's marks show that it held transactions. A replica that says it may have lost
-    some, and has no such mark, lost nothing: its first file went bad while the log was empty.
-    """
+    """Decide the end of a partition in which no replica was ever engaged: the log is empty, or a mark contradicts."""
     for name, answer in answers.items():
         # All three marks: a damaged replica may hold nothing any more and still know that there was something.
         highest = max(answer.max_synced, answer.confirmed, answer.prepared)
@@ -257,10 +242,9 @@ def _decide_first(answers: Mapping[StorageId, ReplicaAnswer]) -> Decided | Contr
 
 
 def is_first(value: PartitionValue, answers: Mapping[StorageId, ReplicaAnswer]) -> bool:
-    """Return whether no session of this partition was ever engaged before, by the coordinator and by all that answered.
+    """Whether no session of this partition was ever engaged, by the coordinator and by a quorum that answered.
 
-    Any session that was engaged had been joined by a quorum, of which one is among those that answered, if these are a
-    quorum: so an empty coordinator alone proves nothing.
+    One of any quorum that had joined a session is among them: an empty coordinator alone proves nothing.
     """
     return not value.engagements and all(answer.joined == NO_SESSION for answer in answers.values())
 
@@ -290,15 +274,13 @@ def clean_to(value: PartitionValue, name: StorageId, answer: ReplicaAnswer, clos
 def may_engage(value: PartitionValue, clean: Collection[StorageId]) -> bool:
     """Whether a session may start on these clean replicas: they are a quorum, and all that its commits need.
 
-    The copies and zones that are required must be among the members that the session will have. A pending change does
-    not count for the quorum: a copy that is only being added is no member, and must not keep the members from going on
-    without it.
+    A copy that is only being added does not count for the quorum: it must not keep the members from going on without
+    it.
     """
     return has_quorum(value, clean) and not lack_of(value, clean)
 
 
 def has_quorum(value: PartitionValue, clean: Collection[StorageId]) -> bool:
-    """Whether these clean replicas are a quorum of the members."""
     return _is_quorum(value.members, clean)
 
 
@@ -333,7 +315,7 @@ def engage(value: PartitionValue, clean: Iterable[StorageId], closing: Transacti
     """Return the value that starts the session. It has to be written before any append of the session is sent.
 
     Until then the next owner would not know which replicas can hold what this session commits. A pending change that
-    can't be made on these replicas (`takes_next`) stays pending, and the session is one of the old members.
+    can't be made on these replicas (`takes_next`) stays pending.
     """
     clean = set(clean)
     members, pending = value.members, value.next

@@ -20,50 +20,47 @@ from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, StorageId, 
 from polonaise.wire.copies import Needs
 
 _NUMBERS_MAX: Final = 2**31 - 1
-"""The last number of a session's messages: the request numbers of `Connection.request` begin above it."""
+"""The request numbers of `Connection.request` begin above it."""
 _ALL_SLOW: Final = 20.0
 """For how many times its patience a session waits for replicas while not even a quorum has synced."""
 _SLOWER: Final = 4.0
 """How many times as long as a quorum a replica may take for a sync."""
 _QUORUM_EASES: Final = 0.9
 _RESTS: Final = 5.0
-"""For how many times as long as a quorum took to join a session lasts before a replica is let back in."""
+"""For how many times as long as a quorum took to join a session lasts before a replica is let back in: nothing is
+committed while sessions start, which takes longest where disks are slow."""
 REQUESTS_MAX: Final = 10_000
 """The most requests that wait for the next message to the replicas; more wait in the inbox."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartedSession:
-    """A session that may write, for its engagement is in the coordinator; and the state of the log it starts from."""
+    """A session whose engagement is in the coordinator, so that it may write, and the log it starts from."""
 
     value: PartitionValue
-    """The partition's value in the coordinator, as the engagement was written."""
+    """As the engagement was written."""
     closing: TransactionId
-    """The id with which the log ends at the start of the session."""
     last_crc: int
     """CRC of the batch that ends at `closing`; 0 for an empty log."""
     commit_time_us: int
-    """Commit time of the batch that ends at `closing`, in microseconds UTC; 0 for an empty log. No later batch has an
-    earlier one."""
+    """Of the batch that ends at `closing`, in microseconds UTC; 0 for an empty log."""
     registers: dict[bytes, bytes]
-    """The registers at `closing`."""
     engaged: Mapping[StorageId, Hashable]
     """The connection on which each engaged replica joined; on any other it has no part in this session."""
     zones: Mapping[StorageId, str] = field(default_factory=dict)
-    """The zones of the storage nodes that have one, as the server had read them when the session started."""
+    """The zones of the storage nodes that have one, as read when the session started."""
     pace_s: float = 0.0
-    """How many seconds a quorum of replicas took to join, which takes syncs: what this session can expect of them."""
+    """How many seconds a quorum of replicas took to join, which takes syncs."""
     first: bool = False
-    """Whether it is certain that the partition had no session before, under any owner."""
+    """Whether it is certain that the partition had no session before."""
 
 
 class InFlightBatch(NamedTuple):
     """A message on its way to the replicas, and the requests that its commit answers."""
 
     number: int
-    """The number of the message in its session: 1, 2, 3, …"""
     batch: SealedBatch | None
-    """The batch to store; None for a barrier, which stores nothing."""
+    """None for a barrier, which stores nothing."""
     requests: Sequence[PendingRequest]
 
 
@@ -71,18 +68,18 @@ class Remains(NamedTuple):
     """What a session that has ended leaves open."""
 
     batches: list[SealedBatch]
-    """The batches that were sent, and whose fate the start of the next session decides."""
+    """Sent: the start of the next session decides their fate."""
     requests: list[PendingRequest]
-    """The requests that were not proved, and that the start of the next session proves."""
+    """Not proved: the start of the next session proves them."""
     never_sent: list[WaitingAppends | PendingRequest]
-    """What was judged and sent to no replica, so that it is certainly not in the log: it is to be judged anew."""
+    """Judged and sent to no replica, so certainly not in the log: to be judged anew."""
 
 
 class Session:
     """Numbers the messages to the replicas 1, 2, 3, … and counts the acknowledgements of the engaged ones.
 
-    Batches and barriers share the numbers, in one order that is the same for all replicas. So to acknowledge a
-    number is to acknowledge all before it, and a barrier that a quorum has acknowledged proves all batches before it.
+    Batches and barriers share the numbers, in one order that is the same for all replicas: a barrier that a quorum has
+    acknowledged proves all batches before it.
     """
 
     def __init__(
@@ -97,7 +94,6 @@ class Session:
         self.value = started.value
         """The partition's value at the coordinator. `PartitionOwner.change_pending` writes a change into it."""
         self.closing = started.closing
-        """The committed high-water mark with which the session began."""
         # Locks and registers start from `closing` in each session, also under the same owner: appends of the last
         # session may have raised locks and changed registers, and then not be in the log.
         self.order = Order(
@@ -114,7 +110,7 @@ class Session:
         )
         self.engaged: Mapping[StorageId, Hashable] = dict(started.engaged)
         self.zones = started.zones
-        """The zones by which this session proves that an append is in as many as it needs."""
+        """By these it proves that an append is in as many as it needs."""
         self._acknowledgements = Acknowledgements(started.value.members, self.engaged, started.value.required)
         self._in_flight: deque[InFlightBatch] = deque()
         self._requests: list[PendingRequest] = []
@@ -122,18 +118,16 @@ class Session:
         """The append frames that were judged since the last message, in their order, with what was refused of each."""
         self._last_number = 0
         self._unsynced: deque[tuple[int, float, TransactionId]] = deque()
-        """The messages that some engaged replica has not synced, or had not when `late` looked last. For each: its
-        number, its time in monotonic seconds, and the id that followed on all that was sent before it."""
+        """The messages that some engaged replica had not synced when `late` looked last: number, monotonic time, and
+        the id that followed on all that was sent before."""
         self._quorum_s = started.pace_s
-        """How long a quorum takes to sync a batch, in seconds: the longest of late, less with each quicker one."""
+        """How long a quorum takes to sync a batch: the longest of late, less with each quicker one."""
         self._sent_next = started.closing + 1
-        """The id that follows on all that was sent."""
         self._sent_s = now.monotonic_s
-        """The time of the last message in monotonic seconds; before the first one, that of the session's start."""
+        """The time of the last message, or of the session's start."""
         self.pace_s = started.pace_s
         self.rests_until_s = now.monotonic_s + _RESTS * started.pace_s
-        """Until when the session is not ended only to let a replica back in, in monotonic seconds: nothing is committed
-        while sessions start, which takes longest where disks are slow."""
+        """Until when the session is not ended only to let a replica back in, in monotonic seconds."""
 
     # ------------------------------------------------------------------ what is to be sent
 
@@ -144,27 +138,22 @@ class Session:
 
     @property
     def requests_waiting(self) -> int:
-        """The number of requests that wait for the next message."""
         return len(self._requests)
 
     @property
     def has_something_to_send(self) -> bool:
-        """Whether appends or requests wait for the next message."""
         return bool(self.order.forming_count or self._requests)
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing waits to be sent, or to be synced by an engaged replica.
-
-        It stays False after the last sync until `late` is called, which is what notices that sync.
-        """
+        """Whether nothing waits to be sent, or to be synced by an engaged replica, as `late` saw it last."""
         return not (self._in_flight or self._unsynced or self.has_something_to_send)
 
     def waiting_since_s(self, now_s: float) -> float | None:
-        """Return since when this session waits for a commit, as of now; None if it does not.
+        """Return since when this session waits for a commit; None if it does not.
 
-        It does not if nothing waits, or if only barriers and requests wait and it has committed a message before. That
-        proves nothing for appends, because barriers need no room on a disk.
+        Barriers and requests alone, once a message was committed, are no wait: they need no room on a disk, and so
+        prove nothing for appends.
         """
         if not (self._in_flight or self.has_something_to_send):
             return None
@@ -179,14 +168,11 @@ class Session:
 
     @property
     def has_numbers_left(self) -> bool:
-        """Whether another message can be sent in this session."""
         return self._last_number < _NUMBERS_MAX
 
     def prove(self, pending: PendingRequest) -> None:
-        """Have the next message prove a request.
-
-        That message is sent after the request came, with or after everything ordered so far: once it is committed, all
-        of that is, and the session still held when the request came.
+        """Have the next message prove a request: it is sent after the request came, with or after everything ordered so
+        far.
         """
         self._requests.append(pending)
 
@@ -196,7 +182,7 @@ class Session:
             self._unsent.append((entry, refusals))
 
     def next_message(self, now: Moment) -> InFlightBatch:
-        """Return everything let in since the last call as the next message; a barrier if there are requests only."""
+        """Make everything let in since the last call the next message; a barrier if there are requests only."""
         self._unsent = []
         batch = self.order.seal(now.wall_us) if self.order.forming_count else None
         requests, self._requests = self._requests, []
@@ -211,7 +197,6 @@ class Session:
     # ------------------------------------------------------------------ what the replicas say
 
     def is_engaged(self, name: StorageId, connection: Hashable) -> bool:
-        """Whether this replica is engaged, and on this connection."""
         return name in self.engaged and self.engaged[name] is connection
 
     def acknowledged(self, name: StorageId, number: int, now_s: float) -> list[InFlightBatch]:
@@ -232,9 +217,9 @@ class Session:
     def late(self, now_s: float, patience_s: float) -> list[StorageId]:
         """Return the engaged replicas that lack the oldest message not synced by all, and so are to be left behind.
 
-        That is a matter of what the others do: a replica is late if it takes longer than `patience_s`, and several
-        times as long as a quorum has taken. While no quorum has synced the message, all that could serve are slow, and
-        another session would be as slow: then none is late until `_ALL_SLOW` times as long.
+        One is late if it takes longer than `patience_s`, and several times as long as a quorum has taken. While no
+        quorum has synced the message, all are slow, and another session would be as slow: then none is late until
+        `_ALL_SLOW` times as long.
         """
         lacking = self._lacking_oldest(now_s, patience_s)
         if not lacking:
@@ -263,7 +248,7 @@ class Session:
 
     @property
     def sent(self) -> TransactionId:
-        """The last id that was sent to the replicas, or that was there when the session began."""
+        """The last id that was sent to the replicas, or was there when the session began."""
         return self._sent_next - 1
 
     def reached(self, name: StorageId) -> TransactionId:
@@ -272,10 +257,7 @@ class Session:
         return next((next_id for number, _, next_id in self._unsynced if number > synced), self._sent_next) - 1
 
     def proved(self, needs: Needs) -> TransactionId:
-        """Return the last id up to which as many engaged replicas as needed, in as many zones, have synced the log.
-
-        `NO_TRANSACTION` if not even all of them are enough.
-        """
+        """Return the last id that the replicas needed have synced; `NO_TRANSACTION` if even all are not enough."""
         reached = {name: self.reached(name) for name in self.engaged}
         for id in sorted({*reached.values()}, reverse=True):
             if not self.lack_of(needs, [name for name in reached if reached[name] >= id]):
@@ -287,17 +269,15 @@ class Session:
         return Requirement(0, needs.copies, needs.zones, self.zones).lack_of(names)
 
     def can_have(self, needs: Needs) -> bool:
-        """Whether this session's engaged replicas can be what one append needs, once all of them have synced it."""
+        """Whether the engaged replicas can be what one append needs, once all have synced it."""
         return not self.lack_of(needs, self.engaged)
 
     def is_idle(self, now_s: float, pulse_s: float) -> bool:
-        """Whether nothing was sent for more than `pulse_s` seconds."""
         return now_s - self._sent_s > pulse_s
 
     # ------------------------------------------------------------------ the end
 
     def remains(self) -> Remains:
-        """Return what the end of the session leaves open."""
         batches = [sent.batch for sent in self._in_flight if sent.batch is not None]
         requests = [pending for sent in self._in_flight for pending in sent.requests]
         never_sent: list[WaitingAppends | PendingRequest] = []

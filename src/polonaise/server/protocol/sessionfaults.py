@@ -18,34 +18,30 @@ class SessionFaults:
 
     def __init__(self) -> None:
         self.total = 0
-        """The number of this owner's sessions that a fault has ended."""
         self.unsettled = False
         """Whether a fault has ended a session since the last commit."""
         self.fruitless = 0
         """How many sessions, since the last commit, a fault has ended while they waited for a commit in vain.
 
-        Begins anew after more than `FAULTS_LAST_S` from the end of one to the beginning of the wait of the next.
-        """
+        Begins anew after more than `FAULTS_LAST_S` from the end of one to the beginning of the wait of the next."""
         self.last = ""
         """The fault that ended a session last; empty if none has."""
         self._last_s = 0.0
         self._fruitless_s = 0.0
-        """When the last fruitless session ended."""
         self._blamed: dict[StorageId, str] = {}
 
     def blame(self, names: Sequence[StorageId], fault: str, now_s: float) -> None:
-        """Note that these replicas have failed, with `fault`.
-
-        Replicas blamed earlier are forgotten if no fault has ended a session within the last `FAULTS_LAST_S`.
+        """Note that these replicas have failed; earlier ones are forgotten if no fault ended a session within
+        `FAULTS_LAST_S`.
         """
         if now_s - self._last_s > FAULTS_LAST_S:
             self._blamed.clear()
         self._blamed.update(dict.fromkeys(names, fault))
 
     def ended_session(self, reason: str, now_s: float, waiting_since_s: float | None) -> None:
-        """Note that a fault has ended a session, which had waited for a commit since `waiting_since_s`; None if not so.
+        """Note that a fault has ended a session, which had waited for a commit since `waiting_since_s`.
 
-        One that had not, because nobody had appended, or all was committed, says nothing of the next appends.
+        None if it did not wait: nobody had appended, or all was committed, so it says nothing of the next appends.
         """
         self.total += 1
         self.last = reason
@@ -60,13 +56,12 @@ class SessionFaults:
         self._fruitless_s = now_s
 
     def committed(self) -> None:
-        """Note that something was committed: that ends any trouble."""
         self.unsettled, self.fruitless = False, 0
         self._blamed.clear()
 
     @property
     def causes(self) -> str:
-        """The replicas that failed, each with its fault; the last reason if no replica is known."""
+        """The replicas that failed, each with its fault; the last reason if none is known."""
         return "; ".join(f"storage node {name}: {fault}" for name, fault in self._blamed.items()) or self.last
 
     def are_lasting(self, now_s: float) -> bool:

@@ -13,44 +13,42 @@ class OwnerSettings:
     """The bounds of one owner, in bytes, counts and seconds."""
 
     evidence: bool = False
-    """Whether each batch is to hold what its transactions were judged by: a checker of serializability needs it."""
+    """Whether each batch holds what its transactions were judged by, for a checker of serializability."""
     lock_entries: int = DEFAULT_ENTRIES
-    """The number of entries of the lock table. More make false conflicts rarer, at 8 bytes each."""
+    """The entries of the lock table, of 8 bytes each. More make false conflicts rarer."""
     window: int = 4
-    """The most messages (batches, barriers) that are sent and not committed yet. More hides latency, fewer makes
-    batches larger."""
+    """The most messages (batches, barriers) sent and not committed. More hides latency, fewer makes batches larger."""
     batch_count_max: int = 8_192
     """No further append frame joins a batch that has this many transactions; the last frame may bring it above."""
     batch_bytes_max: int = 2 * 1024 * 1024
-    """No further append frame joins a batch that has this many bytes; the last frame may bring it above."""
+    """Likewise for bytes."""
     append_window_bytes: int = 4 * 1024 * 1024
     """The most bytes of undecided appends that one mount may have sent, but for a single frame that is larger; its
     client is told, and waits."""
     inbox_bytes_max: int = 64 * 1024 * 1024
-    """The most bytes of appends, of all mounts of a partition, that wait to be ordered; more are refused. Mounts
-    of which nothing waits yet may take them to twice this."""
+    """The most bytes of appends, of all mounts of a partition, that wait to be ordered; more are refused. Mounts of
+    which nothing waits yet may take them to twice this."""
     inbox_s_max: float = 10.0
     """The longest that an append may wait to be ordered."""
     request_s_max: float = 4.0
-    """The longest that a request, or a mount, waits to be proved (or `inbox_s_max`, if that is shorter); then it is
-    refused with what it waited for, unless a session has taken it up and is still proving it. Clients wait longer, so
-    that they learn that."""
+    """The longest that a request, or a mount, waits to be proved (or `inbox_s_max`, if shorter); then it is refused
+    with what it waited for, unless a session is proving it. Clients wait longer, so that they learn that."""
     cache_bytes_max: int = 32 * 1024 * 1024
-    """The most bytes of recent batches, per partition, from which caught-up readers are fed. The last one
-    always stays."""
+    """The most bytes of recent batches from which caught-up readers of a partition are fed. The last one always
+    stays."""
     checkpoint_transactions: int = 250_000
-    """After this many committed transactions a session is ended and the next one started, so that making a replica
-    clean never goes far back."""
+    """After so many commits a session is ended and the next one started, so that making a replica clean never goes far
+    back."""
     listing_count_max: int = registers.PAGE_COUNT_MAX
     """The most registers in one page of a listing."""
     pulse_s: float = 60.0
-    """An idle partition sends a barrier about this often, so that a fault is found before a writer finds it. The
-    partitions of a server take turns, eight in a second, so that with thousands of them the interval is longer."""
+    """An idle partition sends a barrier about this often, so that a fault is found before a writer finds it. Partitions
+    take turns, eight in a second, so that with thousands of them it takes longer."""
     acknowledge_s_max: float = 3.0
     """A replica that takes longer than this to acknowledge what a quorum has synced, and several times as long as the
     quorum, ends the session. While no quorum has, twenty times as long is waited: then all disks are slow."""
     subscriptions_max: int = 10_000
-    """The most clients that are mounted on the partition at the same time; more are refused."""
+    """The most clients mounted on the partition at once; more are refused."""
 
     def asked_until_s(self, now_s: float) -> float:
         """Return the deadline of a request that arrives now, in monotonic seconds."""

@@ -11,8 +11,8 @@ from collections.abc import Hashable
 from typing import Final
 
 _UNWANTED_EVERY: Final = 4
-"""One turn in this many is for a partition that no client waits for. Without it, wanted partitions that fail again and
-again could keep the others from ever starting."""
+"""One turn in so many is for a partition that no client waits for: wanted ones that fail again and again would keep the
+others from ever starting."""
 
 
 class StartQueue:
@@ -30,26 +30,22 @@ class StartQueue:
         return len(self._wanted) + len(self._others)
 
     def ask(self, partition: Hashable, *, wanted: bool) -> None:
-        """Queue a partition that is to start a session; `wanted` if a client waits for it."""
         (self._wanted if wanted else self._others)[partition] = None
 
     def want(self, partition: Hashable) -> None:
-        """Note that a client waits for this partition now. Nothing happens unless it is queued."""
+        """Note that a client waits for this partition, if it is queued."""
         if partition in self._others:
             del self._others[partition]
             self._wanted[partition] = None
 
     def leave(self, partition: Hashable) -> None:
-        """Take a partition out: its turn is over, or it no longer waits for one."""
+        """Take a partition out, queued or under way."""
         self._under_way.discard(partition)
         self._wanted.pop(partition, None)
         self._others.pop(partition, None)
 
     def next(self) -> Hashable | None:
-        """Return the partition whose turn begins now; None if none waits, or if `at_once_max` turns are under way.
-
-        Call it until it returns None.
-        """
+        """Return the partition whose turn begins now; None if none waits, or if `at_once_max` turns are under way."""
         if len(self._under_way) >= self._at_once_max or not len(self):
             return None
         self._turns += 1

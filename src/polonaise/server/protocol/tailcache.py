@@ -19,8 +19,7 @@ class Committed(NamedTuple):
 class TailCache:
     """Caches the most recent committed batches, bounded in bytes, without a gap up to the committed high-water mark.
 
-    Only new commits enter the cache. What lagging mounts read from the replicas does not: they never push out the tail
-    that all others are fed from.
+    What lagging mounts read from the replicas stays out: it would push out the tail that all others are fed from.
     """
 
     __slots__ = ("_batches", "_bytes_max", "_firsts", "_start", "bytes", "hits", "misses")
@@ -28,11 +27,9 @@ class TailCache:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self.bytes = 0
-        """The bytes of the batches that are held."""
         self.hits = 0
-        """How often a batch that was asked for was here."""
         self.misses = 0
-        """How often an id that was asked for was older than all that is held."""
+        """How often an id was older than all that is held."""
         self._firsts: list[TransactionId] = []
         self._batches: list[Committed] = []
         self._start = 0
@@ -66,7 +63,6 @@ class TailCache:
         return batch
 
     def clear(self) -> None:
-        """Drop all batches."""
         self._firsts.clear()
         self._batches.clear()
         self.bytes = self._start = 0

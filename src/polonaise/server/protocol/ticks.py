@@ -8,7 +8,7 @@ from typing import Final
 from polonaise.terms import PartitionId
 
 _AT_REST_MAX: Final = 2
-"""The most partitions at rest that one tick reaches. They take turns; each then sees whether its pulse is due."""
+"""The most partitions at rest that one tick reaches, in turn; each then sees whether its pulse is due."""
 
 
 class Ticks:
