@@ -163,7 +163,7 @@ COORDINATOR_MUTATIONS: Final[dict[str, Mutation]] = {
     "proof-of-an-older-state-forgotten": Mutation(
         "polonaise.coordination.seen",
         "        self._proved[key] = max(session, self._proved.get(key, session))\n",
-        "",
+        "        pass\n",
         "P11: a server whose replicas have proved an older state moves partitions there, which no later state knows",
         test="tests/coordination/test_coordinator_rules.py"
         "::test_what_replicas_prove_keeps_the_assignment_until_its_session_is_there_and_other_partitions_go_on",

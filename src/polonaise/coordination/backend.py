@@ -16,13 +16,12 @@ class Entry(NamedTuple):
     cluster_key: bytes
     """The key of the cluster that the value was written for."""
     version: int
-    """A number that rises by one with each change. That of a name rises with each renewal, and begins anew when the
-    name is taken anew."""
+    """Rises by one with each change; that of a name with each renewal, anew when the name is taken anew."""
     contents: bytes
 
 
 class NotAsked(str):
-    """Why this process could not ask a server of a store, such as for its own certificate: nothing of the server."""
+    """Why this process could not ask a server of a store, such as for its own certificate."""
 
 
 class Backend(Protocol):
@@ -37,47 +36,46 @@ class Backend(Protocol):
     """
 
     renewed_us: int | None
-    """When a name of this process was renewed last, by the clock of the store, in microseconds UTC.
-
-    None before that, and for a store that has no clock but this machine's."""
+    """When a name of this process was renewed last, by the clock of the store, in microseconds UTC; None if it has
+    none."""
     has_servers: bool
-    """Whether the store consists of servers that can fail one by one, of which `servers` tells."""
+    """Whether the store consists of servers that can fail one by one (`servers`)."""
     found_again_s: float
-    """Seconds within which all processes have found the store again once it was away and is back."""
+    """Seconds within which all processes have found a store again that was away."""
 
     def place(self, key: str) -> str:
-        """Return where this entry is kept, in words that an operator finds it by."""
+        """Return where this entry is kept, in words for operators."""
 
     async def servers(self, timeout_s: float) -> Mapping[str, str]:
-        """Return why each server that the store consists of does not serve, by its address; empty for one that does.
+        """Return why each server of the store does not serve, by its address; empty for one that does.
 
-        Each has `timeout_s` seconds to answer. Never raises what is wrong with one. What keeps this process itself from
-        asking is a `NotAsked`.
+        Each has `timeout_s` seconds to answer. What keeps this process itself from asking is a `NotAsked`.
         """
 
     async def create(self, entries: Mapping[str, Entry]) -> bool:
         """Make a cluster of all these entries, the description among them; return False when one exists.
 
-        A call that is cut short at any point makes the whole cluster or none, and can be repeated. What a call that was
-        cut short has left, or a deletion that was, is not in the new cluster.
+        A call that is cut short makes the whole cluster or none, and can be repeated. What such a call or deletion has
+        left is not in the new cluster.
         """
 
     async def delete(self, description: Entry) -> bool:
-        """Delete the cluster of this description, all of its values; return False when it has another by now.
+        """Delete the cluster of this description; return False when it has another by now.
 
         A call that is cut short leaves the whole cluster, or none.
         """
 
     async def add(self, entries: Mapping[str, Entry]) -> None:
-        """Keep those of these entries whose keys have none yet, in a cluster that exists; leave the others alone.
+        """Keep those of these entries whose keys have none yet, in a cluster that exists.
 
         A call that is cut short may have kept some of them, and can be repeated.
         """
 
     async def read(self, key: str) -> Entry | None:
-        """Return the present entry, or None without one.
+        """Return the present entry, or None. It is durable, because callers act upon it: no loss of power takes it
+        back.
 
-        The returned entry is durable, because callers act upon it: no loss of power takes it back.
+        It is durable, because callers act upon it: no loss of power takes it back.
         """
 
     async def compare_and_set(self, key: str, contents: bytes, present: Entry | None, least: int = -1) -> Entry | None:
@@ -91,21 +89,21 @@ class Backend(Protocol):
         """Return once the entry has another version than this, or soon after. May return before: read again."""
 
     async def register(self, name: str, entry: Entry) -> bool:
-        """Take a name, `folder/number`, for as long as this process lives.
+        """Take a name, `folder/number`, for as long as this process lives; its own name again changes nothing.
 
-        Returns False when another living process has it. Taking one's own name again changes nothing.
+        Returns False when another living process has it.
         """
 
     @property
     def trouble(self) -> str:
-        """Why the place can't be reached at present, in words for operators; empty if it can, or nothing is known."""
+        """Why the store can't be reached at present, in words for operators; empty if it can, or nothing is known."""
 
     @property
     def holds_s(self) -> float:
-        """The seconds for which a name holds at the least after its last renewal; `inf` where nobody judges that.
+        """The least seconds for which a name holds after its last renewal began; `inf` where nobody judges that.
 
-        Nobody else counts the process as gone earlier, counted from the moment at which the renewal is begun: neither
-        by its lease (`coordination.lease`), nor because the backend has ended its session.
+        Nobody else counts the process as gone earlier: neither by its lease, nor because the store has ended its
+        session.
         """
 
     async def renew(self, name: str) -> bool:
@@ -115,13 +113,14 @@ class Backend(Protocol):
         """
 
     async def tell(self, name: str, contents: bytes) -> None:
-        """Replace the contents of a name that this process has registered. Does nothing for any other name.
+        """Replace the contents of a name that this process has registered; does nothing for any other. Others see them
+        soon.
 
-        Others see the new contents or the former ones, and soon the new ones.
+        Others see them soon.
         """
 
     async def leave(self, name: str) -> None:
-        """Give up one's own name. Does nothing when another process has it by now."""
+        """Give up one's own name; does nothing when another process has it."""
 
     async def registered(self, folder: str) -> Mapping[str, Entry]:
         """Return the names in this folder whose processes live, by the part after the slash.
@@ -137,7 +136,7 @@ class Backend(Protocol):
 
 
 def damaged(place: str, what: str) -> CoordinatorDamaged:
-    """Return the error for a damaged entry, which names the place, what is wrong with it, and what to do."""
+    """Return the error for a damaged entry, with what is wrong and what to do."""
     return CoordinatorDamaged(
         f"{place}: {what}. Nothing was changed. Stop the cluster's processes and restore the whole coordinator as it "
         "was last; an older copy, or a new coordinator, would let two owners write in one session. Without one that is "
@@ -147,7 +146,7 @@ def damaged(place: str, what: str) -> CoordinatorDamaged:
 
 
 def deleted(place: str) -> CoordinatorLost:
-    """Return the error for a cluster that this process knew, and of which there is no description any more."""
+    """Return the error for a cluster that this process knew, and that has no description any more."""
     return CoordinatorLost(
         f"{place}: it is missing, and this process has read it before: the coordinator has lost its data, or somebody "
         "has deleted the cluster (polonaise cluster delete). Nothing was changed. If it was deleted, stop this "
@@ -158,11 +157,9 @@ def deleted(place: str) -> CoordinatorLost:
 
 
 PUT_BACK: Final = "was put back to an older state"
-"""What has happened to a coordinator of which a value is older than this process has seen it, for messages."""
 
 
 def outdated(place: str, seen: int, found: int) -> CoordinatorOutdated:
-    """Return the error for an entry that has an earlier version than this process has seen."""
     return _not_believed(place, f"it went back from version {seen} to {found}: the coordinator {PUT_BACK}")
 
 
@@ -176,7 +173,7 @@ def not_following(place: str, seen: int, found: int) -> CoordinatorOutdated:
 
 
 def lacking(place: str, session: SessionId) -> CoordinatorOutdated:
-    """Return the error for the value of a partition whose replicas know of this session, and the value does not."""
+    """Return the error for the value of a partition that lacks a session that its replicas know."""
     return _not_believed(place, f"replicas know of session {session}, and it does not: the coordinator {PUT_BACK}")
 
 
@@ -190,12 +187,11 @@ def _not_believed(place: str, what: str) -> CoordinatorOutdated:
 
 
 def unsupported(place: str, found: str, known: int) -> CoordinatorNewer:
-    """Return the error for an entry of another format than this version reads."""
     return newer(place, f"it is of coordinator format {found}; this version of Polonaise reads format {known}")
 
 
 def newer(place: str, what: str) -> CoordinatorNewer:
-    """Return the error for an entry that a newer version wrote, with what this version does not know of it."""
+    """Return the error for an entry with something that only a newer version knows."""
     return CoordinatorNewer(
         f"{place}: {what}. Nothing is damaged, and nothing was changed: run the version that wrote it, or a newer one "
         "(docs/upgrading.md)"
@@ -203,5 +199,4 @@ def newer(place: str, what: str) -> CoordinatorNewer:
 
 
 def missing(place: str) -> CoordinatorDamaged:
-    """Return the error for a missing entry that every cluster has."""
     return damaged(place, "it is missing, although its cluster exists")

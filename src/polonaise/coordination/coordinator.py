@@ -60,14 +60,13 @@ from polonaise.terms import PartitionId, ServerId, SessionId, StorageId, counted
 from polonaise.topics import ClusterTopics
 
 UNIQUE_ID_MAX: Final = 2**31 - 1
-"""The largest unique id: a batch has signed 32-bit client ids."""
+"""A batch has signed 32-bit client ids."""
 
 T = TypeVar("T")
 V = TypeVar("V", bound=CoordinatorValue)
 
 
 def first_entries(description: ClusterDescription, beginning: Beginning | None = None) -> dict[str, Entry]:
-    """Return the entries of a new cluster."""
     beginning = beginning or Beginning()
     initial = PartitionValue.initial(description.storage)
     values: dict[str, tuple[int, bytes]] = {
@@ -83,26 +82,21 @@ def first_entries(description: ClusterDescription, beginning: Beginning | None =
 
 
 class Membership:
-    """The registration of this process.
-
-    It lasts until `leave`, until the process is dead, or until it has not been renewed for the time of a lease
-    (`coordination.lease`).
-    """
+    """The registration of this process, until `leave`, its death, or the end of its lease (`coordination.lease`)."""
 
     def __init__(self, backend: Backend, name: str) -> None:
         self._backend = backend
         self._name = name
         self.left = False
-        """Whether `leave` has been called."""
 
     @property
     def holds_s(self) -> float:
-        """The seconds for which the registration holds at the least, from the beginning of its last renewal on."""
+        """The least seconds for which the registration holds, from the beginning of its last renewal on."""
         return self._backend.holds_s
 
     @property
     def renewed_us(self) -> int | None:
-        """When it was renewed last, by the coordinator's clock, in microseconds UTC; None if that is not known."""
+        """When it was renewed last, by the coordinator's clock, in microseconds UTC; None if unknown."""
         return self._backend.renewed_us
 
     async def renew(self) -> bool:
@@ -141,42 +135,38 @@ class Coordinator:
         self._clock = clock
         self._closed = False
         self._description: ClusterDescription | None = None
-        """The first description that this process has read or made: its key and number of own partitions hold for good.
-        None before that, and after `delete`."""
+        """The first description that this process has read or made: its key and number of own partitions hold for
+        good."""
         self._total = 0
-        """The most partitions, the log's own and those of topics, that a description had which this process has read or
-        made; 0 before that, and after `delete`."""
+        """The most partitions that a description had which this process has read or made."""
         self._seen = SeenValues(CALM_S + backend.found_again_s)
-        """The latest entry of each value that this process knows, decoded once, because values are read often."""
+        """Decoded once, because values are read often."""
         self._memberships: dict[ServerId, Membership] = {}
         self._leases = Leases()
         self._ask: Callable[[], Awaitable[None]] | None = None
 
     def __str__(self) -> str:
-        """Return the coordinator's address, for messages: without secrets that it may have."""
+        """Return the coordinator's address, for messages, without secrets."""
         return redacted(str(self._backend))
 
     @property
     def has_servers(self) -> bool:
-        """Whether the coordinator consists of servers that can fail one by one, of which `servers` tells."""
+        """As in `Backend`."""
         return self._backend.has_servers
 
     async def servers(self, timeout_s: float) -> Mapping[str, str]:
-        """Return why each server that the coordinator consists of does not serve, by its address; empty if it does.
-
-        Each has `timeout_s` seconds to answer. None for a coordinator in a directory.
-        """
+        """Return why each server of the coordinator does not serve, as `Backend.servers`."""
         return await self._backend.servers(timeout_s)
 
     def ask_before_changes(self, ask: Callable[[], Awaitable[None]]) -> None:
         """Have `ask` called before each change of a cluster's values, which is not made if that raises.
 
-        For operators, who can't know by themselves that they see an older copy. It may read, and not change, values.
+        For operators, who can't know by themselves that they see an older copy. It may read values.
         """
         self._ask = ask
 
     async def may_change(self) -> None:
-        """Raise why nothing may be changed by this process at present; it may ask for that (`ask_before_changes`).
+        """Raise why nothing may be changed by this process at present.
 
         Every change calls it; callers need it only for what they change elsewhere, by the coordinator's values.
         """
@@ -193,9 +183,10 @@ class Coordinator:
     # -------------------------------------------------------------- the cluster
 
     async def initialize(self, description: ClusterDescription, beginning: Beginning | None = None) -> None:
-        """Make the cluster, with the initial value of every partition. Raises `AlreadyInitialized` if one exists.
+        """Make the cluster, with the initial value of every partition, or the `beginning` of a log restored from
+        elsewhere.
 
-        `beginning` holds the first values of a log that was restored from elsewhere.
+        Raises `AlreadyInitialized` if one exists.
         """
         self._check_open()
         if not await self._backend.create(first_entries(description, beginning)):
@@ -206,8 +197,7 @@ class Coordinator:
         """Delete the cluster with this key: its description and all other values. Its storage nodes keep their disks.
 
         Raises `NotInitialized`, `WrongClusterKey` for a cluster with another key, and `cluster_in_use` while servers
-        are registered, or if the description was changed meanwhile: nothing was deleted then. A server that registers
-        while the cluster is being deleted finds none any more, and is told that it was deleted.
+        are registered, or if the description was changed meanwhile: nothing was deleted then.
         """
         present = await self.description()
         if present.value.key != key:
@@ -247,7 +237,7 @@ class Coordinator:
         return await self._believed(self._look_at_description)
 
     async def _look_at_description(self) -> Versioned[ClusterDescription]:
-        """Read the description, and refuse one that must not be believed. Raises what `description` raises."""
+        """Read the description, and refuse one that must not be believed."""
         self._check_open()
         place = self._backend.place(DESCRIPTION)
         # Before the read, for the same reason as in `_look`.
@@ -282,18 +272,19 @@ class Coordinator:
         )
 
     async def description_changed(self, version: int) -> None:
-        """Return once the description's version is above `version`, or earlier: the caller reads it to know."""
+        """Return once the description's version is above `version`, or earlier."""
         self._check_open()
         await self._backend.changed(DESCRIPTION, version)
 
     async def set_description(
         self, value: ClusterDescription, expected_version: int
     ) -> Versioned[ClusterDescription] | None:
-        """Replace the description if its version is still `expected_version`; return it with its new version.
+        """Replace the description if its version is still `expected_version`; return it with its new version, else
+        None.
 
-        Returns None when another process was first; nothing was changed then. Raises `BadOption` for one with another
-        key or another number of own partitions, or in which a topic lacks partitions that it has: replicas and files
-        hang on these. So it does for one with fewer storage nodes than copies, and for one that can't be read again.
+        Raises `BadOption` for one with another key or number of own partitions, or in which a topic lacks partitions
+        that it has: replicas and files hang on these; and for one with fewer storage nodes than copies, or that can't
+        be read again.
         """
         present = await self.description()
         if present.version != expected_version:
@@ -333,8 +324,7 @@ class Coordinator:
     async def topic(self, name: str, known: TopicPartitions | None = None, total: int = 0) -> TopicPartitions:
         """Return the partitions of a topic as they are now. Raises `UnknownTopic`.
 
-        `known` and `total`, what the caller has heard of, matter to clients that ask servers (`client.discovery`): what
-        the coordinator itself tells is never older.
+        `known` and `total` matter to clients that ask servers (`client.discovery`).
         """
         read = await self.description()
         return read.value.partitions_of(name, read.version)
@@ -348,9 +338,8 @@ class Coordinator:
     ) -> bool:
         """Make the first values of partitions that the description is about to name; return whether all are there.
 
-        Those that an earlier, unfinished call has left are taken up if they have as many members, all of them among
-        `usable`, and get these members otherwise. False, if another process has changed one of them meanwhile, or one
-        is in use: read the description again.
+        Those that an unfinished call has left are taken up if they have as many members, all of them among `usable`,
+        and get these members otherwise. False, if one was changed meanwhile, or is in use: read the description again.
         """
         cluster = await self._cluster()
         wanted = {partition_key(each): PartitionValue.initial(names) for each, names in members.items()}
@@ -370,8 +359,7 @@ class Coordinator:
     async def unique_id(self) -> int:
         """Return a number that was never given out before: 1 or more, and below 2**31.
 
-        A number that no caller got, because the call failed, is not used again. Raises `PolonaiseError` when none is
-        left.
+        A number that no caller got is not used again. Raises `PolonaiseError` when none is left.
         """
         await self._cluster()
         entry = None
@@ -390,9 +378,8 @@ class Coordinator:
 
     @property
     def trouble(self) -> str:
-        """Why the coordinator can't be reached at present, as far as this process knows; empty if it knows of nothing.
-
-        For messages: a deadline may be over before the backend says by itself why it gives no answer.
+        """Why the coordinator can't be reached at present, for messages: a deadline may be over before the backend says
+        it.
         """
         return self._backend.trouble
 
@@ -403,8 +390,8 @@ class Coordinator:
     async def close(self) -> None:
         """End this process's registrations, and its use of the backend; later calls raise `Closed`.
 
-        A directory finishes the changes under way. At ZooKeeper a change that takes several requests may end with
-        `Closed` between two of them, as if the process had died there.
+        A directory finishes the changes under way. At ZooKeeper one that takes several requests may end with `Closed`
+        between two of them, as if the process had died there.
         """
         self._closed = True
         await self._backend.close()
@@ -418,9 +405,10 @@ class Coordinator:
     async def set_partition(
         self, partition: PartitionId, value: PartitionValue, expected_version: int
     ) -> Versioned[PartitionValue] | None:
-        """Replace the partition's value if its version is still `expected_version`; return it with its new version.
+        """Replace the partition's value if its version is still `expected_version`; return it with its new version,
+        else None.
 
-        Returns None when another process was first; nothing was changed then. Raises `UnknownPartition`.
+        Raises `UnknownPartition`.
         """
         return await self._set(await self._partition_key(partition), value, expected_version)
 
@@ -428,26 +416,24 @@ class Coordinator:
         """Change no assignment until the partition's value knows of this session, of which its replicas know.
 
         The coordinator was put back to an older state, which a process that saw nothing later can't see. What is moved
-        there can't be served once the latest state is back. Other partitions may go on where nobody has that any more.
+        there can't be served once the latest state is back; other partitions may go on where nobody has that any more.
         """
         self._seen.prove_older(await self._partition_key(partition), session)
 
     async def assignment(self) -> Versioned[Assignment]:
-        """Return the assignment; its `value` is the same object for as long as nobody changes it."""
+        """Return the assignment, the same object for as long as nobody changes it."""
         return await self._get(ASSIGNMENT, Assignment)
 
     async def assignment_after(self, version: int) -> Versioned[Assignment]:
-        """Return the assignment once its version is above `version`. Waits for ever, unless the caller sets a
-        deadline."""
+        """Return the assignment once its version is above `version`."""
         while (current := await self.assignment()).version <= version:
             await self._backend.changed(ASSIGNMENT, current.version)
         return current
 
     async def set_assignment(self, value: Assignment, expected_version: int) -> Versioned[Assignment] | None:
-        """Replace the assignment if its version is still `expected_version`; return it with its new version.
+        """Replace the assignment if its version is still `expected_version`; return it with its new version, else None.
 
-        Returns None when another process was first; nothing was changed then. Raises `CoordinatorOutdated` while a
-        partition's value lacks a session of `prove_older`.
+        Raises `CoordinatorOutdated` while a partition's value lacks a session of `prove_older`.
         """
         for key in self._seen.proved:
             await self._get(key, PartitionValue)
@@ -458,7 +444,7 @@ class Coordinator:
     # -------------------------------------------------------------- members
 
     async def register(self, registration: Registration) -> Membership:
-        """Announce this process as a member; the entry goes when the process does. Doing so again changes nothing.
+        """Announce this process as a member, until it dies. Doing so again changes nothing.
 
         Raises `DirectoryInUse` when another living process has registered under this server id, and
         `CoordinatorUnavailable` while a session that this process has lost still has the registration.
@@ -484,7 +470,7 @@ class Coordinator:
     async def members(self) -> list[Registration]:
         """Return the members that are registered, alive and working, in the order of their server ids.
 
-        A server of an earlier cluster in this place, which goes on with its registration, is none of them.
+        A server of an earlier cluster in this place is none of them.
         """
         cluster = await self._cluster()
         registered = await self._backend.registered(MEMBERS)
@@ -504,23 +490,23 @@ class Coordinator:
         ]
 
     async def server_addresses(self) -> set[str]:
-        """Return the addresses of the servers that are registered or expected, whether they own anything or not."""
+        """Return the addresses of the servers that are registered or expected."""
         expected = (await self.expected_servers()).value.servers.values()
         return {each.address for each in expected} | {each.address for each in await self.members()}
 
     async def expected_servers(self) -> Versioned[ExpectedServers]:
-        """Return which servers the cluster is to have; none, with version -1, if no server has had a name yet."""
+        """Return which servers the cluster is to have; version -1 if no server has had a name yet."""
         await self._cluster()
         if await self._backend.read(EXPECTED) is None and self._seen.known(EXPECTED) is None:
             return Versioned(-1, ExpectedServers())
         return await self._get(EXPECTED, ExpectedServers)
 
     async def expect_server(self, name: str, server: ExpectedServer) -> None:
-        """Note that the cluster is to have this server, until `forget_server`. Doing so again changes nothing."""
+        """Note that the cluster is to have this server, until `forget_server`."""
         await self._change_expected({name: server})
 
     async def forget_server(self, name: str) -> None:
-        """Note that the cluster is not to have a server of this name any more. Doing so twice is no error."""
+        """Note that the cluster is not to have a server of this name any more."""
         await self._change_expected({name: None})
 
     async def _change_expected(self, changes: Mapping[str, ExpectedServer | None]) -> None:
@@ -537,11 +523,10 @@ class Coordinator:
                 return
 
     def _is_mine(self, server: ServerId) -> bool:
-        """Tell whether this process has registered as this server."""
         return server in self._memberships and not self._memberships[server].left
 
     def _registration(self, server: ServerId, entry: Entry, cluster_key: bytes) -> Registration:
-        """Return the registration in an entry. Raises `CoordinatorDamaged` unless the entry is that of this server."""
+        """Return the registration in an entry; raises `CoordinatorDamaged` unless it is that of this server."""
         try:
             registration = Registration.decode(entry.contents)
         except CoordinatorDamaged:
@@ -556,20 +541,17 @@ class Coordinator:
     # -------------------------------------------------------------- reading and changing
 
     def _check_open(self) -> None:
-        """Raise `Closed` after `close`."""
         if self._closed:
             raise Closed(f"the coordinator in {self._backend} was closed by this process")
 
     async def _cluster(self) -> ClusterDescription:
-        """Return the description from memory when it was read before: for its key and its number of own partitions.
-
-        These never change.
+        """Return the description, perhaps from memory: for its key and its number of own partitions, which never
+        change.
         """
         self._check_open()
         return self._description or await self.describe()
 
     async def _partition_key(self, partition: PartitionId) -> str:
-        """Return the key of the partition's value. Raises `UnknownPartition`."""
         await self._cluster()
         if partition >= self._total:
             await self.describe()  # a topic may have grown since it was read
@@ -603,7 +585,7 @@ class Coordinator:
         return Versioned(entry.version, self._learn(key, entry, floor, kind))
 
     async def _check_belief(self) -> None:
-        """Raise why the coordinator is not believed, if a value went back and what was known of it is not back yet."""
+        """Raise why the coordinator is not believed, if a value went back and is not back yet."""
         for key in self._seen.doubted:
             known = self._seen.known(key)
             if key == DESCRIPTION:
@@ -612,7 +594,7 @@ class Coordinator:
                 await self._look(key, type(known.value))
 
     async def _set(self, key: str, value: V, expected_version: int) -> Versioned[V] | None:
-        """Replace a value and return the new one; None, with nothing changed, unless it has the expected version."""
+        """Replace a value and return the new one; None unless it has the expected version."""
         await self._cluster()
         if self._seen.known(key) is None or self._seen.version(key) != expected_version:
             await self._get(key, type(value))  # so that a damaged value is refused, and never replaced
@@ -631,7 +613,7 @@ class Coordinator:
         await self._backend.add(entries)
 
     async def _replaced(self, key: str, contents: bytes, present: Entry | None, least: int = -1) -> Entry | None:
-        """Replace an entry as the backend does; of one that is missing, the error says whether its cluster is, too."""
+        """Replace an entry as the backend does; if one is missing, the error says whether its cluster is."""
         await self.may_change()
         try:
             return await self._backend.compare_and_set(key, contents, present, least)
@@ -641,13 +623,13 @@ class Coordinator:
             raise
 
     async def _missing(self, key: str) -> CoordinatorDamaged:
-        """Return the error for a value that is missing: its whole cluster was deleted, or only the value was lost."""
+        """Return the error for a value that is missing: its cluster was deleted, or only the value lost."""
         if await self._backend.read(DESCRIPTION) is None:
             return deleted(self._backend.place(DESCRIPTION))
         return missing(self._backend.place(key))
 
     def _learn(self, key: str, entry: Entry, floor: int, kind: type[V]) -> V:
-        """Return the decoded value of an entry that may be believed. `floor`: see `SeenValues.went_back`."""
+        """Return the value of an entry that may be believed. `floor`: see `SeenValues.went_back`."""
         known = self._seen.known(key)
         if known is not None and self._seen.is_as_known(key, entry, self._clock.monotonic_s()):
             return cast(V, known.value)
@@ -662,7 +644,7 @@ class Coordinator:
         return value
 
     def _judge(self, key: str, entry: Entry, floor: int, value: CoordinatorValue) -> None:
-        """Remember an entry with this value that may be believed, and refuse another one. `floor`: see `_learn`."""
+        """Remember an entry that may be believed, and refuse another one."""
         self._check_age(key, entry, floor)
         seen = self._seen.version(key)
         if not self._seen.follows(key, entry, value, self._clock.monotonic_s()):
@@ -682,5 +664,4 @@ class Coordinator:
 
 
 def _member(server: ServerId) -> str:
-    """Return the name by which this server registers."""
     return f"{MEMBERS}/{server}"

@@ -34,37 +34,37 @@ from polonaise.log.openfiles import SharedSync
 
 FORMAT: Final = 1
 UNFINISHED: Final = ".new"
-"""The suffix of the name of a value that is being written."""
+"""Ends the name of a value that is being written."""
 INITIALIZING: Final = "initializing"
-"""The file that is there while a cluster is made or deleted: values may lie there without a description then."""
+"""There while a cluster is made or deleted: values may lie there without a description then."""
 CHANGE_LOCK: Final = "change.lock"
 MEMBERS_LOCK: Final = "members.lock"
 
 _MAGIC: Final = "polonaise-coordinator"
 _TOGETHER_MAX: Final = 64
-"""The largest number of changes under one hold of the lock, because other processes wait for it meanwhile."""
+"""The most changes under one hold of the lock, for which other processes wait."""
 _PUTS_MAX: Final = 32
-"""The most files that are written at the same time when a cluster or partitions are made."""
+"""The most files that are written at once when a cluster or partitions are made."""
 _PAUSE_MIN_S: Final = 0.001
 _PAUSE_MAX_S: Final = 0.05
-"""The first and the longest pause, in seconds, before a lock that another process holds is tried again: nothing tells
-when it is free. Each is made up to half longer or shorter, at random."""
+"""The first and the longest pause before a lock that another process holds is tried again, up to half longer or
+shorter."""
 
 T = TypeVar("T")
 _Outcome: TypeAlias = tuple[Any, PolonaiseError | None]
 
 
 def seal(name: str, cluster_key: bytes, version: int, payload: bytes) -> bytes:
-    """Return the contents of a value's file: one line that says what the file is, then `payload`."""
+    """Return the contents of a value's file: one line that says what it is, then `payload`."""
     front = f"{_MAGIC} {FORMAT} {cluster_key.hex()} {name} {version} {len(payload)} ".encode()
     return front + f"{crc32(payload, crc32(front)):08x}\n".encode() + payload
 
 
 def unseal(name: str, raw: bytes, path: str) -> Entry:
-    """Return the entry in a file that `seal` wrote under this name.
+    """Return the entry in a file that `seal` wrote under this name. Raises `CoordinatorDamaged` for anything else.
 
-    Raises `CoordinatorDamaged` for anything else. Magic, format number and the CRC at the line's end stay where they
-    are in every later format, so that a newer directory (`CoordinatorNewer`) and a damaged one are told apart.
+    Magic, format number and the CRC at the line's end stay where they are in every later format, so that a newer
+    directory (`CoordinatorNewer`) and a damaged one are told apart.
     """
     head, newline, payload = raw.partition(b"\n")
     front, summed = head[:-8], head[-8:]
@@ -92,7 +92,7 @@ def unseal(name: str, raw: bytes, path: str) -> Entry:
 def translated_errors(what: str, *, changes: bool = True) -> Iterator[None]:
     """Translate errors of the disk: `NotFound` into `CoordinatorDamaged`, others into `CoordinatorUnavailable`.
 
-    `what` says in the message what was being done; with `changes`, the message warns that it may have been done.
+    `what` was being done; with `changes`, the message warns that it may have been.
     """
     try:
         yield
@@ -128,7 +128,6 @@ class _Request:
             return None, error
 
     def resolve(self, outcome: _Outcome) -> None:
-        """Give the caller the outcome."""
         result, error = outcome
         if self.outcome.done():
             return  # it was given up
@@ -139,10 +138,7 @@ class _Request:
 
 
 class ValueDirectory:
-    """The files and the locks of a coordinator's directory.
-
-    Only work that runs in `alone` may put files in place or remove them; the other methods do not check that.
-    """
+    """The files and the locks of a coordinator's directory. Only work in `alone` may put or remove files."""
 
     def __init__(self, host: Host, path: str, lock_wait_s: float) -> None:
         self.host = host
@@ -152,7 +148,6 @@ class ValueDirectory:
         self._swept = False
         self._requests: dict[str, deque[_Request]] = {CHANGE_LOCK: deque(), MEMBERS_LOCK: deque()}
         self._serving: set[str] = set()
-        """The locks whose requests are being served."""
         self.sync = SharedSync(lambda: self.disk.sync_directory(self._path))
         """When called, makes every name in the directory durable as it is at the call."""
         self._running: list[asyncio.Task[None]] = []
@@ -162,13 +157,11 @@ class ValueDirectory:
         return self._path
 
     def path(self, name: str) -> str:
-        """Return the path of a file of the directory."""
         return f"{self._path}/{name}"
 
     async def make(self) -> None:
-        """Make the directory and those above it, durably.
-
-        Directories that exist already are synced too: the process that made them may have died before its sync.
+        """Make the directory and those above it, durably: the process that made existing ones may have died before its
+        sync.
         """
         await self.disk.make_directory(self._path)
         parent = posixpath.dirname(self._path)
@@ -180,21 +173,19 @@ class ValueDirectory:
                 await self.disk.sync_directory(parent or ".")
 
     async def names(self) -> list[str]:
-        """Return the names in the directory; an empty list if there is no directory."""
         try:
             return await self.disk.list(self._path)
         except NotFound:
             return []
 
     async def load(self, name: str) -> bytes | None:
-        """Return the contents of a file, or None without it."""
         try:
             return await self.disk.load(self.path(name))
         except NotFound:
             return None
 
     async def put(self, name: str, contents: bytes) -> None:
-        """Put a file in place, whole: durable after `sync`. Only with the change lock held.
+        """Put a file in place, whole: durable after `sync`.
 
         Always through a new file: after a failed sync the kernel may take the old file's pages for written although
         they are not.
@@ -207,10 +198,7 @@ class ValueDirectory:
         await self.disk.rename(unfinished, self.path(name))
 
     async def put_all(self, contents: Iterable[tuple[str, bytes]]) -> None:
-        """Put files in place by their names, as `put` does, `_PUTS_MAX` of them at the same time.
-
-        None is under way when this returns or raises.
-        """
+        """Put files in place as `put` does, several at once; none is under way when this returns or raises."""
         left = iter(contents)
         while part := list(islice(left, _PUTS_MAX)):
             results = await asyncio.gather(*(self.put(*item) for item in part), return_exceptions=True)
@@ -221,12 +209,9 @@ class ValueDirectory:
     async def alone(self, lock: str, work: Callable[[], Coroutine[Any, Any, T]], changes: str = "") -> T:
         """Do `work` while no other process does anything under this lock.
 
-        Nor does this process, except for work that `changes` another value: such work is done at the same time, and
-        shares the syncs, because thousands of values may have to be changed when a server begins.
-
-        The work runs in a task of its own, because work that has begun goes to its end even when the caller is
-        cancelled: a thread may still be writing when the await is gone, and must not do so after another process has
-        the lock. Work that has not begun by then is not done at all.
+        Work that `changes` another value is done at the same time, and shares the syncs: thousands of values may have
+        to be changed when a server begins. It runs in a task of its own, to its end even when the caller is cancelled:
+        a thread may still be writing, and must not do so after another process has the lock.
 
         Raises what the work raises, faults of the disk, and `CoordinatorUnavailable` if another process holds the lock
         for too long.
@@ -250,7 +235,7 @@ class ValueDirectory:
             raise
 
     async def _serve(self, lock: str) -> None:
-        """Serve the requests that wait for this lock until none is left; those that run together take it once."""
+        """Serve the requests that wait for this lock; those that run together take it once."""
         requests = self._requests[lock]
         together: list[_Request] = []
         try:
@@ -281,7 +266,6 @@ class ValueDirectory:
             self._serving.discard(lock)
 
     async def _outcomes(self, lock: str, together: Sequence[_Request]) -> Sequence[_Outcome]:
-        """Do the work of these requests together, and return their outcomes in the same order."""
         try:
             if lock == CHANGE_LOCK and not self._swept:
                 await self._sweep()
@@ -292,7 +276,7 @@ class ValueDirectory:
         return await asyncio.gather(*(request.run() for request in together))
 
     def _next_together(self, requests: deque[_Request]) -> list[_Request]:
-        """Take the oldest request, and those after it that change other values, without the abandoned ones."""
+        """Take the oldest request, and those after it that change other values, without abandoned ones."""
         together: list[_Request] = []
         while requests and len(together) < _TOGETHER_MAX:
             request = requests[0]
@@ -335,7 +319,7 @@ class ValueDirectory:
         return None
 
     async def _sweep(self) -> None:
-        """Remove what crashed changes left. Only with the change lock held, so that no change under way is swept."""
+        """Remove what crashed changes left, with the change lock held."""
         names = await self.names()
         for name in names:
             if name.endswith(UNFINISHED):
@@ -348,11 +332,10 @@ class ValueDirectory:
         self._swept = True
 
     async def settle_abandoned(self) -> None:
-        """Wait until the changes of cancelled callers are decided: a later read has to see those that were made."""
+        """Wait until the changes of cancelled callers are decided: a later read has to see them."""
         while self._abandoned:
             await asyncio.wait([self._abandoned[0]])
 
     async def settle(self) -> None:
-        """Wait until all requests for the locks are served."""
         while self._running:
             await asyncio.wait([self._running[0]])

@@ -11,8 +11,7 @@
       members/<server id>.beat                                a number that changes while the server works
 
 A value's file is one line, which names the format, the cluster, the value, its version and a CRC-32 over all, and then
-the value as JSON: an operator can look at it with `cat`, and a file of another cluster or another partition is not
-taken for the one whose name it has.
+the value as JSON: an operator can look at it with `cat`, and no other file is taken for it.
 
 **Network file systems are not supported.** Locks and renames do not keep their promises there, and nothing in the disk
 port can tell such a directory from a local one: choose a local disk.
@@ -56,43 +55,39 @@ from polonaise.host.wholefiles import opened_file
 from polonaise.redaction import redacted_address
 
 _SYNC_TRIES: Final = 3
-"""How often a value is put in place at most until a sync of the directory succeeds."""
+"""How often a value is put in place until a sync of the directory succeeds."""
 REPLACED_S: Final = 4.0
-"""Seconds for which nobody is taken for dead after the directory was replaced.
-
-In a copy of it no lock is held, so that all others look dead. By the end each process has registered there, and has
-looked whether values are older than it has seen.
-"""
+"""For so long nobody is taken for dead after the directory was replaced: in a copy no lock is held, so that all others
+look dead. By the end each process has registered there, and has looked whether values are older than it has seen."""
 _TOLD: Final = ".told"
-"""Ends the name of the file with the contents that a registered name was given later."""
+"""Ends the name of the file with the contents that a name was given later."""
 _BEAT: Final = ".beat"
 _POLL_S_MIN: Final = 0.05
-"""The seconds between two reads that tell whether an entry has changed, shortly after it has."""
+"""Between two reads that tell whether an entry has changed, shortly after it has."""
 _POLL_S_MAX: Final = 0.25
-"""The same for an entry that stays as it is. Each such read of a process at rest wakes two of its threads."""
+"""The same for one that stays as it is: each read wakes two threads of a process at rest."""
 _POLL_GROWTH: Final = 1.25
-"""How much longer the next pause is. From the shortest to the longest it takes a second: changes come in groups."""
+"""From the shortest to the longest pause it takes a second: changes come in groups."""
 
 
 def coordinator_in(host: Host, directory: str, *, lock_wait_s: float = 10.0, alone: bool = False) -> Coordinator:
     """Return the coordinator in a directory on a local disk. Any number of processes may have it open.
 
     A process that is *stopped* (not dead) within a change holds the lock: the others wait `lock_wait_s` seconds, then
-    raise `CoordinatorUnavailable`. With `alone`, no other process can take over from this one while it lives, because
-    it holds a lock elsewhere that says so.
+    raise `CoordinatorUnavailable`. With `alone`, no other process can take over from this one while it lives.
     """
     return Coordinator(FileBackend(host, directory, lock_wait_s, alone=alone), host.clock)
 
 
 class _DurableEntry(NamedTuple):
-    """An entry that this process knows to be whole and durable, with its bytes."""
+    """An entry that this process knows to be whole and durable."""
 
     raw: bytes
     entry: Entry
 
 
 class _Poll(NamedTuple):
-    """The wait for another version of an entry than this one, with its next pause in seconds."""
+    """The wait for another version of an entry than this one."""
 
     version: int
     pause_s: float = _POLL_S_MIN
@@ -111,19 +106,14 @@ class FileBackend:
     """The backend in a directory on a local disk.
 
     A change holds an OS lock while it reads, compares and replaces, so no update is lost; it is durable before anybody
-    is told of it, and a crash at any point leaves the old value or the new one. Readers take no lock. What a reader
-    returns is durable too: at the first sight of a version it syncs the directory, or a power loss could take back a
-    session that the reader has acted upon.
+    is told of it, and a crash at any point leaves the old value or the new one. Readers take no lock, and sync the
+    directory at the first sight of a version: a power loss could take back a session that the reader has acted upon.
 
-    A name is a locked file, which the kernel unlocks when its process dies, however it dies; and beside it a number
-    that changes while the process works, because a process that hangs or is stopped keeps its locks.
+    A name is a locked file, which the kernel unlocks when its process dies; and beside it a number that changes while
+    the process works, because a process that hangs or is stopped keeps its locks.
     """
 
     def __init__(self, host: Host, directory: str, lock_wait_s: float = 10.0, *, alone: bool = False) -> None:
-        """Take a directory. A change waits at most `lock_wait_s` seconds for the end of another process's change.
-
-        `alone` is whether nobody judges this process's names by their renewals.
-        """
         self.holds_s = inf if alone else LEASE_S
         self.trouble = ""
         self._values = ValueDirectory(host, directory, lock_wait_s)
@@ -131,20 +121,19 @@ class FileBackend:
         self._clock = host.clock
         self._directory = directory
         self._durable: dict[str, _DurableEntry] = {}
-        """The entries by their keys, as this process read or wrote them last."""
+        """By key, as this process read or wrote them last."""
         self._own: dict[str, _Name] = {}
-        """The names, `members/<server id>`, that this process has registered and not given up."""
+        """The names that this process has registered and not given up."""
         self._replaced_s = -inf
-        """When this process last found that another directory was put in place of the one that it has registered in."""
+        """When another directory was last found in the place of the one that it had registered in."""
         self._polls: dict[str, _Poll] = {}
-        """The waits for changes, by the entries' keys."""
+        """By key."""
 
     def __str__(self) -> str:
         # An address of another kind, given with file: by mistake, may have a password.
         return redacted_address(self._directory)
 
     def place(self, key: str) -> str:
-        """Return the path of the entry's file."""
         return self._values.path(key)
 
     has_servers = False
@@ -152,20 +141,18 @@ class FileBackend:
     renewed_us: int | None = None
 
     async def servers(self, timeout_s: float) -> Mapping[str, str]:
-        """Return nothing: a directory consists of no servers."""
         return {}
 
     # -------------------------------------------------------------- values
 
     async def create(self, entries: Mapping[str, Entry]) -> bool:
-        """Make a cluster of all these entries; return False when one exists."""
         with translated_errors(f"making {self}", changes=False):
             await self._values.make()
         with translated_errors(f"making a cluster in {self}"):
             return await self._values.alone(CHANGE_LOCK, lambda: self._create(entries))
 
     async def _create(self, entries: Mapping[str, Entry]) -> bool:
-        """Write all entries, the description last: without it no cluster exists, and with it the cluster is whole."""
+        """Write all entries, the description last: with it the cluster is whole."""
         if await self._read(DESCRIPTION) is not None:
             return False
         description = entries[DESCRIPTION]
@@ -183,7 +170,6 @@ class FileBackend:
         return True
 
     async def delete(self, description: Entry) -> bool:
-        """Delete the cluster of this description; return False when it has another by now."""
 
         async def remove() -> bool:
             if await self._read(DESCRIPTION) != description:
@@ -209,7 +195,6 @@ class FileBackend:
             await self._disk.remove(self._values.path(name))
 
     async def add(self, entries: Mapping[str, Entry]) -> None:
-        """Keep those of these entries whose keys have none yet, durably."""
 
         async def put_missing() -> None:
             there = {*await self._values.names()}
@@ -221,7 +206,6 @@ class FileBackend:
             await self._values.alone(CHANGE_LOCK, put_missing)
 
     async def read(self, key: str) -> Entry | None:
-        """Return the present entry, durable, or None without one."""
         with translated_errors(f"reading {self.place(key)}", changes=False):
             # A change whose caller was cancelled may still be under way. This read has to see it, or nobody ever may.
             await self._values.settle_abandoned()
@@ -236,7 +220,6 @@ class FileBackend:
                 ) from error
 
     async def compare_and_set(self, key: str, contents: bytes, present: Entry | None, least: int = -1) -> Entry | None:
-        """Replace the entry and return the new one; None if it is not `present`, or of a version below `least`."""
 
         async def change() -> Entry | None:
             current = await self._read(key)
@@ -252,7 +235,7 @@ class FileBackend:
             return await self._values.alone(CHANGE_LOCK, change, changes=key)
 
     async def changed(self, key: str, version: int) -> None:
-        """Wait for a moment, longer each time, and leave it to the caller to read whether the entry has changed."""
+        """Wait for a moment, longer each time, and leave it to the caller to read."""
         poll = self._polls.get(key)
         if poll is None or poll.version != version:
             poll = _Poll(version)
@@ -260,7 +243,7 @@ class FileBackend:
         await asyncio.sleep(poll.pause_s)
 
     async def _read(self, key: str) -> Entry | None:
-        """Return the entry in the value's file, checked and durable; None without the file."""
+        """Return the entry in the value's file, checked and durable, if there is one."""
         raw = await self._values.load(key)
         if raw is None and key == DESCRIPTION:
             raw = await self._late_description()
@@ -288,10 +271,10 @@ class FileBackend:
         return raw
 
     async def _replace(self, key: str, entry: Entry) -> None:
-        """Put a new value in place, durably. Only with the change lock held.
+        """Put a new value in place, durably, with the change lock held.
 
-        Readers can see the new value from the rename on, and syncing again after a failed sync proves nothing. So after
-        a failed sync of the directory the value is put in place anew, a few times, before the error is raised.
+        Readers can see it from the rename on, and syncing again after a failed sync proves nothing. So it is then put
+        in place anew, a few times.
         """
         contents = seal(key, *entry)
         for tries_left in reversed(range(_SYNC_TRIES)):
@@ -310,7 +293,6 @@ class FileBackend:
     # and never that of another probe.
 
     async def register(self, name: str, entry: Entry) -> bool:
-        """Take a name for the life of this process; return False when another living process has it."""
         with translated_errors(f"registering {self.place(name)}"):
             return await self._values.alone(MEMBERS_LOCK, lambda: self._register(name, entry))
 
@@ -328,7 +310,6 @@ class FileBackend:
         return True
 
     async def _written(self, name: str, lock: DirectoryLock, entry: Entry) -> _Name:
-        """Write a registration into the name's file, which is locked; release the lock if that fails."""
         try:
             async with opened_file(self._disk, self.place(name), create=True) as file:
                 await file.truncate(0)
@@ -342,7 +323,7 @@ class FileBackend:
         """Write the next beat. Nothing is synced: only living processes have to see it.
 
         Returns False if the name's file is gone, with the whole directory, or is another one: nobody has seen this
-        process there, since its lock was on a file that no name leads to.
+        process there.
         """
         own = self._own.get(name)
         if own is None:
@@ -373,7 +354,6 @@ class FileBackend:
             await self._values.put(name + _TOLD, seal(name, *own.entry))
 
     async def leave(self, name: str) -> None:
-        """Give up a name that this process has registered; does nothing for any other name."""
         own = self._own.pop(name, None)
         if own is None:
             return
@@ -385,7 +365,6 @@ class FileBackend:
                 own.lock.release()
 
     async def _remove(self, name: str) -> None:
-        """Remove the files of a name."""
         for file in (name, name + _BEAT, name + _TOLD):
             with contextlib.suppress(NotFound):
                 await self._disk.remove(self.place(file))
@@ -393,8 +372,7 @@ class FileBackend:
     async def registered(self, folder: str) -> dict[str, Entry]:
         """Return the names in this folder whose processes live, with their entries.
 
-        An entry that does not read has no contents: the caller decides whether that matters. Raises
-        `CoordinatorUnavailable` for `REPLACED_S` seconds after another directory was put in place of this one.
+        Raises `CoordinatorUnavailable` for `REPLACED_S` seconds after another directory was put in place of this one.
         """
         with translated_errors(f"reading {self.place(folder)}", changes=False):
             try:
@@ -426,7 +404,7 @@ class FileBackend:
         return living
 
     async def _is_replaced(self, folder: str) -> bool:
-        """Tell whether the files of this process's names are not those that it locked; if so, register there."""
+        """Whether the files of this process's names are not those that it locked; if so, register there."""
         replaced = False
         for name, own in [each for each in self._own.items() if each[0].startswith(f"{folder}/")]:
             try:
@@ -442,7 +420,7 @@ class FileBackend:
         return replaced
 
     async def _is_dead(self, name: str) -> bool:
-        """Tell whether no living process has this name; remove its files then."""
+        """Whether no living process has this name; remove its files then."""
         try:
             lock = await self._disk.lock(self.place(name))
         except DirectoryInUse:
@@ -464,7 +442,6 @@ class FileBackend:
             return Entry(b"", beats, b"")
 
     async def close(self) -> None:
-        """Give up this process's names, and wait for what is under way. Waits `lock_wait_s` at most for each lock."""
         for name in sorted(self._own):
             with contextlib.suppress(CoordinatorUnavailable, CoordinatorDamaged):  # its lock is released in any case
                 await self.leave(name)

@@ -9,18 +9,15 @@ from typing import Final, NamedTuple
 from polonaise.terms import ServerId
 
 LEASE_S: Final = 5.0
-"""How long, in seconds, a member may renew nothing before it counts as gone, whatever its process does."""
+"""For so long a member may renew nothing before it counts as gone, whatever its process does."""
 RENEW_S: Final = LEASE_S / 4
-"""The most seconds between two renewals of a lease: a quarter of it, so that some of them may fail or come late."""
+"""The longest time between two renewals: some of them may fail or come late."""
 _MARGIN: Final = 0.05
-"""The share of its time by which a member stops earlier: clocks and timers are not exact."""
+"""By this share of its time a member stops earlier: clocks and timers are not exact."""
 
 
 class _Seen(NamedTuple):
-    """The last beat of a member that this process saw, when it looked last, and for how long the beat was the same.
-
-    In seconds; the time of the look is monotonic.
-    """
+    """The last beat of a member that was seen, when that was looked at last, and for how long it was the same."""
 
     beat: int
     looked_s: float
@@ -28,20 +25,17 @@ class _Seen(NamedTuple):
 
 
 class Leases:
-    """A judge of members by their beats: a number that changes whenever the member renews its lease.
+    """Judges members by their beats: a number that changes whenever the member renews its lease.
 
-    Time counts only while this process keeps looking: after it was itself stopped, for however long, it takes nobody
-    for dead at once. So of the time since its last look no more than `RENEW_S` seconds count.
+    Time counts only while this process keeps looking, and of the time since its last look no more than `RENEW_S`: after
+    it was itself stopped, it takes nobody for dead at once.
     """
 
     def __init__(self) -> None:
         self._seen: dict[ServerId, _Seen] = {}
 
     def has_run_out(self, server: ServerId, beat: int, now_s: float) -> bool:
-        """Tell whether this member has renewed nothing for the time of a lease.
-
-        `beat` is its latest beat, `now_s` the monotonic time.
-        """
+        """Whether the member with this latest beat has renewed nothing for the time of a lease."""
         seen = self._seen.get(server)
         if seen is None or seen.beat != beat:
             self._seen[server] = _Seen(beat, now_s, 0.0)
@@ -51,35 +45,29 @@ class Leases:
         return same_s >= LEASE_S
 
     def keep_only(self, servers: Collection[ServerId]) -> None:
-        """Forget the beats of all members but these."""
         self._seen = {server: seen for server, seen in self._seen.items() if server in servers}
 
 
 class Tenure:
-    """Decides until when a member may count itself among the members. That ends before others can take it for gone.
+    """Decides until when a member may count itself among the members: it ends before others can take it for gone.
 
-    Others count from the moment at which a renewal reaches the coordinator. The member doesn't know that moment, only
-    that it lies between the beginning of the request and its answer. So it counts from the beginning, and it needs no
-    word of the coordinator to know when to stop. All times are monotonic.
+    Others count from the moment at which a renewal reaches the coordinator. The member counts from the beginning of its
+    request, and needs no word of the coordinator to know when to stop. All times are monotonic.
     """
 
     def __init__(self) -> None:
         self.until_s = -inf
-        """The time at which it stops to hold; `-inf` before the first renewal, and `inf` if it holds for as long as the
-        process lives."""
+        """`-inf` before the first renewal, and `inf` if it holds for as long as the process lives."""
 
     def renewed(self, began_s: float, holds_s: float) -> None:
-        """Take note of a renewal that succeeded.
-
-        `began_s` is when its request began. `holds_s` is how long a name holds at the least after its last renewal.
-        """
+        """Note a renewal that succeeded, and began at `began_s`, of a name that holds for `holds_s` after it."""
         self.until_s = max(self.until_s, began_s + holds_s * (1 - _MARGIN))
 
     def holds(self, now_s: float) -> bool:
-        """Return whether the member still counts among the members, whatever has happened at the coordinator."""
+        """Whether the member still counts among the members, whatever has happened at the coordinator."""
         return now_s < self.until_s
 
 
 def renew_every_s(holds_s: float) -> float:
-    """Return the interval, in seconds, at which a name that holds for so long is renewed."""
+    """Return the interval at which a name that holds for so long is renewed."""
     return min(RENEW_S, holds_s / 4)

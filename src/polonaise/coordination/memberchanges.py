@@ -1,7 +1,7 @@
 """The rules for changes of a partition's members, and the plans that spread copies over storage nodes.
 
-All of it is pure: from the coordinator's values to the values that are to be written by compare-and-set. The owner of
-the partition makes the change at the start of a session (`server.protocol.recovery`).
+From the coordinator's values to those that are to be written by compare-and-set. The owner of the partition makes the
+change at the start of a session (`server.protocol.recovery`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from polonaise.redaction import redacted
 from polonaise.terms import PartitionId, StorageId, counted
 
 COPIES_MAX: Final = 9
-"""`with_copy` adds no copy to a partition that has so many: each append waits for more than half of them."""
+"""Each append waits for more than half of them."""
 
 
 def in_sync(value: PartitionValue) -> tuple[StorageId, ...]:
-    """Return the members that are engaged in the last session that began.
+    """Return the members that are engaged in the last session that began: they may lag a little. Once a later one is
+    claimed, it may have ended.
 
-    While it lasts they are sent every append, and may lag a little. Once a later one is claimed, it may have ended.
+    Once a later one is claimed, it may have ended.
     """
     return tuple(n for n in value.members if n in value.engagements and value.engagements[n].unresolved)
 
@@ -97,8 +98,8 @@ def without_copy(
 def check_unneeded(value: PartitionValue, name: StorageId, copies: int) -> None:
     """Return if storage node `name` is to have no copy of the partition, and so many others are in sync.
 
-    They have to be in sync in the session that was claimed last: while a session is being started, those of the one
-    before stand as engaged, and may all be dead. What the copy still holds may then be the last trace of a commit.
+    They have to be in sync in the session that was claimed last: while one is being started, those of the one before
+    stand as engaged, and may all be dead. What the copy still holds may then be the last trace of a commit.
 
     Raises `CopyNeeded` otherwise, and `ChangePending` while the members or the log's end are being changed.
     """
@@ -115,7 +116,7 @@ def check_unneeded(value: PartitionValue, name: StorageId, copies: int) -> None:
 
 
 def cancelled(value: PartitionValue) -> PartitionValue:
-    """Return the value without its pending change. Safe at any time: until it is made, the members are as before."""
+    """Return the value without its pending change. Safe at any time: the members are as before until it is made."""
     return replace(value, next=None)
 
 
@@ -128,21 +129,21 @@ def _check_nothing_pending(value: PartitionValue) -> None:
 
 
 class Move(NamedTuple):
-    """A change of where one copy of a partition lies: it goes from one storage node to another, or comes, or goes."""
+    """A change of where one copy of a partition lies."""
 
     partition: PartitionId
     source: StorageId | None
-    """The node that gives its copy up; None if the partition only gets one more."""
+    """The node that gives its copy up, if one does."""
     target: StorageId | None
-    """The node that gets a copy; None if the partition has one too many."""
+    """The node that gets a copy, if one does."""
 
 
 def balance(description: ClusterDescription, members: Mapping[PartitionId, Collection[StorageId]]) -> list[Move]:
     """Return the moves that spread the copies over the nodes and zones: none if they are spread already.
 
     Afterwards each partition has `replication_factor` copies, none of them on a node that is drained or gone, in as
-    many zones as there are, as far as the factor allows; and, where zones leave a choice, nodes have equally many
-    copies but for one. A copy moves only if that makes one of these better. The same values give the same moves.
+    many zones as the factor allows; and, where zones leave a choice, nodes have equally many copies but for one. A copy
+    moves only if that makes one of these better. The same values give the same moves.
 
     Raises `BadOption` if there are fewer nodes than copies.
     """
@@ -156,7 +157,7 @@ def balance(description: ClusterDescription, members: Mapping[PartitionId, Colle
 
 
 def usable_nodes(description: ClusterDescription) -> list[StorageId]:
-    """Return the storage nodes that may get copies. Raises `BadOption` if there are fewer than copies."""
+    """Return the storage nodes that may get copies; raises `BadOption` if there are fewer than copies."""
     usable = [name for name in description.storage if name not in description.draining]
     factor = description.replication_factor
     if len(usable) < factor:
@@ -170,9 +171,8 @@ def usable_nodes(description: ClusterDescription) -> list[StorageId]:
 def first_members(
     description: ClusterDescription, members: Mapping[PartitionId, Collection[StorageId]], new: Collection[PartitionId]
 ) -> dict[PartitionId, tuple[StorageId, ...]]:
-    """Return the members of new partitions: placed by the rules of `balance`, while no other copy moves.
-
-    `members` are those of the partitions that there are. Raises `BadOption` as `balance`.
+    """Return the members of new partitions beside `members`: placed by the rules of `balance`, while no other copy
+    moves.
     """
     placement = _Placement(description, members)
     chosen: dict[PartitionId, tuple[StorageId, ...]] = {}
@@ -184,21 +184,20 @@ def first_members(
 
 
 class _Placement:
-    """The copies of partitions on the storage nodes that may have some, while they are being placed."""
+    """The copies of partitions on usable storage nodes, while they are being placed."""
 
     def __init__(self, description: ClusterDescription, members: Mapping[PartitionId, Collection[StorageId]]) -> None:
-        """Begin with these members, without the copies on nodes that are drained or gone."""
         self.usable = usable_nodes(description)
         self._factor = description.replication_factor
         self._zone = {name: description.zones.get(name, "") for name in self.usable}
         self.placed = {partition: [n for n in names if n in self._zone] for partition, names in sorted(members.items())}
-        """The nodes with a copy, by partition."""
+        """The nodes with a copy, by partition, without those that are drained or gone."""
         self._load = Counter(dict.fromkeys(self.usable, 0))
         for names in self.placed.values():
             self._load.update(names)
 
     def fill(self, names: list[StorageId]) -> None:
-        """Add copies to the nodes of a partition, or remove some, until it has as many as it is to have."""
+        """Add or remove copies of a partition, until it has as many as it is to have."""
         load, usable = self._load, self.usable
         while len(names) > self._factor:
             most = max(names, key=lambda n: (self._crowd(names, n), load[n], usable.index(n)))
@@ -219,14 +218,13 @@ class _Placement:
         return better
 
     def _crowd(self, names: Collection[StorageId], name: StorageId) -> int:
-        """Return how many of these nodes, without this one, are in its zone."""
+        """Return how many others of these nodes are in this one's zone."""
         return sum(self._zone[other] == self._zone[name] for other in names if other != name)
 
     def _moved_one(self, names: list[StorageId]) -> bool:
         """Move one of a partition's copies to where it is better; return whether one was moved.
 
-        Each move makes the zones of the partition more even or, with equal zones, the loads of the nodes: so there is
-        a last one.
+        Each move makes the zones of the partition more even or, with equal zones, the loads: so there is a last one.
         """
         load, usable = self._load, self.usable
         for source in sorted(names, key=lambda n: (-load[n], usable.index(n))):
@@ -242,9 +240,8 @@ class _Placement:
 
 
 def _moves(partition: PartitionId, before: Collection[StorageId], after: Collection[StorageId]) -> list[Move]:
-    """Return the moves between two sets of members; those to be removed are paired with those to be added.
-
-    Copies that the partition only lacks come first: none is removed before there are enough.
+    """Return the moves between two sets of members, in pairs; copies that are only lacking come first: none is removed
+    before there are enough.
     """
     gone = [name for name in before if name not in after]
     new = [name for name in after if name not in before]

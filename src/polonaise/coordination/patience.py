@@ -1,4 +1,4 @@
-"""Decide for how long a silent ZooKeeper server is waited for, and which of several is asked next. Pure: no clock."""
+"""The decisions for how long a silent ZooKeeper server is waited for, and which of several is asked next."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Final, NamedTuple
 _GAIN: Final = 1 / 8
 _SPREAD_GAIN: Final = 1 / 4
 _SPREADS: Final = 4
-"""The weights of a new sample in the mean and in the spread, and how many spreads above the mean are waited for: those
-by which TCP decides when to send again (RFC 6298)."""
+"""The weights of a new sample in the mean and in the spread, and how many spreads above the mean are waited for, as in
+TCP (RFC 6298)."""
 
 
 class AnswerPatience:
     """How long an answer is waited for: a short time at first, longer where answers are seen to take longer.
 
-    A server that has died without a word must be left soon. One that is slow, as its disk may be, must not be left
-    each time: the next would be as slow. So the time follows what answers take, and doubles when it was too short.
+    A server that has died without a word must be left soon, and one that is slow not each time: the next would be as
+    slow.
     """
 
     def __init__(self, least_s: float, most_s: float) -> None:
@@ -25,16 +25,14 @@ class AnswerPatience:
         self._mean_s = 0.0
         self._spread_s = 0.0
         self.seconds = least_s
-        """The seconds for which to wait now."""
 
     def answered(self, took_s: float) -> None:
-        """Take note that an answer took so long."""
         self._spread_s += _SPREAD_GAIN * (abs(took_s - self._mean_s) - self._spread_s)
         self._mean_s += _GAIN * (took_s - self._mean_s)
         self.seconds = self._bounded(self._mean_s + _SPREADS * self._spread_s)
 
     def gave_up(self) -> None:
-        """Take note that no answer came within `seconds`: how long it would have taken is not known, but at least."""
+        """Note that no answer came within `seconds`: it would have taken longer, nobody knows how long."""
         self.answered(2 * self.seconds)
 
     def _bounded(self, seconds: float) -> float:
@@ -42,7 +40,7 @@ class AnswerPatience:
 
 
 class _Silence(NamedTuple):
-    """How often in a row a server was silent, and when it may be asked again beside others."""
+    """How often in a row a server was silent, and when it may be asked again."""
 
     times: int
     until_s: float
@@ -51,21 +49,21 @@ class _Silence(NamedTuple):
 class HostTrials:
     """Says in which order servers are tried: one that was silent is left out for a while, if others are at work.
 
-    A try at a silent server takes a while, one at a server that ends the connection at once hardly any time. So those
-    that do that, as all do until they have elected a leader, are tried again and again meanwhile.
+    One that ends connections at once, as all do until they have elected a leader, costs hardly any time, and is tried
+    again and again meanwhile.
     """
 
     LEFT_OUT_S: Final = 4.0
-    """For how long a server that was silent is left out at first, in seconds; doubled each time, up to the next."""
+    """For how long at first; doubled each time, up to the next."""
     LEFT_OUT_S_MAX: Final = 30.0
 
     def __init__(self) -> None:
         self._silent: dict[str, _Silence] = {}
         self._down: set[str] = set()
-        """The servers to which no connection could be made: nobody listens, or TLS fails."""
+        """Those to which no connection could be made: nobody listens, or TLS fails."""
 
     def order(self, servers: Sequence[str], now_s: float) -> list[str]:
-        """Return those of these servers that are to be tried now, in this order; all of them if none is at work."""
+        """Return the servers to try now, in this order; all of them if none is at work."""
         self._silent = {server: silence for server, silence in self._silent.items() if server in servers}
         self._down.intersection_update(servers)
         due = [server for server in servers if self._until_s(server) <= now_s]
@@ -74,19 +72,18 @@ class HostTrials:
         return due
 
     def silent(self, server: str, now_s: float) -> None:
-        """Take note that a server did not say anything in time."""
         self._down.discard(server)
         times = self._silent[server].times + 1 if server in self._silent else 1
         left_out_s = min(self.LEFT_OUT_S * 2 ** (times - 1), self.LEFT_OUT_S_MAX)
         self._silent[server] = _Silence(times, now_s + left_out_s)
 
     def spoke(self, server: str) -> None:
-        """Take note that a server took a connection and said something, or ended it."""
+        """Note that a server took a connection and said something, or ended it."""
         self._silent.pop(server, None)
         self._down.discard(server)
 
     def refused(self, server: str) -> None:
-        """Take note that no connection to a server could be made, and that this took no time."""
+        """Note that no connection to a server could be made, which took no time."""
         self._silent.pop(server, None)
         self._down.add(server)
 

@@ -37,13 +37,13 @@ from polonaise.redaction import redacted
 from polonaise.terms import NO_SESSION, PartitionId, ServerId, SessionId, StorageId, partition_words
 
 SESSIONS_APART: Final = 1_000_000
-"""How far above the highest session that is seen the next one lies: a node that is away may know of later ones."""
+"""Above the highest session that is seen: a node that is away may know of later ones."""
 GENERATIONS_APART: Final = 1_000_000
 UNIQUE_IDS_APART: Final = 1 << 20
-"""More unique ids than can be given out between two looks of a server at how many there were."""
+"""More than can be given out between two looks of a server at how many there were."""
 UNIQUE_ID_MAX: Final = 2**31 - 1
 BACKUP: Final = "backup"
-"""What the backup is called where an operator chooses whom to believe."""
+"""The backup's name where an operator chooses whom to believe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Promised:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """The values that one backup or one storage node knows of."""
+    """The values that one backup or storage node knows of."""
 
     description: ClusterDescription | None = None
     version: int = -1
@@ -65,13 +65,13 @@ class Noted:
     partitions: Mapping[PartitionId, PartitionValue] = field(default_factory=dict)
     expected_version: int = -1
     expected: ExpectedServers | None = None
-    """The servers that the cluster is to have; None if nothing is known of them."""
+    """The servers that the cluster is to have, if any are known."""
     contradicting: Sequence[tuple[int, ClusterDescription]] = ()
-    """Descriptions, with their versions, that the latest one can't be of one history with."""
+    """Descriptions, with their versions, that can't be of one history with the latest one."""
 
     @classmethod
     def of(cls, note: Mapping[str, Any]) -> Noted:
-        """Return the values in a note. Raises `CoordinatorDamaged` for one that does not read."""
+        """Return the values in a note; raises `CoordinatorDamaged`."""
         version, text = note.get("description") or (-1, "")
         expected_version, expected = note.get("expected") or (-1, "")
         return cls(
@@ -85,7 +85,6 @@ class Noted:
         )
 
     def document(self) -> dict[str, Any]:
-        """Return the values as `of` reads them."""
         described = None if self.description is None else [self.version, self.description.encode().decode()]
         partitions = {str(p): value.encode().decode() for p, value in self.partitions.items()}
         document = {"description": described, "unique_id": self.unique_id, "partitions": partitions}
@@ -98,18 +97,18 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class NodeAnswer:
-    """What one storage node has answered: its cluster, its notes, and what each of its copies has promised."""
+    """What one storage node has answered."""
 
     cluster_key: bytes
     noted: Noted
     promised: Mapping[PartitionId, Promised | None]
-    """By partition of which it has files; None where nothing can be read of the promises."""
+    """By partition of which it has files; None where the promises can't be read."""
     servers: Mapping[ServerId, str] = field(default_factory=dict)
-    """The servers that are connected to it, each with the address from which."""
+    """The servers that are connected to it, with the address from which."""
 
 
 def newest_description(sources: Sequence[Noted]) -> tuple[int, ClusterDescription]:
-    """Return the newest description with its version. Raises `RecoveryUnsafe` without any."""
+    """Return the newest description with its version; raises `RecoveryUnsafe` without any."""
     known = [(each.version, each.description) for each in sources if each.description is not None]
     if not known:
         raise RecoveryUnsafe(
@@ -120,17 +119,15 @@ def newest_description(sources: Sequence[Noted]) -> tuple[int, ClusterDescriptio
 
 
 def all_noted(backup: Noted | None, answers: Mapping[StorageId, NodeAnswer]) -> list[Noted]:
-    """Return what every storage node that answers has noted, then the backup, if there is one."""
+    """Return what every storage node has noted, then the backup, if there is one."""
     return [*(each.noted for each in answers.values()), *([] if backup is None else [backup])]
 
 
 def told_descriptions(
     backup: Noted | None, answers: Mapping[StorageId, NodeAnswer]
 ) -> dict[str, tuple[int, ClusterDescription]]:
-    """Return each description with its version, by the name with which an operator chooses it.
-
-    That is BACKUP, or the name of the storage node that has noted it; behind that, `@` and the version, for one that
-    the node has kept beside its latest.
+    """Return each description with its version, by the name with which an operator chooses it: BACKUP, or that of the
+    storage node, behind which stand `@` and the version for one that it has kept beside its latest.
     """
     sources = {name: each.noted for name, each in sorted(answers.items())} | (
         {} if backup is None else {BACKUP: backup}
@@ -185,19 +182,18 @@ def believed_description(
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """What values and promises tell of and a description lacks. It is false if that is nothing."""
+    """What values and promises tell of and a description lacks; false if that is nothing."""
 
     nodes: Mapping[StorageId, PartitionId] = field(default_factory=dict)
-    """The storage nodes that have a copy of a partition and are not in it, each with the first such partition."""
+    """Storage nodes with a copy, each with the first such partition."""
     partitions: Sequence[PartitionId] = ()
-    """The partitions that are in use and not in it."""
+    """In use."""
 
     def __bool__(self) -> bool:
-        """Whether anything is missing."""
         return bool(self.nodes or self.partitions)
 
     def __str__(self) -> str:
-        """Return what is missing, in words; an empty text if nothing is."""
+        """Return what is missing, in words."""
         found = [
             f"storage node {name} has a copy of partition {each} and is not in it" for name, each in self.nodes.items()
         ]
@@ -207,14 +203,12 @@ class Lack:
 
     @property
     def size(self) -> tuple[int, int]:
-        """How much is missing, to compare: a storage node with a copy weighs more than any number of partitions.
-
-        What is on it was committed; partitions may be in use only since a topic was created in an older copy.
+        """How much is missing, to compare: a storage node with a copy weighs more than any number of partitions, as
+        what is on it was committed; partitions may be in use only since a topic was created in an older copy.
         """
         return len(self.nodes), len(self.partitions)
 
     def within(self, other: Lack) -> bool:
-        """Whether nothing is missing here that is not missing there, too."""
         return {*self.nodes} <= {*other.nodes} and {*self.partitions} <= {*other.partitions}
 
 
@@ -224,7 +218,7 @@ class _Choice:
 
     name: str
     said: str
-    """The storage nodes, or the backup, that tell it, in words."""
+    """Who tells it, in words."""
     version: int
     description: ClusterDescription
     lack: Lack
@@ -254,7 +248,6 @@ def _choices(
 
 
 def _choose(choices: Sequence[_Choice]) -> str:
-    """Return in words that one of these is to be chosen, and what each has and lacks."""
 
     def said(choice: _Choice) -> str:
         # Whoever chose it may have seen the others and rejected them; or not, if the nodes that tell them were silent.
@@ -274,7 +267,6 @@ def _choose(choices: Sequence[_Choice]) -> str:
 
 
 def lacking(description: ClusterDescription, backup: Noted | None, answers: Mapping[StorageId, NodeAnswer]) -> Lack:
-    """Return what values and promises tell of that this description lacks."""
     sources = all_noted(backup, answers)
     used = {partition for each in sources for partition in each.partitions}
     used |= {partition for each in answers.values() for partition in each.promised}
@@ -288,7 +280,7 @@ def lacking(description: ClusterDescription, backup: Noted | None, answers: Mapp
 
 
 def _latest_value(partition: PartitionId, sources: Sequence[Noted]) -> PartitionValue | None:
-    """Return the partition's value of the last session that anybody knows; None without any."""
+    """Return the partition's value of the last session that anybody knows, if any."""
     known = [each.partitions[partition] for each in sources if partition in each.partitions]
     return max(known, key=lambda value: (_engaged(value), value.session), default=None)
 
@@ -303,7 +295,7 @@ def _topics(description: ClusterDescription) -> str:
 
 
 def newest_expected(sources: Sequence[Noted]) -> ExpectedServers | None:
-    """Return the servers that the cluster is to have, as they were noted last; None if nobody has noted any."""
+    """Return the servers that the cluster is to have, as they were noted last."""
     return max(sources, key=lambda each: each.expected_version).expected
 
 
@@ -316,9 +308,9 @@ def rebuilt(
 ) -> tuple[ClusterDescription, Beginning]:
     """Return the cluster's values, made again. Raises `RecoveryUnsafe`, which names every reason.
 
-    `believed` says whose description counts, as in `believed_description`; values of partitions are taken from all.
-    `running` has the servers of this cluster that answer, each with its address. Raises `cluster_in_use` for any, and
-    while servers are connected to the storage nodes, unless `confirmed` is the cluster's key.
+    `believed` is as in `believed_description`; values of partitions are taken from all. `running` has the servers of
+    this cluster that answer, each with its address: raises `cluster_in_use` for any, and while servers are connected to
+    the storage nodes, unless `confirmed` is the cluster's key.
     """
     # First: with the values of another cluster all else would be said of the wrong one.
     if reasons := _of_different_clusters(backup, answers):
@@ -359,7 +351,6 @@ def _unsafe(reasons: Sequence[str]) -> RecoveryUnsafe:
 
 
 def _of_different_clusters(backup: Noted | None, answers: Mapping[StorageId, NodeAnswer]) -> list[str]:
-    """Return in which sources another cluster's values are; empty if all are of one cluster."""
     keys: dict[bytes, list[StorageId]] = {}
     for name, answer in sorted(answers.items()):
         keys.setdefault(answer.cluster_key, []).append(name)
@@ -389,7 +380,7 @@ def _check_unused(
     answers: Mapping[StorageId, NodeAnswer],
     running: Mapping[ServerId, str],
 ) -> None:
-    """Raise `cluster_in_use` if a server is connected to a storage node, or runs without being connected to any."""
+    """Raise `cluster_in_use` if a server is connected to a storage node, or runs without that."""
     connected: dict[ServerId, tuple[str, list[StorageId]]] = {}
     for name, answer in sorted(answers.items()):
         for server, address in answer.servers.items():
@@ -425,7 +416,6 @@ def _rebuild(
     base: PartitionValue | None,
     answers: Mapping[StorageId, NodeAnswer],
 ) -> PartitionValue | str:
-    """Return a partition's value, or why it can't be told."""
     promised = {name: each.promised[partition] for name, each in answers.items() if partition in each.promised}
     if unreadable := sorted(name for name, promises in promised.items() if promises is None):
         return f"the promises of the copy on {', '.join(unreadable)} are damaged"
@@ -455,9 +445,8 @@ def _rebuild(
 def _told_by_copies(
     raised: PartitionValue, base: PartitionValue, copies: Mapping[StorageId, Promised], silent: Sequence[StorageId]
 ) -> PartitionValue | str:
-    """Return the value for a partition of which a later session than the known value's has begun, or may have.
-
-    Which copies were engaged in it only they tell: those of a quorum that have joined the latest one.
+    """Return the value for a partition of which a later session than the known value's has begun, or may have: which
+    copies were engaged in it those of a quorum tell that have joined the latest one.
     """
     members = base.members
     if silent:
@@ -480,7 +469,6 @@ def _told_by_copies(
 
 
 def _engaged(value: PartitionValue) -> SessionId:
-    """Return the last session whose engagement the value has."""
     return max((each.session for each in value.engagements.values()), default=NO_SESSION)
 
 

@@ -1,4 +1,4 @@
-"""Decides whether what the coordinator holds is believed, by what this process has seen there. No I/O, no clock."""
+"""The decision whether what the coordinator holds is believed, by what this process has seen there."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from polonaise.coordination.values import DESCRIPTION, CoordinatorValue, Partiti
 from polonaise.terms import NO_SESSION, SessionId
 
 CALM_S: Final = 5.0
-"""Seconds for which a process changes nothing after what it had seen is back: longer than a server that doubts takes to
-look again. So each of them finds its values as it knew them, and none one that was changed by the first to be sure.
-Where processes find the coordinator again one by one, that time comes on top (`Backend.found_again_s`)."""
+"""For so long a process changes nothing after what it had seen is back: longer than a server that doubts takes to look
+again, so that each finds its values as it knew them. Where processes find the coordinator again one by one, that time
+comes on top (`Backend.found_again_s`)."""
 
 
 class SeenValue(NamedTuple):
@@ -26,15 +26,14 @@ class SeenValues:
 
     A value that is of an earlier version than before, or can't have followed from what was there, shows that the
     coordinator was put back to an older state. Changes that are made there raise versions past any that was seen. So
-    the value stays *doubted* until the very entry is back that was known; a later one does not prove that, whose
-    changes may all be of the older state. While one is doubted, so is the whole coordinator. Values that were made
-    again, all of them at once, have versions far above the lost ones and end every doubt.
+    the value stays *doubted*, and with it the whole coordinator, until the very entry is back that was known; a later
+    one does not prove that. Values that were made again, all of them at once, have versions far above the lost ones and
+    end every doubt.
 
     A partition's replicas may prove the same, to a process that has seen nothing later. Then all that it knows may be
     of the older state, and is held against nothing until the partition's value is one of which the replicas can know.
 
-    What is read while any is doubted may be of the older state, and does not count as known. What this process has not
-    seen it can't miss.
+    What is read while any is doubted does not count as known. What this process has not seen it can't miss.
     """
 
     def __init__(self, calm_s: float = CALM_S) -> None:
@@ -42,21 +41,20 @@ class SeenValues:
         self._known: dict[str, SeenValue] = {}
         self._doubted: set[str] = set()
         self._proved: dict[str, SessionId] = {}
-        """A session of which the replicas of a partition know, and the coordinator does not, by the value's key."""
+        """By the value's key a session that a partition's replicas know, and the coordinator does not."""
         self._calm_until_s = float("-inf")
 
     def known(self, key: str) -> SeenValue | None:
-        """Return the latest entry of a value that this process knows; None for none."""
         return self._known.get(key)
 
     def version(self, key: str) -> int:
-        """Return the latest version of a value that this process knows; -1 for none."""
+        """Return the latest known version of a value; -1 for none."""
         known = self._known.get(key)
         return -1 if known is None else known.entry.version
 
     @property
     def doubted(self) -> list[str]:
-        """The values to look at before anything is believed; none unless one is doubted.
+        """The values to look at before anything is believed, if one is doubted.
 
         The description comes first: it shows that all were made again.
         """
@@ -68,22 +66,21 @@ class SeenValues:
 
     @property
     def proved(self) -> dict[str, SessionId]:
-        """The sessions of which replicas know, and the coordinator did not, by the keys of their partitions' values."""
+        """As `_proved`, a copy."""
         return dict(self._proved)
 
     def prove_older(self, key: str, session: SessionId) -> None:
-        """Note that the value of a partition lacks a session of which its replicas know."""
         self._proved[key] = max(session, self._proved.get(key, session))
 
     def _is_evidence(self, key: str) -> bool:
-        """Tell whether what is known of this value is of the latest state, as far as this process can tell."""
+        """Whether what is known of this value is of the latest state, as far as this process can tell."""
         return not self._proved or key in self._doubted
 
     def went_back(self, key: str, version: int, floor: int) -> bool:
-        """Tell whether a value of this version is older than it was known to be, and doubt it then.
+        """Whether a value of this version is older than it was known to be when it was asked for (`floor`), and doubt
+        it then.
 
-        `floor` is the version that was known when the value was asked for. One that has become known since is no
-        measure: answers may overtake each other.
+        One that has become known since is no measure: answers may overtake each other.
         """
         if version >= floor or not self._is_evidence(key):
             return False
@@ -91,7 +88,7 @@ class SeenValues:
         return True
 
     def is_as_known(self, key: str, entry: Entry, now_s: float) -> bool:
-        """Tell whether this is the very entry that was known, and doubt the value no more then."""
+        """Whether this is the very entry that was known, and doubt the value no more then."""
         known = self._known.get(key)
         if known is None or known.entry != entry:
             return False
@@ -101,15 +98,14 @@ class SeenValues:
         return True
 
     def _be_calm(self, now_s: float) -> None:
-        """Begin the time in which this process changes nothing, unless there is something left to doubt."""
         if not self.doubted:
             self._calm_until_s = now_s + self._calm_s
 
     def follows(self, key: str, entry: Entry, value: CoordinatorValue, now_s: float) -> bool:
-        """Tell whether an entry may be of the same history as what is known; else doubt the value.
+        """Whether an entry may be of the same history as what is known; else doubt the value.
 
-        One of an earlier version than is known by now may be: it was asked for before (`went_back`). So may the very
-        entry that is known: what this process has written may have been read before the answer to the change is here.
+        One of an earlier version may be: it was asked for before (`went_back`). So may the very entry that is known:
+        what this process has written may have been read before the answer to the change is here.
         """
         if key in self._proved and isinstance(value, PartitionValue):
             self._look_at_proof(key, value, now_s)
@@ -144,7 +140,6 @@ class SeenValues:
             self._known[key] = SeenValue(entry, value)
 
     def forget(self) -> None:
-        """Forget everything: the cluster was deleted."""
         self._known.clear()
         self._doubted.clear()
         self._proved.clear()

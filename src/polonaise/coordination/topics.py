@@ -22,14 +22,13 @@ def check_topic_name(name: str) -> str:
 
 
 def where_of(topic: str) -> str:
-    """Return what the partitions are of, for messages: this topic, or the cluster, whose own are in no topic."""
+    """Return what the partitions are of, for messages: this topic, or the cluster."""
     return f"topic {topic}" if topic else "this cluster"
 
 
 def log_key_of(cluster_key: bytes, topic: str) -> bytes:
-    """Return the key, 16 bytes, of a topic of this cluster: no other topic or cluster has it.
-
-    For an empty name, which stands for the log's own partitions, it is the cluster's key.
+    """Return the key, 16 bytes, of a topic of this cluster, which no other has; the cluster's for the log's own
+    partitions.
     """
     return sha256(b"polonaise topic\0" + cluster_key + topic.encode()).digest()[:16] if topic else cluster_key
 
@@ -37,25 +36,24 @@ def log_key_of(cluster_key: bytes, topic: str) -> bytes:
 class TopicPartitions(NamedTuple):
     """The partitions of a topic, as one version of the cluster's description has them.
 
-    The application sees partition numbers 0, 1, 2, …; the cluster has an id for each, unique among all its partitions.
-    A topic only grows: numbers that it has keep their ids.
+    The application sees numbers 0, 1, 2, …; the cluster has an id for each, unique among all its partitions. A topic
+    only grows: numbers keep their ids.
     """
 
     version: int
-    """The version of the description."""
     total: int
-    """The number of partitions of the whole cluster in that description: ids are 0 to `total - 1`."""
+    """The number of partitions of the whole cluster: ids are 0 to `total - 1`."""
     ids: tuple[PartitionId, ...]
-    """The id of each partition of the topic, by its number."""
+    """By number."""
     name: str = ""
-    """The topic's name; empty for the log's own partitions, which are in no topic: their numbers are their ids."""
+    """Empty for the log's own partitions, which are in no topic: their numbers are their ids."""
 
     def id_of(self, number: PartitionId) -> PartitionId:
-        """Return the id of a partition of the topic. Raises `UnknownPartition`."""
+        """Return a partition's id; raises `UnknownPartition`."""
         if not 0 <= number < len(self.ids):
             raise UnknownPartition(f"partition {number}; {where_of(self.name)} has partitions 0 to {len(self.ids) - 1}")
         return self.ids[number]
 
     def goes_on_from(self, before: TopicPartitions) -> bool:
-        """Tell whether this may follow `before`: not an older description, and no number lost, or with another id."""
+        """Whether this may follow `before`: no older description, no number lost or with another id."""
         return self.version >= before.version and self.ids[: len(before.ids)] == before.ids

@@ -29,61 +29,57 @@ DESCRIPTION: Final = "description"
 ASSIGNMENT: Final = "assignment"
 UNIQUE_ID: Final = "unique-id"
 EXPECTED: Final = "expected-servers"
-"""Which servers the cluster is to have. It is there from the first server on that has a name."""
+"""There from the first server on that has a name."""
 MEMBERS: Final = "members"
-"""The folder in which each living server has registered a name: its id."""
+"""The folder in which each living server has registered its id."""
 _PARTITION: Final = "partition-"
 
 
 def partition_key(partition: PartitionId) -> str:
-    """Return the key of a partition's value."""
     return f"{_PARTITION}{partition}"
 
 
 def is_key(name: str) -> bool:
-    """Tell whether this is the key of one of the values that a cluster may have."""
     partition = name.removeprefix(_PARTITION)
     return name in (DESCRIPTION, ASSIGNMENT, UNIQUE_ID, EXPECTED) or (partition != name and partition.isdecimal())
 
 
 VERSIONS_APART: Final = 1 << 32
-"""How far the versions of values that were made again lie above that of the lost description, so that a process that
-has read the lost values sees these as later ones."""
+"""How far the versions of values that were made again lie above that of the lost description: a process that has read
+the lost values sees these as later ones."""
 
 
 def made_again(seen: int, found: int) -> bool:
-    """Whether a value of version `found` was made again since one of version `seen` was: it needs not follow that."""
+    """Whether a value of version `found` was made again since version `seen`: it needs not follow that."""
     return found >= seen + VERSIONS_APART // 2
 
 
 class CoordinatorValue:
-    """A value that is kept as JSON, in one form only: a value that was read loosely would be written back changed.
+    """A value that is kept as JSON, in one form only: one that was read loosely would be written back changed.
 
-    Where the JSON is an object, each of its keys is the name of a field of the class, so that every version can tell
-    what is damaged from what a newer version has added: decision 39 says how a value may change.
+    Where the JSON is an object, each of its keys is the name of a field of the class: so every version can tell what is
+    damaged from what a newer version has added (decision 39).
     """
 
     __slots__ = ()
 
     def encode(self) -> bytes:
-        """Return the value as JSON."""
         raise NotImplementedError
 
     def may_follow(self, earlier: CoordinatorValue) -> bool:
-        """Whether a cluster can have this value after that one. True where nothing is known to say no."""
+        """Whether a cluster can have this value after that one, as far as is known."""
         return True
 
     @classmethod
     def _of(cls, fields: Any) -> Self:
-        """Return the value with these fields, read from JSON. Raises one of the errors that `decode` translates."""
+        """Return the value read from JSON; raises an error that `decode` translates."""
         raise NotImplementedError
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
-        """Return the value in `raw`, without parts that may be passed over (`_has_more`).
+        """Return the value in `raw`, without parts that may be passed over.
 
-        Raises `CoordinatorDamaged` for anything else that `encode` does not write; for keys that this version does not
-        know, that is a `CoordinatorNewer`.
+        Raises `CoordinatorDamaged` for anything else that `encode` does not write; `CoordinatorNewer` for unknown keys.
         """
         try:
             document = json.loads(raw)
@@ -97,18 +93,13 @@ class CoordinatorValue:
 
     @classmethod
     def _has_more(cls, document: Any) -> bool:
-        """Tell whether the value has parts, added by a newer version, that may be passed over.
-
-        Only a `Registration` can have such parts.
-        """
+        """Whether there are parts, added by a newer version, that may be passed over."""
         return False
 
     @classmethod
     def _check_keys(cls, document: Any) -> None:
-        """Raise `CoordinatorNewer` for an object with keys that are no fields of this version.
-
-        It is not taken for damage, which a directory finds before by its checksum, and ZooKeeper by its own: what reads
-        as JSON is what somebody has written.
+        """Raise `CoordinatorNewer` for an object with unknown keys: it is not damage, which checksums have found
+        before.
         """
         known = {each.name for each in fields(cast(Any, cls))}
         if isinstance(document, dict) and (unknown := sorted(document.keys() - known)):
@@ -128,7 +119,6 @@ class Engagement:
 
     @property
     def unresolved(self) -> bool:
-        """Whether the session's end is undecided."""
         return self.closing == UNRESOLVED
 
 
@@ -137,28 +127,23 @@ class HeadReset:
     """An operator's decision where the log of a partition ends, after the replicas that could prove it were lost."""
 
     to: TransactionId
-    """The id with which the log is to end; NO_TRANSACTION for an empty log."""
+    """The id with which the log is to end."""
     source: StorageId
-    """The storage node whose copy is taken for the log up to `to`."""
+    """The storage node whose copy is taken for the log up to there."""
     known: TransactionId
-    """The highest id that the operator was shown as known to anybody: what lies between `to` and this one is given up.
-    """
+    """The highest id that the operator was shown as known: what lies between `to` and this one is given up."""
     asked_us: int
     """When the operator decided, in microseconds UTC."""
     session: SessionId = NO_SESSION
-    """The session that carried the decision out; NO_SESSION until one has."""
+    """The session that carried the decision out, if one has."""
     certain: TransactionId = NO_TRANSACTION
-    """The id up to which other copies hold the same log as the source: what they hold above is cut.
-
-    NO_TRANSACTION before a session cut copies for it, or for one that it replaces, or carried it out; until it is
-    carried out, it may fall.
-    """
+    """The id up to which other copies hold the same log as the source: what they hold above is cut. NO_TRANSACTION
+    before a session cut copies for it, or for one that it replaces; until it is carried out, it may fall."""
     begun: SessionId = NO_SESSION
-    """The first session that cut copies for it, or for one that it replaces, while it is pending; else not written."""
+    """The first session that cut copies for it, or for one that it replaces, while it is pending."""
 
     @property
     def is_pending(self) -> bool:
-        """Whether no session has carried the decision out yet."""
         return self.session == NO_SESSION
 
 
@@ -170,19 +155,18 @@ class PartitionValue(CoordinatorValue):
     session: SessionId
     members: tuple[StorageId, ...]
     next: tuple[StorageId, ...] | None = None
-    """A pending membership, differing from `members` by one. It becomes `members` at the first engagement that can make
-    the change; None if none is pending."""
+    """A pending membership, differing from `members` by one, which it becomes at the first engagement that can make the
+    change."""
     engagements: Mapping[StorageId, Engagement] = field(default_factory=dict)
-    """The last engagement of each member; members that were never engaged are missing."""
+    """The last one of each member that was ever engaged."""
     resets: tuple[HeadReset, ...] = ()
-    """The resets of the log's head that were carried out, in order, and behind them at most one that is pending. One
-    that was replaced or withdrawn is not kept. Not written while there is none, so that the value stays readable for
-    versions that know of no resets."""
+    """The resets of the log's head that were carried out, in order, and behind them at most one that is pending. Not
+    written while there is none, for versions that know of no resets."""
     required: Requirement | None = None
-    """The requirement that the last engaged session acts by; None, and not written, where there never was one."""
+    """The requirement that the last engaged session acts by; not written where there never was one."""
     outdated: SessionId = NO_SESSION
     """A session that a replica knew of although this value had not given it out: the coordinator was put back to an
-    older state, and no session starts on this value. NO_SESSION, and not written, while nobody has found that."""
+    older state, and no session starts on this value. Not written while nobody has found that."""
 
     @classmethod
     def initial(cls, members: tuple[StorageId, ...]) -> PartitionValue:
@@ -228,14 +212,11 @@ class PartitionValue(CoordinatorValue):
 
 
 NOBODY: Final[ServerId] = 0
-"""The server of an owner that is no server: it keeps the generation of a partition whose values were made anew, until
-the first server has started."""
+"""The server of an owner that is none: it keeps the generation of a partition until the first server has started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The one server that may serve a partition, and under which generation."""
-
     server: ServerId
     address: str
     generation: Generation
@@ -243,19 +224,19 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Assignment(CoordinatorValue):
-    """Which server owns which partition. A partition without an owner is missing."""
+    """Which server owns which partition."""
 
     owners: Mapping[PartitionId, Owner] = field(default_factory=dict)
-    """The owners as they are written, `NOBODY` among them: for whoever gives out the next generation."""
+    """As they are written, `NOBODY` among them: for whoever gives out the next generation."""
 
     def owner_of(self, partition: PartitionId) -> Owner | None:
-        """Return the server that owns a partition; None if no server does."""
+        """Return the server that owns a partition, if one does."""
         owner = self.owners.get(partition)
         return None if owner is None or owner.server == NOBODY else owner
 
     @property
     def owned(self) -> dict[PartitionId, Owner]:
-        """The owner of each partition that a server owns."""
+        """Without `NOBODY`."""
         return {partition: owner for partition, owner in self.owners.items() if owner.server != NOBODY}
 
     def encode(self) -> bytes:
@@ -270,34 +251,31 @@ class Assignment(CoordinatorValue):
 class ClusterDescription(CoordinatorValue):
     """The description of a cluster: its key, its size, its storage nodes and where these are reached, its topics.
 
-    Changed by compare-and-set. What is not there is not written: a cluster whose storage nodes are all named by their
-    addresses, and of which only key, partitions and nodes are set, has the description that versions before 0.2 write
-    and read.
+    What is not there is not written, for versions that know of nothing else.
     """
 
     key: bytes
     """The cluster key: 16 bytes that every node of this cluster, and every file it writes, carries."""
     partitions: int
-    """The number of the log's own partitions, those in no topic: their ids are 0 to `partitions - 1`."""
+    """The number of the log's own partitions, in no topic: their ids are 0 to `partitions - 1`."""
     storage: tuple[StorageId, ...]
-    """The names of the storage nodes. Which of them hold a partition's replicas is in the partition's value."""
+    """The names of the storage nodes."""
     addresses: Mapping[StorageId, str] = field(default_factory=dict)
-    """The addresses of the storage nodes whose address is not their name."""
+    """Of the storage nodes whose address is not their name."""
     zones: Mapping[StorageId, str] = field(default_factory=dict)
-    """The zones of the storage nodes that have one: nodes of one zone may be lost together."""
+    """Of the storage nodes that have one: nodes of one zone may be lost together."""
     copies: int | None = None
-    """How many copies each partition is to have, once storage nodes were added or removed; None before that, when each
-    node is to have a copy of every partition."""
+    """How many copies each partition is to have; None until storage nodes were added or removed: each is to have a copy
+    of every partition."""
     draining: tuple[StorageId, ...] = ()
-    """The storage nodes that are being drained: they get no more copies."""
+    """The storage nodes that get no more copies."""
     topics: Mapping[str, tuple[PartitionId, ...]] = field(default_factory=dict)
-    """The ids of each topic's partitions, by their numbers in the topic. Ids of topics follow the log's own ones."""
+    """The ids of each topic's partitions, by their numbers in the topic, above the log's own ones."""
     required: Demand | None = None
-    """What every commit of the cluster needs; None, and not written, until somebody sets it."""
+    """What every commit of the cluster needs, once somebody has set it."""
     topics_required: Mapping[str, Demand] = field(default_factory=dict)
-    """What every commit to a topic needs, for each topic that somebody has set it for. A demand that is taken back
-    stays, as one of no copies and no zones. Each change of a demand gives it a number above all others, and each change
-    of `zones` gives every demand a new one."""
+    """What every commit to a topic needs. A demand that is taken back stays, as one of no copies and no zones. Each
+    change of a demand gives it a number above all others, and each change of `zones` gives every demand a new one."""
 
     @classmethod
     def new(cls, key: bytes, partitions: int, nodes: Mapping[StorageId, str]) -> ClusterDescription:
@@ -305,7 +283,6 @@ class ClusterDescription(CoordinatorValue):
         return cls(key, partitions, tuple(nodes), _other_than_names(nodes))
 
     def address_of(self, name: StorageId) -> str:
-        """Return the address at which this storage node is reached."""
         return self.addresses.get(name, name)
 
     @property
@@ -321,7 +298,7 @@ class ClusterDescription(CoordinatorValue):
         return kept and (self.key, self.partitions) == (earlier.key, earlier.partitions)
 
     def may_be_after(self, other: ClusterDescription, others_version: int, version: int) -> bool:
-        """Whether a cluster can have had both descriptions, this one of `version` no earlier than the other one."""
+        """Whether a cluster can have had both, this one of `version` no earlier than the other."""
         return self == other if others_version == version else self.may_follow(other)
 
     @property
@@ -330,7 +307,7 @@ class ClusterDescription(CoordinatorValue):
         return len(self.storage) if self.copies is None else self.copies
 
     def with_node(self, name: StorageId, address: str, zone: str = "") -> ClusterDescription:
-        """Return the description with this storage node, a new one or one that it has; the node is not drained then."""
+        """Return the description with this storage node, new or known; it is not drained then."""
         zones = {**self.zones, name: zone} if zone else self.zones
         storage = self.storage if name in self.storage else (*self.storage, name)
         addresses = _other_than_names({**self.nodes, name: address})
@@ -340,22 +317,22 @@ class ClusterDescription(CoordinatorValue):
         return changed._with_zones(zones)
 
     def drained(self, name: StorageId) -> ClusterDescription:
-        """Return the description with this storage node among those that get no more copies.
+        """Return the description with this storage node among those that get no more copies. Raises
+        `UnknownStorageNode`.
 
-        Raises `UnknownStorageNode` if it is none of the cluster's: it may have been removed since it was looked up.
+        Raises `UnknownStorageNode`.
         """
         self.check_known(name)
         return self if name in self.draining else replace(self, draining=(*self.draining, name))
 
     def check_known(self, name: StorageId) -> None:
-        """Raise `UnknownStorageNode` if the cluster has no storage node of this name."""
         if name not in self.storage:
             raise UnknownStorageNode(
                 f"the cluster has no storage node {redacted(name)!r}; its storage nodes are {', '.join(self.storage)}"
             )
 
     def without_node(self, name: StorageId) -> ClusterDescription:
-        """Return the description without this storage node. How many copies a partition is to have stays as it is."""
+        """Return the description without this storage node, with as many copies as before."""
         changed = replace(
             self,
             storage=tuple(each for each in self.storage if each != name),
@@ -366,12 +343,11 @@ class ClusterDescription(CoordinatorValue):
         return changed.zoned(name, "")
 
     def moved(self, name: StorageId, address: str) -> ClusterDescription:
-        """Return the description with another address for this storage node."""
         return replace(self, addresses=_other_than_names({**self.nodes, name: address}))
 
     @property
     def total(self) -> int:
-        """The number of all partitions, the log's own and those of topics: their ids are 0 to `total - 1`."""
+        """The number of all partitions: their ids are 0 to `total - 1`."""
         return self.partitions + sum(map(len, self.topics.values()))
 
     @property
@@ -380,14 +356,14 @@ class ClusterDescription(CoordinatorValue):
         return ClusterTopics(self.partitions, self.topics)
 
     def grown(self, topic: str, count: int) -> ClusterDescription:
-        """Return the description with `count` more partitions in this topic, which is new if there is none yet."""
+        """Return the description with `count` more partitions in this topic, which may be new."""
         ids = (*self.topics.get(topic, ()), *range(self.total, self.total + count))
         return replace(self, topics={**self.topics, topic: ids})
 
     def partitions_of(self, topic: str, version: int) -> TopicPartitions:
-        """Return the partitions of this topic, or of the log's own for an empty name. Raises `UnknownTopic`.
+        """Return the partitions of this topic, or the log's own for an empty name; `version` is this description's.
 
-        `version` is that of this description.
+        Raises `UnknownTopic`.
         """
         if topic and topic not in self.topics:
             known = ", ".join(sorted(self.topics)) or "none"
@@ -400,7 +376,7 @@ class ClusterDescription(CoordinatorValue):
 
     @property
     def demands(self) -> dict[str, Demand]:
-        """What somebody has required: by topic, and under an empty name of the whole cluster."""
+        """By topic, and under an empty name of the whole cluster."""
         own = {} if self.required is None else {"": self.required}
         return {**own, **self.topics_required}
 
@@ -418,7 +394,8 @@ class ClusterDescription(CoordinatorValue):
         return {partition: each.among(zone_of) for partition, each in own.items() if each is not None}
 
     def requiring(self, copies: int, zones: int, topic: str = "") -> ClusterDescription:
-        """Return the description with another demand on commits: to this topic or, without one, of the whole cluster.
+        """Return the description with another demand on commits, to this topic or of the whole cluster. Raises
+        `UnknownTopic`.
 
         Raises `UnknownTopic`.
         """
@@ -429,12 +406,11 @@ class ClusterDescription(CoordinatorValue):
         return replace(self, topics_required={**self.topics_required, topic: demand})
 
     def zoned(self, name: StorageId, zone: str) -> ClusterDescription:
-        """Return the description with this storage node in another zone; an empty one for none."""
         zones = {each: there for each, there in self.zones.items() if each != name} | ({name: zone} if zone else {})
         return self._with_zones(zones)
 
     def _with_zones(self, zones: Mapping[StorageId, str]) -> ClusterDescription:
-        """Return the description with other zones: demands have another number then, since requirements go by them."""
+        """Return the description with other zones: demands have another number then."""
         if zones == self.zones:
             return self
         changed = replace(self, zones=zones)
@@ -444,7 +420,7 @@ class ClusterDescription(CoordinatorValue):
 
     @property
     def label(self) -> str:
-        """The beginning of the key: enough for people and metrics to tell clusters apart."""
+        """The beginning of the key: enough to tell clusters apart."""
         return self.key.hex()[:8]
 
     def encode(self) -> bytes:
@@ -490,7 +466,7 @@ def _other_than_names(nodes: Mapping[StorageId, str]) -> dict[StorageId, str]:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The first values of a cluster that takes over a log from elsewhere. Defaults are those of a new cluster."""
+    """The first values of a cluster, perhaps one that takes over a log from elsewhere."""
 
     partitions: Mapping[PartitionId, PartitionValue] = field(default_factory=dict)
     assignment: Assignment = field(default_factory=Assignment)
@@ -499,19 +475,18 @@ class Beginning:
     version: int = 0
     """The first version of all other values."""
     expected: ExpectedServers | None = None
-    """The servers that the cluster is to have; None if none is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class UniqueIds(CoordinatorValue):
-    """The counter of unique ids. How many were given out is the version of its entry.
+    """The counter of unique ids: how many were given out is the version of its entry.
 
     The value only tells apart two counters that were raised to one version, one of them in an older state.
     """
 
     raised_us: int = 0
-    """When the last id was given out, by the clock of who asked for it, in microseconds UTC. 0, and not written, for a
-    counter as it was made. Versions before 0.2 pass over it, and count it up without it."""
+    """When the last id was given out, by the clock of who asked for it, in microseconds UTC; not written for a counter
+    as it was made. Versions before 0.2 pass over it."""
 
     def encode(self) -> bytes:
         return _encode(**({"raised_us": self.raised_us} if self.raised_us else {}))
@@ -523,19 +498,18 @@ class UniqueIds(CoordinatorValue):
 
 @dataclass(frozen=True, slots=True)
 class Registration(CoordinatorValue):
-    """The entry of a living member of the cluster: a server's id, and the address at which it is reached.
+    """The entry of a living server: its id, and the address at which it is reached.
 
-    Partitions that a server prefers are written only if there are any: versions before 0.2 read entries without them,
-    and no others. What a newer version adds behind is passed over, because nobody writes another's registration back.
+    What only some versions read is written only if there is any, and what a newer version adds behind is passed over:
+    nobody writes another's registration back.
     """
 
     server: ServerId
     address: str
     preferred: frozenset[PartitionId] = frozenset()
-    """The partitions that the server should own, as far as the balance allows."""
+    """Partitions that the server should own, if the balance allows."""
     unable: frozenset[PartitionId] = frozenset()
-    """The partitions that the server can't serve at present, while others perhaps can. Versions before 0.3 pass over
-    it."""
+    """Partitions that it can't serve at present, while others perhaps can."""
 
     def encode(self) -> bytes:
         more = [sorted(self.preferred)] if self.preferred or self.unable else []
@@ -562,9 +536,9 @@ class ExpectedServer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExpectedServers(CoordinatorValue):
-    """The servers that the cluster is to have, by name: all that were started with one and that nobody has removed.
+    """The servers that the cluster is to have, by name: those that were started with one and that nobody has removed.
 
-    Names are not in the registrations, which versions before 0.2 read: they would take one with a name for damaged.
+    Names are not in the registrations: versions before 0.2 would take one with a name for damaged.
     """
 
     servers: Mapping[str, ExpectedServer] = field(default_factory=dict)
@@ -577,16 +551,15 @@ class ExpectedServers(CoordinatorValue):
         return cls({str(name): ExpectedServer(int(s), str(a)) for name, (s, a) in fields["servers"].items()})
 
     def missing(self, registered: Collection[Registration]) -> dict[str, ExpectedServer]:
-        """Return those of which no server is registered."""
+        """Return those that are not registered."""
         there = {each.server for each in registered}
         return {name: each for name, each in self.servers.items() if each.server not in there}
 
     def name_of(self, server: ServerId) -> str:
-        """Return the name of the server with this id; empty if it has none."""
+        """Return the name of the server with this id, if it has one."""
         return next((name for name, each in self.servers.items() if each.server == server), "")
 
     def said(self, server: ServerId) -> str:
-        """Return the server's number, and its name in brackets if it has one, for messages."""
         return f"{server} ({name})" if (name := self.name_of(server)) else str(server)
 
 
@@ -595,14 +568,14 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Versioned(Generic[V]):
-    """A value with the version that a compare-and-set must name; versions only rise."""
+    """A value with the version that a compare-and-set must name, and that only rises."""
 
     version: int
     value: V
 
 
 def _names(fields: Any, key: str) -> tuple[str, ...]:
-    """Return the storage nodes' names under this key. Raises `TypeError` for anything but a list of texts."""
+    """Return the storage nodes' names under this key; raises `TypeError`."""
     listed = fields[key]
     if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
         raise TypeError(f"{key} is {listed!r} instead of a list of storage nodes' names")
@@ -610,10 +583,7 @@ def _names(fields: Any, key: str) -> tuple[str, ...]:
 
 
 def _texts_of(fields: Any, key: str, names: tuple[StorageId, ...]) -> dict[StorageId, str]:
-    """Return a text for each of some of these storage nodes; an empty dictionary without the key.
-
-    Raises `TypeError` and `ValueError` for anything else.
-    """
+    """Return a text for each of some of these storage nodes; raises `TypeError` and `ValueError`."""
     given = fields.get(key, {})
     if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
         raise TypeError(f"{key} is {given!r} instead of a text for each storage node")

@@ -11,8 +11,8 @@ An entry's node holds a line that says what it is, with the cluster key, and the
 the one with which it was created, which the line tells, plus that of its ZooKeeper node.
 
 kazoo works in threads of its own; what they learn is handed to the event loop, where every request and every watch has
-a deadline. The session is kazoo's to keep: a connection that breaks is made again, in the same session if that still
-lives. A name goes when its session ends, and `renew` takes it again.
+a deadline. A connection that breaks is made again, in the same session if that still lives. A name goes when its
+session ends, and `renew` takes it again.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ from polonaise.errors import (
 from polonaise.host.tls import TlsFiles
 
 SESSION_S: Final = 6.0
-"""Seconds after which ZooKeeper ends the session of a process that it does not hear from; the deadline of a request, of
-which a call may take several."""
+"""After so long ZooKeeper ends the session of a process that it does not hear from; also the deadline of a request."""
 FORMAT: Final = 1
 
 _MAGIC: Final = "polonaise-coordinator"
@@ -57,16 +56,15 @@ _CREATION: Final = "creation"
 _MAKING: Final = b"making"
 _MADE: Final = b"made"
 _TOGETHER_MAX: Final = 500
-"""The most nodes that one transaction creates, and the most that it deletes: ZooKeeper refuses messages of more than
-1 MiB."""
+"""The most nodes that one transaction creates or deletes: ZooKeeper refuses messages of more than 1 MiB."""
 _WATCH_S: Final = 30.0
-"""Seconds after which a wait for a change ends, so that a lost watch delays nobody for longer."""
+"""After so long a wait for a change ends, so that a lost watch delays nobody for longer."""
 _PAUSE_S_MIN: Final = 0.05
 _PAUSE_S_MAX: Final = 10.0
-"""The first and the longest pause, in seconds, before the making of a cluster is claimed again after another process
-has claimed it. Each is made up to twice as long, at random."""
+"""The first and the longest pause before the making of a cluster is claimed again that another process has claimed;
+each is made up to twice as long, at random."""
 _AGAIN_S: Final = 0.05
-"""Seconds after which a question is asked again whose connection was lost."""
+"""Until a question is asked again whose connection was lost."""
 
 
 class _Node(NamedTuple):
@@ -75,13 +73,13 @@ class _Node(NamedTuple):
     data: bytes
     version: int
     owner: int
-    """The session that the node goes with; 0 for a node that stays."""
+    """The session that it goes with; 0 for a node that stays."""
 
 
 class ZooKeeperBackend:
-    """The coordinator's entries in a ZooKeeper ensemble, below `root`.
+    """The coordinator's entries in a ZooKeeper ensemble of these `hosts` (addresses, joined by commas), below `root`.
 
-    `hosts` are addresses, joined by commas. Belongs to the event loop in which it is first used.
+    Belongs to the event loop in which it is first used.
     """
 
     def __init__(self, hosts: str, root: str, *, session_s: float = SESSION_S, tls: TlsFiles | None = None) -> None:
@@ -93,9 +91,9 @@ class ZooKeeperBackend:
         self._closed = False
         self.renewed_us: int | None = None
         self._own: dict[str, Entry] = {}
-        """The names that this process has registered, each with its entry, to be taken again in a new session."""
+        """To be taken again in a new session."""
         self._watchers: dict[str, asyncio.Future[None]] = {}
-        """By key: what is resolved when the entry changes or its watch is lost. One watch serves all who wait."""
+        """By key, resolved when the entry changes or its watch is lost. One serves all who wait."""
 
     def __str__(self) -> str:
         return f"zookeeper://{self._hosts}{self._root}"
@@ -104,11 +102,9 @@ class ZooKeeperBackend:
     found_again_s = SESSION_S  # a process looks for a server that answers as long as its session may last
 
     def place(self, key: str) -> str:
-        """Return the address of the entry's node."""
         return f"{self}/{key}"
 
     async def servers(self, timeout_s: float) -> Mapping[str, str]:
-        """Return why each server of the ensemble does not serve, by its address; empty for one that does."""
         return await ensemble_troubles(self._hosts, self._tls, timeout_s)
 
     # -------------------------------------------------------------- values
@@ -116,8 +112,8 @@ class ZooKeeperBackend:
     async def create(self, entries: Mapping[str, Entry]) -> bool:
         """Make a cluster of these entries; return False when one exists.
 
-        The nodes are written under a claim: the version of the node `creation`, which each transaction checks. So of
-        two processes at once, the one that claimed later goes on, and nothing of the other's is written any more.
+        The nodes are written under a claim: the version of the node `creation`, which each transaction checks. Of two
+        processes at once, nothing of the one that claimed earlier is written any more.
         """
         await self._make_path(self._root)
         pause_s = _PAUSE_S_MIN
@@ -133,7 +129,7 @@ class ZooKeeperBackend:
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
     async def _claim(self) -> int | None:
-        """Claim the making of the cluster, and return the claim; None when the cluster is made."""
+        """Claim the making of the cluster, and return the claim; None when it is made."""
         while True:
             node = await self._get(_CREATION)
             if node is not None and node.data == _MADE:
@@ -145,7 +141,7 @@ class ZooKeeperBackend:
                 return version
 
     async def _make(self, entries: Mapping[str, Entry], claim: int) -> bool:
-        """Create all nodes, the description's last; return False when the claim has passed to another process."""
+        """Create all nodes, the description's last; return False when another process has the claim."""
         if not await self._clear(claim, keeping=entries):
             return False
         present = set(await self._children(self._root))
@@ -158,7 +154,6 @@ class ZooKeeperBackend:
         return await self._commit(claim, _MADE, {DESCRIPTION: entries[DESCRIPTION]}, [])
 
     async def delete(self, description: Entry) -> bool:
-        """Delete the cluster of this description; return False when it has another by now, or is gone."""
         node, creation = await self._get(DESCRIPTION), await self._get(_CREATION)
         if node is None or creation is None or self._entry(DESCRIPTION, node) != description:
             return False
@@ -183,9 +178,8 @@ class ZooKeeperBackend:
         return True
 
     async def _clear(self, claim: int, keeping: Container[str]) -> bool:
-        """Delete the nodes of values that an unfinished making or deletion has left, but for those of these keys.
-
-        Returns False when the claim has passed to another process.
+        """Delete the nodes of values that an unfinished making or deletion has left; return False when the claim has
+        passed on.
         """
         leftovers = [key for key in await self._children(self._root) if is_key(key) and key not in keeping]
         return all(
@@ -196,7 +190,7 @@ class ZooKeeperBackend:
         )
 
     async def _commit(self, claim: int, state: bytes, entries: Mapping[str, Entry], leftovers: Iterable[str]) -> bool:
-        """Delete leftovers and create nodes in one transaction; return False when another process has the claim."""
+        """Delete leftovers and create nodes in one transaction; return False when the claim has passed on."""
 
         def begin(client: KazooClient) -> Any:
             transaction = client.transaction()
@@ -212,7 +206,7 @@ class ZooKeeperBackend:
         return await self._transact(f"making a cluster in {self}", begin)
 
     async def _transact(self, what: str, begin: Callable[[KazooClient], Any]) -> bool:
-        """Send a transaction; return False, with nothing changed, when a node is not in the state that it expects."""
+        """Send a transaction; return False, with nothing changed, when a node is not as expected."""
         results = await self._ask(what, begin, changes=True)
         errors = [result for result in results if isinstance(result, Exception)]
         if errors and not any(isinstance(error, BadVersionError | NoNodeError | NodeExistsError) for error in errors):
@@ -220,7 +214,6 @@ class ZooKeeperBackend:
         return not errors
 
     async def add(self, entries: Mapping[str, Entry]) -> None:
-        """Keep those of these entries whose keys have none yet."""
         for key, entry in entries.items():
             try:
                 await self._create_node(key, _sealed(entry))
@@ -230,8 +223,7 @@ class ZooKeeperBackend:
     async def read(self, key: str) -> Entry | None:
         """Return the present entry, or None without one.
 
-        The server that this process is connected to first catches up with the leader. So the entry is no older than
-        what any process had written before, or what a call that this process has given up may yet have written.
+        The server first catches up with the leader: the entry is no older than what any process had written before.
         """
         node = await self._get(key, fresh=True)
         if node is not None:
@@ -246,7 +238,6 @@ class ZooKeeperBackend:
         return None
 
     async def compare_and_set(self, key: str, contents: bytes, present: Entry | None, least: int = -1) -> Entry | None:
-        """Replace the entry and return the new one; None if it is not `present`, or of a version below `least`."""
         while True:
             node = await self._get(key)
             if node is None:
@@ -262,7 +253,6 @@ class ZooKeeperBackend:
                 return None
 
     async def changed(self, key: str, version: int) -> None:
-        """Return once the entry has another version or is gone, the watch on it is lost, or `_WATCH_S` have passed."""
         watcher = self._watchers.get(key)
         watch = None
         if watcher is None or watcher.done():
@@ -296,9 +286,8 @@ class ZooKeeperBackend:
         return True
 
     async def _take(self, name: str, entry: Entry) -> bool:
-        """Create the name's node in this session; return False when another session has it.
-
-        And when its folder is gone, as all is once ZooKeeper has lost its data: `register` makes that again.
+        """Create the name's node in this session; return False when another session has it, or its folder is gone:
+        `register` makes that again.
         """
         try:
             if await self._create_node(name, _sealed(entry), ephemeral=True):
@@ -311,14 +300,10 @@ class ZooKeeperBackend:
 
     @property
     def holds_s(self) -> float:
-        """The time of the lease, or of the session that ZooKeeper grants, if that is shorter."""
         return min(LEASE_S, self._session_s if self._session is None else self._session.granted_s)
 
     async def renew(self, name: str) -> bool:
-        """Raise the version of one's own name, or take the name again if the session that had it has ended.
-
-        Returns False for a name that this process has not registered, and while a session that it lost still has it.
-        """
+        """Raise the version of one's own name, or take it again if the session that had it has ended."""
         entry = self._own.get(name)
         if entry is None:
             return False
@@ -335,7 +320,6 @@ class ZooKeeperBackend:
         return True
 
     async def tell(self, name: str, contents: bytes) -> None:
-        """Replace the contents of one's own name; one that has to be taken again gets the new ones."""
         entry = self._own.get(name)
         if entry is None:
             return
@@ -345,7 +329,6 @@ class ZooKeeperBackend:
             await self._set(name, _sealed(entry), node.version)
 
     async def leave(self, name: str) -> None:
-        """Give up one's own name."""
         if self._own.pop(name, None) is None:
             return
         node = await self._get(name)
@@ -356,7 +339,6 @@ class ZooKeeperBackend:
                 )
 
     async def registered(self, folder: str) -> dict[str, Entry]:
-        """Return the names whose sessions live. An entry that does not read has no contents: the caller judges it."""
         path = self._path(folder)
         names = [name for name in await self._children(path, fresh=True) if name.isdecimal()]
         nodes = await asyncio.gather(*(self._get(f"{folder}/{name}") for name in names))
@@ -383,7 +365,6 @@ class ZooKeeperBackend:
         return f"{self._root}/{key}"
 
     def _entry(self, key: str, node: _Node) -> Entry:
-        """Return the entry in a node. Raises `CoordinatorDamaged`, `UnsupportedFormat`."""
         head, newline, contents = node.data.partition(b"\n")
         words = head.decode("ascii", "replace").split(" ")
         if not newline or words[0] != _MAGIC or len(words) < 2:
@@ -397,7 +378,7 @@ class ZooKeeperBackend:
             raise damaged(self.place(key), f"its first line is invalid: {error}") from error
 
     async def _get(self, key: str, *, fresh: bool = False, watch: Callable[..., None] | None = None) -> _Node | None:
-        """Return a node; None without it. With `fresh`, the server catches up with the leader first."""
+        """Return a node, if there is one. With `fresh`, the server catches up with the leader first."""
         path = self._path(key)
         try:
             data, stat = await self._ask(
@@ -410,7 +391,7 @@ class ZooKeeperBackend:
         return _Node(data, stat.version, stat.ephemeralOwner)
 
     async def _set(self, key: str, data: bytes, version: int) -> int | None:
-        """Replace a node of this version and return its new version; None when it has another by now, or is gone."""
+        """Replace a node of this version and return its new version; None when it has another, or is gone."""
         stat = await self._replace(key, data, version)
         return None if stat is None else int(stat.version)
 
@@ -438,11 +419,10 @@ class ZooKeeperBackend:
         return True
 
     async def _make_path(self, path: str) -> None:
-        """Create this node and those above it, as far as they are missing."""
         await self._ask(f"creating {path}", lambda client: client.ensure_path_async(path), changes=True)
 
     async def _children(self, path: str, *, fresh: bool = False) -> list[str]:
-        """Return the names of the nodes below this one; none without it. With `fresh` as `_get`."""
+        """Return the names of the nodes below this one. `fresh` as in `_get`."""
         try:
             return list(
                 await self._ask(
@@ -495,7 +475,6 @@ class ZooKeeperBackend:
 
     @property
     def trouble(self) -> str:
-        """Why no server of ZooKeeper is connected at present, as far as it is known; empty while one is."""
         return "; ".join(self._session.troubles) if self._session is not None else ""
 
     def _hint(self) -> str:
@@ -508,7 +487,7 @@ class ZooKeeperBackend:
         return f"{trouble}: {remedy}" if trouble else remedy
 
     def _opened(self) -> ZooKeeperSession:
-        """Return the session; begin one if there is none. Raises `Closed`."""
+        """Return the session; begin one if there is none."""
         if self._closed:
             raise Closed(f"the coordinator in {self} was closed by this process")
         if self._session is None:
@@ -527,5 +506,5 @@ class ZooKeeperBackend:
 
 
 def _sealed(entry: Entry) -> bytes:
-    """Return a node's data: the line that says what it is, and the contents. A new node's version counts from 0."""
+    """Return a node's data. A new node's version counts from 0."""
     return f"{_MAGIC} {FORMAT} {entry.cluster_key.hex()} {entry.version}\n".encode() + entry.contents

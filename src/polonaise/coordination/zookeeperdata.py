@@ -1,8 +1,8 @@
-"""Decide, from what ZooKeeper's servers say of themselves, whether ZooKeeper has lost data. Pure: no clock, no I/O.
+"""The decision whether ZooKeeper has lost data, from what its servers say of themselves.
 
-A server ends the connection of a client that has seen a later transaction than the server itself has: for ever, if
-ZooKeeper began anew, or with an older copy of its files. It gives no reason. But what it answers to `srvr` names its
-last transaction, and whether it leads.
+A server ends the connection of a client that has seen a later transaction than the server itself: for ever, if
+ZooKeeper began anew, or with an older copy of its files. It gives no reason, but its answer to `srvr` names its last
+transaction, and whether it leads.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import re
 from typing import Final, NamedTuple
 
 _CONFIRM_S: Final = 0.4
-"""The seconds between two looks that both have to show a leader, or the only server, behind what this process has seen:
-a leader may apply a transaction a moment after a follower."""
+"""Between two looks that both have to show a leader, or the only server, behind: a leader may apply a transaction a
+moment after a follower."""
 _LAG_S: Final = 5.0
-"""The seconds for which a majority of an ensemble, none of which leads, has to be behind. A server that merely lags
-catches up, or stops serving, before that."""
+"""For so long a majority of an ensemble, none of which leads, has to be behind: a server that lags catches up
+before."""
 _SERVER: Final = re.compile(r"^Zxid: 0x([0-9a-fA-F]{1,16})$.*^Mode: (\w+)$", re.MULTILINE | re.DOTALL)
 _NOT_SERVING: Final = "not currently serving"
 
@@ -26,11 +26,11 @@ class ServerState(NamedTuple):
     mode: str
     """`standalone`, `leader`, `follower` or `observer`."""
     last: int
-    """The number (zxid) of the last transaction that it has."""
+    """The number (zxid) of its last transaction."""
 
 
 def state_in(answer: str) -> ServerState | None:
-    """Return what an answer to `srvr` says; None for one that does not tell."""
+    """Return what an answer to `srvr` says, if it tells."""
     found = _SERVER.search(answer.replace("\r", ""))
     return None if found is None else ServerState(found[2], int(found[1], 16))
 
@@ -56,28 +56,25 @@ def why_ended(server: str, answer: str, seen: int) -> str:
 class DataTrial:
     """Judges whether ZooKeeper has lost what this process has seen: then no server ever goes on with its session.
 
-    One server of an ensemble that is behind proves nothing: it lags. A leader proves it, since it has all that was ever
-    committed; so does the only server; and so does a majority that stays behind.
+    One server of an ensemble that is behind proves nothing: it lags. A leader proves it, which has all that was ever
+    committed; so does the only server, or a majority that stays behind.
     """
 
     def __init__(self, anew_s: float) -> None:
-        """`anew_s`: after so many seconds of refusals the session has ended in any case, whatever their reason."""
+        """After `anew_s` seconds of refusals the session has ended in any case."""
         self._anew_s = anew_s
         self._behind: dict[str, float] = {}
-        """Since when each server was found behind."""
+        """Since when each was found so."""
         self._refused_s: float | None = None
-        """When a server that serves has first refused to go on with the session; None before that."""
+        """When a server that serves has first refused to go on with the session."""
 
     def connected(self) -> None:
-        """Take note that a server goes on with the session, or has begun one."""
+        """Note that a server goes on with the session, or has begun one."""
         self._behind.clear()
         self._refused_s = None
 
     def refused(self, server: str, answer: str, seen: int, servers: int, now_s: float) -> bool:
-        """Return whether a session has to be begun anew, after one of so many servers has ended a connection.
-
-        `answer` is what that server said to `srvr`, and `seen` the last transaction that this process has seen.
-        """
+        """Whether a session has to be begun anew, after one of so many servers ended a connection (`why_ended`)."""
         state = state_in(answer)
         if not answer or _NOT_SERVING in answer:  # it may be electing a leader
             self._behind.pop(server, None)

@@ -13,12 +13,12 @@ from polonaise.host.filelimits import too_many_open
 from polonaise.host.tls import TlsFiles, TlsIdentity
 
 _WORD: Final = b"srvr"
-"""The four-letter word that ZooKeeper answers by default, also over TLS: it says whether the server serves."""
+"""Answered by default, also over TLS: it says whether the server serves."""
 _SERVES: Final = "Mode: "
 _NOT_SERVING: Final = "not currently serving"
 _NO_TLS: Final = bytes(8)
-"""Bytes with which no message of TLS begins. A server with TLS waits for more than `_WORD`, as if it hung; after
-these it ends the connection."""
+"""No message of TLS begins so. A server with TLS waits for more than `_WORD`, as if it hung; after these bytes it ends
+the connection."""
 _TLS_ALERT: Final = b"\x15\x03"
 _ONLY_TLS: Final = "only TLS"
 _ANSWER_BYTES_MAX: Final = 65_536
@@ -27,8 +27,8 @@ _ANSWER_BYTES_MAX: Final = 65_536
 async def ensemble_troubles(hosts: str, tls: TlsFiles | None, timeout_s: float) -> dict[str, str]:
     """Return why each server of an ensemble does not serve, by its address; an empty text for one that does.
 
-    `hosts` are addresses, joined by commas. Each server has `timeout_s` seconds to answer, all at the same time. What
-    keeps this process itself from asking is a `NotAsked`.
+    `hosts` are addresses, joined by commas; each has `timeout_s` seconds, at the same time. What keeps this process
+    itself from asking is a `NotAsked`.
     """
     addresses = [address.strip() for address in hosts.split(",")]
     asked = [_trouble_of(address, tls, timeout_s) for address in addresses]

@@ -1,9 +1,8 @@
 """A session with ZooKeeper, kept by kazoo's threads, and its connections, with TLS or without.
 
-kazoo gives a silent server the time of the whole session, each time it connects to one or waits for an answer, and it
-may try the same one again next. A lease would run out meanwhile. Here a silent server costs about a second, the others
-are tried at once, and it is left out for a while (`coordination.patience`). The session stays the same: ZooKeeper keeps
-it for its own time, however often the server is changed.
+kazoo gives a silent server the time of the whole session, and may try the same one again next: a lease would run out
+meanwhile. Here a silent server costs about a second, the others are tried at once, and it is left out for a while
+(`coordination.patience`). ZooKeeper keeps the session, however often the server is changed.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from polonaise.host.tls import TlsFiles, TlsIdentity
 from polonaise.host.tlsfaults import handshake_fault
 
 SILENCE_S: Final = 1.0
-"""How long, in seconds, a connected server may say nothing to a request until another one is tried."""
+"""How long a connected server may say nothing to a request until another one is tried."""
 REACH_S: Final = 1.0
-"""How long, in seconds, a connection may take to be made, and then its TLS handshake: other servers are tried then."""
+"""How long a connection may take to be made, and then its TLS handshake."""
 ATTACH_S: Final = 0.5
-"""How long, in seconds, a server may at first take to answer that it goes on with this process's session."""
+"""How long a server may at first take to answer that it goes on with this process's session."""
 BEGIN_S: Final = 1.0
 """The same for a new session, which takes a write of the ensemble."""
 
@@ -44,18 +43,17 @@ _QUIET: Final = logging.getLogger("polonaise.kazoo")
 _QUIET.setLevel(logging.ERROR)  # a lost connection is told by the call that it fails
 _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 0.25
-"""The first and about the longest pause, in seconds, before all servers are tried again: they may be electing a leader
-just now."""
+"""The first and about the longest pause before all servers are tried again: they may be electing a leader."""
 _FAREWELL_S: Final = 1.0
-"""How long, in seconds, a connected server may take to end the session when this process asks for that."""
+"""How long a connected server may take to end the session."""
 _REFUSAL_S: Final = 0.3
-"""How long, in seconds, a server is listened to that may refuse this process's certificate."""
+"""How long a server is listened to that may refuse this process's certificate."""
 _ELECTED_S: Final = 15.0
 _STATE_S: Final = 0.5
-"""How long, in seconds, a server that has ended a connection may take to say how it is; it is not asked more often."""
+"""How long a server that has ended a connection may take to say how it is; it is not asked more often."""
 _STATE_BYTES_MAX: Final = 4_096
 _LONG_PAUSE_S_MAX: Final = 2.0
-"""The longest pause, in seconds, once there was no connection for `_ELECTED_S`: nobody is being elected any more."""
+"""The longest pause once there was no connection for `_ELECTED_S`: nobody is being elected any more."""
 
 
 class PatientHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
@@ -65,20 +63,19 @@ class PatientHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo
         super().__init__()
         self.reach_s = REACH_S
         self.suspected: set[tuple[str, int]] = set()
-        """The addresses at which a connection was made, and ended before the session began."""
+        """Addresses at which a connection was made, and ended before the session began."""
 
     def create_connection(self, address: tuple[Any, ...], timeout: float | None = None, **_: Any) -> socket.socket:
-        """Return a connection. Raises `OSError`, which kazoo takes for a reason to try again."""
         plain = socket.create_connection(address[:2], min(timeout or self.reach_s, self.reach_s))
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return plain
 
 
 class TlsHandler(PatientHandler):
-    """The same, which makes connections with the TLS files as they are at that time.
+    """The same, with the TLS files as they are at that time.
 
-    kazoo's own way believes the system's CAs besides, fails while certificate and key are being replaced, and does
-    not close the socket after a failed handshake.
+    kazoo's own way believes the system's CAs besides, fails while certificate and key are being replaced, and does not
+    close the socket after a failed handshake.
     """
 
     def __init__(self, files: TlsFiles) -> None:
@@ -89,7 +86,6 @@ class TlsHandler(PatientHandler):
     def create_connection(
         self, address: tuple[Any, ...], timeout: float | None = None, hostname: str | None = None, **_: Any
     ) -> ssl.SSLSocket:
-        """Return a connection after its handshake. Raises `OSError`, as above."""
         try:
             if self._identity is None:
                 self._identity = TlsIdentity(self._files)
@@ -107,7 +103,7 @@ class TlsHandler(PatientHandler):
         return made
 
     def _hear_refusal(self, made: ssl.SSLSocket) -> None:
-        """Listen for a moment whether the server refuses this process's certificate. Raises `OSError` if it does.
+        """Listen for a moment whether the server refuses this process's certificate; raise `OSError` if it does.
 
         In TLS 1.3 it sees that only after the handshake, and what is sent to it then destroys the reason on its way.
         """
@@ -132,27 +128,23 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]  # kazoo has no typ
         self._trials = HostTrials()
         self._data = DataTrial(2 * session_s)
         self._stated: dict[str, tuple[float, str]] = {}
-        """By server: when it was last asked how it is, and what it answered."""
+        """By server: when it was last asked how it is, and its answer."""
         self._attach_s = ATTACH_S
         self._lost_s = time.monotonic()
         self._is_left = False
         """Whether the present connection was ended because the server is silent."""
         self.is_alone = True
-        """Whether there is one server only, so that no other could be tried instead."""
+        """Whether no other server could be tried instead."""
         self.speaks = False
-        """Whether the server that was asked last how it is has said so: then it takes connections such as these."""
+        """Whether the server that was asked last how it is has said so: it takes connections such as these."""
         self._servers = 1
-        """How many servers the address names."""
         self.number = 0
-        """The number of connections that were made so far."""
+        """How many connections were made so far."""
         self.troubles: dict[str, str] = {}
-        """By server, why there was no connection to it when it was last tried; empty while there is one to any."""
+        """By server, why it was not connected to when it was last tried; empty while any is."""
 
     def leave(self, number: int) -> None:
-        """End the connection of this number, if it is still the present one, to a server that is silent.
-
-        May be called in any thread.
-        """
+        """End the connection of this number, if it is the present one, to a silent server. In any thread."""
         connected = self._socket
         if connected is not None and number == self.number:
             self._is_left = True
@@ -161,13 +153,12 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]  # kazoo has no typ
                 socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Wait until kazoo's thread has ended, which it was told to. A server that holds it up is left."""
+        """Wait until kazoo's thread has ended. A server that holds it up is left."""
         if not self.connection_stopped.wait(_FAREWELL_S if self.client.connected else 0):
             self.leave(self.number)
         return bool(super().stop(timeout))
 
     def _expand_client_hosts(self) -> list[tuple[str, str, int]]:
-        """Return name, address and port of the servers that are to be tried now, in this order."""
         found = {
             _server(address, port): (name, address, port) for name, address, port in super()._expand_client_hosts()
         }
@@ -178,13 +169,11 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]  # kazoo has no typ
         return [found[server] for server in self._trials.order(list(found), time.monotonic())]
 
     def _connect_loop(self, retry: Any) -> Any:
-        """Try all servers once; stay with the first that takes the session, until that connection ends."""
         is_long = time.monotonic() - self._lost_s > _ELECTED_S
         retry.max_delay = _LONG_PAUSE_S_MAX if is_long else _PAUSE_S_MAX
         return super()._connect_loop(retry)
 
     def _connect_attempt(self, host: str, hostip: str, port: int, retry: Any) -> Any:
-        """Connect to a server, and stay with it until the connection ends, or it is silent."""
         self._is_left = False
         before = self.number
         try:
@@ -233,7 +222,7 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]  # kazoo has no typ
         """Ask a server that has ended the connection how it is.
 
         Raises `SessionExpiredError` if no server will ever go on with the session, as ZooKeeper has lost what it had
-        seen: kazoo then begins another one, which has seen nothing.
+        seen: kazoo then begins another one.
         """
         named, seen = f"{host}:{address[1]}", int(self.client.last_zxid or 0)
         answer = self._state_of(server, address, host)
@@ -247,7 +236,7 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]  # kazoo has no typ
             raise SessionExpiredError(why) from error
 
     def _state_of(self, server: str, address: tuple[str, int], host: str) -> str:
-        """Return what a server answers to the question how it is; empty if it does not answer."""
+        """Return what a server answers to the question how it is, if it does."""
         asked_s, answer = self._stated.get(server, (float("-inf"), ""))
         if time.monotonic() - asked_s < _STATE_S:
             return answer
@@ -269,7 +258,7 @@ class _Connections(ConnectionHandler):  # type: ignore[misc]  # kazoo has no typ
         self.troubles = {**self.troubles, server: why}  # replaced as a whole: other threads read it
 
     def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
-        """Send a request that begins a connection, and return its answer. The first one's tells the session's time."""
+        """Send a request that begins a connection; the first answer tells the session's time."""
         if not self.is_alone:
             timeout = self._attach_s if self.client._session_id else max(self._attach_s, BEGIN_S)
         answer = super()._invoke(timeout, request, xid)
@@ -284,14 +273,13 @@ def _server(address: str, port: int) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Give an error, and those that it came of."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def _why(server: str, error: BaseException) -> str:
-    """Return why there is no connection to this server, in a sentence that names it."""
+    """Return why there is no connection to this server."""
     for each in _chain(error):
         if isinstance(each, CertificateUnusable):
             return f"no connection to {server} can be made: {each.text}"
@@ -310,17 +298,15 @@ class ZooKeeperSession:
     def __init__(self, hosts: str, session_s: float, tls: TlsFiles | None) -> None:
         self._loop = asyncio.get_running_loop()
         self.live = asyncio.Event()
-        """Set while there is a connection."""
         self.granted_s = session_s
-        """The seconds after which ZooKeeper ends the session of a process that it does not hear from: what this process
-        asks for, until ZooKeeper has granted less."""
+        """After so long ZooKeeper ends a silent session: what was asked for, until it has granted less."""
         self._asking = AnswerPatience(SILENCE_S, session_s * 2 / 3)
         self._changing = AnswerPatience(SILENCE_S, session_s * 2 / 3)
-        """For questions, and for changes: these take a sync of the disks, which may be slow."""
+        """For changes: these take a sync of the disks, which may be slow."""
         self._changes = 0
-        """The changes that are under way: the session's questions are answered after them."""
+        """Changes under way: the session's questions are answered after them."""
         self._heard_s = 0.0
-        """When anything was last heard of the server; monotonic, written in kazoo's thread."""
+        """Monotonic, written in kazoo's thread."""
         self._client = KazooClient(
             hosts,
             timeout=session_s,
@@ -339,16 +325,16 @@ class ZooKeeperSession:
 
     @property
     def troubles(self) -> list[str]:
-        """Why there is no connection: a sentence for each server that was tried in vain; empty while there is one."""
+        """Why there is no connection: a sentence for each server that was tried in vain."""
         return sorted(self._connections.troubles.values())
 
     @property
     def speaks(self) -> bool:
-        """Whether the server that was tried last says how it is, though it does not go on with the session."""
+        """As in `_Connections`."""
         return self._connections.speaks
 
     def number(self) -> int:
-        """Return the number by which ZooKeeper knows the session; -1 while there is no connection."""
+        """Return ZooKeeper's number of the session; -1 while there is no connection."""
         client_id = self._client.client_id
         return -1 if client_id is None else int(client_id[0])
 
@@ -391,9 +377,8 @@ class ZooKeeperSession:
             answer.cancel()  # if this was cancelled, nobody waits for it any more
 
     async def _unless_silent(self, answer: asyncio.Future[Any], number: int, changes: bool) -> Any:
-        """Wait for an answer, but leave the server if it is silent for too long: kazoo then says that it is lost.
-
-        Silent is one that answers nothing at all: the answer may be one of many, or need a while.
+        """Wait for an answer, but leave the server if it answers nothing at all for too long: kazoo then says that it
+        is lost.
         """
         sent_s = time.monotonic()
         patience = self._changing if self._changes else self._asking
@@ -419,13 +404,12 @@ class ZooKeeperSession:
         return lambda *_: self._in_loop(resolve)
 
     def close(self) -> None:
-        """End the session and kazoo's threads. Blocks: to be called in a thread."""
+        """End the session and kazoo's threads. Blocks."""
         self._client.remove_listener(self._heard)
         self._client.stop()
         self._client.close()
 
     def _heard(self, state: str) -> None:
-        """Take note, in kazoo's thread, that the connection was made or lost."""
         self._in_loop(self.live.set if state == KazooState.CONNECTED else self.live.clear)
 
     def _in_loop(self, callback: Callable[..., object], *arguments: object) -> None:

@@ -9,14 +9,12 @@
 - `tlssockets.py`: the network with TLS; `tlsflow.py`: how writes wait over TLS; `tls.py`: a process's certificate and
   key, read again when they change; `certificates.py`: what a certificate says; `tlsfaults.py`: what went wrong, in
   words.
-- `stopsignals.py`: how signals end a program; `standardinput.py`: how it ends with its parent; `environment.py`:
-  variables that are set for a while; `forks.py`: what a forked child must not touch; `unawaited.py`: failures that
-  nobody waits for any more.
+- `stopsignals.py`: how signals, or its parent's end, end a program; `forks.py`: what a forked child must not touch;
+  `unawaited.py`: failures that nobody waits for any more.
 
-Node code is ordinary asyncio and reaches the machine only through these ports, so that the same code runs on a real
-machine and in the simulator, where time is virtual, links fail, disks lose what was not synced and processes die at any
-await. Timers are asyncio's own (`asyncio.sleep`, `asyncio.timeout`, `loop.call_later`): the event loop belongs to the
-host too. A port raises `PolonaiseError`s; `OSError` does not pass it. A new method goes into every implementation.
+Node code is ordinary asyncio and reaches the machine only through these ports, so that the same code runs in the
+simulator, where time is virtual, links fail, disks lose what was not synced and processes die at any await. Timers are
+asyncio's own: the event loop belongs to the host too. A port raises `PolonaiseError`s; `OSError` does not pass it.
 """
 
 from __future__ import annotations
@@ -29,17 +27,14 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 ProtocolFactory: TypeAlias = Callable[[], asyncio.Protocol]
-"""Makes the protocol object of one connection."""
 
 Identity: TypeAlias = tuple[int, int]
-"""A number pair that no other file or directory has while this one is open anywhere, whatever its name."""
+"""Two numbers that no other file or directory has while this one is open anywhere, whatever its name."""
 
 
 class Clock(Protocol):
-    """The clocks of a machine."""
-
     def monotonic_s(self) -> float:
-        """Return seconds since some start; never goes back. For durations and deadlines."""
+        """Return seconds since some start; never goes back."""
 
     def wall_us(self) -> int:
         """Return microseconds since 1970, UTC. May jump either way: nothing that must be true may rest on it."""
@@ -58,9 +53,8 @@ class File(Protocol):
         """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
 
     async def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
-        """Write the buffers one after the other from `offset`; with `sync`, they are durable on return.
-
-        That is cheaper than a `write` and then a `sync`.
+        """Write the buffers one after the other from `offset`; with `sync`, they are durable on return, for less than a
+        `sync`.
 
         Raises `DiskFull` or `DiskFailed`; any part may then have been written. A failed sync means that whatever was
         not synced before may be gone, although it may still read back.
@@ -80,9 +74,8 @@ class File(Protocol):
 
 
 class DirectoryLock(Protocol):
-    """A lock on a file that stands for a directory, or for something in one, such as a registered name.
-
-    This process holds the lock until `release`, or until it is dead.
+    """A lock on a file that stands for a directory, or for something in one, held until `release` or this process's
+    death.
     """
 
     def release(self) -> None:
@@ -90,10 +83,10 @@ class DirectoryLock(Protocol):
 
 
 class DiskSpace(NamedTuple):
-    """The room on a disk, in bytes."""
+    """In bytes."""
 
     free_bytes: int
-    """What this process may still write there."""
+    """What this process may still write."""
     total_bytes: int
 
 
@@ -102,37 +95,31 @@ class Disk(Protocol):
 
     @property
     def under_way_s(self) -> float:
-        """For how many seconds the oldest call has not returned; 0 if none is under way.
+        """For how many seconds the oldest call has not returned; 0 if none is under way. Nothing else shows that a disk
+        hangs.
 
-        A disk that hangs is noticed by nothing else: its calls raise nothing, and don't end.
+        Nothing else shows that a disk hangs.
         """
 
     async def open(self, path: str, *, create: bool = False, append: bool = False) -> File:
         """Open the file for reading and writing; with `create`, make it if it is missing.
 
-        With `append`, a write goes to where the file ends at that moment, in place of its offset: if another program
-        cuts the file, no hole comes into being. Each part of a write that the system takes in parts goes to the end.
-
-        Raises `NotFound` for a missing file without `create`, and for a missing directory.
+        With `append`, a write goes to where the file ends, in place of its offset, however many parts the system takes
+        it in: if another program cuts the file, no hole comes into being. Raises `NotFound` for a missing file without
+        `create`, and for a missing directory.
         """
 
     async def load(self, path: str) -> bytes:
-        """Return all that a file holds, in one hop to a thread: for small files that are replaced whole.
-
-        Raises `NotFound`.
-        """
+        """Return all that a small file holds, in one hop to a thread. Raises `NotFound`."""
 
     async def exists(self, path: str) -> bool:
         """Tell whether a file or directory has this name."""
 
     async def identity(self, path: str) -> Identity | None:
-        """Return the identity of what has this name now; None when nothing has.
-
-        An open file outlives its name: comparing identities shows that the name was removed or replaced.
-        """
+        """Return the identity of what has this name now, if anything: it shows that a name was removed or replaced."""
 
     async def identities(self, paths: Sequence[str]) -> list[Identity | None]:
-        """Return the identities of what has these names now, in one hop to a thread."""
+        """Likewise of several, in one hop to a thread."""
 
     async def space(self, path: str) -> DiskSpace:
         """Return the space of the file system that this file or directory is on. Raises `NotFound`."""
@@ -143,15 +130,11 @@ class Disk(Protocol):
     async def entries(self, directory: str) -> dict[str, int]:
         """Return the names in the directory, each with a number that changes when another file gets the name.
 
-        Takes no look at the files, and costs little for thousands of them. On some file systems the numbers change by
-        themselves. Raises `NotFound` without the directory.
+        Costs little for thousands of files. On some file systems the numbers change by themselves. Raises `NotFound`.
         """
 
     async def make_directory(self, path: str) -> None:
-        """Make the directory and its parents; one that exists is no error.
-
-        The parent must be synced for the name to last.
-        """
+        """Make the directory and its parents; the parent must be synced for the name to last."""
 
     async def rename(self, source: str, target: str) -> None:
         """Rename the file atomically, replacing `target`. Raises `NotFound` without the file."""
@@ -170,11 +153,9 @@ class Disk(Protocol):
 
 
 class Listener(Protocol):
-    """A listening socket."""
-
     @property
     def address(self) -> str:
-        """The address it listens at, with the port that the system chose."""
+        """With the port that the system chose."""
 
     async def close(self) -> None:
         """Stop accepting. Connections that have their protocols stay; TLS handshakes that are under way end."""
@@ -186,39 +167,37 @@ class Network(Protocol):
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
         """Accept connections, each with a protocol of its own; port 0 lets the system choose.
 
-        A host with TLS refuses a peer that speaks no TLS: it calls `bar` on that connection's protocol before the
-        connection is made, so that the peer is told why, or closes the connection if the protocol has no `bar`.
-
-        Raises `AddressInUse`, `BadOption` for an address that can't be used, or `TooManyOpenFiles`.
+        A host with TLS refuses a peer that speaks none: it calls `bar` on that connection's protocol before the
+        connection is made, so that the peer is told why, or closes the connection if the protocol has no `bar`. Raises
+        `AddressInUse`, `BadOption` for an address that can't be used, or `TooManyOpenFiles`.
         """
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
         """Open a connection. May take long: bring a deadline.
 
-        Raises `ConnectionLost` when no connection can be had, `BadOption` for a text that is no address, and on a host
-        with TLS `CertificateRefused` and `TlsNotSpoken`.
+        Raises `ConnectionLost` when none can be had, `BadOption` for a text that is no address, and on a host with TLS
+        `CertificateRefused` and `TlsNotSpoken`.
         """
 
 
 def network_trouble(network: Network) -> str:
-    """Return what is wrong with this side of a network, for health, such as its certificate; empty if nothing is."""
+    """Return what is wrong with this side of a network, such as its certificate."""
     return str(getattr(network, "trouble", ""))
 
 
 def unreachable(network: Network) -> str:
-    """Return why nobody can connect to one of this side's listeners, such as a socket that was removed; empty if all
-    can be reached."""
+    """Return why nobody can connect to one of this side's listeners, such as a socket that was removed."""
     return str(getattr(network, "unreachable", ""))
 
 
 def certificate_expires_s(network: Network) -> float | None:
-    """Return when this side's certificate expires, in seconds since 1970; None on a network without TLS."""
+    """Return when this side's certificate expires, in seconds since 1970; None without TLS."""
     expires_s: float | None = getattr(network, "expires_s", None)
     return expires_s
 
 
 def certificate_expired(network: Network, wall_us: int) -> str:
-    """Return that this side's certificate has expired, so that nobody connects to it any more; empty if it has not."""
+    """Return that this side's certificate has expired, if so: nobody connects to it any more."""
     expires_s = certificate_expires_s(network)
     if expires_s is None or expires_s > wall_us / 1e6:
         return ""
@@ -226,28 +205,25 @@ def certificate_expired(network: Network, wall_us: int) -> str:
 
 
 def plain_network(network: Network) -> Network:
-    """Return the network without TLS, for peers such as probes that have no certificate; itself if it has no TLS."""
+    """Return the network without TLS, for peers such as probes that have no certificate."""
     plain: Network = getattr(network, "plain", network)
     return plain
 
 
 class Host(Protocol):
-    """The machine, as what runs on this host may use it. One process may have several hosts."""
+    """The machine, as what runs on this host may use it. One process may have several."""
 
     clock: Clock
     disk: Disk
     network: Network
     random: random.Random
-    """Random numbers for jitter and choices, never for secrets; seeded in the simulator."""
+    """For jitter and choices, never for secrets; seeded in the simulator."""
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run the coroutine as a supervised task, to which the host keeps a reference until it ends.
-
-        A task that dies of an exception other than cancellation stops the whole node through `fail`.
-        """
+        """Run a supervised task: one that dies of an exception other than cancellation stops the node by `fail`."""
 
     def fail(self, error: BaseException) -> None:
         """Stop this process now, loudly, without clean-up: what it might still do is worse than its absence.
 
-        In an application's process only what runs on this host is stopped (`client.applicationhost`, `node.embedded`).
+        In an application's process only what runs on this host is stopped.
         """

@@ -1,7 +1,7 @@
 """Accepting connections, for listeners of every kind.
 
-The event loops' own servers are not used, because a process without descriptors left would spin in them: uvloop's may
-lose its spare descriptor to another thread for ever, and asyncio's sets a new timer for each failed try.
+The event loops' own servers would spin in a process without descriptors left: uvloop's may lose its spare descriptor to
+another thread for ever, and asyncio's sets a new timer for each failed try.
 """
 
 from __future__ import annotations
@@ -21,23 +21,22 @@ from polonaise.host.filelimits import too_many_open
 _log = logging.getLogger(__name__)
 
 BACKLOG: Final = 1024
-"""The most connections that wait in the system to be accepted, at one socket."""
+"""The most connections that wait in the system, at one socket."""
 _TOGETHER_MAX: Final = 64
-"""The most connections that are accepted at one socket in one turn of the event loop."""
+"""The most that are accepted at one socket in one turn of the event loop."""
 _PAUSE_S: Final = 0.1
-"""Seconds for which nothing is accepted after a failure: the socket stays readable, so that the loop would spin."""
+"""Nothing is accepted for so long after a failure: the socket stays readable, so that the loop would spin."""
 _WARNING_S: Final = 10.0
-"""The least time, in seconds, between two warnings that connections can't be accepted."""
+"""The least time between two warnings that connections can't be accepted."""
 
 Accepted: TypeAlias = Callable[[socket.socket, Any], None]
-"""What takes over a connected socket, with the peer's address as `socket.accept` returns it."""
+"""Takes over a connected socket, with the peer's address."""
 
 
 async def bind_port(address: HostPort) -> list[socket.socket]:
     """Return listening sockets at every IP address of the host's name, on one port. Raises `OSError`, `ValueError`.
 
-    IP addresses that this machine lacks are left out as long as one remains: `localhost` stands for ::1 even on
-    machines without IPv6.
+    Addresses that this machine lacks are left out as long as one remains: `localhost` stands for ::1 even without IPv6.
     """
     loop = asyncio.get_running_loop()
     resolved = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -63,7 +62,6 @@ async def bind_port(address: HostPort) -> list[socket.socket]:
 
 
 def _bound_to(family: int, kind: int, protocol: int, where: tuple[Any, ...]) -> socket.socket:
-    """Return a socket that is bound to one IP address and port. Raises `OSError`."""
     made = socket.socket(family, kind, protocol)
     try:
         made.setblocking(False)
@@ -80,14 +78,13 @@ def _bound_to(family: int, kind: int, protocol: int, where: tuple[Any, ...]) -> 
 class Acceptor:
     """Hands each connection that arrives at some listening sockets to a function, until it is closed.
 
-    While the process or its machine has no descriptor left, it turns new connections away: it accepts and closes them,
-    so that a peer tries again or goes elsewhere instead of waiting for an answer. It needs a spare descriptor for that,
-    which it gives up for the moment. Another thread may take the spare one meanwhile: then connections wait in the
-    system until there are descriptors again.
+    While there is no descriptor left, it accepts and closes new connections, so that a peer tries again or goes
+    elsewhere instead of waiting. It gives up a spare descriptor for that; if another thread takes it, they wait in the
+    system.
     """
 
     def __init__(self, sockets: list[socket.socket], address: str, accepted: Accepted) -> None:
-        """Begin to accept at the sockets, which listen and don't block. `address` is for the log."""
+        """The sockets listen and don't block; `address` is for the log."""
         self._loop = asyncio.get_running_loop()
         self._sockets = sockets
         self._address = address
@@ -95,24 +92,23 @@ class Acceptor:
         self._spare: int | None = None
         self._refill()
         self._resume: asyncio.TimerHandle | None = None
-        """The timer that ends a pause."""
+        """Ends a pause."""
         self._held = False
         self._warned_s = float("-inf")
         self._listen()
 
     def hold(self) -> None:
-        """Accept nothing until `go_on`. Connections wait in the system."""
+        """Accept nothing until `go_on`."""
         self._held = True
         self._ignore()
 
     def go_on(self) -> None:
-        """Accept connections again after `hold`."""
         self._held = False
         if self._resume is None:
             self._listen()
 
     def close(self) -> None:
-        """Stop accepting, for ever, and close the sockets. Connections that were handed over stay."""
+        """Stop accepting, and close the sockets. Connections that were handed over stay."""
         self._ignore()
         if self._resume is not None:
             self._resume.cancel()
@@ -130,7 +126,7 @@ class Acceptor:
             self._loop.remove_reader(each)
 
     def _accept(self, listening: socket.socket) -> None:
-        """Accept connections that wait at a socket. Those that are left are accepted in the loop's next turn."""
+        """Accept connections that wait at a socket; what is left comes in the loop's next turn."""
         for _ in range(_TOGETHER_MAX):
             if self._held or not self._sockets:  # by the function that took over the connection before
                 return
@@ -173,7 +169,6 @@ class Acceptor:
             self._spare = None
 
     def _pause(self) -> None:
-        """Accept nothing for `_PAUSE_S`."""
         self._ignore()
         if self._resume is None:
             self._resume = self._loop.call_later(_PAUSE_S, self._end_pause)
@@ -185,7 +180,6 @@ class Acceptor:
             self._listen()
 
     def _warn(self, error: OSError) -> None:
-        """Log why connections can't be accepted, unless it was logged just now."""
         if self._loop.time() >= self._warned_s + _WARNING_S:
             self._warned_s = self._loop.time()
             what = f"{self._address} can accept no connection, which is tried again"

@@ -12,7 +12,7 @@ _UNIX = "unix:"
 
 
 class HostPort(NamedTuple):
-    """A TCP endpoint. `host` is without the brackets in which an IPv6 host is written."""
+    """A TCP endpoint, without the brackets in which an IPv6 host is written."""
 
     host: str
     port: int
@@ -23,8 +23,6 @@ class HostPort(NamedTuple):
 
 
 class UnixPath(NamedTuple):
-    """A socket in the file system of this machine."""
-
     path: str
 
     def __str__(self) -> str:
@@ -35,7 +33,7 @@ Address: TypeAlias = HostPort | UnixPath
 
 
 def parse_address(text: str) -> Address:
-    """Return the address in the text. Raises `BadOption`, which says what is wrong with it."""
+    """Return the address in the text; raises `BadOption`."""
     if text.startswith(_UNIX):
         path = text.removeprefix(_UNIX)
         if not path or "\0" in path:
@@ -63,7 +61,7 @@ def parse_address(text: str) -> Address:
 
 
 def _may_be_host(host: str) -> bool:
-    """Return whether a host's name can be encoded for look-up. A socket would raise `ValueError` for another one."""
+    """Whether a host's name can be encoded for look-up. A socket would raise `ValueError`."""
     try:
         host.encode("idna")
     except UnicodeError:
@@ -72,7 +70,7 @@ def _may_be_host(host: str) -> bool:
 
 
 def is_every_interface(address: Address) -> bool:
-    """Return whether this names all interfaces of a machine, as `0.0.0.0` and `[::]` do: nobody can connect to that."""
+    """Whether this names all interfaces, as `0.0.0.0` and `[::]` do: nobody can connect to that."""
     if not isinstance(address, HostPort):
         return False
     if ":" not in address.host:

@@ -1,7 +1,6 @@
-"""Read what a certificate says: the name of its holder, the roles that it vouches for, and when it expires.
+"""What a certificate says: the name of its holder, the roles that it vouches for, and when it expires.
 
-A role is a name in the certificate, beside the names of hosts: a URI such as `urn:polonaise:client`, with one of
-`ROLE_WORDS` at its end (docs/decisions/0032).
+A role is a URI beside the names of hosts, such as `urn:polonaise:client` (docs/decisions/0032).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from polonaise.redaction import redacted
 
 ROLE_URI: Final = "urn:polonaise:"
-"""The beginning of a role's URI; the role's word follows."""
+"""Before a role's word."""
 CLIENT: Final = "client"
 SERVER: Final = "server"
 STORAGE: Final = "storage"
@@ -23,18 +22,16 @@ ROLE_WORDS: Final = (CLIENT, SERVER, STORAGE, PLAYER, TARGET)
 _NAME_MAX: Final = 100
 
 PeerCertificate: TypeAlias = Mapping[str, Any]
-"""A verified certificate as `ssl.SSLSocket.getpeercert` returns it, and a transport as `peercert`."""
+"""A verified certificate as `ssl.SSLSocket.getpeercert` returns it."""
 
 
 class VouchedFor(NamedTuple):
-    """What a verified certificate says of its holder."""
-
     name: str
-    """The common name, or else the first alternative name of any kind, or else `without a name`. Short, printable."""
+    """The common name, or else the first alternative name. Short, printable."""
     roles: frozenset[str]
-    """The words of the roles that the certificate vouches for, out of `ROLE_WORDS`."""
+    """Of `ROLE_WORDS`."""
     expires_s: float
-    """When the certificate expires, in seconds since 1970; `inf` if it does not say."""
+    """In seconds since 1970; `inf` if it does not say."""
 
     @property
     def may_be(self) -> str:
@@ -43,7 +40,7 @@ class VouchedFor(NamedTuple):
 
 
 def said_by(certificate: PeerCertificate) -> VouchedFor:
-    """Return what a certificate says of its holder. The caller must have verified it: nothing is checked here."""
+    """Return what a verified certificate says of its holder: nothing is checked here."""
     names = list(_alternative_names(certificate))
     common = [
         str(value) for part in certificate.get("subject", ()) for key, value in part if key == "commonName"
@@ -59,6 +56,6 @@ def said_by(certificate: PeerCertificate) -> VouchedFor:
 
 
 def _alternative_names(certificate: PeerCertificate) -> Iterator[tuple[str, str]]:
-    """Yield the kind (DNS, IP Address, URI) and the value of each subject alternative name."""
+    """Yield kind (DNS, IP Address, URI) and value of each."""
     for kind, value in certificate.get("subjectAltName", ()):
         yield str(kind), str(value)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables of this process while a `with` statement runs, and restore them afterwards."""
+    """Set environment variables of this process during the block, and restore them afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

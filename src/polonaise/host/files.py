@@ -1,8 +1,8 @@
-"""POSIX files: a node's behind a few threads, so that its loop waits for no disk except as `syncs` allows.
+"""POSIX files: a node's behind a few threads, so that its loop waits for no disk except as `syncs` allows; tools'
+block.
 
-What is for tools blocks. `OSError` is translated here. A call whose caller was cancelled still runs to its end in its
-thread; a file is closed only after the last such call, so that nothing reaches another file under a descriptor used
-anew.
+`OSError` is translated here. A call whose caller was cancelled still runs to its end; a file is closed only after the
+last such call, so that nothing reaches another file under a descriptor used anew.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ _sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
 
 
 def _translated(error: OSError, path: str) -> PolonaiseError:
-    """Return the fault for an `OSError` of the file at this path."""
     exhausted = too_many_open(error, repr(path))
     if exhausted is not None:
         return exhausted
@@ -69,7 +68,6 @@ def _translated(error: OSError, path: str) -> PolonaiseError:
 
 
 def with_own_errors(path: str, call: Callable[[], T]) -> T:
-    """Run the call, with its `OSError`s translated."""
     try:
         return call()
     except OSError as error:
@@ -80,7 +78,7 @@ class RealDisk:
     """The file system of this machine."""
 
     def __init__(self, threads: DiskThreads, in_loop: SyncsInLoop | None = None) -> None:
-        """Use these threads. `in_loop` says which syncs the event loop may wait for; None for no sync."""
+        """`in_loop` says which syncs the event loop may wait for; None for no sync."""
         self._threads = threads
         self._in_loop = in_loop
         self._locks: set[RealLock] = set()
@@ -88,11 +86,9 @@ class RealDisk:
 
     @property
     def under_way_s(self) -> float:
-        """For how many seconds the oldest call has not returned; 0 if none is under way."""
         return self._threads.under_way_s
 
     async def _hop(self, path: str, call: Callable[[], T]) -> T:
-        """Run the call in a thread, with its `OSError`s translated."""
         return await self._threads.run(lambda: with_own_errors(path, call))
 
     async def open(self, path: str, *, create: bool = False, append: bool = False) -> File:
@@ -141,10 +137,7 @@ class RealDisk:
         )
 
     def release(self) -> None:
-        """Close every file left open, and unlock every lock left held, as the end of a process does.
-
-        Only once no call is under way or waits.
-        """
+        """Close every file and unlock every lock, as the end of a process does, once no call is under way or waits."""
         for file in list(self._open):
             file.abandon()
         for lock in list(self._locks):
@@ -162,12 +155,12 @@ def _entries(directory: str) -> dict[str, int]:
 
 
 def names_in(directory: str) -> list[str]:
-    """Return the names in a directory, sorted. Raises `NotFound`, `AccessDenied` and other faults of the disk."""
+    """Return the names in a directory, sorted; raises faults of the disk."""
     return with_own_errors(directory, lambda: sorted(os.listdir(directory)))
 
 
 def identity(path: str) -> Identity | None:
-    """Return the identity of the file at this path, for `Disk.identity`; None if it does not exist."""
+    """Return the identity of the file at this path, for `Disk.identity`."""
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -176,12 +169,12 @@ def identity(path: str) -> Identity | None:
 
 
 def try_lock(path: str) -> RealLock:
-    """Lock a file as `Disk.lock` does, and raise what it raises, from a thread that has no event loop."""
+    """Lock a file as `Disk.lock` does, without an event loop."""
     return with_own_errors(path, lambda: RealLock(path, set()))
 
 
 def make_directories(path: str) -> None:
-    """Make the directory and its parents. Raises `OSError`, and `DiskFailed` where no directories can be made."""
+    """Make the directory and its parents. Raises `OSError`, and `DiskFailed` where none can be made."""
     try:
         os.makedirs(path, exist_ok=True)
     except FileNotFoundError as error:  # /proc and its like: all parents are there, and nothing can be made in them
@@ -200,18 +193,16 @@ def sync_path(path: str | Path, flags: int = 0) -> None:
 class RealLock:
     """An advisory lock on a file; the kernel frees it when the process dies.
 
-    It belongs to the open file, which a forked child shares: the child would keep it locked after its parent's death.
-    So a child closes the locks that it inherits as it begins; and no thread forks while another is between opening a
-    file and noting that it is open, or the reverse.
+    A forked child shares the open file, and would keep it locked after its parent's death. So a child closes the locks
+    that it inherits as it begins; and no thread forks while another opens or closes a lock.
     """
 
     _held: ClassVar[set[RealLock]] = set()
-    """All locks that this process holds."""
     _fork_guard: ClassVar[threading.Lock] = threading.Lock()
     """Held while a lock is taken or released, and during a fork."""
 
     def __init__(self, path: str, registry: set[RealLock]) -> None:
-        """Lock the file, made if missing. The lock is in `registry` while it is held. Raises `DirectoryInUse`."""
+        """Lock the file, made if missing. The lock is in `registry` while it is held."""
         self._registry = registry
         with self._fork_guard:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE)
@@ -230,11 +221,10 @@ class RealLock:
             registry.add(self)
 
     def fileno(self) -> int:
-        """Return the descriptor, to be passed on to a child process: that then holds the lock as well."""
+        """Return the descriptor, for a child process that is to hold the lock as well."""
         return self._descriptor
 
     def release(self) -> None:
-        """Unlock the file. A second call does nothing."""
         with self._fork_guard:
             self._close()
 
@@ -247,7 +237,7 @@ class RealLock:
 
     @classmethod
     def close_inherited(cls) -> None:
-        """Close the parent's locks in a child. That does not free them, because the parent has them open."""
+        """Close the parent's locks in a child, which does not free them."""
         for lock in list(cls._held):
             lock._close()
         cls._fork_guard.release()
@@ -263,7 +253,7 @@ os.register_at_fork(
 class _RealFile:
     """A descriptor, and the count of its users: the calls under way, and the opener until it closes.
 
-    Only the last user closes the descriptor: a number that is closed twice may be another file's by then.
+    Only the last one closes it: a number that is closed twice may be another file's by then.
     """
 
     def __init__(
@@ -286,7 +276,7 @@ class _RealFile:
         return await self._hop(lambda descriptor: _read(descriptor, offset, length))
 
     async def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
-        """Write the buffers, in the loop itself where that is allowed and quicker; see `File.write`."""
+        """Write the buffers, in the loop itself where that is allowed and quicker."""
 
         def write(descriptor: int) -> None:
             _write(descriptor, None if self._appends else offset, buffers)
@@ -312,7 +302,6 @@ class _RealFile:
         return await self._hop(lambda descriptor: os.fstat(descriptor).st_size)
 
     async def close(self) -> None:
-        """Close the file, and wait until the descriptor is closed."""
         with self._guard:
             first, self._closing = not self._closing, True
         if first:
@@ -321,13 +310,12 @@ class _RealFile:
             await asyncio.shield(asyncio.wrap_future(self._closed))
 
     def abandon(self) -> None:
-        """Close the descriptor now. Only when nobody uses the file and nobody will."""
+        """Close the descriptor now: nobody uses the file and nobody will."""
         with self._guard:
             self._closing, self._users = True, 0
         self._close()
 
     async def _hop(self, call: Callable[[int], T]) -> T:
-        """Run the call on the descriptor in a thread."""
         self._enter()
         return await self._threads.run(lambda: self._use(call))
 
@@ -339,7 +327,6 @@ class _RealFile:
             self._users += 1
 
     def _use(self, call: Callable[[int], T]) -> T:
-        """Run the call on the descriptor, with its `OSError`s translated, and count one user less."""
         try:
             return call(self._descriptor)
         except OSError as error:
@@ -348,7 +335,6 @@ class _RealFile:
             self._leave()
 
     def _leave(self) -> None:
-        """Count one user less; the last one closes the descriptor."""
         with self._guard:
             self._users -= 1
             last = self._users == 0
@@ -367,10 +353,7 @@ class _RealFile:
 
 
 class ReadOnlyFile:
-    """A file that a tool only reads; another process may have it open and be writing it.
-
-    Reads without a thread, so the caller waits for the disk. A context manager. Raises `NotFound` or `DiskFailed`.
-    """
+    """A file that a tool only reads, without a thread; another process may be writing it. A context manager."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -383,7 +366,6 @@ class ReadOnlyFile:
         os.close(self._descriptor)
 
     def size(self) -> int:
-        """Return the length in bytes."""
         return with_own_errors(self._path, lambda: os.fstat(self._descriptor).st_size)
 
     def read_now(self, offset: int, length: int) -> bytes:
@@ -391,12 +373,11 @@ class ReadOnlyFile:
         return with_own_errors(self._path, lambda: _read(self._descriptor, offset, length))
 
     async def read(self, offset: int, length: int) -> bytes:
-        """Read as `read_now` does, for code that awaits the reads of any file: of this kind, or of a node's `File`."""
+        """Read as `read_now`, for code that awaits the reads of any file."""
         return self.read_now(offset, length)
 
 
 def _read(descriptor: int, offset: int, length: int) -> bytes:
-    """Return up to `length` bytes from `offset`; fewer only at the end of the file."""
     # A damaged length must not make the system allocate memory for bytes that the file does not have.
     length = min(length, os.fstat(descriptor).st_size - offset)
     parts: list[bytes] = []

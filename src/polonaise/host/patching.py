@@ -9,24 +9,22 @@ from polonaise.errors import HalfPatched
 
 
 class _Library(NamedTuple):
-    """A library that patches Python's modules."""
-
     name: str
     module: str
-    """The module that knows what was patched; it is loaded if anything was."""
+    """Loaded if anything was patched; it knows what."""
     tells: str
-    """The function of that module that tells whether a module, by name, is patched."""
+    """Its function that tells whether a module is patched."""
     threads: tuple[str, ...]
-    """The modules without which threads, and event loops in them, are none if they are patched."""
+    """If these are patched, threads, and event loops in them, are none."""
     together: tuple[str, ...]
-    """The modules that have to be patched all, if one of `threads` is."""
+    """Those that have to be patched all, if one of `threads` is."""
     whole: str
     """The call that patches all of them."""
     spared: str
     """The call that patches none of `threads`."""
 
     def patched(self) -> list[str]:
-        """Return those of `threads` and `together` that are patched now; none if all of `threads` are as they were."""
+        """Return those of `threads` and `together` that are patched; none if no one of `threads` is."""
         module = sys.modules.get(self.module)
         if module is None:
             return []
@@ -57,16 +55,15 @@ _LIBRARIES: Final = (
 
 
 class PatchedThreads(NamedTuple):
-    """What has become of the threads of this process."""
+    """What has patched the threads of this process."""
 
     library: str
-    """The name of the library that has patched them."""
     spared: str
-    """The call that patches what else it patches, and leaves them as they are."""
+    """The call that leaves them as they are."""
 
 
 def patched_threads() -> PatchedThreads | None:
-    """Return which library has patched threads, or a part of what they wait with; None if none has."""
+    """Return which library has patched threads, or a part of what they wait with, if any."""
     return next((PatchedThreads(each.name, each.spared) for each in _LIBRARIES if each.patched()), None)
 
 

@@ -26,19 +26,17 @@ from polonaise.host.tlssockets import TlsNetwork
 _log = logging.getLogger(__name__)
 
 FAILED_EXIT_CODE: Final = 70
-"""The exit code of a process that `RealHost.fail` has ended: EX_SOFTWARE."""
+"""After `RealHost.fail`: EX_SOFTWARE."""
 
 DISK_THREADS: Final = 4
 
 _LOOPS: Final = frozenset(("asyncio", "uvloop", "ssl"))
-"""The packages that event loops and their transports are made of."""
+"""Event loops and their transports are made of these."""
 
 Main: TypeAlias = Callable[[Host], Coroutine[Any, Any, None]]
 
 
 class RealClock:
-    """The system's clocks."""
-
     # Not a method of our own: it is called with every message, and a call in between would cost as much again.
     monotonic_s = staticmethod(time.monotonic)
 
@@ -53,19 +51,20 @@ class RealClock:
 
 
 class RealHost:
-    """The real machine, for what runs on this host in this process. `close` it when its tasks are done."""
+    """The real machine, in this process. `close` it when its tasks are done."""
 
     def __init__(
         self, disk_threads: int = DISK_THREADS, *, syncs_in_loop: bool = False, tls: TlsIdentity | None = None
     ) -> None:
-        """Use `disk_threads` threads at most. With `syncs_in_loop` the loop may wait for short syncs (`host.syncs`).
+        """With `syncs_in_loop` the loop may wait for short syncs (`host.syncs`); with `tls` every TCP connection has
+        TLS.
 
-        With `tls` every TCP connection has TLS; without it none has. Raises `HalfPatched`.
+        Raises `HalfPatched`.
         """
         check_patches()
         self._threads = DiskThreads(disk_threads)
         self.tasks: set[asyncio.Task[None]] = set()
-        """The tasks of this host that have not ended."""
+        """Those that have not ended."""
         self.clock: Clock = RealClock()
         self._files = RealDisk(self._threads, SyncsInLoop() if syncs_in_loop else None)
         self.disk: Disk = self._files
@@ -73,7 +72,6 @@ class RealHost:
         self.random = random.Random()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run the coroutine as a supervised task; see `Host.spawn`."""
         task = asyncio.get_running_loop().create_task(coroutine, name=name)
         self.tasks.add(task)
         task.add_done_callback(self._done)
@@ -86,20 +84,18 @@ class RealHost:
         os._exit(FAILED_EXIT_CODE)
 
     def cut_off_disk(self) -> None:
-        """Let no further call reach the disk. Waits for calls that have begun, for `CLOSE_S_MAX` seconds at most."""
+        """Let no further call reach the disk. Waits for those that have begun, within bounds."""
         self._threads.close(drop=True)
 
     def close(self) -> None:
         """End the disk's threads, after all calls that they were given, and close and unlock what is still open.
 
-        While a call to the disk hangs, nothing is unlocked: that call might still write where the next owner of the
-        directory does. Then files and locks end with this process.
+        While a call hangs, nothing is unlocked: it might still write where the next owner of the directory does.
         """
         if self._threads.close():
             self._files.release()
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        """Stop the process if the task died of an error."""
         self.tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fail(error)
@@ -111,8 +107,7 @@ def run(
     """Run a node until `main` returns. SIGTERM and SIGINT cancel it, which is a clean stop and not an error.
 
     `syncs_in_loop` is for a storage node, and for no process that does anything else. `tls` as for `RealHost`. With
-    `stop_s_max` a process that has not stopped so many seconds after the signal is ended by force, for a node whose
-    promises rest on nothing that it does then.
+    `stop_s_max` a process that has not stopped so long after the signal is ended by force.
     """
     with ExitStack() as ending:
         forced = None if stop_s_max is None else ending.enter_context(ForcedStop(stop_s_max, FAILED_EXIT_CODE))
@@ -123,7 +118,6 @@ def run(
 
 
 async def _until_stopped(main: Main, host: Host, forced: ForcedStop | None) -> None:
-    """Run `main`, and cancel it whenever one of the signals comes."""
     stopped = False
     task = asyncio.ensure_future(main(host))
 
@@ -149,15 +143,14 @@ async def _until_stopped(main: Main, host: Host, forced: ForcedStop | None) -> N
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    """Call a function in the loop, from another thread."""
     with suppress(RuntimeError):  # the loop has ended meanwhile
         loop.call_soon_threadsafe(call)
 
 
 def stop_at_mistakes(loop: asyncio.AbstractEventLoop, host: Host) -> None:
-    """Make an exception in a callback of the loop stop the node if it is a mistake of ours; others are logged.
+    """Make an exception in a callback of the loop stop the node if it is a mistake of ours; asyncio would only log it.
 
-    Without this, such an exception would only be logged. Trouble of one connection ends that connection only.
+    Trouble of one connection ends that connection only.
     """
 
     def mistake(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -177,10 +170,7 @@ def stop_at_mistakes(loop: asyncio.AbstractEventLoop, host: Host) -> None:
 
 
 def _is_of_a_connection(context: dict[str, Any], error: BaseException) -> bool:
-    """Whether the loop tells of one connection's transport, and no code but the loop's own took part in the error.
-
-    A method of ours that the transport called would be in the error's traceback.
-    """
+    """Whether the loop tells of one connection's transport, and no code but the loop's own took part in the error."""
     if "transport" not in context and "protocol" not in context:
         return False
     modules = (str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__))
@@ -188,7 +178,7 @@ def _is_of_a_connection(context: dict[str, Any], error: BaseException) -> bool:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return what makes a node's event loop; None for asyncio's own, where uvloop is not installed."""
+    """Return what makes a node's event loop; None for asyncio's own."""
     try:
         import uvloop
     except ImportError:

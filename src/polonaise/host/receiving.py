@@ -1,8 +1,8 @@
 """Reading from sockets into one buffer per thread, from which what has arrived is copied.
 
-By itself asyncio's own loop asks for 256 KiB of memory for each read, and gives back all but what has arrived; with TLS
-uvloop does so, too. What is given back lies between pieces in use and is too small for a further read: the heap of a
-client that uses 5 MB of it grew to 16 MB. It costs time, too: half as much again for each small message.
+asyncio's own loop, and with TLS uvloop, too, asks for 256 KiB of memory for each read, and gives back all but what has
+arrived, in pieces too small for a further read: the heap of a client that uses 5 MB grew to 16 MB. It costs half as
+much time again for each small message, too.
 """
 
 from __future__ import annotations
@@ -16,19 +16,17 @@ _READ_BYTES: Final = 256 * 1024
 
 
 class _Buffers(threading.local):
-    """The buffer of each thread: a read lets other threads go on, which may read for loops of their own."""
+    """One for each thread: a read lets other threads go on, which may read for loops of their own."""
 
     def __init__(self) -> None:
         self.view = memoryview(bytearray(_READ_BYTES))
 
 
 buffers: Final = _Buffers()
-"""The buffer of this thread, `view`. Copy what is read into it before anything else happens in the thread."""
+"""Copy what is read into its `view` before anything else happens in the thread."""
 
 
 class Receiver(asyncio.BufferedProtocol):
-    """Receives for another protocol, and passes on every other event."""
-
     __slots__ = ("protocol",)
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
@@ -58,10 +56,7 @@ class Receiver(asyncio.BufferedProtocol):
 
 
 def receiver(protocol: asyncio.Protocol, loop: asyncio.AbstractEventLoop) -> asyncio.Protocol | Receiver:
-    """Return what this loop is to be given so that the protocol receives.
-
-    uvloop reads into a buffer of its own, and is given the protocol itself.
-    """
+    """Return what this loop is to be given so that the protocol receives: uvloop reads into a buffer of its own."""
     return Receiver(protocol) if isinstance(loop, BaseSelectorEventLoop) else protocol
 
 

@@ -15,16 +15,16 @@ from polonaise.errors import BadOption
 from polonaise.host.files import sync_path
 
 _MODE: Final = 0o666
-"""The mode of a new file, of which the user's mask is taken away."""
+"""Of a new file, less the user's mask."""
 
 
 @contextlib.contextmanager
 def replaced(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
     """Give a file to write to. If the `with` statement ends without an error, it has replaced the one at `path`.
 
-    Readers see the file before, or the new one, durably; after an error, that before. A symbolic link stays, and what
-    it points to is replaced. What is no regular file, as a pipe or the standard output, is written into. Without `mode`
-    a file keeps the one that it had. Raises `BadOption` for what can't be written so, and `OSError`.
+    Readers see the file before, or the new one, durably. A symbolic link stays, and what it points to is replaced. What
+    is no regular file, as a pipe or the standard output, is written into. Without `mode` a file keeps the one that it
+    had. Raises `BadOption` for what can't be written so, and `OSError`.
     """
     if (output := _output_at(path)) is not None:
         with open(os.dup(output), "wb") as file:  # with its own position: what is said later comes behind
@@ -53,7 +53,7 @@ def replaced(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
 
 
 def check_replaceable(path: Path) -> os.stat_result | None:
-    """Return what is at a path; None if nothing is. Raises `BadOption` for what `replaced` refuses, and `OSError`."""
+    """Return what is at a path, if anything. Raises `BadOption` for what `replaced` refuses, and `OSError`."""
     try:
         there = os.stat(path)
     except FileNotFoundError:
@@ -71,7 +71,7 @@ def check_replaceable(path: Path) -> os.stat_result | None:
 
 
 def may_be_replaced(path: Path) -> bool:
-    """Tell whether `replaced` would take a path, as far as can be seen without writing."""
+    """Whether `replaced` would take a path, as far as can be seen without writing."""
     try:
         there = check_replaceable(path)
     except (BadOption, OSError):
@@ -82,12 +82,12 @@ def may_be_replaced(path: Path) -> bool:
 
 
 def is_standard_output(path: Path) -> bool:
-    """Tell whether a path stands for this process's standard output, as `/dev/stdout` does."""
+    """Whether a path stands for this process's standard output, as `/dev/stdout` does."""
     return sys.stdout is not None and _output_at(path) == 1
 
 
 def _output_at(path: Path) -> int | None:
-    """Return the descriptor, of the standard output or of errors, that a path stands for; None if for neither."""
+    """Return the descriptor, of the standard output or of errors, that a path stands for."""
     for descriptor in (1, 2):
         with contextlib.suppress(OSError):
             if os.path.samestat(os.stat(path), os.fstat(descriptor)):

@@ -1,9 +1,8 @@
 """Unix sockets by their bare names in one directory, however long or deep its path.
 
 A socket's address holds about a hundred bytes of path (`sockaddr_un`). Where the system shows a process its own
-descriptors as files, the directory is opened, and the path to a socket leads through the directory's descriptor: it is
-always short. And because a socket goes by its bare name, the directory may be moved, or have another path in another
-process.
+descriptors as files, the path leads through the directory's descriptor, and is always short. And the directory may be
+moved, or have another path in another process.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from polonaise.host.files import identity
 
 _DESCRIPTORS: Final = "/proc/self/fd"
 _PATH_BYTES_MAX: Final = 103
-"""The longest path, in bytes, that every system takes; Linux takes four bytes more."""
+"""The longest path that every system takes; Linux takes four bytes more."""
 
 
 class SocketDirectory:
@@ -32,20 +31,17 @@ class SocketDirectory:
         self._directory = directory
         self._network = network
         self._listening_in: Identity | None = None
-        """The directory in which the latest listener listens; None before the first."""
+        """Where the latest listener listens."""
 
     @property
     def unreachable(self) -> str:
-        """Why nobody can connect to one of the listeners here; empty if all can be reached. See `host.unreachable`."""
+        """Why nobody can connect to one of the listeners here."""
         if self._listening_in is not None and identity(self._directory) != self._listening_in:
             return f"nobody can connect to the sockets in {self._directory}: it was removed, moved or replaced"
         return unreachable(self._network)
 
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
-        """Accept connections at a name in the directory; see `Network.listen`.
-
-        Also raises `ConnectionLost` if the directory can't be opened.
-        """
+        """Accept connections at a name (`Network.listen`). Raises `ConnectionLost` if the directory can't be opened."""
         name = _name(address)
         with ExitStack() as path_in_use:
             directory = path_in_use.enter_context(_short_path(self._directory))
@@ -55,7 +51,6 @@ class SocketDirectory:
             return _NamedListener(listener, address, path_in_use.pop_all())
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Open a connection to a name in the directory; see `Network.connect`."""
         name = _name(address)
         try:
             with _short_path(self._directory) as directory:
@@ -65,7 +60,7 @@ class SocketDirectory:
 
 
 def _name(address: str) -> str:
-    """Return the bare name in the address. Raises `BadOption` for any other address."""
+    """Return the bare name in the address; raises `BadOption`."""
     parsed = parse_address(address)
     if not isinstance(parsed, UnixPath) or "/" in parsed.path:
         raise BadOption(f"{address!r} is not the name of a socket in a directory: write unix:NAME")
@@ -74,10 +69,7 @@ def _name(address: str) -> str:
 
 @contextmanager
 def _short_path(directory: str) -> Iterator[str]:
-    """Yield a short path to the directory, valid until the end of the block; its own path where the system has none.
-
-    Raises `ConnectionLost` if the directory can't be opened, or `TooManyOpenFiles`.
-    """
+    """Yield a short path to the directory, valid during the block; its own path where the system has none."""
     if not os.path.isdir(_DESCRIPTORS):
         yield directory
         return
@@ -93,7 +85,6 @@ def _short_path(directory: str) -> Iterator[str]:
 
 
 def _address_in(directory: str, name: str) -> str:
-    """Return the address of the socket of this name. Raises `BadOption` where no short path to it exists."""
     path = f"{directory}/{name}"
     if len(os.fsencode(path)) > _PATH_BYTES_MAX:
         raise BadOption(f"{path!r} is too long for a socket on this system: choose a directory with a shorter path")
@@ -101,7 +92,7 @@ def _address_in(directory: str, name: str) -> str:
 
 
 class _NamedListener:
-    """A listener at a name. Keeps the short path open, through which the name is removed in the end."""
+    """A listener at a name. Keeps the short path open, by which the name is removed in the end."""
 
     def __init__(self, listener: Listener, address: str, path_in_use: ExitStack) -> None:
         self._listener = listener

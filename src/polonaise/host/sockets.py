@@ -1,6 +1,5 @@
-"""TCP and Unix sockets through the running event loop, with `OSError` and `ValueError` translated here.
-
-TCP_NODELAY is set on every TCP connection: a message is sent when it is written.
+"""TCP (with TCP_NODELAY) and Unix sockets through the running event loop, with `OSError` and `ValueError` translated
+here.
 """
 
 from __future__ import annotations
@@ -26,23 +25,19 @@ from polonaise.host.receiving import Receiver, received_by, receiver
 _log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 1.0
-"""Seconds between two looks of a listener whether its Unix socket is in its place."""
+"""Between two looks of a listener whether its Unix socket is in its place."""
 
 
 class RealNetwork:
-    """The network of this machine."""
-
     def __init__(self) -> None:
         self._listeners: set[_RealListener] = set()
-        """The listeners that are not closed."""
+        """Those that are not closed."""
 
     @property
     def unreachable(self) -> str:
-        """Why nobody can connect to one of this side's listeners; empty if all can be reached. See `unreachable`."""
         return next((listener.trouble for listener in self._listeners if listener.trouble), "")
 
     async def listen(self, address: str, factory: ProtocolFactory) -> Listener:
-        """Accept connections; see `Network.listen`."""
         parsed = parse_address(address)
         try:
             if isinstance(parsed, UnixPath):
@@ -55,11 +50,9 @@ class RealNetwork:
             raise BadOption(f"cannot listen on {address!r}: {error}") from error
 
     def _listener(self, sockets: list[socket.socket], address: HostPort, factory: ProtocolFactory) -> Listener:
-        """Return the listener of these listening sockets at one TCP address."""
         return _RealListener(sockets, address, factory, self._listeners)
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Open a connection; see `Network.connect`."""
         parsed = parse_address(address)
         loop = asyncio.get_running_loop()
 
@@ -79,7 +72,6 @@ class RealNetwork:
 
 
 def _not_listening(address: str, error: OSError) -> PolonaiseError:
-    """Return the fault for what kept this process from listening at the address."""
     exhausted = too_many_open(error, f"cannot listen on {address!r}")
     if exhausted is not None:
         return exhausted
@@ -102,8 +94,8 @@ def not_connected(address: str, error: OSError) -> ConnectionLost:
 class _RealListener:
     """The listening sockets of one address, and the connections that the event loop is about to take over.
 
-    A Unix socket can be reached by its name alone, and cleaners of old files remove it: it never gets a newer time. So
-    a listener looks whether the name still leads to its socket, and makes another one if not.
+    Cleaners of old files remove a Unix socket, which never gets a newer time: so a listener looks whether its name
+    still leads there, and makes another one if not.
     """
 
     def __init__(
@@ -113,18 +105,18 @@ class _RealListener:
         factory: ProtocolFactory,
         registry: set[_RealListener],
     ) -> None:
-        """Listen. The listener is in `registry` until it is closed."""
+        """The listener is in `registry` until it is closed."""
         self._loop = asyncio.get_running_loop()
         self._address = address
         self._factory = factory
         self._arriving: set[asyncio.Task[None]] = set()
         self._acceptor = Acceptor(sockets, str(address), self._accept)
         self.trouble = ""
-        """Why nobody can connect; empty if everybody can."""
+        """Why nobody can connect."""
         self._registry = registry
         registry.add(self)
         self._missing = False
-        """Whether the last look did not find the socket at its name."""
+        """At the last look."""
         self._next_look: asyncio.TimerHandle | None = None
         if isinstance(address, UnixPath):
             self._shown = os.path.realpath(address.path)  # which may lead through a descriptor, see `socketdirectory`
@@ -148,9 +140,8 @@ class _RealListener:
                     os.unlink(self._address.path)
 
     def _look(self, path: str) -> None:
-        """Make the socket again if its name leads to it no more, as the second look in a row finds.
-
-        At the first one its whole directory may be being removed, which a new socket would keep from being empty.
+        """Make the socket again if its name leads to it no more, as the second look in a row finds: at the first one
+        its whole directory may be being removed.
         """
         self._next_look = self._loop.call_later(_LOOK_S, self._look, path)
         try:
@@ -186,13 +177,11 @@ class _RealListener:
         )
 
     def _accept(self, connected: socket.socket, peer: Any) -> None:
-        """Give a connection a protocol of its own."""
         task = self._loop.create_task(self._begin(connected), name=f"connection at {self._address}")
         self._arriving.add(task)
         task.add_done_callback(self._arriving.discard)
 
     async def _begin(self, connected: socket.socket) -> None:
-        """Hand a connection to the event loop."""
         protocol: asyncio.Protocol | None = None
 
         def made() -> asyncio.Protocol | Receiver:

@@ -10,13 +10,14 @@ from typing import Final
 from polonaise.host.stopsignals import STOPS
 
 STOP_S: Final = 12.0
-"""Seconds that a node gets to stop once standard input has ended; then it is killed. A clean stop takes less."""
+"""So long a node has to stop once standard input has ended."""
 
 
 def stop_when_stdin_ends(within_s: float = STOP_S) -> None:
-    """Stop this process by SIGTERM when standard input ends, and by SIGKILL if it still lives after `within_s` seconds.
+    """Stop this process by SIGTERM when standard input ends, as its parent has, and by SIGKILL after `within_s`
+    seconds.
 
-    SIGTERM is handled by the event loop, and one that hangs handles nothing. No parent is left then to notice that.
+    SIGTERM is handled by the event loop, and one that hangs handles nothing.
     """
 
     def wait() -> None:

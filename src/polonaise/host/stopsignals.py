@@ -1,8 +1,4 @@
-"""Ends a program on SIGTERM, SIGINT and SIGHUP: handlers that set a flag, and waits that look at it.
-
-A node that reads its settings again on SIGHUP has that signal call it in its event loop. One that may not outlive its
-stop by more than some seconds has a thread that looks for the signals, because a disk that hangs holds up all others.
-"""
+"""How a program ends on SIGTERM, SIGINT and SIGHUP: handlers that set a flag, and waits that look at it."""
 
 from __future__ import annotations
 
@@ -19,33 +15,31 @@ from typing import Final
 _log = logging.getLogger(__name__)
 
 STOPS: Final = (signal.SIGTERM, signal.SIGINT)
-"""The signals that stop a node."""
 _TELL_S: Final = 0.5
-"""Seconds in which it must have been logged that a node is ended by force: the log may lie on the disk that hangs."""
+"""So long it may take to log that a node is ended by force: the log may lie on the disk that hangs."""
 
 
 class StopFlag:
     """A flag that a signal handler sets, and that the main thread waits for.
 
-    It has no lock, unlike `threading.Event`. A handler runs within the main thread, which holds the lock of an event
-    for moments while it waits for it: a handler that came in such a moment would wait for that lock for ever.
+    It has no lock, unlike `threading.Event`: a handler runs within the main thread, which may hold that lock just then,
+    and would wait for it for ever.
     """
 
     def __init__(self) -> None:
         self._is_set = False
 
     def set(self) -> None:
-        """Set the flag, for good."""
         self._is_set = True
 
     def is_set(self) -> bool:
-        """Tell whether the flag is set."""
         return self._is_set
 
     def wait(self, seconds: float) -> bool:
-        """Sleep for so long unless the flag is set already, then tell whether it is.
+        """Sleep for so long unless the flag is set already, then tell whether it is. A signal does not shorten the
+        sleep.
 
-        A signal does not shorten the sleep: keep it short.
+        A signal does not shorten the sleep.
         """
         if not self._is_set:
             time.sleep(seconds)
@@ -56,8 +50,7 @@ class StopFlag:
 def stop_signals_call(stop: Callable[[], None]) -> Iterator[None]:
     """Call `stop` for each SIGTERM, SIGINT and SIGHUP within the block, instead of ending the process.
 
-    `stop` may take no lock that the main thread can hold. SIGHUP stays ignored if it was: by nohup, so that the program
-    goes on when its terminal is gone.
+    `stop` may take no lock that the main thread can hold. SIGHUP stays ignored if it was: by nohup.
     """
     numbers = [signal.SIGTERM, signal.SIGINT]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
@@ -72,10 +65,7 @@ def stop_signals_call(stop: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def hangups_call(reload: Callable[[], None]) -> Iterator[None]:
-    """Call `reload` in the running event loop for each SIGHUP within the block, instead of ending the process.
-
-    SIGHUP stays ignored if it was: by nohup, so that the program goes on, as it is, when its terminal is gone.
-    """
+    """Call `reload` in the running event loop for each SIGHUP within the block, unless it is ignored: by nohup."""
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         yield
         return
@@ -90,13 +80,12 @@ def hangups_call(reload: Callable[[], None]) -> Iterator[None]:
 class ForcedStop:
     """Ends the process by force if it has not ended some seconds after the first signal that stops it.
 
-    For a node whose disk may hang: no thread that waits for the disk can be ended, and the event loop itself may be one
-    of them. So the signals are blocked in all other threads, and come to a thread that does nothing else. A context
-    manager of the main thread, to be entered before other threads are started, which inherit what is blocked.
+    For a node whose disk may hang, and with it the event loop. So the signals are blocked in all other threads, and
+    come to a thread that does nothing else. A context manager of the main thread, to be entered before other threads
+    are started.
     """
 
     def __init__(self, within_s: float, exit_code: int) -> None:
-        """Let the process live for `within_s` seconds; then it ends with `exit_code`."""
         self._within_s = within_s
         self._exit_code = exit_code
         self._ended = False
@@ -105,7 +94,7 @@ class ForcedStop:
         self._thread = threading.Thread(target=self._wait, name="stop signals", daemon=True)
         self._before: set[int] = set()
         self.stop: Callable[[], None] = lambda: None
-        """Is called, in that thread, with each of the signals."""
+        """Called, in that thread, with each of the signals."""
 
     def __enter__(self) -> ForcedStop:
         self._before = {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)}
@@ -122,7 +111,6 @@ class ForcedStop:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
 
     def _wait(self) -> None:
-        """Pass on the signals that come until the node has ended."""
         while True:
             signal.sigwait(STOPS)
             if self._ended:
@@ -132,7 +120,6 @@ class ForcedStop:
             self.stop()
 
     def _force(self) -> None:
-        """End the process now, without clean-up."""
         told = threading.Thread(
             target=lambda: _log.critical(
                 "this process is ended by force: it has not stopped within %g s, most likely because a disk hangs. "

@@ -1,6 +1,6 @@
 """The choice of syncs that an event loop waits for itself, because a thread's round trip would take longer.
 
-For a process that does little else than sync for others, a storage node: while it waits, it hears nobody.
+For a storage node, which does little else than sync for others: while it waits, it hears nobody.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Final
 from polonaise.host import Buffer
 
 SMALL_BYTES: Final = 16 * 1024
-"""The largest write, in bytes, for which the loop waits: a larger one takes longer than the trip to a thread."""
+"""The largest write for which the loop waits: a larger one takes longer than the trip to a thread."""
 ALONE_S: Final = 0.1
-"""How long, in seconds, a file must have been the only one synced: threads sync several at the same time."""
+"""So long a file must have been the only one synced: threads sync several at the same time."""
 APART_S: Final = 0.0001
-"""The least time, in seconds, between two syncs in the loop, so that it has a turn for others between them."""
+"""The least time between two syncs in the loop, for the others' turn."""
 SLOW_S: Final = 0.05
-"""The duration, in seconds, above which a sync counts as slow: the loop must not wait for such a disk."""
+"""A sync that takes longer is slow: the loop must not wait for such a disk."""
 REST_RATIO: Final = 50.0
-"""A slow sync in the loop sends all to threads for this many times its duration: a disk that hangs holds it up once."""
+"""A slow sync sends all to threads for this many times its duration: a disk that hangs holds the loop up once."""
 
 
 class SyncsInLoop:
@@ -33,7 +33,7 @@ class SyncsInLoop:
         self._began_s = 0.0
 
     def allows(self, file: object, buffers: Sequence[Buffer]) -> bool:
-        """Tell whether the loop may write and sync these buffers now; if it then does so, call `waited` afterwards.
+        """Whether the loop may write and sync these buffers now; if it does, call `waited` afterwards.
 
         Call this before every write with a sync: the calls tell which files are busy.
         """
@@ -44,7 +44,6 @@ class SyncsInLoop:
         return now_s >= self._not_before_s and sum(map(len, buffers)) <= SMALL_BYTES
 
     def waited(self) -> None:
-        """Note that the sync that `allows` allowed last has ended, well or not."""
         now_s = self._now_s()
         took_s = now_s - self._began_s
         self._not_before_s = now_s + (REST_RATIO * took_s if took_s > SLOW_S else APART_S)

@@ -9,23 +9,23 @@ from typing import Final, NamedTuple
 
 _INFO_BYTES: Final = 256
 _RESENT_AT: Final = 100
-"""Where `tcpi_total_retrans` is in the kernel's `struct tcp_info`, which only ever grows at its end."""
+"""Of `tcpi_total_retrans` in the kernel's `struct tcp_info`, which only ever grows at its end."""
 _SENT_AT: Final = 156
-"""Where `tcpi_data_segs_out` is in it."""
+"""Of `tcpi_data_segs_out`."""
 _NUMBER: Final = struct.Struct("=I")
 
 
 class SegmentCounts(NamedTuple):
-    """How many pieces of data a side of a connection has sent since its beginning."""
+    """How many pieces of data a side of a connection has sent."""
 
     sent: int
-    """All of them, also those that were sent again."""
+    """With those that were sent again."""
     resent: int
-    """Those that were sent again, because nothing said that they arrived."""
+    """Sent again, because nothing said that they arrived."""
 
 
 def segment_counts(transport: asyncio.Transport | None) -> SegmentCounts | None:
-    """Return what was sent on a connection; None where that is not told, as of Unix sockets and outside of Linux."""
+    """Return what was sent on a connection; None where that is not told, as of Unix sockets."""
     connected = None if transport is None else transport.get_extra_info("socket")
     if connected is None or not hasattr(socket, "TCP_INFO") or connected.family == socket.AF_UNIX:
         return None

@@ -1,7 +1,7 @@
 """A few threads that wait for the disk, so that the event loop does not.
 
-Every append makes this trip, so it is a short one: a job goes through one queue, and its outcome comes back with one
-call into the loop. An executor's futures, their locks and their chaining to the loop's cost several times as much.
+Every append makes this trip: a job goes through one queue, and its outcome comes back with one call into the loop. An
+executor's futures, their locks and their chaining to the loop's cost several times as much.
 """
 
 from __future__ import annotations
@@ -22,21 +22,19 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 CLOSE_S_MAX: Final = 10.0
-"""How long, in seconds, `DiskThreads.close` waits for the threads to end, unless told otherwise."""
+"""How long `DiskThreads.close` waits for the threads to end."""
 
 _Outcome: TypeAlias = tuple[Any, BaseException | None]
 
 
 class _Job(NamedTuple):
-    """A call to make in a thread, and the future of its outcome."""
-
     loop: asyncio.AbstractEventLoop
     done: asyncio.Future[Any]
     call: Callable[[], Any]
 
 
 class _Offer(Generic[T]):
-    """Something that one thread opens and another takes; if the offer is withdrawn instead, `give_back` closes it."""
+    """What one thread opens and another takes; if the offer is withdrawn instead, `give_back` closes it."""
 
     def __init__(self, call: Callable[[], T], give_back: Callable[[T], None]) -> None:
         self._call = call
@@ -46,7 +44,6 @@ class _Offer(Generic[T]):
         self._withdrawn = False
 
     def make(self) -> None:
-        """Open what is offered; runs in a thread of the disk."""
         made = self._call()
         with self._guard:
             self._made.append(made)
@@ -55,12 +52,10 @@ class _Offer(Generic[T]):
             self._return()
 
     def take(self) -> T:
-        """Return what was opened. From now on it belongs to the caller."""
         with self._guard:
             return self._made.pop()
 
     def withdraw(self) -> None:
-        """Give back what was opened, or will be."""
         self._withdrawn = True
         self._return()
 
@@ -74,8 +69,8 @@ class _Offer(Generic[T]):
 class DiskThreads:
     """Threads that run blocking calls, whose outcomes are awaited. Up to `count_max` at a time, begun in order.
 
-    A call is carried out to its end, also when nobody waits for it any more. Only `close` may drop calls that have not
-    begun; their outcomes never come.
+    A call is carried out to its end, also when nobody waits for it. Only `close` may drop calls that have not begun;
+    their outcomes never come.
     """
 
     def __init__(self, count_max: int) -> None:
@@ -84,14 +79,13 @@ class DiskThreads:
         # By the name in its module: gevent may have put another one there.
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._begun_s: dict[asyncio.Future[Any], float] = {}
-        """When `run` was given each call that has not returned, in monotonic seconds, by the future of its outcome; in
-        that order."""
+        """When each call that has not returned was given, by the future of its outcome, in that order."""
         self._closed = False
 
     def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Run `call` in a thread, and return the future of its outcome.
+        """Run `call` in a thread, and return the future of its outcome, which may be cancelled; the call may not.
 
-        Cancelling the future gives up the outcome, not the call. Raises `Closed` after `close`.
+        Raises `Closed` after `close`.
         """
         if self._closed:
             raise Closed("this machine's disk was closed")
@@ -106,10 +100,8 @@ class DiskThreads:
         return done
 
     async def obtain(self, call: Callable[[], T], give_back: Callable[[T], None]) -> T:
-        """Return the outcome of a `call` that opens something; `give_back` closes it if the caller is cancelled.
-
-        The caller may be cancelled before the call, during it, or when its outcome is on the way; the loop may be
-        closed by then, too.
+        """Return the outcome of a `call` that opens something; `give_back` closes it if the caller is cancelled,
+        whenever that is.
         """
         offer = _Offer(call, give_back)
         try:
@@ -126,7 +118,6 @@ class DiskThreads:
 
     @property
     def under_way_s(self) -> float:
-        """For how many seconds the oldest call has not returned, with its wait for a thread; 0 if none is under way."""
         for begun_s in self._begun_s.values():
             return time.monotonic() - begun_s
         return 0.0
@@ -135,7 +126,7 @@ class DiskThreads:
         """End the threads after all calls that `run` was given; with `drop`, after those that have begun.
 
         Waits `within_s` seconds at most. Returns False when a disk holds some threads up for longer; these are left
-        behind, and an error is logged.
+        behind.
         """
         self._closed = True
         with contextlib.suppress(queue.Empty):
@@ -152,7 +143,6 @@ class DiskThreads:
         return not self._threads
 
     def _settle(self, done: asyncio.Future[Any], outcome: _Outcome) -> None:
-        """Give the caller the outcome of a finished job. Runs in the loop."""
         del self._begun_s[done]
         if done.done():
             return
@@ -164,7 +154,6 @@ class DiskThreads:
 
 
 def _work(jobs: queue.SimpleQueue[_Job | None], settle: Callable[[asyncio.Future[Any], _Outcome], None]) -> None:
-    """Run jobs, in one thread, until told to end."""
     while (job := jobs.get()) is not None:
         outcome = _outcome(job.call)
         # Not `contextlib.suppress`, which takes longer: the loop is awake by then, and waits for this thread to let go
@@ -178,7 +167,6 @@ def _work(jobs: queue.SimpleQueue[_Job | None], settle: Callable[[asyncio.Future
 
 
 def _outcome(call: Callable[[], Any]) -> _Outcome:
-    """Return the result of the call and None, or None and what it raised."""
     try:
         return call(), None
     except BaseException as error:  # noqa: BLE001 - raised where the outcome is awaited

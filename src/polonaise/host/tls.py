@@ -1,7 +1,6 @@
 """A process's TLS identity: contexts of Python's `ssl` from three files, which are read again whenever they change.
 
-Both sides of a connection show a certificate, and each verifies the other's. TLS 1.3 only, but for connections to
-ZooKeeper, which may have 1.2.
+Both sides show a certificate, and verify the other's. TLS 1.3 only, but for ZooKeeper, which may have 1.2.
 """
 
 from __future__ import annotations
@@ -38,18 +37,17 @@ VARIABLES: Final = {
     "certificate": "POLONAISE_TLS_CERTIFICATE",
     "key": "POLONAISE_TLS_KEY",
 }
-"""The environment variable of each file."""
 EXPIRY_WARNING_S: Final = 14 * 86_400.0
-"""How long before a certificate expires, in seconds, its process begins to warn of it, once a day at most."""
+"""So long before a certificate expires its process begins to warn of it, once a day."""
 _DAY_S: Final = 86_400.0
 RETRY_S: Final = 30.0
-"""Seconds after which files that could not be used are tried again even though they did not change."""
+"""After this, files that could not be used are tried again even though they did not change."""
 _told: Final[dict[str, float]] = {}
-"""The lines about files that this process has logged within a day, each with the time of it, in seconds since 1970."""
+"""The lines about files that were logged within a day, each with the time of it."""
 _FILE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""The most bytes of a file. That of a system's CAs has a quarter of a million."""
+"""A system's CAs have a quarter of a million."""
 _PATH_MAX: Final = 4096
-"""The most characters of a path, which is Linux's limit."""
+"""Linux's limit."""
 
 _BEGIN: Final = re.compile(rb"-----BEGIN [A-Z0-9 ]+-----")
 _END: Final = re.compile(rb"-----END [A-Z0-9 ]+-----")
@@ -57,9 +55,8 @@ _NO_CHECK_TIME: Final = 0x200000
 """OpenSSL's flag for verifying a certificate whenever it is valid, which Python passes on without a name."""
 
 failures: ContextVar[list[ssl.SSLError]] = ContextVar("failures")
-"""The TLS errors of the handshake that the current task has begun, in a list that this task has set before.
-
-The event loop itself may report only a lost connection."""
+"""The TLS errors of the handshake that the current task has begun, in a list that it has set before: the event loop
+itself may report only a lost connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +86,7 @@ class TlsFiles:
 
 
 def _path(name: str, value: object) -> str:
-    """Return `value` as a path. Raises `BadOption`, which does not show the value: it may be the private key itself."""
+    """Return `value` as a path. Raises `BadOption`, which does not show it: it may be the private key itself."""
     path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(path, str) or not path:
         raise BadOption(f"invalid TLS file {name} (of type {type(value).__name__}): give the path of a file in PEM")
@@ -102,15 +99,12 @@ def _path(name: str, value: object) -> str:
 
 
 def files_in(environment: Mapping[str, str]) -> TlsFiles | None:
-    """Return the TLS files that an environment names; None if it names none. Raises what `files_of` raises."""
+    """Return the TLS files that an environment names, if any. Raises what `files_of` raises."""
     return files_of({name: environment.get(variable, "") for name, variable in VARIABLES.items()})
 
 
 def files_of(given: Mapping[str, str | None]) -> TlsFiles | None:
-    """Return the TLS files given as `ca`, `certificate` and `key`; None if none is given.
-
-    Raises `BadOption` if some are missing, or one is no path.
-    """
+    """Return the TLS files given as `ca`, `certificate` and `key`, if any. Raises `BadOption` if some are missing."""
     there = {name: path for name in VARIABLES if (path := given.get(name))}
     if not there:
         return None
@@ -124,12 +118,10 @@ def files_of(given: Mapping[str, str | None]) -> TlsFiles | None:
 
 
 _Version: TypeAlias = tuple[Any, ...]
-"""The state of the three files: CAs, certificate, key. Differs once one of them has been written or replaced."""
+"""Of CAs, certificate and key: differs once one of them has been written or replaced."""
 
 
 class _Contexts(NamedTuple):
-    """The contexts made from one version of the files, and what this process's certificate says."""
-
     accepting: ssl.SSLContext
     dialling: ssl.SSLContext
     own: VouchedFor
@@ -140,35 +132,32 @@ class TlsIdentity:
 
     If changed files can't be used, that is logged, at once and then daily, and the contexts before stay in use: so
     certificate and key may be replaced one after the other. Only the CAs of a changed CA file are taken nevertheless,
-    where certificate and key are unchanged. The files are tried again when they change, and every `RETRY_S` seconds: a
-    certificate may not be valid yet, and a file may be unreadable for a moment.
+    where certificate and key are unchanged. Files that can't be used are tried again every `RETRY_S` seconds, too.
     """
 
     def __init__(self, files: TlsFiles, role: str | None = None, *, wall_s: Callable[[], float] = time.time) -> None:
         """Read the files. Raises `CertificateUnusable` if they can't be used, or if the certificate is not for `role`.
 
-        With a role, files that replace these must be for that role, too. `wall_s` returns seconds since 1970.
+        Files that replace these must be for that role, too. `wall_s` returns seconds since 1970.
         """
         self.files = files
         self._role = role
         self._wall_s = wall_s
         self._seen = _version(files)
-        """The version of the files that was last read, with or without success."""
+        """Last read, with or without success."""
         self._used = self._seen
-        """The version of the files that is in use."""
+        """In use."""
         self._contexts = _contexts(files, role)
         self._read_s = self._told_s = wall_s()
         self.trouble: CertificateUnusable | None = None
-        """What is wrong with the files as they are now; None if nothing is. `_kept` says what is in use then."""
+        """What is wrong with the files as they are now. `_kept` says what is in use then."""
         self._tell_of_expiry()
 
     @property
     def own(self) -> VouchedFor:
-        """The name, roles and expiry of this process's certificate."""
         return self._contexts.own
 
     def accepting(self) -> ssl.SSLContext:
-        """Return the context for an accepted connection."""
         return self._current().accepting
 
     def dialling(self) -> ssl.SSLContext:
@@ -176,7 +165,6 @@ class TlsIdentity:
         return self._current().dialling
 
     def _current(self) -> _Contexts:
-        """Return the contexts, made anew if a file has changed."""
         version, now_s = _version(self.files), self._wall_s()
         # A clock that was set back is no reason to wait longer.
         if version != self._seen or (self.trouble is not None and not 0 <= now_s - self._read_s < RETRY_S):
@@ -185,7 +173,7 @@ class TlsIdentity:
         return self._contexts
 
     def _read(self, version: _Version, now_s: float) -> None:
-        """Read the files and take them into use, or else log why they can't be used, and keep those in use."""
+        """Take the files into use, or else log why they can't be used, and keep those in use."""
         changed = version != self._seen
         self._seen, self._read_s = version, now_s
         try:
@@ -201,16 +189,15 @@ class TlsIdentity:
             _log.info("the TLS files were read again: %s, valid until %s", self.own.name, _day(self.own.expires_s))
 
     def _kept(self) -> str:
-        """Return what is in use while the files as they are now can't be."""
         if self._used == self._seen:
             return "the CAs are taken as they are now, and this process's certificate stays in use"
         return "those before stay in use"
 
     def _take_authorities(self, version: _Version) -> None:
-        """Trust the CAs of a changed CA file, even if this process's own certificate was issued by none of them.
+        """Trust the CAs of a changed CA file, even if this process's own certificate, which is unchanged, was issued by
+        none.
 
-        Otherwise a CA that was taken out of the file would stay trusted until somebody replaces the certificate. It is
-        done only if certificate and key are those in use.
+        Otherwise a CA that was taken out of the file would stay trusted until somebody replaces the certificate.
         """
         if version[0] == self._used[0] or version[1:] != self._used[1:]:
             return
@@ -223,14 +210,13 @@ class TlsIdentity:
         self._contexts, self._used = _Contexts(accepting, dialling, self.own), version
 
     def warning(self) -> str:
-        """Return what is wrong with the files, or soon will be, for health documents; empty if nothing is."""
+        """Return what is wrong with the files, or soon will be, for health documents."""
         self._current()
         if self.trouble is not None:
             return f"the TLS files can't be used; {self._kept()}: {self.trouble}"
         return self._expiry() if self.own.expires_s - self._wall_s() < EXPIRY_WARNING_S else ""
 
     def _expiry(self) -> str:
-        """Return the warning of a certificate that expires soon or has expired."""
         return (
             f"the certificate {self.files.certificate!r} "
             f"{'expires' if self.own.expires_s > self._wall_s() else 'has expired'} on {_day(self.own.expires_s)}: "
@@ -238,16 +224,16 @@ class TlsIdentity:
         )
 
     def _tell_of_expiry(self) -> None:
-        """Log, once a day, that the certificate expires soon; as an error once it has expired."""
         now_s = self._wall_s()
         if self.own.expires_s - now_s < EXPIRY_WARNING_S:
             _log_daily(logging.WARNING if self.own.expires_s > now_s else logging.ERROR, self._expiry(), now_s)
 
 
 def _log_daily(level: int, line: str, now_s: float) -> None:
-    """Log a line, unless this process has logged the same within a day.
+    """Log a line, unless this process has logged the same within a day. No identity remembers that: one is made for
+    each look at a server of ZooKeeper.
 
-    The process remembers, and no identity: one is made for each look at a server of ZooKeeper, every few seconds.
+    No identity remembers that: one is made for each look at a server of ZooKeeper.
     """
     for told, told_s in list(_told.items()):
         if not 0 <= now_s - told_s < _DAY_S:  # a clock that was set back is no reason to say nothing for longer
@@ -258,15 +244,13 @@ def _log_daily(level: int, line: str, now_s: float) -> None:
 
 
 def _day(seconds: float) -> str:
-    """Return a time as a day and an hour in UTC."""
     return "no day" if seconds == float("inf") else time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 
 def tls_identity(role: str, files: TlsFiles | None = None) -> TlsIdentity | None:
-    """Return the identity of these files, or else of those that the environment names; None if it names none.
+    """Return the identity of these files, or else of those that the environment names, if any.
 
-    Raises `BadOption` if some of the files are not named, or one by what is no path, and `CertificateUnusable`, also if
-    the certificate is not for `role`.
+    Raises `BadOption` as `files_of`, and `CertificateUnusable`, also if the certificate is not for `role`.
     """
     files = files_in(os.environ) if files is None else files
     return None if files is None else TlsIdentity(files, role)
@@ -276,7 +260,6 @@ def tls_identity(role: str, files: TlsFiles | None = None) -> TlsIdentity | None
 
 
 def _version(files: TlsFiles) -> _Version:
-    """Return the files' present version, with one item for each file, which differs once it is written or replaced."""
     version: list[Any] = []
     for path in (files.ca, files.certificate, files.key):
         try:
@@ -288,10 +271,7 @@ def _version(files: TlsFiles) -> _Version:
 
 
 def _contexts(files: TlsFiles, role: str | None) -> _Contexts:
-    """Read the files and return their contexts.
-
-    Raises `CertificateUnusable` if they can't be used, or don't fit each other or the role.
-    """
+    """Read the files. Raises `CertificateUnusable` if they can't be used, or don't fit each other or the role."""
     _check_text(files.ca, "CERTIFICATE-----", "certificate")
     _check_text(files.certificate, "CERTIFICATE-----", "certificate")
     _check_text(files.key, "PRIVATE KEY-----", "private key")
@@ -313,14 +293,14 @@ def _contexts(files: TlsFiles, role: str | None) -> _Contexts:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open a file as `open` does, but a pipe at once: until somebody writes into it, nothing else would go on."""
+    """Open a file as `open` does, but a pipe at once."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _check_text(path: str, mark: str, kind: str) -> None:
     """Raise `CertificateUnusable` unless the file can be read and holds `mark`, which PEM has for this kind.
 
-    Also warn in the log of a private key that other users may read.
+    Warn of a private key that other users may read.
     """
     try:
         with open(path, "rb", opener=_without_waiting) as file:
@@ -354,7 +334,6 @@ def _check_text(path: str, mark: str, kind: str) -> None:
 
 
 def _loaded(files: TlsFiles, side: ssl._SSLMethod) -> ssl.SSLContext:
-    """Return a context of the files for one side, accepting or dialling. Raises `CertificateUnusable`."""
     context = _TellingContext(side)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
@@ -393,11 +372,11 @@ def _loaded(files: TlsFiles, side: ssl._SSLMethod) -> ssl.SSLContext:
 
 
 class _Encrypted(Exception):
-    """Raised when OpenSSL asks for a password because the key is encrypted."""
+    """The key is encrypted."""
 
 
 def _refuse_password() -> NoReturn:
-    """Raise `_Encrypted`. Without this, OpenSSL would ask for the password at the terminal, and wait."""
+    """Keep OpenSSL from asking for the password at the terminal, and waiting."""
     raise _Encrypted
 
 
@@ -414,14 +393,14 @@ _USES: Final = {
     PLAYER: (_AS_CLIENT,),
     TARGET: (_AS_SERVER,),
 }
-"""For each role, the sides that verify its certificate, each with the use of TLS that the certificate must allow for.
-A process that dials is a client of TLS, whatever its role."""
+"""For each role, the sides that verify its certificate, each with the use of TLS that it must allow for. A process that
+dials is a client of TLS, whatever its role."""
 
 
 def _own_certificate(files: TlsFiles) -> Mapping[str, Any]:
     """Return this process's certificate, verified by its own CAs in a handshake with itself.
 
-    Raises `CertificateUnusable`. A certificate for one use of TLS is enough here: `_check_use` checks the uses.
+    A certificate for one use of TLS is enough here: `_check_use` checks the uses.
     """
     error = _verified(files, ssl.PROTOCOL_TLS_SERVER)
     if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code == WRONG_PURPOSE:
@@ -438,7 +417,7 @@ def _own_certificate(files: TlsFiles) -> Mapping[str, Any]:
 
 
 def _expired(files: TlsFiles) -> str:
-    """Return what is told of files with an expired certificate, which may be that of a CA: the hour, if it is known."""
+    """Return what is told of files with an expired certificate, which may be that of a CA."""
     remedy = "replace its file, which is read again by itself"
     verified = _verified(files, ssl.PROTOCOL_TLS_SERVER, _NO_CHECK_TIME)
     if isinstance(verified, ssl.SSLError):
@@ -452,7 +431,6 @@ def _expired(files: TlsFiles) -> str:
 
 
 def _check_use(files: TlsFiles, role: str) -> None:
-    """Raise `CertificateUnusable` unless the certificate's extended key usage allows for what the role does."""
     for verifier, use in _USES[role]:
         error = _verified(files, verifier)
         if isinstance(error, ssl.SSLError):
@@ -463,10 +441,10 @@ def _check_use(files: TlsFiles, role: str) -> None:
 
 
 def _verified(files: TlsFiles, verifier: ssl._SSLMethod, flags: int = 0) -> Mapping[str, Any] | ssl.SSLError:
-    """Do a handshake in memory with the same files on both sides; return the certificate as `verifier` verified it.
+    """Return the certificate as `verifier` verified it in a handshake of these files with themselves, or the
+    handshake's error.
 
-    Return the error instead if the handshake fails. `verifier` is the `ssl.PROTOCOL_…` of the side that verifies,
-    `flags` are more of OpenSSL's flags for that.
+    `verifier` is the `ssl.PROTOCOL_…` of the side that verifies, `flags` are more of OpenSSL's flags for that.
     """
     server, client = _loaded(files, ssl.PROTOCOL_TLS_SERVER), _loaded(files, ssl.PROTOCOL_TLS_CLIENT)
     for context in (server, client):
@@ -494,13 +472,12 @@ def _verified(files: TlsFiles, verifier: ssl._SSLMethod, flags: int = 0) -> Mapp
 class _TellingHandshake(ssl.SSLObject):
     """An `SSLObject` whose failed handshake is told to the peer.
 
-    When a handshake fails, asyncio and uvloop drop the alert that OpenSSL has written for the peer, which would not
-    learn the reason. So `do_handshake` first reports a wait for more bytes, before which the event loop sends what is
-    written, and raises the failure when it is called again.
+    asyncio and uvloop drop the alert that OpenSSL has written for the peer. So `do_handshake` first reports a wait for
+    more bytes, before which the event loop sends what is written, and raises the failure when it is called again.
     """
 
     unsent: ssl.MemoryBIO | None = None
-    """The bytes that the event loop will send; None if failures are not to be told to the peer."""
+    """What the event loop will send; None if failures are not to be told."""
     _failure: ssl.SSLError | None = None
 
     def do_handshake(self) -> None:
@@ -519,10 +496,7 @@ class _TellingHandshake(ssl.SSLObject):
 
 
 class _TellingContext(ssl.SSLContext):
-    """A context whose accepted connections tell the peer why they are refused.
-
-    Dialled connections do not: they fail at once, without waiting for the peer once more.
-    """
+    """Accepted connections tell the peer why they are refused; dialled ones fail at once."""
 
     sslobject_class = _TellingHandshake
 

@@ -8,16 +8,16 @@ from typing import Final
 from polonaise.errors import CertificateRefused, ConnectionLost, PolonaiseError, TlsNotSpoken
 
 OPTIONS: Final = "--tls-ca, --tls-certificate and --tls-key"
-"""The options that name a process's TLS files, for messages. The variables POLONAISE_TLS_CA and so on do the same."""
+"""For messages."""
 
 # Numbers of OpenSSL's x509_vfy.h, which Python passes on without names.
 NOT_YET_VALID: Final = 9
 EXPIRED: Final = 10
 WRONG_PURPOSE: Final = 26
 _OTHER_CA: Final = (2, 7, 18, 19, 20, 21, 24)
-"""The numbers that say that no chain of signatures leads from the certificate to a trusted CA."""
+"""No chain of signatures leads from the certificate to a trusted CA."""
 _OTHER_HOST: Final = (62, 64)
-"""The numbers that say that the certificate does not name the host: its DNS name, its IP address."""
+"""The certificate does not name the host."""
 
 _ALERTS: Final = {
     "UNKNOWN_CA": "its CA is not among those that the other side trusts: use a certificate of that CA",
@@ -33,11 +33,11 @@ _ALERTS: Final = {
     "ACCESS_DENIED": "the other side denies access: look into its log",
     "DECRYPT_ERROR": "its signature does not fit: use the key that belongs to it",
 }
-"""What an alert of the peer says of this side's certificate, by the end of the alert's name in OpenSSL."""
+"""What an alert of the peer says of this side's certificate, by the end of its name in OpenSSL."""
 
 
 def refusal_in(error: BaseException | None) -> CertificateRefused | None:
-    """Return the fault if the peer has refused this process's certificate by an alert; None for any other error."""
+    """Return the fault if the peer has refused this process's certificate by an alert."""
     _, alert, name = (getattr(error, "reason", None) or "").partition("ALERT_")
     if not isinstance(error, ssl.SSLError) or not alert or name not in _ALERTS:
         return None

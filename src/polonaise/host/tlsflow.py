@@ -11,18 +11,17 @@ from polonaise.host import Buffer
 from polonaise.host.receiving import buffers
 
 _PIECE_BYTES: Final = 65_536
-"""The most bytes that are encrypted at once, and the most that the transport below may count as unsent before it asks
-for a pause, unless `set_write_buffer_limits` sets fewer."""
+"""The most bytes that are encrypted at once, and that the transport below may count as unsent before it asks for a
+pause."""
 
 
 class TlsFlow(asyncio.Transport, asyncio.BufferedProtocol):
     """A transport between a node's protocol (above) and the event loop's TLS transport (below), which bounds writes.
 
-    By itself a loop's TLS transport encrypts a whole write at once and hands it to the socket's transport, whose buffer
-    it does not count: after one large write `get_write_buffer_size` says 0 and nobody is asked to wait, however much of
-    it a peer leaves unread. And the buffer between the two never shrinks. Here a write waits in a queue of its own,
-    which is counted, and goes down in pieces of 64 KiB while the transport below asks for no pause. Below may be about
-    250 KiB, encrypted, of which the socket's half is not counted.
+    A loop's TLS transport encrypts a whole write at once and hands it to the socket's transport, whose buffer it does
+    not count: nobody is asked to wait, however much a peer leaves unread. Here a write waits in a queue, which is
+    counted, and goes down in pieces while the transport below asks for no pause. Below may be about 250 KiB, encrypted,
+    of which the socket's half is not counted.
 
     The protocol is made once the handshake is done, so no protocol is told of a handshake that fails.
     """
@@ -31,15 +30,15 @@ class TlsFlow(asyncio.Transport, asyncio.BufferedProtocol):
         super().__init__()
         self._factory = factory
         self.protocol: asyncio.Protocol
-        """The node's protocol; unset before the connection is made."""
+        """Unset before the connection is made."""
         self._below: asyncio.Transport
-        """The event loop's TLS transport; unset before the connection is made."""
+        """Likewise."""
         self._queue: deque[bytes | memoryview] = deque()
         self._queued_bytes = 0
         self._high = _PIECE_BYTES
         self._low = _PIECE_BYTES // 4
         self._must_wait = False
-        """Whether the transport below has asked for a pause."""
+        """Asked by the transport below."""
         self._writers_wait = False
         """Whether the node's protocol was asked to pause writing."""
         self._closing = False
@@ -49,7 +48,7 @@ class TlsFlow(asyncio.Transport, asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ the transport, for the protocol above
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        """Send data, or queue what has to wait. Data that is queued is copied if its owner may change it."""
+        """Send data, or queue what has to wait, as a copy if its owner may change it."""
         if self._queue or self._must_wait or len(data) > _PIECE_BYTES:
             self.writelines((data,))
         elif not self._closing and not self._ended:
@@ -57,7 +56,6 @@ class TlsFlow(asyncio.Transport, asyncio.BufferedProtocol):
             self._tell_writers()
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        """Send several pieces of data in order; see `write`."""
         if self._closing or self._ended:
             return
         for data in list_of_data:
@@ -68,7 +66,7 @@ class TlsFlow(asyncio.Transport, asyncio.BufferedProtocol):
         self._send_on()
 
     def get_write_buffer_size(self) -> int:
-        """Return the number of written bytes that were not yet given to the socket's transport."""
+        """Return how many written bytes were not yet given to the socket's transport."""
         return self._queued_bytes + self._below.get_write_buffer_size()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -126,7 +124,6 @@ class TlsFlow(asyncio.Transport, asyncio.BufferedProtocol):
     # ------------------------------------------------------------------ the protocol, for the transport below
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Make the node's protocol, with this as its transport."""
         self._below = cast(asyncio.Transport, transport)
         self._below.set_write_buffer_limits(high=_PIECE_BYTES)
         self.protocol = self._factory()
@@ -136,7 +133,6 @@ class TlsFlow(asyncio.Transport, asyncio.BufferedProtocol):
         return buffers.view
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Pass on what was decrypted into the buffer, as a copy."""
         if not self._closing:
             self.protocol.data_received(bytes(buffers.view[:nbytes]))
 
@@ -179,7 +175,6 @@ class TlsFlow(asyncio.Transport, asyncio.BufferedProtocol):
             self._tell_writers()
 
     def _tell_writers(self) -> None:
-        """Ask the protocol above to wait, or to go on, if that has changed."""
         unsent = self.get_write_buffer_size()
         if not self._writers_wait:
             if unsent > self._high:
@@ -191,12 +186,11 @@ class TlsFlow(asyncio.Transport, asyncio.BufferedProtocol):
             self.protocol.resume_writing()
 
     def _drop(self) -> None:
-        """Discard the queue, which can't be sent any more."""
         self._ended = True
         self._queue.clear()
         self._queued_bytes = 0
 
 
 def _is_constant(data: Buffer) -> bool:
-    """Whether `data` is a `memoryview`, with items of one byte, of a `bytes` object, which nobody can change."""
+    """Whether nobody can change `data`, and its items are of one byte."""
     return isinstance(data, memoryview) and isinstance(data.obj, bytes) and data.itemsize == 1

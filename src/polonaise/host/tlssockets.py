@@ -1,7 +1,7 @@
 """The network of a process that has a TLS identity: TLS on every TCP connection. Unix sockets stay plain.
 
-Each connection begins with the TLS files as they are at that time or, if these can't be used, with those before. The
-first bytes of each that is accepted are looked at, so that a peer without TLS can be told the reason.
+Each connection begins with the TLS files as they are at that time. The first bytes of each that is accepted are looked
+at, so that a peer without TLS can be told the reason.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ from polonaise.host.tlsflow import TlsFlow
 _log = logging.getLogger(__name__)
 
 HANDSHAKE_S: Final = 5.0
-"""Seconds that an accepted peer may take to begin its handshake, and then again to finish it."""
+"""So long an accepted peer has to begin its handshake, and then again to finish it."""
 _DIALLED_S: Final = 60.0
-"""Seconds that the handshake with a dialled peer may take. Callers have deadlines of their own besides."""
+"""So long the handshake with a dialled peer may take; callers have deadlines besides."""
 UNPROVED_MAX: Final = 1024
-"""The most handshakes that are under way at a listener, each of which holds up to 300 KiB. Further connections wait in
-the system's backlog."""
+"""The most handshakes under way at a listener, of up to 300 KiB each; others wait in the system's backlog."""
 _WARNING_S: Final = 1.0
-"""The least time, in seconds, between two warnings of refused peers: anybody may connect, as often as they like."""
+"""The least time between two warnings of refused peers: anybody may connect, as often as they like."""
 _HANDSHAKE: Final = 0x16
-"""The first byte of a TLS connection: a record of type handshake."""
+"""The first byte of a TLS connection."""
 
 
 @runtime_checkable
@@ -45,37 +44,34 @@ class BarringProtocol(Protocol):
 
 
 class TlsNetwork(RealNetwork):
-    """The network of this machine, with TLS on every TCP connection."""
-
     def __init__(self, identity: TlsIdentity) -> None:
         super().__init__()
         self._identity = identity
 
     @property
     def trouble(self) -> str:
-        """What is wrong with the TLS files or soon will be, for health; empty if nothing is. See `network_trouble`."""
+        """For `network_trouble`."""
         return self._identity.warning()
 
     @property
     def expires_s(self) -> float:
-        """When the certificate in use expires, in seconds since 1970."""
+        """For `certificate_expires_s`."""
         self._identity.accepting()  # reads files that have changed
         return self._identity.own.expires_s
 
     @property
     def plain(self) -> Network:
-        """The same network without TLS. See `plain_network`."""
+        """For `plain_network`."""
         return RealNetwork()
 
     def _listener(self, sockets: list[socket.socket], address: HostPort, factory: ProtocolFactory) -> Listener:
-        """Return the listener of these sockets, which refuses peers without TLS."""
         return _TlsListener(self._identity, sockets, str(address), factory)
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Open a connection; see `Network.connect`.
+        """Open a connection; see `Network.connect`. The peer sees this side's certificate later, and may refuse it
+        then.
 
-        Also raises `CertificateRefused` and `TlsNotSpoken`. The peer sees this side's certificate later, and may still
-        refuse it then.
+        The peer sees this side's certificate later, and may refuse it then.
         """
         parsed = parse_address(address)
         if not isinstance(parsed, HostPort):
@@ -112,9 +108,9 @@ class _TlsListener:
         self._address = address
         self._factory = factory
         self._arriving: dict[asyncio.Task[None], bool] = {}
-        """The tasks that accept connections, each with whether the node's protocol has its connection already."""
+        """The tasks that accept connections, each with whether the node's protocol has its connection."""
         self._unproved = 0
-        """The number of connections whose handshake is under way: the node's protocol does not have them yet."""
+        """How many handshakes are under way."""
         self._refusals = _Refusals(self._address)
         self._acceptor = Acceptor(sockets, self._address, self._accept)
 
@@ -131,7 +127,6 @@ class _TlsListener:
         await asyncio.gather(*arriving, return_exceptions=True)
 
     def _accept(self, connected: socket.socket, peer: Any) -> None:
-        """Begin the handshake of a connection."""
         task = self._loop.create_task(self._begin(connected, peer), name=f"TLS handshake at {self._address}")
         self._arriving[task] = False
         task.add_done_callback(self._done)
@@ -140,18 +135,16 @@ class _TlsListener:
             self._acceptor.hold()
 
     def _arrived(self, task: asyncio.Task[None]) -> None:
-        """Note that the node's protocol has this connection, which may outlive the listener from now on."""
+        """Note that the node's protocol has this connection, which may outlive the listener."""
         if not self._arriving[task]:
             self._arriving[task] = True
             self._prove()
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        """Forget the task of a connection, which was handed to the node's protocol or has ended before."""
         if not self._arriving.pop(task):
             self._prove()
 
     def _prove(self) -> None:
-        """Count one handshake less as under way, and accept connections again if there were too many."""
         if self._unproved == UNPROVED_MAX:
             self._acceptor.go_on()
         self._unproved -= 1
@@ -205,9 +198,10 @@ class _TlsListener:
 
 
 async def _first_byte(loop: asyncio.AbstractEventLoop, connected: socket.socket) -> int | None:
-    """Return the first byte that the peer sends, leaving it unread; None if the peer leaves without one, as probes do.
+    """Return the first byte that the peer sends, leaving it unread; 0 for a hello without TLS, None if it leaves
+    without one.
 
-    Returns 0 if the bytes are a hello without TLS. Raises `OSError`: a `TimeoutError` after `HANDSHAKE_S`.
+    Raises `OSError`: a `TimeoutError` after `HANDSHAKE_S`.
     """
     readable = asyncio.Event()
     loop.add_reader(connected, readable.set)
@@ -246,7 +240,7 @@ def _why(error: OSError) -> str:
 
 
 class _Refusing(asyncio.Protocol):
-    """A protocol that closes its connection at once: the node's own protocol can't tell the peer why."""
+    """Closes its connection at once: the node's own protocol can't tell the peer why."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()

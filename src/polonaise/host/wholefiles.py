@@ -1,4 +1,4 @@
-"""Helpers for users of a `Disk`: open a file for one use, and write a file whole or not at all."""
+"""What users of a `Disk` do with it: open a file for one use, and write a file whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from polonaise.host import Buffer, Disk, File
 
 @contextlib.asynccontextmanager
 async def opened_file(disk: Disk, path: str, *, create: bool = False) -> AsyncIterator[File]:
-    """Open the file, and close it at the end of the block. Raises what `Disk.open` does."""
     file = await disk.open(path, create=create)
     try:
         yield file
@@ -20,10 +19,7 @@ async def opened_file(disk: Disk, path: str, *, create: bool = False) -> AsyncIt
 
 
 async def write_file(disk: Disk, path: str, buffers: Sequence[Buffer]) -> None:
-    """Replace the contents of a file, durably. A crash on the way may leave a part.
-
-    The name of a new file is durable only once its directory is synced.
-    """
+    """Replace the contents of a file, durably but for a new name. A crash may leave a part."""
     async with opened_file(disk, path, create=True) as file:
         await file.truncate(0)
         await file.write(0, buffers, sync=True)

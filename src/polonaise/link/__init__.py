@@ -2,10 +2,9 @@
 
 Client, server and storage node speak through this room, and never import each other. `protocol/` decides, and
 `connection.py` carries it out; `budget.py` bounds the memory of all accepted connections of a node together, and
-`vouching.py` compares a peer's hello with its certificate. Begin with the docstring of `Connection`, which has its
-promises, then read `data_received` and `_receive`.
+`vouching.py` compares a peer's hello with its certificate. Begin with the docstring of `Connection`, then read
+`data_received` and `_receive`.
 
-What the other messages mean is not known here, and must not become known: then this would be the place where the three
-parts meet after all (docs/decisions/0001). The callbacks run within one turn of the loop, so none of them may wait. The
-same code runs on real sockets and in the simulator; after a change, `make simulate` tries it.
+What the other messages mean must not become known here: then this would be the place where the three parts meet after
+all (docs/decisions/0001). The callbacks run within one turn of the loop, so none of them may wait.
 """

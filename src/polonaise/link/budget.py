@@ -7,11 +7,11 @@ from typing import Final, Protocol
 from polonaise.errors import Overloaded, PolonaiseError
 
 _STEP_BYTES: Final = 65_536
-"""Changes of fewer bytes are not booked: most connections hold next to nothing."""
+"""Smaller changes are not booked: most connections hold next to nothing."""
 
 
 class Holder(Protocol):
-    """A connection, as the budget knows it: `peer_name` for messages, and `abort` to cut it off."""
+    """A connection: `peer_name` for messages, and `abort` to cut it off."""
 
     @property
     def peer_name(self) -> str: ...
@@ -22,22 +22,22 @@ class Holder(Protocol):
 class Budget:
     """Bounds the bytes that are held for all connections together: frames not handled yet, and answers not taken.
 
-    Each connection has limits of its own, but there may be thousands. When half of the budget is used, every connection
-    is given less at a time. When all of it is used, the connection that holds the most is cut off, then the next one,
-    until the rest fits. A peer that sends and reads as it should holds little at any time, and so stays.
+    Each has limits of its own, but there may be thousands. When half of the budget is used, every connection is given
+    less at a time. When all of it is used, those that hold the most are cut off, until the rest fits: a peer that sends
+    and reads as it should holds little.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._held: dict[Holder, int] = {}
         self.total = 0
-        """The bytes held at present, exact to a step of 64 KiB per connection."""
+        """Held at present, exact to a step of 64 KiB per connection."""
         self.cut_off = 0
-        """The number of connections that were cut off."""
+        """How many connections were."""
 
     @property
     def tight(self) -> bool:
-        """Whether more than half of the budget is used, so that connections should hold less."""
+        """Whether more than half of the budget is used."""
         return self.total > self._bytes_max // 2
 
     def book(self, holder: Holder, held_bytes: int) -> None:

@@ -48,24 +48,22 @@ from polonaise.wire.messages import (
 from polonaise.wire.requestwords import request_words
 
 GONE_S: Final = 1.0
-"""How long, in seconds, `gone` waits for the peers of connections that were closed."""
 _UNREAD: Final = "unread answers"
-"""The reason to pause reading of a peer that does not read what it is sent."""
+"""Why reading is paused: the peer does not read what it is sent."""
 _ONE_PIECE_BYTES: Final = 4_096
-"""The largest frame that is written as one piece, in bytes: copying it is less work than writing several pieces."""
+"""The largest frame that is written as one piece: copying it is less work than writing several."""
 
 _MEASURED: Final = frozenset({ROLE_SERVER, ROLE_STORAGE})
-"""The roles of peers on the way to whom losses are measured: nodes of the cluster."""
+"""On the way to these peers, nodes of the cluster, losses are measured."""
 
 OnMessage = Callable[["Connection", Message, int, int], None]
-"""Called with (connection, message, request number, partition) for each message but those of the connection itself.
+"""Called with (connection, message, request number, partition) for each message but those of the connection itself:
+greetings, heartbeats, answers to requests that still wait, and a `Refused` about the connection.
 
-These are greetings, heartbeats, answers to requests of this side that still wait, and a `Refused` about the connection.
 A `PolonaiseError` that the callback raises is sent back as `Refused`; a `ProtocolError` closes the connection as well;
-an `InvariantViolated` is a mistake in this side's own code, and stops this side.
-"""
+an `InvariantViolated` is a mistake in this side's own code, and stops this side."""
 OnClosed = Callable[["Connection", PolonaiseError], None]
-"""Called once, with the connection and the reason, when the connection has closed."""
+"""Called once, with the reason."""
 
 
 class Connection(asyncio.Protocol):
@@ -76,9 +74,8 @@ class Connection(asyncio.Protocol):
     lost: only an answer proves.
 
     The side that was connected to (`accepted`) says hello second and, once it has a cluster, only to a peer of that: a
-    stranger who finds the port does not learn the cluster key there, unless this node `tells_strangers`, as servers do.
-    And it stops reading a peer that does not read. Only this side does: if both did, each could wait for the other, for
-    ever.
+    stranger does not learn the cluster key there, unless this node `tells_strangers`, as servers do. And it stops
+    reading a peer that does not read; if both sides did, each could wait for the other for ever.
     """
 
     def __init__(
@@ -98,9 +95,8 @@ class Connection(asyncio.Protocol):
         """Prepare a connection, which the network then calls as an `asyncio.Protocol`.
 
         `hello` is what this side says, and `peer_roles` are the roles that the peer may have. `on_greeted` is called
-        when the peer's hello was checked. `accepted` is True on the side that was connected to. In a role among
-        `tells_strangers` it takes a peer that does not know its cluster yet, and tells it the cluster key. With a
-        `budget` the memory that is held for this peer is booked there.
+        when the peer's hello was checked. A peer in a role among `tells_strangers` need not know its cluster, and is
+        told the cluster key. With a `budget` the memory that is held for this peer is booked there.
         """
         self._host = host
         self._greeting = PeerGreeting(hello, peer_roles, accepted=accepted, tells_strangers=tells_strangers)
@@ -113,9 +109,8 @@ class Connection(asyncio.Protocol):
         self._awaited: AwaitedAnswers[asyncio.Future[Message]] = AwaitedAnswers()
         self._outbox = FrameOutbox(self._greeting, self._settings)
         self._reading = True
-        """Whether the transport was told to read."""
+        """As the transport was told."""
         self._turn_set = False
-        """Whether the next turn for the held frames is scheduled."""
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
         self._writable.set()
@@ -123,20 +118,20 @@ class Connection(asyncio.Protocol):
         self._beat_due_s = 0.0
         self._linger: asyncio.TimerHandle | None = None
         self.clock = ClockMeasuring(0.0 if accepted else self._settings.clock_s)
-        """Measures the peer's clock, on the side that has connected."""
+        """Measured by the side that has connected."""
         self.losses = LossMeasuring()
-        """Measures which part of what is sent to a node is lost on the way."""
         self._greeted = asyncio.get_running_loop().create_future()
         self._greeted.add_done_callback(retrieve)
         self.closed: PolonaiseError | None = None
-        """The reason why the connection is closed; None while it is open."""
+        """Why the connection is closed; None while it is open."""
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the transport has ended: a connection that was closed may still have had something to send."""
+        """Done when the transport has ended, which may have had something to send after the close."""
         self.refused = False
-        """Whether the reason in `closed` came from the peer, which had said hello and then refused the connection."""
+        """Whether the peer had said hello and then refused the connection."""
 
     def bar(self, error: PolonaiseError) -> None:
-        """Have the peer refused with this error once it has said hello, whatever the hello says.
+        """Have the peer refused with this error once it has said hello, whatever that says. Called by `host` before the
+        connection is made.
 
         Called by `host` before the connection is made.
         """
@@ -149,34 +144,33 @@ class Connection(asyncio.Protocol):
 
     @property
     def peer_role(self) -> int:
-        """The role in the peer's hello, 0 until all of it but its cluster was found right."""
+        """In the peer's hello; 0 until all of it but its cluster was found right."""
         return self._greeting.peer_role
 
     @property
     def peer_name(self) -> str:
-        """What the peer is called in messages and logs: by the name that it gave itself, or as `call_peer` says."""
+        """What the peer is called in messages and logs."""
         return self._greeting.peer_name
 
     def call_peer(self, name: str) -> None:
-        """Call the peer by this name from now on, which says more than the one that it gave itself."""
+        """Call the peer by a name that says more than the one that it gave itself."""
         self._greeting.peer_name = name
 
     @property
     def peer_address(self) -> str:
-        """The address that the peer connected from, or was connected to at; empty if it has none."""
+        """Where the peer connected from, or was connected to; empty if unknown."""
         found = None if self._transport is None else self._transport.get_extra_info("peername")
         return f"{found[0]}:{found[1]}" if isinstance(found, tuple) and len(found) >= 2 else ""
 
     @property
     def silent_s(self) -> float:
-        """For how many seconds nothing was heard of a peer that is late with its answer; 0 if it is not late."""
+        """For how many seconds nothing was heard of a peer that is late; 0 if it is not."""
         return self._inbox.silent_s(self._host.clock.monotonic_s())
 
     # ------------------------------------------------------------------ saying
 
     @property
     def unsent_bytes(self) -> int:
-        """The bytes that were sent here and have not left this side's buffer."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     @property
@@ -185,21 +179,21 @@ class Connection(asyncio.Protocol):
         return self._writable.is_set()
 
     async def wait_writable(self) -> None:
-        """Wait until little enough is unsent for more to be written. Raises the reason if the connection is closed."""
+        """Wait until little enough is unsent; raises the reason if the connection is closed."""
         while not self._writable.is_set():  # of those who waited together, the first may have filled it up again
             await self._writable.wait()
         if self.closed:
             raise self.closed.with_traceback(None)
 
     def send(self, message: Message, *, request: int = 0, partition: int = NO_PARTITION, shared: bool = False) -> None:
-        """Send a message without waiting. On a closed connection nothing happens: `on_closed` has told of that.
+        """Send a message without waiting; nothing happens on a closed connection.
 
-        `shared` says that the payload is in memory anyway, and so is not booked on this connection.
+        A `shared` payload is in memory anyway, and not booked on this connection.
         """
         self.send_frame(message.frame(request=request, partition=partition), shared=shared)
 
     def send_frame(self, frame: Sequence[Buffer], *, shared: bool = False) -> None:
-        """Send a message that is encoded already: what several connections get alike is encoded once."""
+        """Send what is encoded already, for several connections."""
         if self.closed or self._transport is None:
             return
         size = sum(map(len, frame))
@@ -218,10 +212,6 @@ class Connection(asyncio.Protocol):
             self._book(unsent)
 
     def _book(self, unsent: int) -> None:
-        """Book the memory held for this connection in the budget, if there is one.
-
-        While the budget is tight, `unsent_bytes_tight` is the limit of what is unsent.
-        """
         if self._budget is None or self.closed or self._transport is None:
             return
         self._budget.book(self, self._inbox.kept_bytes + self._outbox.own_bytes(unsent))
@@ -232,9 +222,10 @@ class Connection(asyncio.Protocol):
     def refuse(
         self, error: PolonaiseError, *, request: int = 0, partition: int = NO_PARTITION, detail: int = 0
     ) -> None:
-        """Answer a request with a fault; without request and partition the fault is the connection's.
+        """Answer a request with a fault; without request and partition the fault is the connection's. `detail`: see
+        `Refused`.
 
-        `detail` is the number that goes with some codes (`Refused` says which).
+        `detail`: see `Refused`.
         """
         self.send(Refused(detail=detail, code=error.code, text=error.text), request=request, partition=partition)
 
@@ -247,8 +238,8 @@ class Connection(asyncio.Protocol):
         """Send a request and return the answer to it.
 
         Raises what the peer refused with, `DeadlineExceeded` after `deadline_s` seconds, and `ConnectionLost` or
-        another fault that closed the connection. After a deadline, or if the connection closes meanwhile, it is unknown
-        whether the peer has carried the request out.
+        another fault that closed the connection. After the last two it is unknown whether the peer has carried the
+        request out.
         """
         if self.closed:
             raise self._lost(self.closed)
@@ -294,7 +285,6 @@ class Connection(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._take_turn)
 
     def _take_turn(self) -> None:
-        """Deliver one turn's worth of the held frames; when all are delivered, read on."""
         self._turn_set = False
         try:
             for frame in self._inbox.take_turn():
@@ -306,7 +296,7 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------------ life
 
     async def greeted(self) -> Hello:
-        """Return the peer's hello once it is checked. Raises the reason if the connection closes before that."""
+        """Return the peer's hello once it is checked; raises the reason if the connection closes before that."""
         # Shielded, because several may wait: one that is cancelled must not cancel the greeting of the others.
         return cast(Hello, await asyncio.shield(self._greeted))
 
@@ -319,7 +309,7 @@ class Connection(asyncio.Protocol):
         self._end(error or Closed("closed by this side"))
 
     def abort(self, error: PolonaiseError) -> None:
-        """Close the connection at once because of `error`, and drop what was not sent, even if it was closed before."""
+        """Close at once, and drop what was not sent, even after `close`."""
         if self._transport:
             self._transport.abort()
         self._end(error)
@@ -346,7 +336,6 @@ class Connection(asyncio.Protocol):
             self._on_closed(self, self.closed)
 
     def _lost(self, error: PolonaiseError) -> PolonaiseError:
-        """Return the error for a request whose connection was closed by `error`."""
         if error.retry is Retry.AGAIN or isinstance(error, Closed):
             return fresh(error)
         # What closed the connection, most likely a garbled frame, was no fault of the request: it may be tried again.
@@ -355,7 +344,6 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------------ asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin: the connecting side says hello, the accepting side waits for that hello."""
         self._transport = cast(asyncio.Transport, transport)
         # Closed before it was made: its node takes nobody just now, or `connect` has given up waiting.
         if self.closed:
@@ -374,7 +362,6 @@ class Connection(asyncio.Protocol):
         self._schedule_beat()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the connection: the peer has closed it, the network has failed, or a close has sent what was left."""
         if self._linger:
             self._linger.cancel()
         if not self.gone.done():
@@ -391,16 +378,14 @@ class Connection(asyncio.Protocol):
         self._end(refusal_in(exc) or lost)
 
     def pause_writing(self) -> None:
-        """Make writers wait: too much is unsent."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Let writers go on, and read the peer again: little enough is unsent now."""
         self._writable.set()
         self.resume(_UNREAD)
 
     def data_received(self, data: bytes) -> None:
-        """Deliver the messages that have arrived whole; hold those that wait for a turn or for the end of a pause."""
+        """Deliver the messages that have arrived whole; hold those that wait for a turn or a pause's end."""
         try:
             for frame in self._inbox.take(data, self._host.clock.monotonic_s()):
                 self._receive(frame)
@@ -413,10 +398,6 @@ class Connection(asyncio.Protocol):
             self._follow_inbox()
 
     def _receive(self, received: Frame) -> None:
-        """Handle one frame: greet, answer a ping, settle a request, or deliver.
-
-        Raises `ProtocolError`, and `InvariantViolated` after this side was told to stop.
-        """
         message = codec.decode(received)
         if self._greeting.peer is None:
             self._greet(message)
@@ -454,7 +435,6 @@ class Connection(asyncio.Protocol):
             self.refuse(error, request=received.request, partition=received.partition)
 
     def _answer(self, answer: asyncio.Future[Message], message: Message) -> None:
-        """Settle a request with its answer: a `Refused` becomes the fault that it names."""
         if answer.done():  # cancelled, and not yet taken out of the requests
             return
         if isinstance(message, Refused):
@@ -467,8 +447,8 @@ class Connection(asyncio.Protocol):
     def _greet(self, message: Message) -> None:
         """Have the peer's first message judged; the accepting side answers a hello that fits.
 
-        A peer that is refused is told why; so that two sides do not refuse each other in turn, a peer that has refused
-        this one is not. Either closes the connection.
+        A peer that is refused is told why; one that has refused this side is not, or two sides would refuse each other
+        in turn.
         """
         if isinstance(message, Refused) and not self._greeting.accepted:
             self.close(fault_in(message))
@@ -497,12 +477,11 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------------ heartbeats
 
     def _schedule_beat(self) -> None:
-        """Schedule the next `_check`, one heartbeat from now."""
         self._beat = asyncio.get_running_loop().call_later(self._settings.heartbeat_s, self._check)
         self._beat_due_s = self._host.clock.monotonic_s() + self._settings.heartbeat_s
 
     def _check(self) -> None:
-        """Check that the peer is alive and makes progress, and ping it if it is time; once per heartbeat."""
+        """Check that the peer is alive and makes progress, and ping it if it is time."""
         if self.closed:
             return
         now = self._host.clock.monotonic_s()
@@ -518,7 +497,7 @@ class Connection(asyncio.Protocol):
         self._schedule_beat()
 
     def _ask_time(self, now: float) -> bool:
-        """Ask the peer for its time if that is due and it tells it; return whether it was asked."""
+        """Ask the peer for its time if that is due; return whether it was asked."""
         if self.peer is None or self.peer.version_max < CLOCK_VERSION or not self.clock.due(now):
             return False
         self.send(AskTime())
@@ -528,9 +507,9 @@ class Connection(asyncio.Protocol):
 async def connect(host: Host, address: str, make: Callable[[], Connection], *, deadline_s: float) -> Connection:
     """Connect to `address` within `deadline_s` seconds, and return the connection once both have said hello.
 
-    `make` makes the connection's object. Raises `ConnectionLost`, what either side refused with, such as
-    `CertificateRefused`, `TlsRequired` or `TlsNotSpoken`, and `BadOption` for a text that is no address. A hello that
-    can't be read is a `ConnectionLost` too: it may have been garbled on its way, and another try is worth it.
+    Raises `ConnectionLost`, what either side refused with, such as `CertificateRefused`, `TlsRequired` or
+    `TlsNotSpoken`, and `BadOption` for a text that is no address. A hello that can't be read is a `ConnectionLost` too:
+    it may have been garbled on its way, and another try is worth it.
     """
     made: list[Connection] = []
     greeted = False
@@ -562,8 +541,7 @@ async def connect(host: Host, address: str, make: Callable[[], Connection], *, d
 async def gone(connections: Iterable[Connection]) -> None:
     """Wait until these connections, which were closed, have ended; after `GONE_S` seconds, end them.
 
-    A program may close its event loop next, and what still waits for the peer then would be left open: with TLS, for
-    its answer to the close.
+    A program may close its event loop next, and what still waits for the peer would be left open.
     """
     ending = [connection for connection in connections if not connection.gone.done()]
     if not ending:

@@ -9,15 +9,14 @@ from polonaise.wire.frame import FRAME_BYTES_MAX
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """The bounds and deadlines of a connection, in bytes and seconds."""
+    """In bytes and seconds."""
 
     heartbeat_s: float = 1.0
-    """The interval of checks. A ping goes out when nothing was sent, or nothing was heard, for about this long."""
+    """The interval of checks, and of pings while nothing is sent or heard."""
     silence_s_max: float = 5.0
-    """A peer from which no byte comes for this long, although it is read, is taken for dead."""
+    """A peer that is read, and from which no byte comes for this long, is taken for dead."""
     clock_s: float = 2.0
-    """The side that has connected asks the other for its time this often, to know by how much their clocks differ; 0
-    for never."""
+    """How often the side that has connected asks the other for its time; 0 for never."""
     hello_s_max: float = 5.0
     """The longest that a peer may take to say hello."""
     frame_s_max: float = 30.0
@@ -31,9 +30,8 @@ class LinkSettings:
     unsent_bytes_high: int = 4 * 1024 * 1024
     """Writers are asked to wait once more than this is unsent, until most of it has left."""
     unsent_bytes_tight: int = 128 * 1024
-    """Takes the place of `unsent_bytes_high` while all connections together hold more than half of their budget."""
+    """In place of `unsent_bytes_high` while all connections hold more than half of their budget."""
     unread_bytes_max: int = 8 * 1024 * 1024
-    """An accepted peer that leaves more than this unread is not read either until it reads again: its requests can't
-    pile up as answers."""
+    """An accepted peer that leaves more than this unread is not read either: its requests can't pile up as answers."""
     unsent_bytes_max: int = 256 * 1024 * 1024
     """A peer that lets more than this pile up is cut off."""

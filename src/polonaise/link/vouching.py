@@ -32,20 +32,20 @@ _ROLE_WORDS: Final = {
     ROLE_PLAYER: PLAYER,
     ROLE_TARGET: TARGET,
 }
-"""The role that a certificate must have, by the role in the hello. Operators, who only ask for health, are clients."""
+"""The role that a certificate must have, by the role in the hello. Operators count as clients."""
 _TLS_RECORD: Final = b"\x16\x03"
-"""The first bytes of a TLS connection. Read as the length of a frame, they are too large for a hello."""
+"""A TLS connection begins so. Read as the length of a frame, it is too large for a hello."""
 _WARNING_S: Final = 10.0
-"""The least time, in seconds, between two warnings: anybody may connect, as often as they like."""
+"""The least time between two warnings: anybody may connect, as often as they like."""
 _warned_s = float("-inf")
 
 
 def certificate_refused(
     transport: asyncio.BaseTransport | None, roles: Collection[int], clock: Clock
 ) -> CertificateRefused | None:
-    """Return the fault, and log it, if the peer's certificate is for none of these roles; None otherwise.
+    """Return the fault, and log it, if the peer's certificate is for none of these roles.
 
-    Without TLS there is no certificate, and the hello is believed; with TLS, a peer without a certificate is refused.
+    Without TLS the hello is believed; with TLS, a peer without a certificate is refused.
     """
     if transport is None or transport.get_extra_info("sslcontext") is None:
         return None
@@ -57,7 +57,6 @@ def certificate_refused(
 
 
 def _refusal(transport: asyncio.BaseTransport, role: int) -> CertificateRefused | None:
-    """Return the fault if the certificate that the peer shows over TLS is not for this role; None otherwise."""
     certificate = transport.get_extra_info("peercert")
     if not certificate:
         return CertificateRefused(f"a {ROLE_NAMES[role]} shows no certificate: give it one with {OPTIONS}")
@@ -71,10 +70,7 @@ def _refusal(transport: asyncio.BaseTransport, role: int) -> CertificateRefused 
 
 
 def tls_met(error: ProtocolError, data: bytes, clock: Clock) -> TlsNotSpoken | None:
-    """Return the fault, and log it, if `error` was caused by a peer that began with TLS; None otherwise.
-
-    `data` holds the first bytes of the connection.
-    """
+    """Return the fault, and log it, if a peer that began with TLS caused `error`. `data` begins the connection."""
     if not isinstance(error, FrameTooLarge) or not data.startswith(_TLS_RECORD):
         return None
     fault = TlsNotSpoken(
@@ -85,7 +81,6 @@ def tls_met(error: ProtocolError, data: bytes, clock: Clock) -> TlsNotSpoken | N
 
 
 def _warn(fault: PolonaiseError, clock: Clock, peer: Any) -> None:
-    """Log that a peer was refused, at most once in `_WARNING_S` seconds."""
     global _warned_s
     if clock.monotonic_s() - _warned_s >= _WARNING_S:
         _warned_s = clock.monotonic_s()

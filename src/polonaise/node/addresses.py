@@ -19,30 +19,29 @@ from polonaise.redaction import redacted, redacted_address
 from polonaise.terms import StorageId
 
 MARKER: Final = "polonaise-embedded"
-"""The name of the file that marks a directory as an embedded log."""
+"""The file that marks a directory as an embedded log."""
 COORDINATOR: Final = "coordinator"
-"""The directory of an embedded log's coordinator, within the log's."""
+"""The directory of an embedded log's coordinator."""
 SOCKETS: Final = "sockets"
-"""The directory of the sockets of an embedded log's nodes, within the log's."""
+"""The directory of the sockets of an embedded log's nodes."""
 
 
 SERVERS: Final = "polonaise"
-"""The first word of an address that names servers."""
+"""The scheme of an address that names servers."""
 LOG_SCHEMES: Final = ("embedded", "file", "zookeeper", SERVERS)
-"""The first words of addresses of logs."""
 LOG_FORMS: Final = (
     "embedded:PATH, file:PATH[?topic=NAME], zookeeper://HOST:PORT,…/ROOT[?topic=NAME] or "
     "polonaise://HOST:PORT,…[/TOPIC]"
 )
-"""The forms of addresses of logs, for messages."""
+"""For messages."""
 _SERVERS: Final = "write polonaise://HOST:PORT,HOST:PORT, the addresses of servers, without blanks"
 _COORDINATORS: Final = "zookeeper://HOST:PORT,…/ROOT or file:PATH"
 _ROOT_NAME: Final = re.compile(r"[\w.-]*[\w-]")
-"""A name in a root: ZooKeeper refuses names that are only dots."""
+"""ZooKeeper refuses names that are only dots."""
 
 
 def with_topic(address: str, topic: str) -> str:
-    """Return the address of a topic in the cluster with this address. The reverse of `split_topic`."""
+    """Return the address of a topic in the cluster with this address: the reverse of `split_topic`."""
     if not topic:
         return address
     scheme = address.partition(":")[0]
@@ -55,8 +54,8 @@ def split_topic(address: str) -> tuple[str, str]:
     """Return the address of a cluster, and the topic that is named with it; an empty name without one.
 
     The topic is the path of `polonaise://HOST:PORT/TOPIC`, and the option `?topic=TOPIC` of `zookeeper://…` and
-    `file:PATH`. Raises `BadOption` for a name that no topic may have, for two topics of `zookeeper://…`, and for a
-    topic of an embedded log, which has none. An address of another kind is returned as it is.
+    `file:PATH`. Raises `BadOption` for a name that no topic may have, for two topics, and for one of an embedded log,
+    which has none. An address of another kind is returned as it is.
     """
     scheme = address.partition(":")[0]
     if scheme in (SERVERS, "zookeeper"):
@@ -98,9 +97,8 @@ def _check_no_user(address: str) -> None:
 
 
 def check_no_topic(topic: str, what: str) -> None:
-    """Raise `BadOption` for a topic where `what`, such as an archive, has only the log's own partitions.
-
-    Fragments are named by the ids of partitions, which are not the numbers that a client of a topic knows.
+    """Raise `BadOption` for a topic where `what`, such as an archive, has only the log's own partitions: fragments have
+    the ids of these, and not the numbers that a client of a topic knows.
     """
     if topic:
         raise BadOption(
@@ -110,7 +108,7 @@ def check_no_topic(topic: str, what: str) -> None:
 
 
 def _topic_in(address: str, topic: str) -> str:
-    """Return the topic that an address names. Raises `BadOption`, which names the address."""
+    """Return the topic that an address names; raises `BadOption`."""
     try:
         return check_topic_name(topic)
     except BadOption as error:
@@ -120,8 +118,7 @@ def _topic_in(address: str, topic: str) -> str:
 def absolute_address(address: str) -> str:
     """Return a log's address with absolute paths: that of `embedded:PATH?…` or `file:PATH`, and of its fragment store.
 
-    So it means the same to a process with another working directory. An address of another kind, or without a path, is
-    returned as it is.
+    So it means the same in another working directory. Any other address is returned as it is.
     """
     scheme, _, rest = address.partition(":")
     path, mark, query = rest.partition("?") if scheme == "embedded" else (rest, "", "")
@@ -145,11 +142,9 @@ def absolute_store(url: str) -> str:
 def coordinator_at(host: Host, address: str, tls: TlsIdentity | None = None) -> Coordinator:
     """Return the coordinator at `zookeeper://HOST:PORT,…/ROOT` or `file:PATH`.
 
-    With `tls` ZooKeeper is connected to by TLS, with the same files, unless the address ends with `?tls=no`.
-
-    Raises `BadOption` for any other address, and for the coordinator of an embedded log: a client or server that went
-    around the embedded log's host would not be part of its election; and for one with a topic, because the coordinator
-    is that of the whole cluster. Raises `ExtraMissing` without kazoo.
+    With `tls` ZooKeeper is connected to by TLS, with the same files, unless the address ends with `?tls=no`. Raises
+    `BadOption` for any other address, for one with a topic, and for the coordinator of an embedded log, whose election
+    a client or server would go around; `ExtraMissing` without kazoo.
     """
     if split_topic(address)[1]:
         raise BadOption(
@@ -184,15 +179,14 @@ def coordinator_at(host: Host, address: str, tls: TlsIdentity | None = None) -> 
 
 
 def holds_embedded(directory: str) -> bool:
-    """Return whether the directory holds an embedded log, of whatever version, or one without its marker. Blocks."""
+    """Whether the directory holds an embedded log, of whatever version or without its marker. Blocks."""
     present = {name for name in (MARKER, COORDINATOR, SOCKETS) if os.path.exists(os.path.join(directory, name))}
     return MARKER in present or lacks_only_marker(present)
 
 
 def lacks_only_marker(names: Container[str]) -> bool:
-    """Return whether a directory with these names holds an embedded log whose marker somebody has removed.
-
-    Only a host makes a directory of sockets beside a coordinator's, and it writes the marker before both.
+    """Whether a directory with these names holds an embedded log whose marker somebody has removed: only a host makes a
+    directory of sockets beside a coordinator's, and it writes the marker before both.
     """
     return MARKER not in names and COORDINATOR in names and SOCKETS in names
 
@@ -225,10 +219,7 @@ def _in_zookeeper(host: Host, address: str, tls: TlsIdentity | None) -> Coordina
 
 
 def servers_at(address: str) -> tuple[str, ...]:
-    """Return the addresses of the servers in `polonaise://HOST:PORT,HOST:PORT`, in the order in which they are written.
-
-    Raises `BadOption`, which says what is wrong with which of them.
-    """
+    """Return the addresses of the servers in `polonaise://HOST:PORT,HOST:PORT`, in this order. Raises `BadOption`."""
     _check_no_user(address)
     shown = repr(redacted_address(address))
     begin = f"{SERVERS}://"
@@ -261,8 +252,7 @@ _NODE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
 
 
 def storage_nodes_of(texts: Iterable[str], option: str) -> dict[StorageId, str]:
-    """Return the addresses of storage nodes by name, written as NAME=HOST:PORT or, where the name is the address,
-    HOST:PORT.
+    """Return the addresses of storage nodes by name, written as NAME=HOST:PORT, or HOST:PORT if that is the name.
 
     Raises `BadOption` for a name or an address that is invalid and, with `option` in the message, for one that is there
     twice or that is both the name of a node and the address of another.
@@ -296,7 +286,7 @@ def check_storage_addresses(addresses: Iterable[str], option: str) -> None:
 
 
 def check_storage_name(name: StorageId) -> None:
-    """Raise `BadOption` unless a storage node may have this name: a word, or an address that could be its own."""
+    """Raise `BadOption` unless a storage node may have this name: a word, or an address."""
     if ":" in name:
         check_storage_address(name)
     elif not _NODE_NAME.fullmatch(name):
@@ -306,7 +296,7 @@ def check_storage_name(name: StorageId) -> None:
 
 
 def check_storage_address(address: str) -> None:
-    """Raise `BadOption` unless this is an address, and one that a storage node keeps at each start: not port 0."""
+    """Raise `BadOption` unless a storage node may have this address: not port 0, which changes at each start."""
     parsed = parse_address(address)
     if isinstance(parsed, HostPort) and not parsed.port:
         raise BadOption(

@@ -30,7 +30,7 @@ def look_in(directories: Iterable[str]) -> None:
 
 
 def imported(what: str, path: str) -> Any:
-    """Return what `path` names. Raises `BadOption`, which begins with `what`, if that can't be had."""
+    """Return what `path` names; raises `BadOption`, which begins with `what`."""
     if _PATH.fullmatch(path) is None:
         raise BadOption(f"{what} = {redacted(path)!r}: write package.module:name, such as shop.routing:route")
     name, _, attributes = path.partition(":")
@@ -67,7 +67,7 @@ def _module(what: str, name: str) -> Any:
 
 
 def imported_function(what: str, path: str) -> Callable[[Any], Any]:
-    """Return the plain function of one argument that `path` names. Raises `BadOption`."""
+    """Return the plain function of one argument that `path` names; raises `BadOption`."""
     found = imported(what, path)
     if not callable(found):
         raise BadOption(f"{what} = {path!r} is no function, but of type {type(found).__name__}")

@@ -37,21 +37,17 @@ from polonaise.node.location import LogLocation
 _log = logging.getLogger(__name__)
 
 _LOCAL_RETRY_S_MAX: Final = 0.1
-"""Longest pause, in seconds, between tries to reach the host: these are cheap, and a take-over is noticed at once."""
+"""The longest pause between tries to reach the host: these are cheap, and a take-over is noticed at once."""
 _FIRST_HOST_S: Final = 0.02
-"""Seconds between two looks whether a process has made the log."""
+"""Between two looks whether a process has made the log."""
 _PATIENCE_S: Final = 2.0
-"""Seconds of waiting for the log to be made, after which a warning names the process that should make it."""
+"""After this a warning names the process that should make the log."""
 _REMEMBERED_S: Final = 1.0
-"""Seconds for which `_Whereabouts` remembers its answer."""
 
 
 @asynccontextmanager
 async def attached(address_text: str, settings: ClientSettings) -> AsyncIterator[LogLocation]:
-    """Take part in the embedded log at this address, as its host or attached to it, until the context ends.
-
-    Raises `BadOption`, `NotInitialized`, the faults of the directory, and `HostFailed`.
-    """
+    """Take part in the embedded log at this address, as its host or attached to it, until the context ends."""
     address = parse_embedded(address_text)
     pid, host = os.getpid(), ApplicationHost()
     host.network = EmbeddedSockets(address.directory, host)
@@ -97,7 +93,7 @@ async def _described(
 ) -> ClusterDescription:
     """Return the cluster's description; wait while none is written yet.
 
-    Raises what has ended this process's part in the election, if none is written by then, and `CoordinatorDamaged`.
+    Raises what has ended this process's part in the election, and `CoordinatorDamaged`.
     """
     loop = asyncio.get_running_loop()
     complain_s = loop.time() + _PATIENCE_S
@@ -119,7 +115,7 @@ async def _described(
 
 
 class _Whereabouts:
-    """Calls `whereabouts`, and remembers the answer for a second: all partitions of a log may ask at once."""
+    """Remembers the answer of `whereabouts` for a second: all partitions of a log may ask at once."""
 
     def __init__(self, directory: str, election: elections.HostElection | None) -> None:
         self._directory = directory
@@ -137,8 +133,7 @@ class _Whereabouts:
 def whereabouts(directory: str, election: elections.HostElection | None = None) -> str:
     """Return which process hosts the log in this directory, and what to do if it does not answer, as a phrase.
 
-    If none does, says so, and why this process can't if `election` knows it. Empty if this process hosts the log, or if
-    there is no lock file.
+    If none does, says so, and why this process can't. Empty if this process hosts it, or there is no lock file.
     """
     path = lock_path(directory)
     if not os.path.exists(path):
@@ -155,7 +150,7 @@ def whereabouts(directory: str, election: elections.HostElection | None = None) 
 
 
 def _host_in(path: str) -> str:
-    """Return a phrase on the process that holds this lock, by the id that it wrote there; empty for this process."""
+    """Return a phrase on the process that holds this lock, by the id that it wrote there; empty for this one."""
     try:
         pid = int(Path(path).read_text())
         if pid == os.getpid():
@@ -175,10 +170,7 @@ def _host_in(path: str) -> str:
 
 
 def _listen(election: elections.HostElection | None, listener: Callable[[BaseException], None]) -> None:
-    """Register `listener`, which is called in this event loop when an error ends this process's part in the election.
-
-    It gets that error, in the loop's next turn if the part has ended already. Without an election it is never called.
-    """
+    """Have `listener` called in this event loop when an error has ended this process's part in the election."""
     if election is None:
         return
     loop = asyncio.get_running_loop()

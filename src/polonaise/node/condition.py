@@ -1,7 +1,7 @@
 """Judge the condition of partitions, servers and storage nodes by their health documents.
 
-All reports of health rest on this one judgement: `polonaise log health`, `polonaise cluster status`, and the nodes'
-`/health`. Only `/ready` looks at the node itself, because a server's document takes long to make.
+All reports of health rest on this: `polonaise log health`, `polonaise cluster status`, and the nodes' `/health`. Only
+`/ready` looks at the node itself, because a server's document takes long to make.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from polonaise.server.expectedservers import missing_server
 from polonaise.terms import NO_TRANSACTION, Generation, PartitionId, SessionId, TransactionId, clock_words, counted
 
 _NAMED_MAX: Final = 8
-"""The most partitions that a line names."""
 _CLOCK_OFF_S: Final = 10.0
-"""A client's clock is told to be off if it differs from its server's by more than this, in seconds."""
+"""A client's clock is told to be off if it differs from its server's by more than this."""
 _LOSSY: Final = 0.05
-"""With this share of packets sent again, a network counts as one that loses packets: a good one is far below."""
+"""With this share of packets sent again a network loses packets: a good one is far below."""
 _FULL_BYTES: Final = 1024 * 1024
-"""A disk with less than this many free bytes counts as full: hardly one more batch fits."""
+"""A disk with fewer free bytes counts as full: hardly one more batch fits."""
 
 _DISK_HANGS_S: Final = 5.0
-"""A disk counts as one that hangs once it has not done for so many seconds what it was asked for: less than a server
-waits for the answer of a storage node, and more than a sync takes while others write much."""
+"""A disk counts as one that hangs once something takes so long: less than a server waits for the answer of a storage
+node, and more than a sync takes while others write much."""
 
 
 class HealthStatus(enum.StrEnum):
@@ -41,82 +40,77 @@ class HealthStatus(enum.StrEnum):
 
 
 class Condition(NamedTuple):
-    """The condition of a partition, according to the server that owns it."""
+    """The condition of a partition, according to the server that owns it. Texts are empty if nothing is wrong."""
 
     partition: PartitionId
-    """The partition's id in the cluster; where the log of a topic is asked (`admin.logs`), its number in the topic."""
+    """Its id in the cluster; where the log of a topic is asked (`admin.logs`), its number in the topic."""
     server: int
     ready: bool
     committed_high_water_mark: TransactionId | None
-    """The committed high-water mark; None while the partition is not ready and its owner has not yet proved it."""
+    """None while the partition is not ready and its owner has not yet proved it."""
     engaged: list[str]
     """The engaged storage nodes. A commit needs a majority of all members."""
     left_out: dict[str, str]
     """Why storage nodes are left out, by name: those that are not connected and, while the partition is ready, those
     that are not engaged. Of the members only, while there is a session."""
     waits_for: str
-    """The reason why the partition is not ready; empty if it is."""
+    """Why the partition is not ready."""
     scrub: dict[str, dict[str, Any]]
-    """Reports of the scrubs of the members or, while there is no session, of all storage nodes, by the node's name.
-    Their `damages` are those found in this partition."""
+    """Reports of the scrubs of the members or, without a session, of all storage nodes, by the node's name. Their
+    `damages` are those found in this partition."""
     fragments_scrub: dict[str, Any] | None
-    """The report of the scrub of the server's fragment store, with the damages in this partition, those that reads
-    found included; None if the server has no store."""
+    """The report of the scrub of the server's fragment store, with the damages in this partition, also those that reads
+    found; None if the server has no store."""
     coordinator: str
-    """What the server can't do at the coordinator at present, and why; empty if nothing."""
+    """What the server can't do at the coordinator at present, and why."""
     generation: Generation
-    """The generation that the server serves the partition under."""
     session: SessionId | None
-    """The session in which the server writes to replicas; None while there is none."""
+    """The session in which the server writes to replicas; None between sessions."""
     unreachable: list[str]
-    """The storage nodes of `left_out` that the server has no connection to. It is connected to the others, which are
-    behind."""
+    """The storage nodes of `left_out` that the server has no connection to; the others are behind."""
     tls: str = ""
-    """What is wrong with the server's TLS files or soon will be; empty if nothing."""
+    """What is wrong with the server's TLS files or soon will be."""
     change: str = ""
-    """The change of members that is pending, in words; empty if none is, and while there is no session."""
+    """The change of members that is pending, in words; none is known between sessions."""
     lacking: str = ""
-    """What is wrong with the number of the partition's members if it is not the one that they are to be, engaged or
-    not; empty if it is right, and while there is no session."""
+    """What is wrong with the number of its members, engaged or not; unknown between sessions."""
     no_spare: str = ""
-    """What must not be lost, because no commit would have what is required without it; empty if there is something to
-    spare, or nothing required, and while there is no session."""
+    """What must not be lost, because no commit would have what is required without it."""
     stops_without: Sequence[str] = ()
     """The storage nodes each of which must not be lost: without it the partition would take no appends."""
     clock: str = ""
-    """What is wrong with the clocks of the server, of its storage nodes and of who asked it; empty if nothing is."""
+    """What is wrong with the clocks of the server, of its storage nodes and of who asked it."""
     times: str = ""
-    """What is wrong with the partition's commit times; empty if nothing is."""
+    """What is wrong with its commit times."""
     members: Sequence[str] = ()
-    """The storage nodes with a copy; empty while there is no session, and if a server of an older version tells none.
-    """
+    """The storage nodes with a copy; unknown between sessions, and from a server of an older version."""
     store: str = ""
-    """Why the server can't use its fragment store; empty if it can, or has none."""
+    """Why the server can't use its fragment store."""
     missing: str = ""
-    """The first id that was trimmed and is in no fragment, in words; empty if none is known."""
+    """The first id that was trimmed and is in no fragment, in words."""
     failed: str = ""
-    """What failed when the fragments were read, by a mistake of Polonaise; empty if nothing did."""
+    """What failed when the fragments were read, by a mistake of Polonaise."""
     server_troubles: Sequence[str] = ()
-    """What is wrong with the server as a whole, line by line, as `server_troubles` says it; empty if nothing is."""
+    """What is wrong with the server as a whole, line by line."""
 
     @property
     def behind(self) -> dict[str, str]:
-        """The storage nodes of `left_out` that the server reaches, with the reasons; none while `ready` is false."""
+        """The storage nodes of `left_out` that the server reaches, with the reasons."""
         return {name: why for name, why in self.left_out.items() if name not in self.unreachable}
 
     @property
     def out(self) -> dict[str, str]:
-        """The storage nodes of `left_out` that the server does not reach, each with the reason."""
+        """The storage nodes of `left_out` that the server does not reach, with the reasons."""
         return {name: self.left_out[name] for name in self.unreachable}
 
     @property
     def troubles(self) -> list[str]:
-        """What is wrong with the partition, and not with its server as a whole, line by line; empty if nothing is."""
+        """What is wrong with the partition, and not with its server as a whole, line by line."""
         return lines_of(self.reasons)
 
     @property
     def reasons(self) -> list[Trouble]:
-        """What `troubles` returns, each with its kind."""
+        """What `troubles` has, each with its kind."""
         found = [(Reason.PARTITION_NOT_READY, self.waits_for)]
         found += [(Reason.REPLICA_LEFT_OUT, f"{name} is not engaged: {why}") for name, why in self.left_out.items()]
         found += [(Reason.COPIES, self.lacking), (Reason.NO_SPARE, self.no_spare)]
@@ -132,7 +126,7 @@ class Condition(NamedTuple):
 
 
 def health_status_of(conditions: Collection[Condition]) -> HealthStatus:
-    """Return the health of several partitions and of the servers that own them, taken together."""
+    """Return the health of several partitions and their servers, taken together."""
     if not all(condition.ready for condition in conditions):
         return HealthStatus.NOT_READY
     wrong = any(condition.troubles or condition.server_troubles for condition in conditions)
@@ -149,7 +143,7 @@ def conditions_in(answer: Mapping[str, Any]) -> dict[PartitionId, Condition]:
 
 
 def server_troubles(health: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with a server as a whole, apart from its partitions, according to its health document."""
+    """Return what is wrong with a server apart from its partitions, according to its health document."""
     return lines_of(server_reasons(health))
 
 
@@ -170,21 +164,18 @@ def server_reasons(health: Mapping[str, Any]) -> list[Trouble]:
 
 
 def why_not_serving(health: Mapping[str, Any]) -> list[str]:
-    """Return why a server could not serve partitions of others, by its health document; empty if it tells no reason.
-
-    Whether it reaches the storage nodes of a partition is another question, by `why_not_reached`.
-    """
+    """Return why a server could not serve partitions of others, by its health, apart from `why_not_reached`."""
     unfit = {Reason.CLOCK} if health.get("clock", {}).get("unfit") else set()
     return lines_of(each for each in server_reasons(health) if each[0] in KEEP_FROM_SERVING | unfit)
 
 
 def why_not_writing(health: Mapping[str, Any]) -> list[str]:
-    """Return why a storage node can't write to any partition, by its health document; empty if it tells no reason."""
+    """Return why a storage node can't write to any partition, by its health document."""
     return lines_of(each for each in storage_reasons(health) if each[0] in KEEP_FROM_WRITING)
 
 
 def why_not_reached(node: Mapping[str, Any]) -> str:
-    """Return why a server does not reach a storage node, by its health document's part about it; empty if it does."""
+    """Return why a server does not reach a storage node, by its health document's part about it."""
     if not node["connected"]:
         return node["error"] or "not tried yet"
     silent_s = node.get("silent_s", 0)
@@ -192,13 +183,11 @@ def why_not_reached(node: Mapping[str, Any]) -> str:
 
 
 def _store_away(health: Mapping[str, Any]) -> str:
-    """Return why a server can't use its fragment store; empty if it can, or has none."""
     why = health.get("fragments_trouble", "")
     return why and f"the fragment store is away, so partitions can't move here, nor trimmed history be read: {why}"
 
 
 def _not_scrubbed(health: Mapping[str, Any]) -> str:
-    """Return why a server does not scrub the fragments of its partitions; empty if it does, or need not."""
     why = (health.get("fragments_scrub") or {}).get("trouble", "") if health.get("partitions") else ""
     return why and f"the fragments are not scrubbed: {why}"
 
@@ -206,7 +195,7 @@ def _not_scrubbed(health: Mapping[str, Any]) -> str:
 def _network_troubles(nodes: Mapping[str, Mapping[str, Any]]) -> list[Trouble]:
     """Return what is wrong with a server's network, by its health document's part about the storage nodes.
 
-    One storage node that is not reached is that node's trouble; if none is, it is rather the server that is cut off.
+    One storage node that is not reached is that node's trouble; if none is, the server is rather cut off.
     """
     unreached = [name for name, node in nodes.items() if why_not_reached(node)]
     if len(unreached) == len(nodes) > 1:
@@ -216,7 +205,7 @@ def _network_troubles(nodes: Mapping[str, Mapping[str, Any]]) -> list[Trouble]:
 
 
 def _losses(whom: str, resent: Mapping[str, float]) -> list[Trouble]:
-    """Return a line on packets to other nodes that are lost, by the shares that were sent again; none if few are."""
+    """Return a line on packets to other nodes that are lost, by the shares that were sent again."""
     lossy = {name: share for name, share in resent.items() if share >= _LOSSY}
     if not lossy:
         return []
@@ -230,7 +219,7 @@ def _losses(whom: str, resent: Mapping[str, float]) -> list[Trouble]:
 
 
 def _given_up(whys: Mapping[PartitionId | str, str]) -> list[Trouble]:
-    """Return a line on the partitions that a server has given up, with why the first can't be served; none without."""
+    """Return a line on the partitions that a server has given up, with why the first can't be served."""
     if not whys:
         return []
     # A server of an older version does not say why.
@@ -239,18 +228,16 @@ def _given_up(whys: Mapping[PartitionId | str, str]) -> list[Trouble]:
 
 
 def given_up_words(partitions: Sequence[PartitionId | str]) -> str:
-    """Return in words which partitions a server has given up."""
     named = ", ".join(map(str, partitions[:_NAMED_MAX])) + (" …" if len(partitions) > _NAMED_MAX else "")
     return f"partition{'s' if len(partitions) > 1 else ''} {named}, which it has given up"
 
 
 def _without_coordinator(why: str) -> list[Trouble]:
-    """Return a line on why a server does without its coordinator; none if `why` is empty."""
     return [(Reason.COORDINATOR, f"the server goes on without its coordinator: {why}")] if why else []
 
 
 def storage_troubles(health: Mapping[str, Any]) -> list[str]:
-    """Return all that is wrong with a storage node according to its health document; empty if nothing is."""
+    """Return all that is wrong with a storage node according to its health document."""
     return lines_of(storage_reasons(health))
 
 
@@ -274,7 +261,6 @@ def storage_reasons(health: Mapping[str, Any]) -> list[Trouble]:
 
 
 def _full_disk(health: Mapping[str, Any]) -> str:
-    """Return that a storage node's disk is full, and what to do, by its health document; empty if there is room."""
     directory = health.get("directory", "")
     free_bytes = (health.get("disk") or {}).get("free_bytes")
     if free_bytes is not None and free_bytes < _FULL_BYTES:
@@ -288,7 +274,6 @@ def _full_disk(health: Mapping[str, Any]) -> str:
 
 
 def _hanging_disk(health: Mapping[str, Any]) -> str:
-    """Return that a storage node's disk hangs, by its health document; empty if it does not."""
     waits_s = health.get("disk_waits_s", 0)
     if waits_s < _DISK_HANGS_S:
         return ""
@@ -299,7 +284,7 @@ def _hanging_disk(health: Mapping[str, Any]) -> str:
 
 
 def _unrepaired(name: str, scrub: Mapping[str, Any]) -> list[str]:
-    """Return a line on the damages that a scrub found and that were not repaired; none if there are none."""
+    """Return a line on the damages that a scrub found and that were not repaired."""
     listed = [damage["what"] for damage in scrub.get("damages", ()) if not damage["repaired_us"]]
     # A node lists the latest damages only, and counts all.
     count = max(len(listed), scrub.get("found", 0) - scrub.get("repaired", 0))
@@ -316,10 +301,7 @@ def condition_of(
     health: Mapping[str, Any],
     of_server: Sequence[str] = (),
 ) -> Condition:
-    """Return a partition's condition from its owner's health document `answer`, in which `health` is about it.
-
-    `of_server` is what that document says of the server as a whole, see `server_troubles`.
-    """
+    """Return a partition's condition from its owner's health document `answer`, in which `health` is about it."""
     engaged = health.get("engaged", [])
     late = health.get("late", {})
     # Without a session no members are told, and never by a server of an older version, where every storage node holds
@@ -360,11 +342,10 @@ def condition_of(
 
 
 def lacking_copies(answer: Mapping[str, Any], health: Mapping[str, Any]) -> str:
-    """Return what is wrong with the number of a partition's members; empty if it is right, or there is no session.
+    """Return what is wrong with the number of a partition's members.
 
-    All members may be engaged then, and yet there is no room for the losses that the cluster was made to survive, or a
-    change that somebody began has left one too many. The text is the same for all partitions with the same lack,
-    because equal troubles are told once with their number.
+    All may be engaged then, and yet there is no room for the losses that the cluster was made to survive. The text is
+    the same for all partitions with the same lack, because equal troubles are told once with their number.
     """
     # Servers of older versions don't tell how many copies there are to be.
     members, due = health.get("members"), answer.get("replication_factor")
@@ -388,7 +369,7 @@ def lacking_copies(answer: Mapping[str, Any], health: Mapping[str, Any]) -> str:
 
 
 def without_spare(health: Mapping[str, Any]) -> str:
-    """Return what must not be lost, of a partition of which more is required than a quorum; empty if it has to spare.
+    """Return what must not be lost, of a partition of which more is required than a quorum.
 
     Where only a quorum is required, the replicas that are left out, or too few members, say as much.
     """
@@ -407,25 +388,23 @@ def without_spare(health: Mapping[str, Any]) -> str:
 
 
 def _any_of(noun: str, names: Sequence[str]) -> str:
-    """Return names in words, in their own order: the text is the same for partitions with copies on the same nodes."""
+    """Return names in words, sorted: the text is the same for partitions with copies on the same nodes."""
     names = sorted(names)
     return f"{noun} {names[0]}" if len(names) == 1 else f"any one of the {noun}s {', '.join(names)}"
 
 
 def _times_in(health: Mapping[str, Any]) -> str:
-    """Return what is wrong with a partition's commit times; empty if nothing is, or nothing is told of it."""
     still_us = health.get("times_stand_still_until_us")
     return "" if still_us is None else stand_still(still_us)
 
 
 def _clocks_in(answer: Mapping[str, Any]) -> str:
-    """Return what is wrong with the clocks of a server, of its storage nodes and of the client that asked it."""
     own = client_clock_trouble(answer.get("client", {}).get("clock_ahead_s"))
     return "; ".join(each for each in (answer.get("clock", {}).get("trouble"), own) if each)
 
 
 def client_clock_trouble(ahead_s: float | None) -> str:
-    """Return what is wrong with the clock of a client's machine, which is so far ahead of its server's; else empty."""
+    """Return what is wrong with the clock of a client's machine, which is so far ahead of its server's."""
     if ahead_s is None or abs(ahead_s) <= _CLOCK_OFF_S:
         return ""
     return f"the clock of this machine is {clock_words(ahead_s)} that of its server: set it right (NTP), or that one"
@@ -441,7 +420,7 @@ def stand_still(until_us: int) -> str:
 
 
 def _change_in(health: Mapping[str, Any]) -> str:
-    """Return the change of members that is pending according to a partition's health; empty if none is told there."""
+    """Return the pending change of members, in words."""
     members, pending = health.get("members"), health.get("next")
     if members is None or pending is None:
         return ""
@@ -453,5 +432,4 @@ def _change_in(health: Mapping[str, Any]) -> str:
 
 
 def _of(partition: PartitionId, scrub: dict[str, Any]) -> dict[str, Any]:
-    """Return a scrub's report with only the damages of one partition."""
     return {**scrub, "damages": [damage for damage in scrub["damages"] if damage["partition"] == partition]}

@@ -40,7 +40,7 @@ from polonaise.redaction import redacted_address
 from polonaise.terms import BodyForm, PartitionId
 
 _TRY_S = 1.0
-"""Seconds that the first attempt has at least, however short `wait` is."""
+"""So long the first attempt has at least, however short `wait` is."""
 
 
 @asynccontextmanager
@@ -130,8 +130,7 @@ async def _waited_for(
 ) -> Log:
     """Return the log as soon as it can be opened. Raises `DeadlineExceeded` after `wait_s` seconds.
 
-    An attempt that is under way then may go on until `_TRY_S` seconds have passed since the call. An error that waiting
-    can't mend is raised at once.
+    An error that waiting can't mend is raised at once.
     """
     loop = asyncio.get_running_loop()
     began_s = loop.time()
@@ -162,7 +161,7 @@ async def _waited_for(
 
 
 def known_of_silence(error: TimeoutError) -> str:
-    """Return why a log could not be opened in time, as far as it was known then; empty if nothing was.
+    """Return why a log could not be opened in time, as far as it was known.
 
     `asyncio.timeout` cancels what opens the log, which notes at the cancellation what it has heard by then.
     """
@@ -173,7 +172,6 @@ def known_of_silence(error: TimeoutError) -> str:
 async def _opened(
     address: str, settings: ClientSettings, options: dict[str, Any], tls: TlsFiles | None
 ) -> AsyncIterator[Log]:
-    """Open the log at an address, without waiting for one that does not exist."""
     address, topic = split_topic(address)
     scheme = address.partition(":")[0]
     if scheme == "embedded":
@@ -208,9 +206,8 @@ async def _opened(
 
 
 def _with_reading_hint(error: PolonaiseError, address: str) -> PolonaiseError:
-    """Return the fault; for an existing embedded log, with a hint how to read its storage directories meanwhile.
-
-    Reading them needs neither free space nor a hosting process.
+    """Return the fault; for an existing embedded log, with a hint how to read its storage directories, which needs
+    neither free space nor a host.
     """
     if not address.startswith("embedded:"):
         return error
@@ -227,7 +224,7 @@ def _with_reading_hint(error: PolonaiseError, address: str) -> PolonaiseError:
 
 @asynccontextmanager
 async def _cluster(address: str, settings: ClientSettings, tls: TlsFiles | None) -> AsyncIterator[LogLocation]:
-    """Yield the location of the cluster with this address, of servers or of its coordinator; close it at the end."""
+    """Yield the location of the cluster with this address; close it at the end."""
     identity = tls_identity(CLIENT, tls)
     pid, host = os.getpid(), ApplicationHost(identity)
     discovery: Discovery | None = None
@@ -244,7 +241,6 @@ async def _cluster(address: str, settings: ClientSettings, tls: TlsFiles | None)
 
 
 def _discovery_at(host: Host, address: str, settings: ClientSettings, tls: TlsIdentity | None) -> Discovery:
-    """Return what finds the cluster with this address. Raises `BadOption`, and `ExtraMissing`, as `coordinator_at`."""
     if address.partition(":")[0] == SERVERS:
         return ServerDiscovery(host, servers_at(address), settings)
     return coordinator_at(host, address, tls)

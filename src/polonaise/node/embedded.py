@@ -11,8 +11,8 @@
       staging/                rows on their way from Spark into the log, if there ever were any
       fragments               the address of the fragment store, where the log has one
 
-The hosting process runs the same nodes as any cluster has, all of them in one event loop. Every process, the host's own
-application included, is a client of these nodes through the sockets. `node.hostelection` decides which process hosts.
+The hosting process (`node.hostelection`) runs the same nodes as any cluster has, in one event loop. Every process, the
+host's own application included, is a client of these nodes through the sockets.
 """
 
 from __future__ import annotations
@@ -72,18 +72,18 @@ _log = logging.getLogger(__name__)
 
 SCHEME: Final = "embedded:"
 FORMAT: Final = 1
-"""The version of the directory's layout."""
+"""Of the directory's layout."""
 HOST_LOCK: Final = "host.lock"
 STORAGE_MAX: Final = 7
 SEGMENT_BYTES_MAX: Final = 32 * 1024 * 1024
 SEGMENT_BATCHES_MAX: Final = 32_768
-"""The most batches of a segment: fewer than in other clusters, because a process that takes over reads what the last
-segment's index does not cover, and all of it when registers changed there, while every client waits."""
+"""Fewer than in other clusters: a process that takes over reads what the last segment's index does not cover, and all
+of it when registers changed there, while every client waits."""
 
 RESTORING: Final = "polonaise-restoring"
-"""The name of a file in a directory into which a log is being restored, until that log is whole."""
+"""The file in a directory into which a log is being restored, until that log is whole."""
 _MEMBERS_LOOKS_PER_S: Final = 1
-"""How often a host looks whether somebody changes where copies are: hardly anybody does, of a log in one directory."""
+"""Hardly anybody changes where copies are of a log in one directory."""
 _STORAGE: Final = "storage-"
 _FRAGMENTS: Final = "fragments"
 _MARK: Final = f"{MARKER} {FORMAT}\n"
@@ -97,18 +97,18 @@ class EmbeddedAddress(NamedTuple):
     """The parts of an address `embedded:PATH?…`."""
 
     directory: str
-    """The directory, as an absolute path."""
+    """An absolute path."""
     storage: int | None = None
-    """The number of storage directories; None for as many as the existing log has, or 1 in a new log."""
+    """The number of storage directories; None for what the existing log has, or 1."""
     partitions: int | None = None
-    """The number of partitions; None for as many as the existing log has, or 1 in a new log."""
+    """Likewise of partitions."""
     may_host: bool = True
-    """Whether this process may host the log; False if it may only attach to it."""
+    """False if this process may only attach to the log."""
     fragments: str | None = None
     """The address of the fragment store; None for the one that the log's directory names, if any."""
 
     def check(self, description: ClusterDescription) -> None:
-        """Raise `BadOption` if the existing log has other numbers of storage directories or partitions."""
+        """Raise `BadOption` if the existing log has other numbers."""
         for option, given, existing in (
             ("storage", self.storage, len(description.storage)),
             ("partitions", self.partitions, description.partitions),
@@ -121,7 +121,7 @@ class EmbeddedAddress(NamedTuple):
 
 
 def parse_embedded(address: str) -> EmbeddedAddress:
-    """Parse an address. Raises `BadOption`, which says what is wrong with it."""
+    """Parse an address; raises `BadOption`."""
     path, _, query = address.removeprefix(SCHEME).partition("?")
     if not path or "\0" in path:
         raise BadOption(f"{redacted_address(address)!r} names no directory: {_USAGE}")
@@ -182,20 +182,19 @@ def _count(address: str, options: dict[str, str], option: str, most: int) -> int
 
 
 def storage_names(count: int) -> tuple[str, ...]:
-    """Return the addresses of the storage nodes of an embedded log that has `count` of them."""
+    """Return the addresses of so many storage nodes."""
     return tuple(f"unix:storage-{number}" for number in range(count))
 
 
 def storage_directory(directory: str, number: int) -> str:
-    """Return the directory of a storage node, by its number."""
     return posixpath.join(directory, f"{_STORAGE}{number}")
 
 
 async def check_coordinator(disk: Disk, directory: str) -> None:
     """Raise `CoordinatorDamaged` if storage directories hold something and the description of the log is gone.
 
-    A log's description is durable before its storage directories are made. So it is looked for once more at the end:
-    otherwise a log that is being made would be mistaken for one that has lost its coordinator.
+    A description is durable before storage directories are made, so it is looked for once more at the end: a log that
+    is being made has not lost its coordinator.
     """
     coordinator = posixpath.join(directory, COORDINATOR)
     description = posixpath.join(coordinator, DESCRIPTION)
@@ -223,17 +222,16 @@ async def check_coordinator(disk: Disk, directory: str) -> None:
 
 
 def lock_path(directory: str) -> str:
-    """Return the path of the lock that the hosting process holds."""
     return posixpath.join(directory, HOST_LOCK)
 
 
 def coordinator_of(host: Host, directory: str) -> Coordinator:
-    """Return the coordinator of the embedded log in this directory. Nobody takes over from a host that lives."""
+    """Return the log's coordinator. Nobody takes over from a host that lives."""
     return coordinator_in(host, posixpath.join(directory, COORDINATOR), alone=True)
 
 
 async def is_log(disk: Disk, directory: str) -> bool:
-    """Return whether the directory holds an embedded log; False if one may be made there.
+    """Whether the directory holds an embedded log; False if one may be made there.
 
     Raises `NotEmbeddedLog` for a directory with other contents, `UnsupportedFormat`, and faults of the disk.
     """
@@ -269,12 +267,11 @@ def _marker_back(directory: str) -> str:
 
 
 def is_there(address: str) -> bool:
-    """Return whether the directory of this address holds an embedded log, even one that can't be opened. Blocks."""
+    """Whether the directory of this address holds an embedded log, even one that can't be opened. Blocks."""
     return holds_embedded(parse_embedded(address).directory)
 
 
 def _check_marker(directory: str, raw: bytes) -> None:
-    """Check the marker's contents. Raises `NotEmbeddedLog`, `UnsupportedFormat`."""
     words = raw.decode("ascii", "replace").split()
     if len(words) != 2 or words[0] != MARKER or not words[1].isdigit():
         raise NotEmbeddedLog(
@@ -294,7 +291,7 @@ async def make_log(disk: Disk, directory: str) -> None:
 
 
 async def fragments_of(disk: Disk, directory: str) -> str | None:
-    """Return the address of the fragment store that the log's directory names; None if it names none.
+    """Return the address of the fragment store that the log's directory names, if any.
 
     Raises `BadOption` for an empty file: the log has a store, and must not go on as one that has none.
     """
@@ -310,9 +307,8 @@ async def fragments_of(disk: Disk, directory: str) -> str | None:
 
 
 def check_fragments(address: EmbeddedAddress, existing: str | None) -> None:
-    """Raise `BadOption` if the address names another fragment store than the log's directory.
-
-    All processes have to use the same store, because any of them may host the log and then relies upon it.
+    """Raise `BadOption` if the address names another fragment store than the log's directory: any process may host the
+    log, and then relies upon the store.
     """
     if address.fragments is None or address.fragments == existing:
         return
@@ -330,9 +326,8 @@ def check_fragments(address: EmbeddedAddress, existing: str | None) -> None:
 
 
 async def _settle_fragments(disk: Disk, address: EmbeddedAddress, cluster_key: bytes) -> str | None:
-    """Return the fragment store of the log: the one that its directory names, or else the one of the address.
-
-    The latter is then written to the directory, once the store was made and marked. The caller holds the host's lock.
+    """Return the fragment store of the log: the one that its directory names, or else the one of the address, which is
+    then made, marked and written there.
     """
     existing = await fragments_of(disk, address.directory)
     if existing is None and address.fragments is not None:
@@ -344,10 +339,7 @@ async def _settle_fragments(disk: Disk, address: EmbeddedAddress, cluster_key: b
 
 
 async def clear_sockets(disk: Disk, directory: str) -> None:
-    """Remove all sockets. The caller holds the host's lock.
-
-    So all sockets belong to hosts that have ended, even where a forked child has them open.
-    """
+    """Remove all sockets, which belong to hosts that have ended. The caller holds the host's lock."""
     sockets = posixpath.join(directory, SOCKETS)
     await disk.make_directory(sockets)
     for name in await disk.list(sockets):
@@ -365,10 +357,7 @@ class EmbeddedSockets(SocketDirectory):
         self._log_directory = directory
 
     async def connect(self, address: str, factory: ProtocolFactory) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        """Connect to a node. Raises `ConnectionLost` if it can't.
-
-        The error says that no process hosts the log, unless this process has too many files open.
-        """
+        """Connect to a node; if it can't, `ConnectionLost` says that no process hosts the log."""
         try:
             return await super().connect(address, factory)
         except ConnectionLost as error:
@@ -381,20 +370,19 @@ class EmbeddedSockets(SocketDirectory):
 
 
 class NodesStopped(BaseException):
-    """Ends the task in which `EmbeddedHost.fail` stopped the nodes.
-
-    Not an `Exception`, so that no handler of faults catches this one.
+    """Ends the task in which `EmbeddedHost.fail` stopped the nodes; no `Exception`, so that no handler of faults
+    catches it.
     """
 
 
 class EmbeddedHost(RealHost):
-    """The host of nodes within an application's process: `fail` stops the nodes alone, and not the process."""
+    """The host of nodes within an application's process: `fail` stops the nodes alone."""
 
     def __init__(self, directory: str) -> None:
         super().__init__()
         self.network = EmbeddedSockets(directory, self)
         self.failure: BaseException | None = None
-        """Why the nodes stopped themselves; None while they have not."""
+        """Why the nodes stopped themselves, if they have."""
 
     def fail(self, error: BaseException) -> None:
         """Stop the nodes as the end of their process would: cut them off from the disk, and end their loop.
@@ -416,7 +404,6 @@ class EmbeddedHost(RealHost):
 
 
 def storage_settings(directory: str, number: int, listen: str, cluster_key: bytes | None) -> StorageSettings:
-    """Return the settings of a storage node, by its number."""
     return StorageSettings(
         directory=storage_directory(directory, number),
         listen=listen,
@@ -431,9 +418,8 @@ async def _start_storage(
 ) -> None:
     """Start the storage nodes of all directories that can be opened, if they are a quorum.
 
-    For each directory that can't be opened, a node runs that only tells servers what is wrong with the directory. If
-    fewer than a quorum can be opened, raises the fault of the first that can't, with the faults of all. Raises at once
-    a fault that may pass.
+    For each other directory a node runs that only tells servers what is wrong with it. Without a quorum raises the
+    fault of the first, with the faults of all; and at once a fault that may pass.
     """
     unusable: list[tuple[StorageSettings, PolonaiseError]] = []
     for number, name in enumerate(description.storage):
@@ -464,7 +450,7 @@ async def _start_storage(
 def _too_few(
     description: ClusterDescription, unusable: Sequence[tuple[StorageSettings, PolonaiseError]]
 ) -> PolonaiseError:
-    """Return the fault of the first storage directory that can't be used; its message has the others, too."""
+    """Return the fault of the first storage directory that can't be used, with the others in its message."""
     fault = fresh(unusable[0][1])
     if len(unusable) > 1:
         reasons = "; ".join(f"{posixpath.basename(settings.directory)}: {error}" for settings, error in unusable)

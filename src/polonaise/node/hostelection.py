@@ -1,7 +1,6 @@
 """Decides which process hosts an embedded log: the one that holds the lock, and after its end the next one.
 
-The operating system frees the locks of a dead process, so a take-over waits for no lease. `docs/decisions/0009` has
-what else was weighed.
+The operating system frees the locks of a dead process, so a take-over waits for no lease (`docs/decisions/0009`).
 """
 
 from __future__ import annotations
@@ -36,30 +35,27 @@ from polonaise.redaction import redacted
 _log = logging.getLogger(__name__)
 
 WATCH_S: Final = 0.1
-"""Mean seconds between attempts to get the lock: a take-over begins about this long after the end of the host."""
+"""Mean time between attempts to get the lock: a take-over begins about this long after the end of the host."""
 _PRESENCE_S: Final = 1.0
-"""Seconds between looks whether the directory is still in its place. A host could go on writing to files that were
-removed; and once the lock file is removed, another process can make and lock a file of that name."""
+"""Between looks whether the directory is in its place: a host could go on writing to files that were removed, while
+another process makes and locks a lock file of that name."""
 _RETRY_S_MAX: Final = 2.0
-"""The longest mean pause, in seconds, between attempts to host that fail."""
+"""The longest mean pause between attempts to host that fail."""
 _LEFTOVERS_S: Final = 5.0
-"""Seconds for which locks within the directory may outlive the host's: a dying process frees its files one by one."""
+"""So long locks within the directory may outlive the host's: a dying process frees its files one by one."""
 _LOOP: Final = "an event loop of its own for the nodes of the log"
 _LOOP_DESCRIPTORS: Final = 16
-"""File descriptors that an event loop needs, and the nodes at their start. The host checks first that it can get so
-many, because uvloop aborts the process when it gets only some of them."""
+"""File descriptors that an event loop and the nodes need at their start: uvloop aborts the process when it gets only
+some."""
 _CANCELS_MAX: Final = 20
-"""The most rounds of cancelling the tasks of failed nodes."""
 _CLOSE_S_MAX: Final = 20.0
-"""Seconds for which the clean end of the nodes is waited for."""
 
 
 class HostElection:
     """One process's part in the election at one directory: a thread that tries for the lock, and hosts while it has it.
 
-    All logs that the process has open in the directory, and may host, share it by `take` and `leave`. The nodes run in
-    the thread, under an event loop of their own, so that an application that keeps its loop busy does not hold up other
-    processes.
+    All logs that the process has open there, and may host, share it. The nodes have an event loop of their own in the
+    thread, so that an application that keeps its loop busy does not hold up other processes.
     """
 
     def __init__(self, identity: Identity, address: EmbeddedAddress) -> None:
@@ -70,24 +66,21 @@ class HostElection:
         self._cancel: Callable[[], None] | None = None
         self._pause_s = WATCH_S
         self._lock_file: Identity | None = None
-        """The identity of the lock file that this process locked last; None before the first."""
+        """The identity of the lock file that this process locked last."""
         self._users = 0
         self.listeners: list[Callable[[PolonaiseError], None]] = []
-        """The functions that are called, in the election's thread, with the error that ends this process's part in the
-        election for good."""
+        """Called, in the election's thread, with the error that ends this process's part for good."""
         self.settled: Future[None] = Future()
-        """Done once this process hosts, or another one has the lock; fails with the reason why this one can't host."""
+        """Done once this process hosts, or another one has the lock; fails with why this one can't host."""
         self.trouble: PolonaiseError | None = None
-        """Why this process's last attempt to get the lock, or to host with it, failed, if it goes on trying; else None.
-
-        Stays as it is while another process has the lock, and is None again once this one hosts.
-        """
+        """Why the last attempt to get the lock, or to host with it, failed, if it goes on trying; None once this one
+        hosts."""
         self.failure: PolonaiseError | None = None
-        """The error for which this process neither hosts nor tries any more; None without such an error."""
+        """Why this process neither hosts nor tries any more."""
         self._thread = threading.Thread(target=self._run, name=f"host {address.directory}", daemon=True)
 
     def _close(self) -> None:
-        """End the thread, and with it the nodes that it hosts. Waits for their clean end, within bounds."""
+        """End the thread and the nodes in it; wait for their clean end, within bounds."""
         self._stopping.set()
         with self._guard:
             if self._cancel is not None:
@@ -104,7 +97,6 @@ class HostElection:
     # ------------------------------------------------------------------ the thread
 
     def _run(self) -> None:
-        """Try for the lock, and host with it, until this process's part in the election ends; the thread's function."""
         path = lock_path(self._address.directory)
         while self.failure is None and not self._stopping.is_set():
             try:
@@ -146,10 +138,10 @@ class HostElection:
                     raise
 
     def _host(self) -> None:
-        """Run the nodes until this process leaves the election.
+        """Run the nodes until this process leaves the election. Raises their fault, or `HostFailed` if they stopped
+        themselves.
 
-        Raises their fault; `HostFailed` if they stopped themselves, or no event loop can be had for them; and
-        `TooManyOpenFiles`.
+        Raises their fault, or `HostFailed` if they stopped themselves.
         """
         host = EmbeddedHost(self._address.directory)
         try:
@@ -177,10 +169,7 @@ class HostElection:
             ) from host.failure
 
     async def _until_left(self, host: EmbeddedHost) -> None:
-        """Run the nodes in this loop until they are cancelled or end.
-
-        Raises their fault. If they stopped themselves, that is in `host.failure`.
-        """
+        """Run the nodes in this loop until they are cancelled or end. Raises their fault."""
         loop = asyncio.get_running_loop()
         stop_at_mistakes(loop, host)
         nodes = asyncio.ensure_future(host_log(host, self._address, self._started))
@@ -224,10 +213,8 @@ class HostElection:
         )
 
     async def _watch_sockets(self, host: EmbeddedHost, nodes: asyncio.Future[None]) -> None:
-        """End the nodes once nobody can connect to one of them: no other process can reach them, or take over.
-
-        That is when the directory of their sockets is gone, because a socket alone is made again by its listener. This
-        process then hosts again, with new sockets, unless another one gets the lock first.
+        """End the nodes once nobody can connect to one of them, as the directory of their sockets is gone: no other
+        process could take over. This one then hosts again, with new sockets, unless another one gets the lock first.
         """
         trouble = ""
         while not trouble:
@@ -248,14 +235,12 @@ class HostElection:
         nodes.cancel()
 
     def _started(self) -> None:
-        """Take note that the nodes serve."""
         _log.info("this process (%d) hosts the log in %s", os.getpid(), self._address.directory)
         self._pause_s = WATCH_S
         self.trouble = None
         self._settle()
 
     def _settle(self) -> None:
-        """Let the logs of this process go on that wait for `settled`."""
         if not self.settled.done():
             self.settled.set_result(None)
 
@@ -278,9 +263,8 @@ class HostElection:
 
 
 def _end_all_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel the loop's tasks, again and again until none is left, for `_CANCELS_MAX` rounds at most.
-
-    Without their disk, tasks that clean up behind themselves may wait for ever, and once is not enough.
+    """Cancel the loop's tasks, again and again until none is left: without their disk, those that clean up behind
+    themselves may wait for ever.
     """
     for _ in range(_CANCELS_MAX):
         tasks = asyncio.all_tasks(loop)
@@ -294,7 +278,6 @@ def _end_all_tasks(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _cancel_in(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
-    """Cancel a task from another thread."""
     with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
         loop.call_soon_threadsafe(task.cancel)
 
@@ -306,9 +289,8 @@ _elections: dict[Identity, HostElection] = {}
 
 
 def take(address: EmbeddedAddress) -> HostElection:
-    """Take part in the election at an existing directory until `leave`.
+    """Take part in the election at an existing directory until `leave`, sharing one `HostElection` in this process.
 
-    All callers in this process share one `HostElection` for each directory, until it fails or the last one leaves it.
     Raises `NotFound` if the directory can't be found, and `HostFailed` where threads are none.
     """
     if (patched := patched_threads()) is not None:
@@ -336,10 +318,7 @@ def take(address: EmbeddedAddress) -> HostElection:
 
 
 def leave(election: HostElection) -> None:
-    """Give up one use of the election; the last one ends it.
-
-    Returns then when the nodes have stopped, or after `_CLOSE_S_MAX` seconds.
-    """
+    """Give up one use of the election; the last one ends it, and returns when the nodes have stopped."""
     with _guard:
         election._users -= 1
         if election._users:
@@ -350,10 +329,7 @@ def leave(election: HostElection) -> None:
 
 
 def _disown() -> None:
-    """Forget, in a forked child, the elections of its parent.
-
-    The child has none of the parent's threads, so it hosts nothing, and stands for election anew when it opens a log.
-    """
+    """Forget, in a forked child, which has none of its threads, the elections of its parent."""
     global _guard
     _guard = threading.Lock()
     _elections.clear()

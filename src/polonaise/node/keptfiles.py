@@ -15,7 +15,6 @@ from polonaise.host.wholefiles import write_whole
 _log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 1.0
-"""Seconds between looks whether the files are as they were."""
 
 
 async def keep_files(disk: Disk, directory: str, files: Mapping[str, str], *, beside: str) -> NoReturn:

@@ -26,21 +26,20 @@ from polonaise.terms import StorageId
 
 ANY_PORT: Final = "127.0.0.1:0"
 HTTP_OFF: Final = "off"
-"""The address that keeps a node from serving HTTP, whatever its file of settings and its environment say."""
+"""Keeps a node from serving HTTP, whatever its file of settings and its environment say."""
 ZOOKEEPER_ROOT: Final = "polonaise"
-"""The root of the cluster in a ZooKeeper of its own."""
 _START_S: Final = 30.0
 _STOP_S: Final = 10.0
 _MAKING_S: Final = 10.0
-"""Seconds that each storage node has to answer before the cluster is made."""
+"""So long each storage node has to answer before the cluster is made."""
 _SLICE_S: Final = 0.1
-"""Seconds between two looks at whether a start has been given up."""
+"""Between two looks at whether a start has been given up."""
 _LOG_END: Final = 2_000
-"""Characters of a node's log that are told when it did not start."""
+"""Characters of its log that are told of a node that did not start."""
 
 
 class StartFailed(PolonaiseError):
-    """A child process did not come up; the message ends with what it printed."""
+    """A child process did not come up."""
 
     code = "start_failed"
 
@@ -52,8 +51,8 @@ def _never() -> bool:
 class ChildNode:
     """One node as a child process, which can be killed and started again at its address.
 
-    The child does not outlive this process, however this one ends: its standard input is a pipe that this process alone
-    holds open, and the child stops when the pipe ends.
+    It does not outlive this process: its standard input is a pipe that this process alone holds open, and it stops when
+    the pipe ends.
     """
 
     def __init__(
@@ -67,12 +66,11 @@ class ChildNode:
         holding: Sequence[int] = (),
         prefix: Sequence[str] = (),
     ) -> None:
-        """Start nothing yet. `address` is where the node is to listen; empty for a port that the system chooses at the
-        first start.
+        """`address` is where the node is to listen; empty for a port that the system chooses at the first start.
 
         With `apart` it is in a session of its own: Ctrl-C at a terminal does not reach it. It inherits the descriptors
-        `holding`, such as those of locks that are to last until it has ended. `prefix` is a command that runs another
-        one in its place, such as `ip netns exec NAME`.
+        `holding`, such as those of locks. `prefix` is a command that runs another one in its place, such as `ip netns
+        exec NAME`.
         """
         self.name = name
         self._prefix = list(prefix)
@@ -82,38 +80,32 @@ class ChildNode:
         self._holding = holding
         self._process: subprocess.Popen[bytes] | None = None
         self.address = address
-        """The address that the node listens at; the same after a restart. Empty before it is known."""
+        """Where the node listens, also after a restart; empty before it is known."""
         self.exit_status: int | None = None
-        """The exit status of the process that was started last; 0 for a clean stop, below 0 for a signal that ended it.
-
-        None before the first start, and after each until `has_ended`, `wait_ended`, `stop` or `kill` finds it ended.
-        """
+        """Of the process that was started last, once its end was seen; 0 for a clean stop, below 0 for a signal that
+        ended it."""
 
     @property
     def pid(self) -> int | None:
-        """The process id; None before `start`, and once `has_ended`, `wait_ended`, `stop` or `kill` found it ended."""
+        """None before `start`, and once the process was seen to have ended."""
         return self._process.pid if self._process else None
 
     @property
     def alive(self) -> bool:
-        """Whether the process that was started last is running."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def log(self) -> str:
-        """Everything that the node has written to standard error, over all restarts."""
+        """What the node has written to standard error, over all restarts."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def start(self, deadline_s: float = _START_S) -> None:
-        """Start the process, and return when it listens.
-
-        Raises `StartFailed` if it ends instead, or does not listen within `deadline_s` seconds.
-        """
+        """Start the process, and return when it listens; raises `StartFailed` as `wait_listening`."""
         self.launch()
         self.wait_listening(deadline_s)
 
     def launch(self) -> None:
-        """Start the process, and do not wait for it."""
+        """Start the process, without waiting for it."""
         arguments = [*self._arguments, "--listen", self.address or ANY_PORT, "--until-stdin-ends"]
         self.exit_status = None
         with self._log.open("ab") as errors:
@@ -127,10 +119,10 @@ class ChildNode:
             )
 
     def wait_listening(self, deadline_s: float = _START_S, given_up: Callable[[], bool] = _never) -> None:
-        """Return when the process that was launched listens.
+        """Return when the process that was launched listens. Raises `StartFailed` if it ends instead, or takes too
+        long.
 
-        Raises `StartFailed` if it ends instead, does not listen within `deadline_s` seconds, or once `given_up` says
-        so.
+        Raises `StartFailed` if it ends instead, or takes too long.
         """
         assert self._process is not None
         assert self._process.stdout is not None
@@ -147,27 +139,22 @@ class ChildNode:
         self.address = line.removeprefix("listening ").strip()
 
     def has_ended(self) -> bool:
-        """Return, once, whether the process has ended; then it counts as not started.
-
-        False for a process whose end `wait_ended`, `stop` or `kill` has waited for.
-        """
+        """Return, once, whether the process has ended; then it counts as not started."""
         if self._process is None or self._process.poll() is None:
             return False
         self._forget()
         return True
 
     def kill(self) -> None:
-        """Kill the process with SIGKILL, and wait until it has ended."""
         self.ask_to_end(signal.SIGKILL)
         self.wait_ended()
 
     def stop(self) -> None:
-        """Ask the process to stop, and wait until it has ended; kill it after 10 seconds."""
         self.ask_to_end()
         self.wait_ended()
 
     def ask_to_end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Send a signal to the process, if it is running, and do not wait."""
+        """Send a signal to the process, if it is running."""
         if self._process is not None:
             self._process.send_signal(number)
 
@@ -183,7 +170,6 @@ class ChildNode:
         self._forget()
 
     def _forget(self) -> None:
-        """Keep the exit status of the process, which has ended, and nothing else of it."""
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -195,12 +181,11 @@ class ChildNode:
 
 @dataclass(frozen=True, slots=True)
 class LocalAddresses:
-    """Where the processes of a local cluster listen. Without it each takes a port that the system chooses."""
+    """Where the processes of a local cluster listen."""
 
     storage: tuple[str, ...]
     servers: tuple[str, ...]
     zookeeper: str | None = None
-    """None for a coordinator in a directory."""
 
 
 class LocalCluster:
@@ -229,17 +214,16 @@ class LocalCluster:
         holding: Sequence[int] = (),
         tls: TlsFiles | None = None,
     ) -> None:
-        """Start nothing yet.
+        """With `addresses`, `storage` and `servers` do not count, and there may be a ZooKeeper for a coordinator.
 
-        With `addresses`, `storage` and `servers` do not count, and there may be a ZooKeeper for a coordinator. `config`
-        is a file of settings for each node. For `apart` and `holding` see `ChildNode`.
+        `config` is a file of settings for each node. For `apart` and `holding` see `ChildNode`.
         """
         self.directory = directory
         self._apart = apart
         self._holding = holding
         places = addresses or LocalAddresses(("",) * storage, ("",) * servers)
         self.zookeeper: ChildNode | None = None
-        """The process of the ZooKeeper that is this cluster's coordinator; None for one in a directory."""
+        """None for a coordinator in a directory."""
         self.coordinator = f"file:{directory / 'coordinator'}"
         common = ["--verbose"] if verbose else []
         self.tls = tls
@@ -273,21 +257,20 @@ class LocalCluster:
         self._server_options += ["--fragments", fragments] if fragments else []
         self._server_options += common
         self.servers: list[ChildNode] = []
-        """The servers; none before `start`, because they are told where the storage nodes listen."""
+        """None before `start`: they are told where the storage nodes listen."""
 
     @property
     def server(self) -> ChildNode | None:
-        """The first server; None before `start`."""
         return self.servers[0] if self.servers else None
 
     @property
     def named(self) -> dict[StorageId, ChildNode]:
-        """The storage nodes by the names under which the cluster knows them: those of their directories."""
+        """The storage nodes by the names under which the cluster knows them."""
         return dict(zip((path.name for path in self.storage_directories), self.storage, strict=True))
 
     @property
     def nodes(self) -> list[ChildNode]:
-        """All processes, in the order in which they are started."""
+        """In the order in which they are started."""
         return [*([self.zookeeper] if self.zookeeper is not None else []), *self.storage, *self.servers]
 
     def _node(self, name: str, arguments: list[str], address: str) -> ChildNode:
@@ -313,10 +296,7 @@ class LocalCluster:
         _start_together(self.servers, given_up)
 
     def stop(self) -> None:
-        """Stop the servers, then the storage nodes, then the coordinator.
-
-        In this order, because a server that stops still tells the others what is committed.
-        """
+        """Stop all. A server that stops still tells the storage nodes what is committed, so it comes first."""
         for group in (self.servers, self.storage, [self.zookeeper] if self.zookeeper is not None else []):
             for node in group:
                 node.ask_to_end()
@@ -324,7 +304,7 @@ class LocalCluster:
                 node.wait_ended()
 
     def kill(self) -> None:
-        """Kill all processes, and do not wait: for a signal handler, while another call waits for them."""
+        """Kill all processes, without waiting: for a signal handler, while another call waits."""
         for node in self.nodes:
             with contextlib.suppress(ProcessLookupError):
                 node.ask_to_end(signal.SIGKILL)
@@ -348,9 +328,9 @@ def make_cluster(
     fragments: str | None = None,
     tls: TlsFiles | None = None,
 ) -> None:
-    """Make the cluster of these storage nodes, which run, unless the coordinator at this address has one.
+    """Make the cluster of these storage nodes, which run, unless the coordinator has one. Raises `StartFailed`.
 
-    Without `tls` the files are those that the environment names, as for child processes. Raises `StartFailed`.
+    Without `tls` the files are those that the environment names, as for child processes.
     """
     files = tls or files_in(os.environ)
 
@@ -376,7 +356,6 @@ def make_cluster(
 
 
 def _start_together(nodes: Sequence[ChildNode], given_up: Callable[[], bool]) -> None:
-    """Start these nodes at the same time, and return when each listens. Raises `StartFailed`."""
     for node in nodes:
         node.launch()
     for node in nodes:
@@ -384,8 +363,7 @@ def _start_together(nodes: Sequence[ChildNode], given_up: Callable[[], bool]) ->
 
 
 def _first_line(descriptor: int, deadline_s: float, given_up: Callable[[], bool]) -> str:
-    """Return the first line that the process prints, or what came of it until its end, the deadline or the end of all
-    waiting."""
+    """Return the first line that the process prints, or what came of it until nobody waits any more."""
     until_s = time.monotonic() + deadline_s
     line = b""
     while not line.endswith(b"\n"):

@@ -1,4 +1,4 @@
-"""`LogLocation`: what `polonaise.connect` finds behind an address."""
+"""What `polonaise.connect` finds behind an address."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ class LogLocation(NamedTuple):
     discovery: Discovery
     settings: ClientSettings
     tell_failures: Callable[[Callable[[BaseException], None]], None] = lambda listener: None
-    """Registers a listener, which is called with the error that ends this process's part in an embedded log, and never
-    for a cluster."""
+    """Registers a listener for the error that ends this process's part in an embedded log."""
     whereabouts: Callable[[], str] = lambda: ""
-    """Describes which other process hosts the log at the moment, or that none does, for error messages. Empty if this
-    one hosts it, if nothing is known, and for a cluster."""
+    """Describes, for error messages, which other process hosts an embedded log, or that none does; empty if there is
+    nothing to tell."""

@@ -12,35 +12,28 @@ from typing import Any, Final, TextIO
 from polonaise.redaction import redacted
 
 FIELDS: Final = ("partition", "session", "generation", "server", "storage")
-"""The optional fields of a log line in JSON, given by `extra` where they are known."""
+"""Optional in JSON, given by `extra` where they are known."""
 
 
 class LogFormat(enum.StrEnum):
-    """The format of log lines."""
-
     TEXT = "text"
     JSON = "json"
 
 
 class TextLines(logging.Formatter):
-    """Log lines for people: time, level, logger and message. A traceback follows on lines of its own."""
+    """Log lines for people; a traceback follows on lines of its own."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record as text, without secrets."""
         return redacted(super().format(record))
 
 
 class JsonLines(logging.Formatter):
-    """Log lines as JSON objects: `time` (ISO 8601, UTC), `level`, `logger`, `message`, and the `FIELDS` that are known.
-
-    A traceback is in the field `exception`.
-    """
+    """Log lines as JSON objects: `time` (ISO 8601, UTC), `level`, `logger`, `message`, `exception`, known `FIELDS`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record as a JSON object on one line, without secrets."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
             "level": record.levelname.lower(),
@@ -56,7 +49,7 @@ class JsonLines(logging.Formatter):
 def log_to(stream: TextIO | None, log_format: LogFormat, *, verbose: bool) -> None:
     """Write this process's log to a stream (None: standard error): warnings, errors, and if `verbose` what it does.
 
-    Debugging messages, and what aiohttp says of its work, are never written.
+    What aiohttp says of its work is never written.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if log_format is LogFormat.JSON else TextLines())

@@ -1,7 +1,5 @@
-"""Tell a coordinator that nobody has made a cluster at from one that has lost its data.
-
-Only the storage nodes can tell these apart, so they are asked: a new cluster in the place of a lost one would have
-servers refuse what may be the only copy of the log.
+"""Tells a coordinator that nobody has made a cluster at from one that has lost its data, by asking the storage nodes: a
+new cluster in the place of a lost one would have servers refuse what may be the only copy of the log.
 """
 
 from __future__ import annotations
@@ -28,9 +26,8 @@ from polonaise.terms import StorageId
 from polonaise.wire.messages import ROLE_OPERATOR, ROLE_SERVER, ROLE_STORAGE, NotedAre, TellNoted
 
 LOOK_S: Final = 3.0
-"""Seconds that each storage node has to answer."""
+"""So long each storage node has to answer."""
 _ASKED_MAX: Final = 64
-"""The most nodes that are asked at the same time."""
 
 
 async def why_none(
@@ -63,10 +60,7 @@ def lost(coordinator: object, holding: Collection[str]) -> CoordinatorLost:
 
 
 async def by_own_names(host: Host, nodes: Mapping[StorageId, str], look_s: float = LOOK_S) -> list[str]:
-    """Return these storage nodes by the names that they were given, and by those in their directories if these differ.
-
-    A node that does not tell its own name is called as it was given.
-    """
+    """Return these storage nodes by the names that they were given, with those in their directories if these differ."""
 
     async def own(given: StorageId, address: str) -> str:
         greeting = hello(ROLE_SERVER, "operator", cluster_key=ANY_CLUSTER)
@@ -93,8 +87,7 @@ async def look_at(
 ) -> dict[StorageId, PolonaiseError | None]:
     """Ask each of these storage nodes whether it belongs to a cluster.
 
-    Returns by name None for one that belongs to none, `WrongClusterKey` for one that does, and else why it is not
-    known.
+    Returns by name None for one that does not, `WrongClusterKey` for one that does, and else why it is not known.
     """
     turns = asyncio.Semaphore(_ASKED_MAX)
 

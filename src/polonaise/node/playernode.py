@@ -25,7 +25,6 @@ from polonaise.redaction import redacted
 _log = logging.getLogger("polonaise.player")
 
 _LOOK_S: Final = 1.0
-"""Seconds between two looks of a standby at who is active."""
 _ANSWER_S_MAX: Final = 2.0
 """The longest wait for an answer about the lease, where going on without it does no harm."""
 
@@ -59,17 +58,16 @@ class PlayerNode:
         opening: Callable[[str], AbstractAsyncContextManager[Log]],
         told: Callable[[str], None],
     ) -> None:
-        """`opening` opens the log at an address; `told` is called with each state that the process enters, in words."""
+        """`told` is called with each state that the process enters, in words."""
         self.loaded = loaded
         self.candidacy = Candidacy(loaded.plan.lease_s)
         self.player: Player | None = None
-        """The player, while this process has the lease."""
+        """While this process has the lease."""
         self.stopped_partitions = 0
-        """How many partitions had stopped when the player of the last turn ended, as it does once all of them have."""
+        """How many had stopped when the player of the last turn ended, as it does once all have."""
         self.last_reload = ""
-        """What came of the last request to read the settings again; empty if there was none."""
+        """What came of the last request to read the settings again."""
         self.reload_refused = False
-        """Whether that request was refused."""
         self._host = host
         self._tls = tls
         self._opening = opening
@@ -78,13 +76,12 @@ class PlayerNode:
         self._log_opened: Log | None = None
         self._targets: dict[TargetName, DeliveryTarget | DeliveryEndpoint] = {}
         self._delivered = loaded.plan
-        """The plan whose targets the player has."""
         self._changing = asyncio.Lock()
         self._reloading = asyncio.Lock()
 
     @property
     def active(self) -> str:
-        """Which process is active, as far as this one knows: `HOST:PID`; empty if none is known."""
+        """The active process, as far as this one knows: `HOST:PID`; empty if none is known."""
         return self._own if self.candidacy.has_lease else self.candidacy.other
 
     async def run(self) -> None:
@@ -108,7 +105,7 @@ class PlayerNode:
     # ------------------------------------------------------------------ a turn
 
     async def _turn(self) -> tuple[TurnEnd, str]:
-        """Open the log, wait for the lease, and deliver; return why no longer. Raises what is wrong with any of it."""
+        """Open the log, wait for the lease, and deliver; return why no longer."""
         plan = self.loaded.plan
         async with self._opening(plan.log) as log:
             self._log_opened = log
@@ -132,7 +129,7 @@ class PlayerNode:
                 await self._close_targets()
 
     async def _look_for_the_active_one(self, log: Log) -> None:
-        """Have the candidacy know who has the lease, for health, or why the log does not tell."""
+        """Have the candidacy know who has the lease, or why the log does not tell."""
         name = f"player/{self.loaded.plan.name}"
         while True:
             try:
@@ -145,10 +142,7 @@ class PlayerNode:
             await asyncio.sleep(_LOOK_S)
 
     async def _deliver(self, log: Log, lease: HeldLease) -> tuple[TurnEnd, str]:
-        """Deliver while the lease is held and the player does not end; return why no longer.
-
-        Raises what the player raises. When cancelled, hands over first.
-        """
+        """Deliver while the lease is held and the player does not end; when cancelled, hand over first."""
         loaded = self.loaded
         plan = loaded.plan
         self._targets = {name: loaded.target(name, self._tls) for name in plan.targets}
@@ -180,7 +174,6 @@ class PlayerNode:
             await asyncio.gather(lost, delivering, return_exceptions=True)
 
     async def _start(self, player: Player) -> None:
-        """Start the player, and wait until it ends. Raises why."""
         await player.start()
         epoch = player.health()["epoch"]
         self.candidacy.started(epoch, self._now_s())
@@ -197,7 +190,7 @@ class PlayerNode:
             _log.warning("player %s: the lease was not released, and runs out: %s", self.loaded.plan.name, why)
 
     async def _close_targets(self) -> None:
-        """Close the targets that this process applies to; the player has closed the ways to those elsewhere."""
+        """Close the targets that this process applies to; the player has closed the ways to others."""
         targets, self._targets = self._targets, {}
         await asyncio.gather(*(_close(name, target) for name, target in targets.items()))
 
@@ -207,7 +200,7 @@ class PlayerNode:
     # ------------------------------------------------------------------ settings that are read again
 
     async def reload(self, read: Callable[[], LoadedPlan]) -> None:
-        """Take up the targets of the settings that `read` returns. Settings that are wrong leave all as it was."""
+        """Take up the targets of the settings that `read` returns; wrong ones leave all as it was."""
         async with self._reloading:
             await self._reload(read)
 
@@ -233,7 +226,6 @@ class PlayerNode:
         self._told(f"settings read again: {self.last_reload}")
 
     async def _have_targets(self) -> None:
-        """Give the player the targets that the settings have by now, if there is an active one."""
         async with self._changing:
             player = self.player
             if player is None or self.candidacy.state is not CandidateState.ACTIVE:
@@ -253,7 +245,6 @@ class PlayerNode:
 
 
 def _check_partitions(plan: PlayerPlan, log: Log) -> None:
-    """Raise `BadOption` if the settings name a partition that the log does not have."""
     named = {partition for target in plan.targets.values() for partition in target.start_after}
     beyond = {each for each in named.union(plan.partitions or ()) if each >= log.partition_count}
     if beyond:
@@ -264,7 +255,6 @@ def _check_partitions(plan: PlayerPlan, log: Log) -> None:
 
 
 async def _close(name: TargetName, target: DeliveryTarget | DeliveryEndpoint) -> None:
-    """Close a target of this process, whatever its code does then."""
     if hasattr(target, "stream"):
         return
     try:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from polonaise.player.endpoint import DeliveryEndpoint
 
 LEASE_S: Final = (1.0, 60.0)
-"""The bounds of `PlayerPlan.lease_s`."""
+"""Bounds."""
 
 
 @redacted_repr
@@ -35,16 +35,15 @@ class TargetPlan:
     sql: str = ""
     """The URL of a database that this process applies to by `apply`."""
     apply: str = ""
-    """The subclass of `SqlDeliveryTarget` that applies: package.module:Class."""
+    """The subclass of `SqlDeliveryTarget` for that: package.module:Class."""
     file: str = ""
     """The path of a file of lines in JSON."""
     decode: str = ""
-    """The function that makes of a payload what stands in a line of the file: module:name. Empty for Base64."""
+    """The function that makes of a payload what stands in a line: module:name. Empty for Base64."""
     start_after: Mapping[PartitionId, TransactionId] = field(default_factory=dict)
     """The id after which a new target begins, by partition."""
 
     def shown(self) -> dict[str, str]:
-        """Return what is given, as texts by the names of the settings."""
         texts = {name: getattr(self, name) for name in ("address", "sql", "apply", "file", "decode")}
         texts["start_after"] = ", ".join(f"{partition}={id}" for partition, id in self.start_after.items())
         return {name: text for name, text in texts.items() if text}
@@ -53,25 +52,25 @@ class TargetPlan:
 @redacted_repr
 @dataclass(frozen=True, slots=True)
 class PlayerPlan:
-    """The settings of a process of a player, with the reasons for the defaults."""
+    """The settings of a process of a player."""
 
     name: str
     log: str
-    """The address of the log, with its topic."""
+    """With its topic."""
     route: str
-    """The import path of the route function."""
+    """An import path."""
     targets: Mapping[TargetName, TargetPlan]
     partitions: tuple[PartitionId, ...] | None = None
-    """The partitions to deliver; None for all."""
+    """None for all."""
     python_path: tuple[str, ...] = (".",)
     retired: tuple[TargetName, ...] = ()
     settings: PlayerSettings = field(default_factory=PlayerSettings)
     lease_s: float = 5.0
-    """For how long the lease lasts if it is not renewed: as long as a process may hang without being replaced, and
-    nothing is delivered after one that was killed."""
+    """For how long the lease lasts if it is not renewed: so long a process may hang without being replaced, and nothing
+    is delivered after one that was killed."""
     hand_over_s_max: float = 10.0
     """How long a process that is stopped waits until what is in flight is acknowledged. Not for ever: a target that
-    hangs would keep the process from ending, and others from delivering to all the other targets."""
+    hangs would keep others from delivering to all the other targets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +80,10 @@ class LoadedPlan:
     plan: PlayerPlan
     route: Route
     code: Mapping[TargetName, Any]
-    """By target, the class that applies to its database, or the function that decodes for its file."""
+    """What applies to a target's database, or decodes for its file."""
 
     def target(self, name: TargetName, tls: TlsFiles | None) -> DeliveryTarget | DeliveryEndpoint:
-        """Return a target that this process applies to, or the endpoint of one that is elsewhere; opens nothing.
-
-        Raises `BadOption` and `ExtraMissing`.
-        """
+        """Return a target that this process applies to, or the endpoint of one that is elsewhere; opens nothing."""
         plan = self.plan.targets[name]
         try:
             if plan.address:
@@ -110,7 +106,7 @@ class LoadedPlan:
             ) from error
 
     def with_targets_of(self, other: LoadedPlan) -> LoadedPlan:
-        """Return this with the other's targets; those that it has no more count as retired."""
+        """Return this with the other's targets; those that are gone count as retired."""
         gone = (self.plan.targets.keys() | set(self.plan.retired)) - other.plan.targets.keys()
         plan = replace(self.plan, targets=other.plan.targets, retired=tuple(sorted(gone)))
         return LoadedPlan(plan, self.route, other.code)
@@ -139,7 +135,6 @@ def loaded(plan: PlayerPlan, tls: TlsFiles | None) -> LoadedPlan:
 
 
 def _class_of(name: TargetName, target: TargetPlan) -> Any:
-    """Return the class that applies to a target in a database. Raises `BadOption`."""
     what = f"targets.{name}.apply"
     found = imported(what, target.apply)
     try:
@@ -158,12 +153,11 @@ class PlanChanges(NamedTuple):
     added: tuple[TargetName, ...]
     removed: tuple[TargetName, ...]
     moved: tuple[TargetName, ...]
-    """Targets that are reached or applied to in another way."""
+    """Reached or applied to in another way."""
     restart: tuple[str, ...]
     """Settings whose changes only a restart takes up."""
 
     def text(self) -> str:
-        """Return the changes in words."""
         words = [
             f"{what}: {', '.join(names)}"
             for what, names in (
@@ -176,7 +170,6 @@ class PlanChanges(NamedTuple):
 
 
 def changes(before: PlayerPlan, now: PlayerPlan) -> PlanChanges:
-    """Return what is different in `now`."""
     both = before.targets.keys() & now.targets.keys()
     moved = [name for name in both if _place(before.targets[name]) != _place(now.targets[name])]
     restart = [
@@ -196,6 +189,5 @@ def changes(before: PlayerPlan, now: PlayerPlan) -> PlanChanges:
 
 
 def _place(target: TargetPlan) -> tuple[str, ...]:
-    """Return where a target is; `start_after` counts only when it is new."""
     file = target.file and os.path.abspath(target.file)
     return target.address, target.sql, target.apply, file, target.decode

@@ -28,8 +28,8 @@ async def run_player(
 ) -> None:
     """Run a process of a player until cancelled; then it hands over. On SIGHUP it reads its settings again.
 
-    `told` is called with each state that it enters, in words. Raises `BadOption` for settings that turn out to be wrong
-    once the log is open, what `connect` raises and waiting can't mend, and with `http` what listening there raises.
+    Raises `BadOption` for settings that turn out to be wrong once the log is open, what `connect` raises and waiting
+    can't mend, and what listening for `http` raises.
     """
     check_http(http)
     files = None if tls is None else tls.files

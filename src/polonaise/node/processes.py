@@ -41,21 +41,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 0.1
-"""The seconds until those are asked again at whose addresses nobody listens yet."""
+"""Until those are asked again at whose addresses nobody listens yet."""
 _LOOK_S: Final = 1.0
-"""Seconds between two looks whether others can connect to the node."""
 _UNREACHABLE_LOOKS: Final = 10
-"""How many looks in a row may find that nobody can connect before the node ends: others can take over from it then."""
+"""So many looks in a row may find that nobody can connect before the node ends, for others to take over."""
 
 Ready = Callable[[str], None]
-"""A function that is called once, with the node's address, when the node serves."""
+"""Called once, with the node's address, when the node serves."""
 
 
 def history_in(fragments: str | None) -> Callable[[bytes], ArchivedHistory] | None:
     """Return a function that opens the history in a fragment store; None without a store.
 
-    Without a store the code that reads fragments is not loaded, so its libraries need not be installed. Raises
-    `ExtraMissing` if they are needed and missing.
+    Without one its libraries need not be installed: the code is not loaded. Raises `ExtraMissing`.
     """
     if fragments is None:
         return None
@@ -79,7 +77,6 @@ async def give_store(fragments: str, cluster_key: bytes) -> None:
 
 
 def _open(fragments: str) -> ObjectStore:
-    """Open a fragment store. Raises `ExtraMissing`, and what `fragments.store.open_store` raises."""
     history_in(fragments)  # raises, by name, if the extra is missing
     from polonaise.fragments.store import open_store
 
@@ -87,10 +84,7 @@ def _open(fragments: str) -> ObjectStore:
 
 
 async def _until_cancelled(host: Host) -> None:
-    """Wait while others can connect: the host cancels a node's main task when the process is told to stop.
-
-    Raises `address_gone` once nobody could connect for `_UNREACHABLE_LOOKS` seconds.
-    """
+    """Wait until the host cancels this; raise `address_gone` once nobody could connect for long."""
     looks = 0
     while looks < _UNREACHABLE_LOOKS:
         await asyncio.sleep(_LOOK_S)
@@ -105,20 +99,18 @@ class Http(NamedTuple):
     """Where a node serves `/live`, `/ready`, `/health` and `/metrics`."""
 
     listen: str
-    """The address to listen on."""
     listening: Ready
-    """Called once with the address at which it listens, when the node serves."""
+    """Called once with the address, when the node serves."""
 
 
 @asynccontextmanager
 async def serving_its_health(
     host: Host, http: Http | None, observe: Callable[[], ObservedNode]
 ) -> AsyncIterator[Callable[[], None]]:
-    """Serve a node's health and metrics during the `async with` block, if that is wished.
+    """Serve a node's health and metrics during the `async with` block, if that is wished (`check_http` first).
 
-    The block gets a function to call when the node serves. HTTP is there before the node starts, so that an address in
-    use is told before anything is made, and a node that takes long to start says so. `check_http` has to be called
-    before. Raises what listening raises.
+    The block gets a function to call when the node serves. HTTP is there before: an address in use is told before
+    anything is made, and a node that takes long to start says so.
     """
     if http is None:
         yield lambda: None
@@ -130,7 +122,7 @@ async def serving_its_health(
 
 
 def check_http(http: Http | None) -> None:
-    """Raise `ExtraMissing` if HTTP is wished and its libraries are not installed, `BadOption` for a wrong address."""
+    """Raise `ExtraMissing` if HTTP is wished and its libraries are missing, `BadOption` for a wrong address."""
     if http is None:
         return
     parse_address(http.listen)
@@ -141,10 +133,7 @@ def check_http(http: Http | None) -> None:
 
 
 async def run_storage(host: Host, settings: StorageSettings, ready: Ready, http: Http | None = None) -> None:
-    """Run a storage node until cancelled. Raises what `StorageNode.start` does.
-
-    With `http`, also raises `ExtraMissing`, and what listening there raises.
-    """
+    """Run a storage node until cancelled. Raises what `StorageNode.start` and listening for `http` raise."""
     check_http(http)
     node = StorageNode(host, settings)
 
@@ -168,9 +157,8 @@ async def cluster_at(
 ) -> ClusterDescription:
     """Return the description of the cluster; make one of these storage nodes and partitions if there is none.
 
-    `nodes` has the storage nodes' addresses by name, in order. `fragments` is the address of the fragment store of a
-    new cluster, which is marked as that cluster's; it is not looked at if the cluster exists. Raises what the
-    coordinator raises, and what opening or marking the store raises.
+    `nodes` has the storage nodes' addresses by name, in order; `fragments`, a new cluster's store, is marked as its
+    own. Raises what the coordinator, opening and marking the store raise.
     """
     try:
         return await coordinator.describe()
@@ -200,12 +188,10 @@ async def create_cluster(
 ) -> ClusterDescription:
     """Make a cluster of these storage nodes, which all have to answer and to hold nothing; return its description.
 
-    An explicit act of an operator: no server makes a cluster by itself.
-
-    `nodes` has the storage nodes' addresses by name, in order; `fragments` is the address of the fragment store, which
-    is marked as the cluster's. Storage nodes that have just been started get `look_s` seconds until they listen. Raises
-    `AlreadyInitialized`, `CoordinatorLost` if a storage node holds a cluster's data, `ConnectionLost` if one does not
-    answer, and what the coordinator and the store raise. Nothing is made then.
+    `nodes` has their addresses by name, in order; those that were just started get `look_s` seconds until they listen.
+    `fragments` is the address of the fragment store, which is marked as the cluster's. Raises `AlreadyInitialized`,
+    `CoordinatorLost` if a storage node holds a cluster's data, `ConnectionLost` if one does not answer, and what the
+    coordinator and the store raise. Nothing is made then.
     """
     try:
         await coordinator.describe()
@@ -231,12 +217,12 @@ async def create_cluster(
 
 
 def check_storage_nodes(description: ClusterDescription, nodes: Mapping[StorageId, str]) -> None:
-    """Compare the storage nodes that a server was told of with those of its cluster.
+    """Compare the storage nodes that a server was told of with those of its cluster; raise `BadOption` if these are
+    others.
 
-    Raises `BadOption` if these are others. A node is found by its name, or else by its address. One that is known by
-    its name and has another address is only warned of: it has moved since, or is yet to be moved, and a server that did
-    not start for that would be missing. Nor is one refused whose list is older than the nodes that were added or
-    removed since, as long as it has one of the cluster's.
+    A node is found by its name, or else by its address. One with another address is only warned of: it has moved, or is
+    yet to be moved, and a server that did not start for that would be missing. Nor is a list refused that is older than
+    nodes that were added or removed, as long as it has one of the cluster's.
     """
     names = {address: name for name, address in description.nodes.items()}
     names |= {name: name for name in description.storage}
@@ -265,15 +251,12 @@ def check_storage_nodes(description: ClusterDescription, nodes: Mapping[StorageI
 
 
 def _listed(nodes: Mapping[StorageId, str]) -> str:
-    """Return storage nodes as they are written in --storage."""
     return ", ".join(name if name == address else f"{name}={address}" for name, address in nodes.items())
 
 
 def check_server_address(listen: str) -> None:
-    """Raise `BadOption` for a text that is no address, and for an address that stands for every interface.
-
-    A server registers the address at which it listens, and clients and other servers are sent there. A storage node
-    may listen at every interface: it is reached at the address in the cluster's description.
+    """Raise `BadOption` for a text that is no address, and for one that stands for every interface: clients are sent to
+    the address that a server registers.
     """
     if is_every_interface(parse_address(listen)):
         raise BadOption(
@@ -296,11 +279,10 @@ async def run_server(
     """Run a server of a cluster that exists, until cancelled.
 
     `nodes` has the storage nodes' addresses by name: they are compared with the cluster's description, and asked what
-    they hold if the coordinator has none. `fragments` is the address of the fragment store, from which the server reads
-    what was trimmed; `tls` is the host's identity, for ZooKeeper. Raises `BadOption` for options that are invalid, or
-    that contradict the existing cluster; `NotInitialized` if there is no cluster, or `CoordinatorLost` if the storage
-    nodes hold the data of one; `ExtraMissing` without the libraries for `http`, for the fragment store or for
-    ZooKeeper; what listening raises, and what the coordinator and the fragment store raise.
+    they hold if the coordinator has none. `fragments` is the address of the fragment store; `tls` is the host's
+    identity, for ZooKeeper. Raises `BadOption` for options that are invalid, or that contradict the existing cluster;
+    `NotInitialized` if there is none, or `CoordinatorLost` if the storage nodes hold the data of one; `ExtraMissing`
+    without a library; and what listening, the coordinator and the fragment store raise.
     """
     check_http(http)
     check_server_address(settings.listen)
@@ -336,9 +318,10 @@ def _named(settings: ServerSettings) -> ServerSettings:
 async def _check_cluster(
     host: Host, coordinator: Coordinator, nodes: Mapping[StorageId, str], partitions: int | None
 ) -> None:
-    """Compare the cluster with what this server was told of it. Raises what `run_server` says, if there is none, too.
+    """Compare the cluster with what this server was told of it. No server makes one: a coordinator that has lost its
+    data looks like one that never had any.
 
-    No server makes a cluster: a coordinator that has lost its data looks like one that never had any.
+    No server makes one: a coordinator that has lost its data looks like one that never had any.
     """
     try:
         description = await coordinator.describe()

@@ -1,4 +1,4 @@
-"""Name the reasons for which nodes are not well, one word each: metrics and alerts tell them apart by these."""
+"""The reasons for which nodes are not well, one word each: metrics and alerts tell them apart by these."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 
 class Reason(enum.StrEnum):
-    """The kinds of what can be wrong with a node. `docs/monitoring.md` says which metric and alert each one has."""
+    """What can be wrong with a node. `docs/monitoring.md` says which metric and alert each one has."""
 
     PARTITION_NOT_READY = "partition_not_ready"
     """A partition takes no appends."""
@@ -23,42 +23,34 @@ class Reason(enum.StrEnum):
     FRAGMENTS_UNREADABLE = "fragments_unreadable"
     """The fragment store can't be read."""
     FRAGMENTS_MISSING = "fragments_missing"
-    """Ids of a partition were trimmed, and no fragment in the store holds them."""
+    """Trimmed ids of a partition are in no fragment."""
     FRAGMENT_DAMAGE = "fragment_damage"
-    """A fragment is damaged, and not repaired."""
     UNREACHABLE = "unreachable"
-    """Nobody can connect to the node, because what it listens at was taken away."""
+    """Nobody can connect to the node: what it listens at was taken away."""
     TLS = "tls"
     """A file of TLS can't be used, or expires soon, or has expired."""
     CLOCK = "clock"
-    """A clock is off."""
     TIMES_STAND_STILL = "times_stand_still"
-    """The commit times of a partition stand still."""
     COORDINATOR = "coordinator"
-    """The coordinator is not reached, so that the server may own nothing, or has not read the assignment; or a value of
-    the coordinator is missing or damaged."""
+    """The coordinator is not reached, so that the server may own nothing, or has not read the assignment; or one of its
+    values is missing or damaged."""
     COORDINATOR_SERVER = "coordinator_server"
-    """A server of the coordinator does not serve."""
     GIVEN_UP = "given_up"
     """The server has given up partitions that it can't serve."""
     NAMESAKE = "namesake"
-    """Another server has the same name."""
     MISSING_SERVER = "missing_server"
     """Another server that the cluster is to have is not registered."""
     CUT_OFF = "cut_off"
     """The server reaches none of the storage nodes."""
     PACKETS_LOST = "packets_lost"
-    """The network loses packets."""
     DIRECTORY_GONE = "directory_gone"
-    """The storage node has lost its directory."""
     DISK_FULL = "disk_full"
-    """The disk of the storage node is full, or has lately had no room for something that was to be stored."""
+    """The disk is full, or had lately no room for something that was to be stored."""
     DISK_HANGS = "disk_hangs"
-    """The disk of the storage node has not done for seconds what it was asked for."""
+    """The disk has not done for seconds what it was asked for."""
     STRANGER = "stranger"
     """The storage node has refused the server of another cluster lately."""
     REPLICA_UNUSABLE = "replica_unusable"
-    """A replica on the storage node can't be used."""
     TURN_FAILED = "turn_failed"
     """The last turn of the process of a player has ended by a fault."""
     LOG_TROUBLE = "log_trouble"
@@ -76,7 +68,7 @@ class Reason(enum.StrEnum):
 
 
 Trouble: TypeAlias = tuple[Reason, str]
-"""Something that is wrong: what kind of thing it is, and a line that says it."""
+"""What kind of thing is wrong, and a line that says it."""
 
 OF_SERVERS = frozenset(
     {
@@ -87,7 +79,7 @@ OF_SERVERS = frozenset(
         Reason.CUT_OFF, Reason.PACKETS_LOST, Reason.UNREACHABLE,
     }
 )  # fmt: skip
-"""The reasons that a server has of its own. Damage on a storage node, of which its health tells too, is that node's."""
+"""Damage on a storage node, of which a server's health tells too, is that node's."""
 OF_STORAGE = frozenset(
     {
         Reason.DIRECTORY_GONE, Reason.TLS, Reason.STRANGER, Reason.REPLICA_UNUSABLE, Reason.PACKETS_LOST,
@@ -104,11 +96,10 @@ OF_PLAYERS = frozenset(
 KEEP_FROM_SERVING = frozenset(
     {Reason.GIVEN_UP, Reason.CUT_OFF, Reason.COORDINATOR, Reason.UNREACHABLE, Reason.FRAGMENTS_UNREADABLE}
 )
-"""The reasons for which a server could not serve partitions that it got from others now."""
+"""For these a server could not serve partitions that it got from others."""
 KEEP_FROM_WRITING = frozenset({Reason.DIRECTORY_GONE, Reason.DISK_FULL, Reason.DISK_HANGS, Reason.UNREACHABLE})
-"""The reasons for which a storage node can't write, or soon can't: at times it still has room for a few batches."""
+"""For these a storage node can't write, or soon can't: it may still have room for a few batches."""
 
 
 def lines_of(troubles: Iterable[Trouble]) -> list[str]:
-    """Return what is wrong in words."""
     return [line for _, line in troubles]

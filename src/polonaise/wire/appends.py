@@ -30,13 +30,13 @@ LOCKS: Final = 1
 GROUPS: Final = 2
 OPERATIONS: Final = 4
 CHANGE: Final = 16
-"""Operation numbers from here on are changes: `CHANGE + ChangeKind`."""
+"""From here on operations are changes: `CHANGE + ChangeKind`."""
 
 OPERATIONS_MAX: Final = 65_536
-"""The most operations in one frame: each becomes an object many times as large as its bytes on the wire."""
+"""In one frame: each becomes an object many times as large as its bytes on the wire."""
 
 _FRAME_BYTES: Final = 1_024
-"""About how many bytes of memory an append frame takes beside its columns and bodies."""
+"""About how much memory an append frame takes beside its columns and bodies."""
 
 _OPERATION: Final = struct.Struct("<IBHI")
 _FAILURE: Final = struct.Struct("<qqB")
@@ -52,7 +52,7 @@ class Operation(NamedTuple):
     """One expectation or change that belongs to an append."""
 
     position: int
-    """The place of its transaction in the frame, from 0."""
+    """Of its transaction in the frame, from 0."""
     kind: int
     """An `ExpectationKind`, or `CHANGE` plus a `ChangeKind`."""
     key: bytes
@@ -66,9 +66,8 @@ class FailedAppend(NamedTuple):
     """
 
     sequence: int
-    """The append's sequence number at its client."""
     value: int
-    """The number that goes with `reason` (`FailureReason` says which)."""
+    """Goes with `reason` (`FailureReason` says which number)."""
     reason: FailureReason
 
 
@@ -104,10 +103,9 @@ class AppendColumns:
         ends_group: bool = True,
         operations: Sequence[tuple[int, bytes, bytes]] = (),
     ) -> None:
-        """Add one transaction.
+        """Add one transaction. `ends_group` is False for all transactions of a group but the last.
 
-        `locks` are pairs of hash and `LockMode`, `operations` are triples of kind, key and value. `ends_group` is False
-        for all transactions of a group but the last.
+        `locks` are pairs of hash and `LockMode`, `operations` are triples of kind, key and value.
         """
         index = len(self.sequences)
         self.sequences.append(sequence)
@@ -126,10 +124,7 @@ class AppendColumns:
             self.operations.append(Operation(index, kind, key, value))
 
     def message(self, generation: int, above: int = 0) -> Append:
-        """Return the message with these columns, which must end with the end of a group.
-
-        Sequences are sent with `above` added to them.
-        """
+        """Return the message with these columns, which end with the end of a group; `above` raises sequences."""
         count = len(self.sequences)
         narrow = bytes(-4 * count & 7)
         flags = 0
@@ -168,7 +163,7 @@ class LockColumns(NamedTuple):
     modes: memoryview
 
     def of(self, position: int) -> slice:
-        """Return which of `hashes` and `modes` are of the transaction at this position of the frame, from 0."""
+        """Return which of `hashes` and `modes` are of the transaction at this position."""
         return slice(self.ends[position - 1] if position else 0, self.ends[position])
 
 
@@ -190,7 +185,7 @@ class ReceivedAppends:
     )
 
     def __init__(self, message: Append) -> None:
-        """Take a message apart. Raises `ProtocolError` unless its columns fill it exactly and fit together."""
+        """Take a message apart; raises `ProtocolError` unless its columns fill it exactly and fit together."""
         count = self.count = message.count
         if not count:
             raise ProtocolError("an append frame without transactions")
@@ -199,7 +194,7 @@ class ReceivedAppends:
         take = _Cursor(message.columns)
         self.data = memoryview(message.payload[0] if message.payload else b"")
         self.size = len(message.columns) + len(self.data)
-        """The bytes of columns and bodies, all of which this keeps in memory."""
+        """Of columns and bodies, all of which this keeps in memory."""
         self.sequences = take(8 * count).cast("q")
         self.client_high_water_marks = take(8 * count).cast("q")
         self.headers = take(4 * count).cast("i")
@@ -226,7 +221,6 @@ class ReceivedAppends:
             raise ProtocolError("the sequences of an append frame do not rise")
 
     def body(self, position: int) -> memoryview:
-        """Return the body of the transaction at this position of the frame, from 0."""
         return self.data[self.data_ends[position - 1] if position else 0 : self.data_ends[position]]
 
     def without(self, sequences: Collection[int]) -> ReceivedAppends | None:
@@ -259,7 +253,6 @@ class ReceivedAppends:
         return ReceivedAppends(left.message(0))
 
     def _take_operations(self, take: _Cursor) -> None:
-        """Take the rows of operations, which must be in the order of their transactions. Raises `ProtocolError`."""
         rows = bytes(take.counted())
         offset, index_before = 0, 0
         while offset < len(rows):
@@ -294,7 +287,7 @@ class _Cursor:
         self._offset = 0
 
     def __call__(self, length: int) -> memoryview:
-        """Take a column of `length` bytes, and pass over its padding. Raises `ProtocolError` if it is cut short."""
+        """Take a column of `length` bytes, and pass over its padding."""
         start = self._offset
         end = start + length
         if end > len(self._view):
@@ -306,7 +299,7 @@ class _Cursor:
         return self._view[start:end]
 
     def counted(self) -> memoryview:
-        """Take a column that begins with the length of the rest (u32). Raises `ProtocolError` if it is cut short."""
+        """Take a column that begins with the length of the rest (u32)."""
         start = self._offset
         if start + 4 > len(self._view):
             raise ProtocolError(
@@ -317,12 +310,10 @@ class _Cursor:
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything was taken."""
         return self._offset == len(self._view)
 
 
 def _locks(take: _Cursor, count: int) -> LockColumns:
-    """Take the columns of the locks of `count` transactions. Raises `ProtocolError` unless they fit together."""
     ends = take(4 * count).cast("I")
     total = ends[count - 1]
     hashes = take(8 * total).cast("Q")

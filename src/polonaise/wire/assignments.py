@@ -44,9 +44,7 @@ def encode_assignment(version: int, assigned: Iterable[AssignedPartition]) -> As
 
 
 def parse_assignment(message: AssignmentIs) -> list[AssignedPartition]:
-    """Return the assigned partitions in a message. Raises `ProtocolError` for rows that are damaged, or that name
-    what can be no address.
-    """
+    """Return the assigned partitions in a message. Raises `ProtocolError` for rows that are damaged or invalid."""
     payload = memoryview(message.payload[0] if message.payload else b"")
     if crc32(payload) != message.crc:
         raise ProtocolError("an assignment arrived damaged: its checksum does not match")

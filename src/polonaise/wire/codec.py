@@ -28,7 +28,7 @@ I32 = Annotated[int, "i"]
 I64 = Annotated[int, "q"]
 Key = Annotated[bytes, "16s"]
 Text = Annotated[str, "text"]
-"""Text as UTF-8, at most 65,535 bytes. Longer text is cut; characters without UTF-8 (stray bytes) become `?`."""
+"""UTF-8, at most 65,535 bytes. Longer text is cut; characters without UTF-8 (stray bytes) become `?`."""
 Blob = Annotated[bytes, "blob"]
 """Bytes of any length that the frame holds."""
 _TEXT_BYTES_MAX = 65_535
@@ -45,7 +45,7 @@ class Message:
     _HAS_PAYLOAD: ClassVar[bool] = False
 
     def frame(self, *, request: int = 0, partition: int = NO_PARTITION) -> list[Buffer]:
-        """Encode this message; return the buffers of a frame that carries it."""
+        """Return the buffers of a frame that carries this message."""
         head = self._FIXED.pack(*[getattr(self, name) for name in self._FIXED_NAMES])
         for name, kind in self._VARIABLE:
             head += _pack_variable(kind, getattr(self, name))
@@ -80,7 +80,7 @@ def message(number: int) -> Callable[[type[_M]], type[_M]]:
 
 
 def payload() -> Any:
-    """Declare a message's payload: buffers in a list. A received one is a list of one view, or empty without bytes."""
+    """Declare a payload: buffers in a list. A received one is a list of one view, or empty."""
     return field(default_factory=list)
 
 
@@ -90,8 +90,7 @@ Payload = Sequence[Buffer]
 def decode(received: Frame) -> Message:
     """Decode the message in a frame.
 
-    Raises `ProtocolError` for an unknown message type, for fields that do not fill the head exactly, for text that is
-    not UTF-8, and for a payload where the message type has none.
+    Raises `ProtocolError` for an unknown message type, and for fields, text or payload that do not fit it.
     """
     kind = _KINDS.get(received.type)
     if kind is None:
@@ -115,12 +114,10 @@ def decode(received: Frame) -> Message:
 
 
 def kinds() -> dict[int, type[Message]]:
-    """Return every declared message by its number, for documentation and fuzzing."""
     return dict(_KINDS)
 
 
 def _pack_variable(kind: str, value: str | bytes) -> bytes:
-    """Encode a text or a blob with its length in front."""
     if kind == "text":
         raw = cast(str, value).encode(errors="replace")
         if len(raw) > _TEXT_BYTES_MAX:
@@ -132,7 +129,7 @@ def _pack_variable(kind: str, value: str | bytes) -> bytes:
 
 
 def _unpack_variable(kind: str, head: memoryview, offset: int, name: str) -> tuple[str | bytes, int]:
-    """Decode a text or a blob at `offset`; return it, and where it ends. Raises `ProtocolError`."""
+    """Decode a text or a blob at `offset`; return it, and where it ends."""
     width = 2 if kind == "text" else 4
     start = offset + width
     length = int.from_bytes(head[offset:start], "little")

@@ -9,14 +9,14 @@ from polonaise.errors import ProtocolError
 from polonaise.wire.codec import I64, U8, Message, message
 
 COPIES_VERSION: Final = 3
-"""The first version of the protocol in which servers know what one append needs: older ones are sent no such append."""
+"""The first version of the protocol in which servers know what one append needs."""
 NEEDED_MAX: Final = 255
-"""The most copies or zones that an append can need, as they are sent in a byte each."""
+"""They are sent in a byte each."""
 _NEEDS: Final = struct.Struct("<BB")
 
 
 def needed_text(copies: int, zones: int) -> str:
-    """Return so many copies in so many zones as a text; empty for none of both."""
+    """Return so many copies in so many zones as a text."""
     parts = [f"{copies} {'copy' if copies == 1 else 'copies'}"] if copies else ["copies"] if zones else []
     if zones:
         parts.append(f"in {zones} {'zone' if zones == 1 else 'zones'}")
@@ -27,9 +27,9 @@ class Needs(NamedTuple):
     """What one append needs before it counts as a success, beside its commit."""
 
     copies: int
-    """The least number of engaged replicas that must have synced the append."""
+    """The least number of engaged replicas that must have synced it."""
     zones: int
-    """The least number of zones in which engaged replicas must have synced the append."""
+    """The least number of zones that these are in."""
 
     def encode(self) -> bytes:
         """Return the value of an expectation of `ExpectationKind.COPIES`."""
@@ -40,7 +40,7 @@ class Needs(NamedTuple):
 
 
 def parse_needs(value: bytes) -> Needs:
-    """Return what an expectation of `ExpectationKind.COPIES` holds. Raises `ProtocolError` for another length."""
+    """Return what an expectation of `ExpectationKind.COPIES` holds; raises `ProtocolError`."""
     if len(value) != _NEEDS.size:
         raise ProtocolError(f"an append needs copies and zones in {_NEEDS.size} bytes, not in {len(value)}")
     return Needs(*_NEEDS.unpack(value))

@@ -28,21 +28,21 @@ _THROUGH: Final = struct.Struct("<q")
 _DUMMY: Final = -1
 _ENTRY_BYTES: Final = 12
 _ONE_ENTRY: Final = struct.Struct("<qIIqi")
-"""The head of a batch of one entry: what most are while the log is written slowly."""
+"""The head of a batch of one entry: most are while the log is written slowly."""
 _ONE_COLUMN: Final = struct.Struct("<qi")
 
 
 @message(128)
 class OpenDelivery(Message):
-    """Opens the stream: what the player says first. The target compares the fence with the one that it keeps."""
+    """Opens the stream. The target compares the fence with the one that it keeps."""
 
     epoch: I64
     term: I64
     log_key: Key
-    """The key of the log that the entries are of: that of the cluster, or of a topic."""
+    """That of the cluster, or of a topic."""
     player: Text
     target: Text
-    """The name by which the player knows the target, and by which the server of several targets finds it."""
+    """As the player knows it, and as the server of several targets finds it."""
 
 
 @message(129)
@@ -50,7 +50,7 @@ class DeliveryAccepted(Message):
     """The target keeps the stream's fence now, durably."""
 
     applied: Blob
-    """Rows of partition i32 and id i64: the last id that the target has applied of each partition."""
+    """Rows of partition i32 and id i64: the last id applied of each partition."""
 
 
 @message(130)
@@ -99,7 +99,7 @@ _NOT_RISING: Final = "the ids of a delivery must rise, from above {} on"
 
 
 def applied_frame(partition: PartitionId, through: TransactionId) -> list[Buffer]:
-    """Return the frame of an `EntriesApplied`. Made in one go, without the message, as there is one of each batch."""
+    """Return the frame of an `EntriesApplied`, made in one go: there is one of each batch."""
     return frame.encode(EntriesApplied.TYPE, 0, partition, _THROUGH.pack(through))
 
 
@@ -108,7 +108,7 @@ def entries_frame(
 ) -> list[Buffer]:
     """Return the frame of a `DeliverEntries` with these entries, pairs of id and payload; a dummy's payload is None.
 
-    Made in one go, without the message: a player makes one of each batch for each target.
+    Made in one go: a player makes one of each batch for each target.
     """
     count = len(entries)
     if count == 1:
@@ -125,7 +125,7 @@ def entries_frame(
 
 
 def parse_entries(message: DeliverEntries) -> list[tuple[TransactionId, bytes | None]]:
-    """Return the entries, in their order. Raises `ProtocolError` for damage, and for entries that no player sends."""
+    """Return the entries, in their order. Raises `ProtocolError` for damage, and for what no player sends."""
     count, rest = divmod(len(message.columns), _ENTRY_BYTES)
     if not count or rest:
         raise ProtocolError(f"a delivery has {len(message.columns)} bytes of columns: {_ENTRY_BYTES} for each entry")
@@ -161,12 +161,11 @@ def parse_entries(message: DeliverEntries) -> list[tuple[TransactionId, bytes | 
 
 
 def encode_applied(applied: Mapping[PartitionId, TransactionId]) -> DeliveryAccepted:
-    """Return the message that tells the last ids that a target has applied."""
     return DeliveryAccepted(b"".join(_APPLIED.pack(*row) for row in applied.items()))
 
 
 def parse_applied(message: DeliveryAccepted) -> dict[PartitionId, TransactionId]:
-    """Return the last ids that a target has applied, by partition. Raises `ProtocolError` unless they can be meant."""
+    """Return the last ids that a target has applied, by partition. Raises `ProtocolError`."""
     if len(message.applied) % _APPLIED.size:
         raise ProtocolError("the ids that a target has applied are cut short")
     rows: Iterable[tuple[int, int]] = _APPLIED.iter_unpack(message.applied)

@@ -14,23 +14,22 @@ from polonaise.errors import ProtocolError
 from polonaise.wire.messages import Bodies, Fetch
 
 FETCH_MAX: Final = 4_096
-"""The most bodies that one request may ask for. Clients divide what they want, and servers refuse more."""
+"""In one request. Clients divide what they want, and servers refuse more."""
 
 
 def encode_fetch(ids: Sequence[int]) -> Fetch:
-    """Encode a request for the bodies of these transactions."""
     return Fetch(struct.pack(f"<{len(ids)}q", *ids))
 
 
 def parse_fetch(request: Fetch) -> tuple[int, ...]:
-    """Return the ids of the transactions that a request asks for. Raises `ProtocolError` if one is cut short."""
+    """Return the ids that a request asks for; raises `ProtocolError`."""
     if len(request.ids) % 8:
         raise ProtocolError("invalid fetch: its ids do not take 8 bytes each")
     return struct.unpack(f"<{len(request.ids) // 8}q", request.ids)
 
 
 def encode_bodies(bodies: Sequence[bytes], crcs: Sequence[int]) -> Bodies:
-    """Encode the answer to a `Fetch`. `crcs` are those of the appends, so that damage since then can be found."""
+    """Encode the answer to a `Fetch`. `crcs` are those of the appends: damage since then can be found."""
     columns = (_column([len(body) for body in bodies]), _column(crcs))
     return Bodies(len(bodies), payload=[*columns, *bodies])
 
@@ -38,7 +37,7 @@ def encode_bodies(bodies: Sequence[bytes], crcs: Sequence[int]) -> Bodies:
 def parse_bodies(answer: Bodies, expected: int) -> list[bytes]:
     """Return the bodies in an answer, in the order asked for. Raises `ProtocolError` unless it holds just those.
 
-    The CRCs in the answer are not looked at: the caller knows the right ones from the columns that it was fed.
+    Its CRCs are not looked at: the caller knows the right ones from the columns that it was fed.
     """
     payload = memoryview(answer.payload[0] if answer.payload else b"")
     columns = 2 * len(_column(range(expected)))
@@ -57,5 +56,4 @@ def parse_bodies(answer: Bodies, expected: int) -> list[bytes]:
 
 
 def _column(values: Sequence[int]) -> bytes:
-    """Encode 32-bit values as a column, padded to 8 bytes."""
     return struct.pack(f"<{len(values)}I", *values) + bytes(-4 * len(values) & 7)

@@ -24,11 +24,11 @@ HEADER: Final = struct.Struct("<IHHIiII")
 _SUMMED: Final = struct.Struct("<IHHIiI")
 HEADER_BYTES: Final = HEADER.size
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
-"""The largest frame that is accepted after the peer has said hello, in bytes, unless settings give another bound."""
+"""The largest that is accepted after the hello, unless settings give another bound."""
 HELLO_BYTES_MAX: Final = 4096
-"""The largest frame that is accepted before the peer has said hello, in bytes."""
+"""The largest that is accepted before the hello."""
 NO_PARTITION: Final = -1
-"""The partition number in a frame that is about no partition."""
+"""In a frame that is about no partition."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -37,21 +37,20 @@ class Frame(NamedTuple):
     """A frame that has arrived whole, its checksum verified."""
 
     type: int
-    """The number of the message type."""
+    """Of the message."""
     request: int
-    """The request number; 0 for none."""
+    """0 for none."""
     partition: int
-    """The partition that the message is about; NO_PARTITION for none."""
+    """NO_PARTITION for none."""
     head: memoryview
-    """The message's fields, encoded."""
     payload: memoryview
-    """The bytes behind the head, with checksums of their own."""
+    """With checksums of its own."""
 
 
 def encode(
     message_type: int, request: int, partition: int, head: bytes, payload: Sequence[Buffer] = ()
 ) -> list[Buffer]:
-    """Return the buffers of a frame, ready for `writelines`; payload buffers are passed on without a copy."""
+    """Return the buffers of a frame; payload buffers are passed on without a copy."""
     length = HEADER_BYTES + len(head) + sum(map(len, payload))
     summed = _SUMMED.pack(length, message_type, 0, request, partition, len(head))
     crc = crc32(head, crc32(summed))
@@ -61,8 +60,8 @@ def encode(
 class Frames:
     """Cuts a stream of bytes into frames.
 
-    Its memory is bounded: it keeps only bytes that have arrived and belong to no frame returned so far, and waits for
-    no frame that is longer than `bytes_max`. Frames that arrive whole, with nothing kept before them, are not copied.
+    It keeps only bytes that belong to no frame returned so far, and waits for none longer than `bytes_max`. Frames that
+    arrive whole, with nothing kept before them, are not copied.
     """
 
     __slots__ = ("_kept", "_needed", "bytes_max")
@@ -74,14 +73,13 @@ class Frames:
 
     @property
     def kept_bytes(self) -> int:
-        """How many bytes have arrived that belong to no frame returned so far."""
         return len(self._kept)
 
     def feed(self, chunk: bytes | bytearray) -> list[Frame]:
         """Return the frames that this chunk completes. Raises `ProtocolError`; the stream is useless after that.
 
-        A frame above the limit that follows others in one chunk is left for the next call, because the limit may rise
-        with those others (after a hello). So call again with `b""` until nothing is returned.
+        A frame above the limit behind others is left for the next call: the limit may rise with those others (after a
+        hello). So call again with `b""` until nothing is returned.
         """
         if self._kept:
             self._kept += chunk
@@ -112,13 +110,13 @@ class Frames:
         return frames
 
     def _keep(self, chunk: bytes | bytearray, offset: int, needed: int) -> None:
-        """Keep a chunk from `offset` on; it is looked at again when `needed` bytes have arrived."""
+        """Keep a chunk from `offset` on, until `needed` bytes have arrived."""
         self._kept += memoryview(chunk)[offset:]
         self._needed = needed
 
 
 def _open(view: memoryview, header: tuple[int, ...]) -> Frame:
-    """Verify a whole frame and take it apart. Raises `FrameDamaged` or another `ProtocolError`.
+    """Verify a whole frame and take it apart.
 
     The checksum comes before the flags: a flag that was set on the way here is damage, and not an unknown version.
     """

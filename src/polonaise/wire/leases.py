@@ -1,7 +1,6 @@
 """Leases: names that one holder at a time has for a while, and the messages by which clients hold and release them.
 
-A *lease* is granted by the owner of a partition, which keeps it in memory: nothing about leases is in the log. The rows
-of these messages are in `docs/formats.md`.
+A lease is granted by the owner of a partition, in memory. The rows are in `docs/formats.md`.
 """
 
 from __future__ import annotations
@@ -15,31 +14,29 @@ from polonaise.errors import ProtocolError
 from polonaise.wire.codec import I64, U8, U32, Blob, Message, Text, message
 
 LEASES_VERSION: Final = 4
-"""The first version of the protocol in which servers know leases."""
+"""The first version of the protocol with leases."""
 DURATION_MS_MIN: Final = 1_000
 DURATION_MS_MAX: Final = 60_000
-"""The bounds of the time for which a lease is granted, in milliseconds."""
+"""The bounds of a lease's time."""
 NAME_BYTES_MAX: Final = 255
 NOTE_BYTES_MAX: Final = 1_024
 ASKED_MAX: Final = 1_024
-"""The most names in one request."""
+"""Names in one request."""
 
 
 class LeaseAnswer(enum.IntEnum):
     """The owner's answer for one name of a `HoldLeases`."""
 
     HELD = 0
-    """The holder has the lease, for the duration that it asked for, from the moment at which it sent the request."""
+    """The holder has it for the duration that it asked for, from the moment at which it sent the request."""
     TAKEN = 1
-    """Another holder has the lease."""
     TOO_EARLY = 2
-    """This owner is new, and does not know yet whether another holder has the lease."""
+    """This owner is new, and does not know yet whether another holder has it."""
     LOST = 3
-    """The holder asked to go on with a lease that has run out, or was released."""
+    """The holder asked to go on with one that has run out, or was released."""
     FULL = 4
-    """The partition has no room for more leases."""
     OTHER_DURATION = 5
-    """The lease is held for another duration than the one asked for."""
+    """It is held for another duration than the one asked for."""
 
 
 @message(45)
@@ -47,13 +44,12 @@ class HoldLeases(Message):
     """Asks for leases, or to go on with those that the holder has, and for a list of leases."""
 
     holder: I64
-    """The holder: a number that no other holder has."""
+    """A number that no other holder has."""
     duration_ms: U32
-    """For how long each lease is to be held, in milliseconds."""
     lists: U8
     """1 to have the leases listed whose names begin with `prefix`; else 0."""
     asked: Blob
-    """The leases that are asked for, as `encode_asked` has them."""
+    """As `encode_asked` has them."""
     prefix: Text
 
 
@@ -62,9 +58,9 @@ class LeasesAre(Message):
     """The answer to `HoldLeases`, by an owner that was the partition's when the request arrived."""
 
     answered: Blob
-    """The answer for each name that was asked for, in that order, as `encode_answered` has them."""
+    """For each name that was asked for, in that order, as `encode_answered` has them."""
     listed: Blob
-    """The leases that are held, by any holder, if they were to be listed, as `encode_listed` has them."""
+    """If they were to be listed, by any holder, as `encode_listed` has them."""
 
 
 @message(47)
@@ -73,7 +69,7 @@ class ReleaseLeases(Message):
 
     holder: I64
     names: Blob
-    """The names, as `encode_names` has them."""
+    """As `encode_names` has them."""
 
 
 @message(48)
@@ -81,15 +77,13 @@ class LeasesReleased(Message):
     """The answer to `ReleaseLeases`."""
 
     count: U32
-    """How many of the leases the holder had."""
+    """Of the leases that the holder had."""
 
 
 class AskedLease(NamedTuple):
-    """One lease that a holder asks for."""
-
     name: str
     note: bytes = b""
-    """A few bytes of the holder's for whoever lists the lease."""
+    """For whoever lists the lease."""
     renews: bool = False
     """Whether the holder has the lease by its own clock, and asks to go on with it."""
 
@@ -99,10 +93,10 @@ class AnsweredLease(NamedTuple):
 
     answer: LeaseAnswer
     remaining_ms: int
-    """When HELD, the duration. When TAKEN, TOO_EARLY or OTHER_DURATION, the milliseconds after which it is worth
-    asking again, unless the lease is released before. Else 0."""
+    """When HELD, the duration. When TAKEN, TOO_EARLY or OTHER_DURATION, after how long it is worth asking again, unless
+    the lease is released before."""
     holder: int
-    """The present holder; 0 if there is none."""
+    """0 if there is none."""
 
 
 class ListedLease(NamedTuple):
@@ -111,7 +105,7 @@ class ListedLease(NamedTuple):
     name: str
     holder: int
     remaining_ms: int
-    """The milliseconds until it runs out, unless the holder goes on with it."""
+    """Unless the holder goes on with it."""
     note: bytes
 
 
@@ -133,7 +127,7 @@ def encode_asked(asked: Iterable[AskedLease]) -> bytes:
 
 
 def parse_asked(raw: bytes) -> list[AskedLease]:
-    """Return the leases that are asked for. Raises `ProtocolError` if they are invalid, or more than `ASKED_MAX`."""
+    """Return the leases that are asked for; raises `ProtocolError`."""
 
     def row(at: int) -> tuple[AskedLease, int]:
         renews, name_bytes, note_bytes = _ASKED.unpack_from(raw, at)
@@ -159,7 +153,6 @@ def encode_answered(answered: Iterable[AnsweredLease]) -> bytes:
 
 
 def parse_answered(raw: bytes) -> list[AnsweredLease]:
-    """Return the answers. Raises `ProtocolError` if they are invalid."""
     try:
         return [AnsweredLease(LeaseAnswer(answer), *rest) for answer, *rest in _ANSWERED.iter_unpack(raw)]
     except (struct.error, ValueError) as error:
@@ -176,7 +169,6 @@ def encode_listed(listed: Iterable[ListedLease]) -> bytes:
 
 
 def parse_listed(raw: bytes) -> list[ListedLease]:
-    """Return the leases that are held. Raises `ProtocolError` if they are invalid."""
 
     def row(at: int) -> tuple[ListedLease, int]:
         holder, remaining_ms, name_bytes, note_bytes = _LISTED.unpack_from(raw, at)
@@ -194,7 +186,7 @@ def encode_names(names: Iterable[str]) -> bytes:
 
 
 def parse_names(raw: bytes) -> list[str]:
-    """Return the names. Raises `ProtocolError` if they are invalid, or more than `ASKED_MAX`."""
+    """Return the names; raises `ProtocolError`."""
 
     def row(at: int) -> tuple[str, int]:
         (name_bytes,) = _NAME.unpack_from(raw, at)
@@ -214,7 +206,6 @@ def check_duration(duration_ms: int) -> None:
 
 
 def _name(raw: bytes, at: int, name_bytes: int) -> str:
-    """Return the name of a lease that lies at this place. Raises `ProtocolError` if no lease can have it."""
     if not 0 < name_bytes <= NAME_BYTES_MAX:
         raise ProtocolError(f"a lease's name of {name_bytes} bytes; it has 1 to {NAME_BYTES_MAX}")
     try:
@@ -224,7 +215,7 @@ def _name(raw: bytes, at: int, name_bytes: int) -> str:
 
 
 def _rows(raw: bytes, row: Callable[[int], tuple[T, int]], rows_max: int | None = ASKED_MAX) -> list[T]:
-    """Return rows that fill `raw`; `row` reads the one at an offset, and returns where it ends.
+    """Return rows that fill `raw`; `row` reads the one at an offset, and returns where it ends. Raises `ProtocolError`.
 
     Raises `ProtocolError`.
     """

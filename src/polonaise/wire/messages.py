@@ -2,9 +2,7 @@
 
 An answer carries the request number of its request. `Refused` answers anything. Message types below 10 are common to
 all connections, 10 to 63 are between client and server, 64 to 127 between server and storage node, 128 to 159 between
-player and target. Three of those between client and server are used with storage nodes as well: `Health`, `HealthIs`
-and `Batches`. Messages about topics are in `wire.topics`, those about copies of one append in `wire.copies`, those
-about leases in `wire.leases`, and those between player and target in `wire.deliveries`.
+player and target. `Health`, `HealthIs` and `Batches` are used with storage nodes as well.
 """
 
 from __future__ import annotations
@@ -27,35 +25,33 @@ from polonaise.wire.codec import (
 )
 
 PROTOCOL_VERSION: Final = 6
-"""The newest version of the protocol that this side speaks."""
 PROTOCOL_VERSION_MIN: Final = 1
-"""The oldest version of the protocol that this side speaks."""
 NAMES_VERSION: Final = 2
-"""The version from which on a storage node says whether it has the name by which a server knows it."""
+"""From here on a storage node says whether it has the name by which a server knows it."""
 EMPTYING_VERSION: Final = 3
-"""The version from which on a storage node empties copies."""
+"""From here on a storage node empties copies."""
 CLOCK_VERSION: Final = 5
-"""The version from which on a side tells its time."""
+"""From here on a side tells its time."""
 NOTES_VERSION: Final = 5
-"""The version from which on a storage node notes the coordinator's values."""
+"""From here on a storage node notes the coordinator's values."""
 BATCHES_VERSION: Final = 6
-"""The version from which on a storage node tells operators of its batches."""
+"""From here on a storage node tells operators of its batches."""
 MARKS_VERSION: Final = 6
-"""The version from which on a storage node lowers the marks of a copy and keeps what it holds."""
+"""From here on a storage node lowers the marks of a copy and keeps what it holds."""
 DISCOVERY_VERSION: Final = 2
-"""The version from which on a server takes clients that do not know its cluster, and tells them of it."""
+"""From here on a server takes clients that do not know its cluster, and tells them of it."""
 WHOLE: Final = -1
-"""The `part_last` of a read that is not one of several parts. When a range is read in parts side by side, each batch
-belongs to the part in which it begins."""
+"""The `part_last` of a read that is not one of several parts. Of parts that are read side by side, a batch belongs to
+the one in which it begins."""
 
 ROLE_CLIENT: Final = 1
 ROLE_SERVER: Final = 2
 ROLE_STORAGE: Final = 3
 ROLE_OPERATOR: Final = 4
-"""The role of an operator's command, which may ask a storage node for its health and for the batch of an id only."""
+"""An operator's command, which may ask a storage node for its health and for the batch of an id only."""
 ROLE_PLAYER: Final = 5
 ROLE_TARGET: Final = 6
-"""The role of a process that serves targets to players."""
+"""A process that serves targets to players."""
 
 # ------------------------------------------------------------------ common
 
@@ -109,7 +105,7 @@ class TimeIs(Message):
     """The answer to `AskTime`, at once."""
 
     wall_us: I64
-    """The wall clock of the side that answers, in microseconds UTC."""
+    """In microseconds UTC."""
 
 
 # ------------------------------------------------------------------ client → server and back
@@ -120,17 +116,16 @@ class Mount(Message):
     """Starts the feed of a partition after the client high-water mark, and voids this client's earlier mount of it."""
 
     connection_sequence: I64
-    """A number that rises with each connection of this client; one below that of its present mount is refused."""
+    """Rises with each connection of this client; one below that of its present mount is refused."""
     generation_known: I32
-    """The largest generation of the partition that the client has seen; an owner of an older one refuses the mount."""
+    """The largest that the client has seen; an owner of an older one refuses the mount."""
     client_high_water_mark: I64
-    """The last id that the client has applied, or was fed: the feed begins with the batch that holds the next one."""
+    """The last id that the client has applied, or was fed."""
     form: U8
     """A `BodyForm`."""
     filter_mask: U32
     filter_value: U32
-    """With FILTERED, a batch comes with all its bodies if `header & mask == value & mask` for one of its headers, and
-    else without any."""
+    """With FILTERED, a batch has its bodies if `header & mask == value & mask` for one of its headers."""
     credit: I64
     """The bytes of feed that may be sent before more credit is given; the last batch may exceed them."""
 
@@ -149,14 +144,11 @@ class Mounted(Message):
     high_water_mark: I64
     """When READY or CLIENT_AHEAD: the committed high-water mark, proved in the current session after the mount arrived.
 
-    In news it is not proved anew. NO_TRANSACTION when the mount is answered with NOT_READY.
-    """
+    In news it is not proved anew. NO_TRANSACTION when the mount is answered with NOT_READY."""
     append_window: I64
-    """When READY: the most bytes of appends (`wire.appends.inbox_bytes`) that may be undecided; one frame always
-    may."""
+    """When READY: the most bytes of undecided appends (`wire.appends.inbox_bytes`), but for one frame."""
     reason: Text
-    """Text: when NOT_READY, what the partition waits for or what keeps its appends; when CLIENT_AHEAD, where the log
-    ends; empty when READY."""
+    """What the partition or its appends wait for (NOT_READY), where the log ends (CLIENT_AHEAD), or empty."""
 
 
 @message(12)
@@ -172,11 +164,8 @@ class Append(Message):
     count: U32
     flags: U8
     columns: Blob
-    """All of the transactions but their bodies, such as locks and expectations. The owner decides by these
-    columns; bodies are compared only to recognize what a producer has repeated.
-
-    They lie in the head, so that the frame's CRC covers them.
-    """
+    """All but the bodies, such as locks and expectations, in the head, so that the frame's CRC covers them. The owner
+    decides by these; bodies are compared only to recognize what a producer has repeated."""
     payload: Payload = payload()
     """The bodies, each with its own CRC among the columns."""
 
@@ -187,7 +176,7 @@ class AppendsFailed(Message):
 
     generation: I32
     rows: Blob
-    """Rows of sequence i64, value i64, reason u8 (a `FailureReason`), one after the other."""
+    """Rows of sequence i64, value i64, reason u8 (a `FailureReason`)."""
 
 
 @message(15)
@@ -204,7 +193,7 @@ class Credit(Message):
     """Lets the server send more bytes of a partition's feed. Has no answer."""
 
     bytes: I64
-    """The bytes that are added to the credit."""
+    """To be added."""
 
 
 @message(17)
@@ -240,16 +229,15 @@ class Read(Message):
     bytes_max: U32
     """About the most bytes of the answer: its last batch may bring it above. At least one batch is sent, if any.
 
-    A part whose `first` lies within a batch may be answered with none: ask again from behind that batch.
-    """
+    A part whose `first` lies within a batch may be answered with none: ask again from behind that batch."""
     wait_ms: U32
-    """The longest that the server waits, in milliseconds, if there is nothing to send yet."""
+    """The longest wait if there is nothing to send yet."""
     with_data: U8
-    """1 for whole batches, 0 for batches without their bodies."""
+    """0 for batches without their bodies."""
     after_time_us: I64
-    """Begin with the first batch of this commit time (µs UTC) or later, if it comes after `first`; 0 for any time."""
+    """Begin with the first batch of this commit time (µs UTC) or later; 0 for any time."""
     part_last: I64 = WHOLE
-    """The last id of a part: only batches that begin at `first` or above and at this id or below; WHOLE for no part."""
+    """Only batches that begin at `first` or above and at this id or below; WHOLE for no part."""
 
 
 @message(22)
@@ -257,7 +245,7 @@ class Batches(Message):
     """The answer to `Read` and `ReadBatches`: batches one after the other, or none."""
 
     committed: I64
-    """The committed high-water mark; in the answer to a `ReadBatches`, the `last` of that request."""
+    """In the answer to a `ReadBatches`, the `last` of that request."""
     payload: Payload = payload()
 
 
@@ -288,7 +276,7 @@ class RegisterIs(Message):
     """The answer to `GetRegister`."""
 
     present: U8
-    """1 if the register exists, else 0."""
+    """0 if the register does not exist."""
     high_water_mark: I64
     value: Blob
 
@@ -298,7 +286,7 @@ class Health(Message):
     """Asks a server or a storage node for its health.
 
     A server tells of partitions, sessions and storage nodes; a storage node, of its scrub and of what it can't use. A
-    server that is asked about a partition answers only if it owns that one; without a partition, any server answers.
+    server that is asked about a partition answers only if it owns that one.
     """
 
 
@@ -315,7 +303,7 @@ class TrimLog(Message):
 
     before: I64
     fragments: Blob
-    """The `fragments.protocol.names.fingerprint` of the verified fragments that hold everything below `before`."""
+    """The `fragments.protocol.names.fingerprint` of verified fragments that hold everything below `before`."""
 
 
 @message(30)
@@ -323,9 +311,9 @@ class LogTrimmed(Message):
     """The answer to `TrimLog`."""
 
     first: I64
-    """The id from which every replica of the session holds the log: the highest of their answers."""
+    """The id from which every replica of the session holds the log."""
     done: U8
-    """1 if nothing is left to be dropped below the id that was named; 0 to ask again."""
+    """0 to ask again."""
 
 
 @message(31)
@@ -343,9 +331,9 @@ class RegistersListed(Message):
 
     high_water_mark: I64
     more: U8
-    """1 if there are more registers behind these, to be asked for; else 0."""
+    """1 if there are more to be asked for."""
     snapshot: Blob
-    """The registers, in the encoding of `log.registers`."""
+    """In the encoding of `log.registers`."""
 
 
 @message(33)
@@ -362,7 +350,7 @@ class ClusterIs(Message):
     """The answer to `DescribeCluster`."""
 
     partitions: U32
-    """The number of the log's own partitions, those in no topic."""
+    """The log's own, in no topic."""
 
 
 @message(35)
@@ -381,36 +369,34 @@ class UniqueIdIs(Message):
 class GetAssignment(Message):
     """Asks any server for an assignment newer than the one that the client knows; answered as soon as there is one.
 
-    A client that finds its cluster through servers keeps one such request under way, and so is told of each change when
-    the server learns of it. One that does not read is told nothing further: what it has missed is in the next answer.
+    A client that finds its cluster through servers keeps one such request under way.
     """
 
     version_known: I64
-    """The version of the assignment that the client knows; -1 for none: whatever the server knows is newer."""
+    """-1 for none."""
     wait_ms: U32
-    """The longest that the server waits for a newer one, in milliseconds."""
+    """The longest that the server waits for a newer one."""
 
 
 @message(38)
 class AssignmentIs(Message):
-    """The answer to `GetAssignment`: the assignment as this server knows it.
-
-    Without rows if its version is not above `version_known`.
+    """The answer to `GetAssignment`: the assignment as this server knows it, without rows if its version is not above
+    `version_known`.
     """
 
     version: I64
     age_ms: U32
-    """Milliseconds since the server last read the assignment from its coordinator, changed or not."""
+    """Since the server last read the assignment from its coordinator, changed or not."""
     servers: U32
-    """The number of servers among the rows."""
+    """Among the rows."""
     partitions: U32
-    """The number of partitions among the rows."""
+    """Among the rows."""
     crc: U32
-    """CRC of the rows."""
+    """Of the rows."""
     trouble: Text
     """Why the server could not read the assignment the last time it tried; empty if it could."""
     payload: Payload = payload()
-    """The rows; `wire.assignments` has their encoding."""
+    """The rows (`wire.assignments`)."""
 
 
 # ------------------------------------------------------------------ server → storage node and back
@@ -433,10 +419,7 @@ class SessionInfo(Message):
     fence: I64
     """The largest session that it was told of."""
     joined: I64
-    """The last session that it joined, or a later one for whose reset of the head it was cut.
-
-    NO_SESSION for a copy that is new, wiped or emptied.
-    """
+    """The last session that it joined, or a later one for whose reset of the head it was cut; or NO_SESSION."""
     prepared: I64
     """The id with which its log ended when it joined a session last, or lower after a cut for a reset of the head."""
     confirmed: I64
@@ -446,7 +429,7 @@ class SessionInfo(Message):
     last_crc: U32
     """CRC of the batch that ends at `max_synced`; 0 if that is NO_TRANSACTION."""
     lost_above: I64
-    """The id above which the copy may have lost something; UNRESOLVED (the smallest integer) if it has lost nothing."""
+    """The id above which the copy may have lost something; or UNRESOLVED."""
 
 
 @message(66)
@@ -471,7 +454,7 @@ class CutForReset(Message):
     last: I64
     since: I64
     """The session of the last reset that the copy was not cut for yet, which it notes as joined; NO_SESSION if there is
-    none, as in the session that itself carries out the first reset."""
+    none."""
 
 
 @message(91)
@@ -482,7 +465,7 @@ class EmptyCopy(Message):
     """
 
     session: I64
-    """The session in the partition's value, by which the copy is no member and is not to become one."""
+    """That in the partition's value, by which the copy is no member and is not to become one."""
 
 
 @message(92)
@@ -533,7 +516,7 @@ class Store(Message):
 
     session: I64
     committed: I64
-    """The committed high-water mark when this was sent. Storage nodes of this version make no use of it."""
+    """Storage nodes of this version make no use of it."""
     payload: Payload = payload()
 
 
@@ -553,7 +536,7 @@ class Done(Message):
     last: I64
     """The last id that the copy holds."""
     last_crc: U32
-    """CRC of the batch that ends at `last`; 0 if that is NO_TRANSACTION."""
+    """Of the batch that ends at `last`; 0 if that is NO_TRANSACTION."""
 
 
 @message(73)
@@ -567,7 +550,7 @@ class ReadBatches(Message):
     first: I64
     last: I64
     bytes_max: U32
-    """The most bytes of the answer, unless its first batch alone is larger."""
+    """Unless the first batch alone is larger."""
     with_data: U8
     after_time_us: I64
     part_last: I64 = WHOLE
@@ -585,7 +568,7 @@ class RegistersAre(Message):
     """The answer to `GetRegisters`: a snapshot in the encoding of `log.registers`."""
 
     last: I64
-    """The id at which the snapshot was taken: the end of the log."""
+    """Where the snapshot was taken: the end of the log."""
     snapshot: Blob
 
 
@@ -629,7 +612,7 @@ class Trimmed(Message):
     first: I64
     """The first id that this copy still holds."""
     done: U8
-    """1 if no further segment lies wholly below `before`; 0 to ask again."""
+    """0 to ask again."""
 
 
 @message(80)
@@ -637,7 +620,7 @@ class Identify(Message):
     """Tells a storage node by which name the server knows it: the first request on a connection.
 
     A node without a name takes this one, durably, before it answers with `Identified`. One that has another name
-    refuses with `wrong_storage_node`. Servers send it to nodes that speak protocol version 2 or later.
+    refuses with `wrong_storage_node`.
     """
 
     name: Text
@@ -654,7 +637,7 @@ class Identified(Message):
 class NoteValues(Message):
     """Tells a storage node some of the coordinator's values, in JSON, to keep in case the coordinator loses them.
 
-    Sent to nodes that speak protocol version 5 or later. Answered with `ValuesNoted`, once that is durable.
+    Answered with `ValuesNoted`, once that is durable.
     """
 
     document: Blob
@@ -682,10 +665,7 @@ class NotedAre(Message):
 
 @message(97)
 class FindBatch(Message):
-    """Asks a storage node, for an operator and in no session, which batch of its copy holds a transaction.
-
-    Answered with `BatchFound`.
-    """
+    """Asks a storage node, for an operator and in no session, which batch of its copy holds a transaction."""
 
     transaction: I64
 
@@ -708,4 +688,4 @@ class LowerMarks(Message):
     session: I64
     last: I64
     since: I64
-    """The session of the last reset that the copy was not cut for yet, which it notes as joined."""
+    """As in `CutForReset`."""

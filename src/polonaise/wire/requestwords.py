@@ -31,7 +31,7 @@ _ASKED: Final = {
     "FindBatch": "where a batch ends",
     "TellNoted": "what it has noted",
 }
-"""By the name of a request, what it asks for: `… was asked for batches`."""
+"""`… was asked for batches`."""
 
 
 def request_words(request: Message) -> str:

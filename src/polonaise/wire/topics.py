@@ -24,9 +24,9 @@ class DescribeTopic(Message):
     """
 
     version_known: I64
-    """The version of the description that the client knows; -1 for none."""
+    """-1 for none."""
     total_known: U32
-    """The least number of partitions of the whole cluster that the description must have."""
+    """The least number of partitions of the whole cluster in it."""
     topic: Text
 
 
@@ -36,10 +36,10 @@ class TopicIs(Message):
 
     version: I64
     total: U32
-    """The number of partitions of the whole cluster, in this version of its description."""
+    """Of the whole cluster, in this version of its description."""
     crc: U32
     payload: Payload = payload()
-    """The ids of the topic's partitions; `crc` is theirs, and `encode_topic` has their encoding."""
+    """The ids of the topic's partitions (`encode_topic`)."""
 
 
 @message(41)
@@ -52,20 +52,19 @@ class TopicsAre(Message):
     """The answer to `ListTopics`."""
 
     partitions: U32
-    """The number of the log's own partitions."""
+    """The log's own."""
     crc: U32
     payload: Payload = payload()
-    """The ids of each topic's partitions, as JSON: `{"NAME": [ID, …], …}`; `crc` is that of these bytes."""
+    """The ids of each topic's partitions, as JSON: `{"NAME": [ID, …], …}`."""
 
 
 def encode_topics(topics: ClusterTopics) -> TopicsAre:
-    """Return the message that tells of all topics of a cluster."""
     raw = json.dumps({name: list(ids) for name, ids in sorted(topics.topics.items())}).encode()
     return TopicsAre(topics.partitions, crc32(raw), [raw])
 
 
 def parse_topics(message: TopicsAre) -> ClusterTopics:
-    """Return the topics of a cluster. Raises `ProtocolError` if they are damaged, or such as no cluster has."""
+    """Return the topics of a cluster; raises `ProtocolError`."""
     raw = bytes(message.payload[0]) if message.payload else b""
     if crc32(raw) != message.crc:
         raise ProtocolError("the topics of a cluster arrived damaged: their checksum does not match")
@@ -76,13 +75,13 @@ def parse_topics(message: TopicsAre) -> ClusterTopics:
 
 
 def encode_topic(version: int, total: int, ids: Sequence[PartitionId]) -> TopicIs:
-    """Return the message that tells of a topic's partitions in a version of the description with `total` partitions."""
+    """Return the message that tells of a topic's partitions in a description with `total` partitions."""
     packed = struct.pack(f"<{len(ids)}i", *ids)
     return TopicIs(version, total, crc32(packed), [packed])
 
 
 def parse_topic(message: TopicIs) -> tuple[PartitionId, ...]:
-    """Return the ids of the topic's partitions. Raises `ProtocolError` if they are damaged, or such as no topic has."""
+    """Return the ids of the topic's partitions; raises `ProtocolError`."""
     packed = message.payload[0] if message.payload else b""
     if crc32(packed) != message.crc or len(packed) % 4 or not len(packed):
         raise ProtocolError("the partitions of a topic arrived damaged: their checksum or length does not match")

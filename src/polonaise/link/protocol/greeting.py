@@ -28,8 +28,7 @@ from polonaise.wire.messages import (
 )
 
 ANY_CLUSTER: Final = bytes(16)
-"""The key of a side that does not know its cluster yet. The accepting side takes it only if it knows no cluster
-either, or if it `tells_strangers`."""
+"""The key of a side that does not know its cluster yet."""
 ROLE_NAMES: Final = {
     ROLE_CLIENT: "client",
     ROLE_SERVER: "server",
@@ -44,7 +43,7 @@ _OTHERS: Final = {
         "Keep that directory, which may be the only copy of a log; to use the node here, give it a new one"
     )
 }
-"""What a side tells a peer of another cluster, by its own role. Other roles tell a general text."""
+"""What a side tells a peer of another cluster, by its own role."""
 _ANOTHER_CLUSTER: Final = "the peer belongs to another cluster: check the address, or the directory"
 
 
@@ -56,30 +55,26 @@ class PeerGreeting:
     def __init__(
         self, mine: Hello, roles: Collection[int], *, accepted: bool = False, tells_strangers: Collection[int] = ()
     ) -> None:
-        """Begin before anything was said. `mine` is this side's hello; for the rest see `Connection`."""
+        """`mine` is this side's hello; for the rest see `Connection`."""
         self.mine: Final = mine
         self.roles: Final = roles
         self.accepted: Final = accepted
         self._tells_strangers: Final = tells_strangers
         self.barred: PolonaiseError | None = None
-        """Why the peer is refused whatever its hello says; None for a peer that is not. The shell may write it."""
+        """Why the peer is refused whatever its hello says. The shell may write it."""
         self.peer: Hello | None = None
-        """The peer's hello; None until it has been checked. Only `admit` writes it, once."""
+        """None until it has been checked. Only `admit` writes it, once."""
         self.peer_role = 0
-        """The role in the peer's hello, once version, role and certificate were found right; 0 before.
-
-        The hello may have been refused for its cluster. Only `admit` writes it.
-        """
+        """0 until version, role and certificate were found right; the hello may still be refused for its cluster. Only
+        `admit` writes it."""
         self.peer_name = "a peer that has not said hello"
-        """The name that the peer gave itself, fit for a line of a log; a phrase in its place while none is known.
-
-        `admit` writes it, and later the shell, for a user of the connection who knows a better name.
-        """
+        """Fit for a line of a log. `admit` writes it, and later the shell, for a user of the connection who knows a
+        better name."""
 
     def hear(self, message: Message) -> Hello | PolonaiseError:
         """Return the hello that the peer's first message has to be, or why the peer is refused.
 
-        The hello is not checked to its end: compare its role with the peer's certificate next, and then `admit` it.
+        Compare its role with the peer's certificate next, and then `admit` it.
         """
         if not isinstance(message, Hello):
             return ProtocolError(f"the peer sent {type(message).__name__} before its hello")
@@ -108,10 +103,8 @@ class PeerGreeting:
         return None
 
     def _belongs(self, key: bytes) -> bool:
-        """Whether a peer with this cluster key may be talked to: the same key, or one side has `ANY_CLUSTER`.
-
-        If only the peer has that, it may be talked to unless it has connected to this side and this side tells no
-        strangers.
+        """Whether a peer with this cluster key may be talked to: the same key, or one side has `ANY_CLUSTER`, unless it
+        is a peer that has connected to this side, which tells no strangers.
         """
         mine = self.mine.cluster_key
         return (
@@ -129,9 +122,10 @@ def hello(
     node: int = 0,
     version_min: int = PROTOCOL_VERSION_MIN,
 ) -> Hello:
-    """Return the hello of this version of Polonaise, for a side with this role, name, cluster key and number.
+    """Return the hello of this version of Polonaise. `version_min` is the oldest protocol version that has what will be
+    asked.
 
-    `version_min` is the oldest protocol version that has what this side will ask for.
+    `version_min` is the oldest protocol version that has what will be asked.
     """
     return Hello(
         version_min=version_min,

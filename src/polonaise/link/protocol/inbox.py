@@ -18,9 +18,9 @@ from polonaise.link.settings import LinkSettings
 from polonaise.wire.frame import Frame, Frames
 
 OWN_REQUESTS: Final = 0x8000_0000
-"""The request numbers from here on are those that `Connection.request` gives out."""
+"""From here on request numbers are those of `Connection.request`."""
 _TURN_FRAMES_MAX: Final = 8
-"""The most frames of one accepted connection that are handled in one turn of the loop; then others have their turn."""
+"""The most frames of one accepted connection that are handled in one turn of the loop."""
 _LATE_BEATS: Final = 2.5
 """After so many heartbeats without a byte of the peer it is late: each of them asks for an answer."""
 
@@ -30,7 +30,7 @@ Waiting = TypeVar("Waiting")
 class FrameInbox:
     """Cuts frames from what has come, hands them out, and holds those that wait for a turn or for the end of a pause.
 
-    All times are monotonic seconds. Every field is written by the methods here alone.
+    All times are monotonic seconds.
     """
 
     __slots__ = (
@@ -38,17 +38,16 @@ class FrameInbox:
     )  # fmt: skip
 
     def __init__(self, greeting: PeerGreeting, settings: LinkSettings) -> None:
-        """Begin with nothing; `greeting` is only read."""
+        """`greeting` is only read."""
         self._greeting: Final = greeting
         self._settings: Final = settings
         self._frames = Frames()
         self._held: deque[Frame] = deque()
         self._held_bytes = 0
         self._pauses: set[str] = set()
-        """The reasons to pause."""
         self._frame_began_s: float | None = None
-        """When the first frame that is not whole began; before the hello, when the connection was made, so that single
-        bytes, sent slowly, buy no time. None if there is no such frame."""
+        """When the first frame that is not whole began, if there is one; before the hello, when the connection was
+        made, so that single bytes, sent slowly, buy no time."""
         self._ended = False
         self.heard_s = 0.0
         """When the last byte came, or this side began to read again after it had not for a while."""
@@ -60,12 +59,11 @@ class FrameInbox:
         self.heard_s = self._frame_began_s = now_s
 
     def greeted(self) -> None:
-        """The peer's hello was admitted. Strangers get room for a hello only; from here on frames may be large."""
+        """The peer was admitted. Strangers get room for a hello only; from here on frames may be large."""
         self._frames.bytes_max = self._settings.frame_bytes_max
         self._frame_began_s = None
 
     def end(self) -> None:
-        """Let go of all that was not handled; hand out nothing any more."""
         self._ended = True
         self._held.clear()
         self._held_bytes = 0
@@ -104,7 +102,6 @@ class FrameInbox:
                 self._frame_began_s = now_s
 
     def take_turn(self) -> Iterator[Frame]:
-        """Yield one turn's worth of the held frames."""
         for _ in range(_TURN_FRAMES_MAX):
             if not self.has_turn:
                 return
@@ -114,23 +111,21 @@ class FrameInbox:
 
     @property
     def kept_bytes(self) -> int:
-        """How many bytes have come that were not handed out."""
         return self._frames.kept_bytes + self._held_bytes
 
     # ------------------------------------------------------------------ pauses
 
     @property
     def has_turn(self) -> bool:
-        """Whether there are held frames that may be handled now."""
+        """Whether held frames may be handled now."""
         return bool(self._held) and not self._pauses
 
     @property
     def reads(self) -> bool:
-        """Whether more may be read: nothing is held, and there is no reason to pause."""
+        """Whether more may be read."""
         return not self._pauses and not self._held
 
     def pause(self, reason: str) -> None:
-        """Hand out nothing until every reason to pause is gone."""
         self._pauses.add(reason)
 
     def resume(self, reason: str, now_s: float) -> bool:
@@ -147,23 +142,19 @@ class FrameInbox:
         return True
 
     def reads_on(self, now_s: float) -> None:
-        """Take note that the peer is read again."""
         self.heard_s = now_s
 
     # ------------------------------------------------------------------ silence
 
     def silent_s(self, now_s: float) -> float:
-        """For how many seconds nothing was heard of the peer, which should have answered by now; 0 if it is not late.
-
-        It is pinged with each heartbeat, so within two it is heard of.
-        """
+        """For how many seconds nothing was heard of the peer, which should have answered; 0 if it is not late."""
         if self._greeting.peer is None or self._ended or not self.reads:
             return 0.0
         silent_s = now_s - self.heard_s
         return silent_s if silent_s > _LATE_BEATS * self._settings.heartbeat_s else 0.0
 
     def overdue(self, now_s: float, late_s: float) -> ConnectionLost | None:
-        """Return why the peer is taken for dead, None if it is not. This look at it is `late_s` seconds late."""
+        """Return why the peer is taken for dead, if it is. This look at it is `late_s` seconds late."""
         settings, began_s = self._settings, self._frame_began_s
         if self._greeting.peer is None:
             if now_s - self.heard_s > settings.hello_s_max or now_s - (began_s or now_s) > settings.hello_s_max:
@@ -176,7 +167,7 @@ class FrameInbox:
         return None
 
     def _silence(self, now_s: float, late_s: float) -> str:
-        """Return why the connection ends for want of any sign of the peer: this process itself may have stood still."""
+        """Return why no sign of the peer was heard: this process itself may have stood still."""
         # Each look is a little late, and that is no standing still.
         if late_s < self._settings.heartbeat_s or now_s - self.heard_s - late_s > self._settings.silence_s_max:
             return f"{self._greeting.peer_name} was silent for {self._settings.silence_s_max:g} s"
@@ -194,23 +185,19 @@ class AwaitedAnswers(Generic[Waiting]):
     def __init__(self) -> None:
         self._last = 0
         self.waiting: dict[int, Waiting] = {}
-        """The party that waits for the answer to each request, by its number. Only the methods here write it.
-
-        An answer that comes after its deadline finds nobody here, and is delivered like any other message.
-        """
+        """Who waits for the answer to each request. An answer that comes after its deadline finds nobody here, and is
+        delivered like any other message."""
 
     def begin(self, waiting: Waiting) -> int:
-        """Return the number of a new request, for whose answer this one waits."""
+        """Return the number of a new request."""
         # From the upper half: a session numbers its messages itself, in the lower.
         self._last = (self._last + 1) & 0x7FFF_FFFF
         self.waiting[OWN_REQUESTS | self._last] = waiting
         return OWN_REQUESTS | self._last
 
     def end(self, number: int) -> None:
-        """Wait no longer for the answer to this request, if it is waited for."""
         self.waiting.pop(number, None)
 
     def end_all(self) -> list[Waiting]:
-        """Wait for no answer any more; return who has waited."""
         waiting, self.waiting = list(self.waiting.values()), {}
         return waiting

@@ -1,4 +1,4 @@
-"""How a side of a connection measures which part of what it sends is lost on the way."""
+"""The measuring of which part of what a side of a connection sends is lost on the way."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections import deque
 from typing import Final
 
 LATELY_S: Final = 5.0
-"""What was sent longer ago than this counts no more."""
 _RESENT_MIN: Final = 3
-"""With fewer pieces sent again lately, nothing is told: one is lost now and then on every network."""
+"""With fewer pieces sent again, nothing is told: one is lost now and then on every network."""
 
 
 class LossMeasuring:
@@ -17,10 +16,10 @@ class LossMeasuring:
     def __init__(self) -> None:
         self._looks: deque[tuple[float, int, int]] = deque()
         self.resent: float | None = None
-        """The share of pieces that were sent again lately, of all that were sent: 0 to 1; None if nobody counts."""
+        """The share of pieces that were sent again lately: 0 to 1; None if nobody counts."""
 
     def seen(self, now_s: float, sent: int, resent: int) -> None:
-        """Take note of how many pieces were sent since the beginning, and how many of these once more."""
+        """Note how many pieces were sent since the beginning, and how many of these once more."""
         looks = self._looks
         looks.append((now_s, sent, resent))
         while len(looks) > 2 and looks[1][0] <= now_s - LATELY_S:

@@ -14,45 +14,40 @@ from polonaise.link.protocol.greeting import PeerGreeting
 from polonaise.link.settings import LinkSettings
 
 _TOGETHER_BYTES: Final = 65_536
-"""Small messages are booked together up to this many bytes: an entry for each would take more memory than they do."""
+"""Small messages are booked together: an entry for each would take more memory than they do."""
 
 
 class FrameOutbox:
-    """Counts what was given to the transport, and what of it is left.
-
-    All times are monotonic seconds. Every field is written by the methods here alone.
-    """
+    """Counts what was given to the transport, and what of it is left. All times are monotonic seconds."""
 
     __slots__ = (
         "_given_bytes", "_greeting", "_own", "_own_bytes", "_settings", "_taken_bytes", "_taken_s", "_tight", "sent_s",
     )  # fmt: skip
 
     def __init__(self, greeting: PeerGreeting, settings: LinkSettings) -> None:
-        """Begin with nothing; `greeting` is only read."""
+        """`greeting` is only read."""
         self._greeting: Final = greeting
         self._settings: Final = settings
         self._own: deque[tuple[int, int]] = deque()
         """Messages in memory for this peer alone: where each ends in the stream of sent bytes, and its size."""
         self._own_bytes = 0
         self._tight = False
-        """Whether `unsent_bytes_tight` is the bound just now."""
         self._given_bytes = 0
-        """All bytes ever given to the transport."""
+        """Ever."""
         self._taken_bytes = 0
-        """The bytes that had left the transport at the check whose time is in `_taken_s`."""
+        """Had left the transport at `_taken_s`."""
         self._taken_s = 0.0
-        """The time of the last check that saw progress, or no writer waiting."""
+        """The last check that saw progress, or no writer waiting."""
         self.sent_s = 0.0
-        """When something was sent last; before that, when the connection was made."""
+        """When something was sent last, or the connection was made."""
 
     def begin(self, now_s: float) -> None:
-        """The connection is made."""
         self.sent_s = now_s
 
     def gave(self, size: int, unsent_bytes: int, now_s: float, *, own: bool) -> Overloaded | None:
-        """Take note of a message that was given to the transport; return why the peer is cut off, if it is.
+        """Note a message that was given to the transport; return why the peer is cut off, if it is.
 
-        `own` says that the message is in memory for this peer alone, and its bytes are counted by `own_bytes`.
+        An `own` message is in memory for this peer alone.
         """
         self._given_bytes += size
         self.sent_s = now_s
@@ -74,7 +69,6 @@ class FrameOutbox:
         return unsent_bytes > self._settings.unread_bytes_max and self._greeting.accepted
 
     def own_bytes(self, unsent_bytes: int) -> int:
-        """Return the bytes of messages for this peer alone that have not left."""
         # What is unsent includes shared messages; but those messages that end within `taken` have left.
         taken = self._given_bytes - unsent_bytes
         while self._own and self._own[0][0] <= taken:
@@ -82,7 +76,7 @@ class FrameOutbox:
         return self._own_bytes
 
     def tighten(self, tight: bool) -> int | None:
-        """Return the new bound above which writers wait, None if it stays; it is lower while the budget is tight."""
+        """Return the new bound above which writers wait, if it changes: it is lower while the budget is tight."""
         if tight is self._tight:
             return None
         self._tight = tight

@@ -9,10 +9,8 @@ from typing import Final, NamedTuple
 from polonaise.errors import BadOption
 
 AUTO_MAX: Final = 100
-"""The most partitions, or mounts of clients, that are listed unless the request says otherwise.
-
-A series of its own costs Prometheus some kilobytes, and there may be thousands of partitions with a dozen series each.
-"""
+"""The most partitions, or mounts of clients, that are listed unless the request says otherwise: each series costs
+Prometheus some kilobytes, and there may be thousands of partitions with a dozen series each."""
 
 
 class SeriesListed(enum.Enum):
@@ -24,7 +22,6 @@ class SeriesListed(enum.Enum):
     NONE = "none"
 
     def lists(self, count: int) -> bool:
-        """Return whether `count` things are listed."""
         return self is SeriesListed.ALL or (self is SeriesListed.AUTO and count <= AUTO_MAX)
 
 
@@ -36,7 +33,7 @@ class Detail(NamedTuple):
 
 
 def detail_in(query: Mapping[str, str]) -> Detail:
-    """Return the detail in the query of a request. Raises `BadOption` for unknown parameters and invalid values."""
+    """Return the detail in the query of a request; raises `BadOption`."""
     unknown = set(query) - set(Detail._fields)
     if unknown:
         raise BadOption(f"unknown parameter {sorted(unknown)[0]!r}: there are {' and '.join(Detail._fields)}")

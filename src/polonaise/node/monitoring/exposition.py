@@ -21,24 +21,21 @@ from polonaise.node.monitoring.metriclist import METRICS, Metric, MetricKind
 from polonaise.node.monitoring.samples import HistogramSample, Samples
 
 _BUCKETS: Final = (*map(repr, BOUNDS_S), "+Inf")
-"""The upper bounds of a histogram's buckets, as Prometheus has them."""
 
 
 class _Exposed(Collector):
-    """A collector that gives the samples of one answer to prometheus_client."""
+    """Gives the samples of one answer to prometheus_client."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
 
     def collect(self) -> Iterator[Family]:
-        """Yield the metrics that have samples, in the order of `METRICS`."""
         for metric in METRICS:
             if metric in self._samples:
                 yield _family(metric, self._samples)
 
 
 def _family(metric: Metric, samples: Samples) -> Family:
-    """Return a metric with its samples as an object of prometheus_client."""
     if metric.kind is MetricKind.HISTOGRAM:
         histogram = HistogramMetricFamily(metric.name, metric.meaning, labels=metric.labels)
         for labels, value in samples[metric]:
@@ -53,11 +50,7 @@ def _family(metric: Metric, samples: Samples) -> Family:
 
 
 class Exposition:
-    """Writes samples as text, followed by the metrics of the process.
-
-    `text` may take long, and is to be called in another thread than the event loop's. Nothing is global: several nodes
-    in one process do not share metrics.
-    """
+    """Writes samples as text, followed by the metrics of the process. Nodes in one process share no metrics."""
 
     def __init__(self) -> None:
         registry = CollectorRegistry(auto_describe=False)
@@ -68,7 +61,11 @@ class Exposition:
         )
 
     def text(self, samples: Samples, accept: str) -> tuple[bytes, str]:
-        """Return the text and its content type, in the format that the header `accept` prefers."""
+        """Return the text and its content type, in the format that the header `accept` prefers. Takes long: call it in
+        a thread.
+
+        Takes long: call it in a thread.
+        """
         encode, content_type = choose_encoder(accept)
         registry = CollectorRegistry(auto_describe=False)
         for collector in (_Exposed(samples), *self._of_the_process):

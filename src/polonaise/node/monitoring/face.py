@@ -41,18 +41,17 @@ from polonaise.terms import PartitionId
 
 _JSON: Final = "application/json"
 _NAMED_MAX: Final = 8
-"""The most partitions that a reason names; it only counts the others."""
 _VERDICT_S: Final = 1.0
-"""Seconds for which a verdict on readiness stands, so that frequent requests don't keep the node busy."""
+"""So long a verdict on readiness stands, so that frequent requests don't keep the node busy."""
 _SPACE_S: Final = 1.0
-"""Seconds that the disk gets to tell its free space: a disk that hangs must not hold up the other metrics."""
+"""So long the disk has to tell its free space: one that hangs must not hold up the other metrics."""
 
 TextOf = Callable[[Samples, str], tuple[bytes, str]]
-"""A function that returns samples as text, and the text's content type, given the header `Accept`."""
+"""Returns samples as text, and the text's content type, given the header `Accept`."""
 
 
 class ObservedNode(Protocol):
-    """The methods of a node that the paths need."""
+    """What the paths need of a node."""
 
     def labels(self) -> tuple[str, str]:
         """Return the node's role, and a server's id (empty for a storage node), as values of labels."""
@@ -68,8 +67,6 @@ class ObservedNode(Protocol):
 
 
 class ObservedServer:
-    """A server as an `ObservedNode`."""
-
     def __init__(self, present: Callable[[], AnyServer], clock: Clock) -> None:
         """`present` returns the server as it is: one that starts, and later the one that runs."""
         self._present = present
@@ -79,10 +76,7 @@ class ObservedServer:
         return "server", str(self._present().id)
 
     def not_ready(self) -> str:
-        """Return why the server is not ready; empty if it is.
-
-        A server without partitions is ready to take over, as long as nothing keeps it from serving any.
-        """
+        """Return why it is not ready. One without partitions is, unless something keeps it from serving any."""
         server = self._present()
         if not server.followed:
             return server.waits_for
@@ -123,12 +117,11 @@ class ObservedServer:
 
 
 def _verdict(status: HealthStatus, not_ready: str, reasons: Iterable[Reason], problems: Any) -> dict[str, Any]:
-    """Return what a health document begins with."""
     return {"status": status.value, "ready": not not_ready, "reasons": sorted(reasons), "problems": problems}
 
 
 def _not_ready(waits: Mapping[PartitionId, str]) -> str:
-    """Return which partitions are not ready and what the first waits for, given what each waits for; empty for none."""
+    """Return which partitions are not ready and what the first waits for."""
     if not waits:
         return ""
     waiting = sorted(waits)
@@ -138,8 +131,6 @@ def _not_ready(waits: Mapping[PartitionId, str]) -> str:
 
 
 class ObservedStorage:
-    """A storage node as an `ObservedNode`, with the space of its disk."""
-
     def __init__(self, node: StorageNode, host: Host, directory: str) -> None:
         self._node = node
         self._host = host
@@ -151,10 +142,7 @@ class ObservedStorage:
         return "storage", ""
 
     def not_ready(self) -> str:
-        """Return why the storage node is not ready; empty if it is.
-
-        A node with replicas that can't be used is ready all the same: it tells servers which, and why.
-        """
+        """Return why it is not ready. With replicas that can't be used it is: it tells servers which, and why."""
         if self._node.serving:
             return ""
         return self._node.health()["gone"] or "the storage node has not opened its directory yet, or it is stopping"
@@ -169,7 +157,7 @@ class ObservedStorage:
         return await storage_samples(self._node, await self._ask_space(), detail)
 
     async def _ask_space(self) -> DiskSpace | None:
-        """Return the space of the disk; None if unknown after `_SPACE_S`. A disk that hangs is not asked again."""
+        """Return the space of the disk if it is known in time. A disk that hangs is not asked again."""
         if self._asking is None:
             self._asking = self._host.spawn(self._read_space(), f"space of {self._directory}")
             self._space = None
@@ -177,7 +165,6 @@ class ObservedStorage:
         return self._space
 
     async def _read_space(self) -> None:
-        """Ask the disk for its space, and keep the answer in `_space`."""
         try:
             self._space = await self._host.disk.space(self._directory)
         except PolonaiseError:
@@ -198,7 +185,6 @@ class HttpFace:
         version: str,
         network: Network | None = None,
     ) -> None:
-        """`network` is the node's, whose certificate may expire."""
         self._node = node
         self._network = network
         self._clock = clock
@@ -206,10 +192,10 @@ class HttpFace:
         self._loop_delays = loop_delays
         self._version = version
         self._reading = asyncio.Lock()
-        """Held while health or metrics are read and written as text, so that many requests don't do so at once."""
+        """Held while health or metrics are made, so that many requests don't do so at once."""
         self._reason = ""
         self._judged_s: float | None = None
-        """When `_reason` was found, in monotonic seconds; None for never."""
+        """When `_reason` was found."""
 
     async def answer(self, asked: HttpRequest) -> HttpAnswer:
         """Answer a request. Raises what the node raises."""
@@ -233,14 +219,14 @@ class HttpFace:
         return await _json(404, {"error": "there are /live, /ready, /health and /metrics"})
 
     def _not_ready(self) -> str:
-        """Return why the node is not ready, by a verdict at most `_VERDICT_S` old; empty if it is ready."""
+        """Return why the node is not ready, by a verdict at most `_VERDICT_S` old."""
         now_s = self._clock.monotonic_s()
         if self._judged_s is None or now_s - self._judged_s >= _VERDICT_S:
             self._reason, self._judged_s = self._out_of_reach() or self._node.not_ready(), now_s
         return self._reason
 
     def _out_of_reach(self) -> str:
-        """Return why nobody connects to the node: its certificate has expired, or its socket is gone. Else empty."""
+        """Return why nobody connects to the node: its certificate has expired, or its socket is gone."""
         if self._network is None:
             return ""
         return certificate_expired(self._network, self._clock.wall_us()) or unreachable(self._network)
@@ -259,7 +245,6 @@ class HttpFace:
         return HttpAnswer(200, content_type, body)
 
     def _add_node(self, samples: Samples) -> None:
-        """Add the metrics that every node has."""
         role, name = self._node.labels()
         samples.add(metrics.NODE_INFO, 1, role, self._version, name)
         samples.add(metrics.NODE_READY, int(not self._not_ready()))
@@ -271,7 +256,6 @@ class HttpFace:
 
 
 async def _json(status: int, document: Mapping[str, Any]) -> HttpAnswer:
-    """Return a JSON document as an answer. It is written in a thread: with thousands of partitions it is large."""
     return HttpAnswer(status, _JSON, await asyncio.to_thread(partial(_encode, document)))
 
 

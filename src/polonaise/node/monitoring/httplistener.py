@@ -21,16 +21,14 @@ from polonaise.host import Host, Listener, plain_network
 _log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 32
-"""The most connections at a time, including lost ones whose answer is still being made. Further connections are closed
-at once."""
+"""The most connections at a time, with lost ones whose answer is still being made; others are closed at once."""
 CONNECTION_S_MAX: Final = 10.0
-"""The longest that a connection may take, from its beginning until its answer is sent, in seconds."""
+"""The longest that a connection may take until its answer is sent."""
 _SHUTDOWN_S: Final = 0.2
-"""How long answers under way may take when the node stops, in seconds."""
+"""How long answers under way may take when the node stops."""
 _LINE_BYTES_MAX: Final = 4_096
-"""The longest line of a request, in bytes."""
+"""Of a request."""
 _HEADERS_MAX: Final = 64
-"""The most headers of a request."""
 _METHODS: Final = ("GET", "HEAD")
 
 
@@ -40,19 +38,17 @@ class HttpRequest(NamedTuple):
     path: str
     query: Mapping[str, str]
     accept: str
-    """The formats that the peer takes: its header `Accept`."""
+    """The header `Accept`."""
 
 
 class HttpAnswer(NamedTuple):
-    """The answer to an HTTP request."""
-
     status: int
     content_type: str
     body: bytes
 
 
 Answering = Callable[[HttpRequest], Awaitable[HttpAnswer]]
-"""A function that answers a request. A `PolonaiseError` that it raises becomes an answer with status 503."""
+"""A `PolonaiseError` that it raises becomes an answer with status 503."""
 
 
 class HttpListener:
@@ -91,7 +87,7 @@ class HttpListener:
             connection.abort()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request for aiohttp. Its connection counts towards `CONNECTIONS_MAX` until this has ended."""
+        """Answer a request; its connection counts towards `CONNECTIONS_MAX` until this has ended."""
         connection = next((each for each in self._connections if each.handler is request.protocol), None)
         if connection is None:  # it was lost in the same turn of the event loop
             raise asyncio.CancelledError
@@ -99,7 +95,6 @@ class HttpListener:
             return await self._answered(request)
 
     async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request by its path."""
         if request.method not in _METHODS:
             answer = _text(405, f"{', '.join(_METHODS)} only")
         else:
@@ -122,15 +117,14 @@ def _text(status: int, text: str) -> HttpAnswer:
 
 
 class _OneRequest(asyncio.Protocol):
-    """A connection between the event loop and aiohttp: it has a deadline, and an exception of aiohttp's ends it.
-
-    An exception that reaches the event loop would stop the node (`host.real.stop_at_mistakes`).
+    """A connection between the event loop and aiohttp: it has a deadline, and an exception of aiohttp's ends it, which
+    would stop the node if it reached the event loop.
     """
 
     def __init__(self, server: web.Server, others: set[_OneRequest]) -> None:
         self._others = others
         self.handler: asyncio.Protocol = cast(asyncio.Protocol, server())
-        """aiohttp's protocol object for the connection."""
+        """aiohttp's."""
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._lost = False
@@ -148,12 +142,10 @@ class _OneRequest(asyncio.Protocol):
                 self._others.discard(self)
 
     def abort(self) -> None:
-        """End the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to serve the connection, or close it if there are too many."""
         self._transport = cast(asyncio.Transport, transport)
         if len(self._others) >= CONNECTIONS_MAX:
             self._transport.abort()
@@ -163,7 +155,6 @@ class _OneRequest(asyncio.Protocol):
         self._guarded(lambda: self.handler.connection_made(transport))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell aiohttp, and give up the connection's place unless its answer is still being made."""
         if self._deadline is None:  # it was one too many, and aiohttp never heard of it
             return
         self._deadline.cancel()
@@ -173,20 +164,16 @@ class _OneRequest(asyncio.Protocol):
         self._guarded(lambda: self.handler.connection_lost(exc))
 
     def data_received(self, data: bytes) -> None:
-        """Pass received bytes to aiohttp."""
         if self._deadline is not None:
             self._guarded(lambda: self.handler.data_received(data))
 
     def eof_received(self) -> bool | None:
-        """Tell aiohttp that the peer sends no more."""
         return self._guarded(self.handler.eof_received) if self._deadline is not None else None
 
     def pause_writing(self) -> None:
-        """Tell aiohttp to wait until the peer has read more."""
         self._guarded(self.handler.pause_writing)
 
     def resume_writing(self) -> None:
-        """Tell aiohttp that it may write again."""
         self._guarded(self.handler.resume_writing)
 
     def _guarded(self, call: Callable[[], bool | None]) -> bool | None:

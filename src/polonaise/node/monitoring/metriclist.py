@@ -22,12 +22,10 @@ class MetricKind(enum.Enum):
 
 
 class Metric(NamedTuple):
-    """A metric: its name, kind, meaning and labels."""
-
     name: str
     kind: MetricKind
     meaning: str
-    """What it tells, in words, with the unit where the name has none."""
+    """With the unit where the name has none."""
     labels: tuple[str, ...] = ()
 
 

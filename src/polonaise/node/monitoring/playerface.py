@@ -25,7 +25,7 @@ class ObservedPlayer:
         return "player", ""
 
     def not_ready(self) -> str:
-        """Return why the process neither delivers nor could take over; empty if it does or could."""
+        """Return why the process neither delivers nor could take over."""
         candidacy = self._node.candidacy
         if candidacy.ready:
             return ""

@@ -56,7 +56,6 @@ def player_samples(node: PlayerNode, detail: Detail, host: Host) -> Samples:
 
 
 def _add_target(samples: Samples, target: str, told: dict[str, Any], lag: TargetLag) -> None:
-    """Add the metrics of one target; `told` is what the player's health says of it."""
     add = samples.add
     add(metrics.TARGET_UP, int(told["state"] == "up"), target)
     add(metrics.TARGET_TERM, told["term"], target)

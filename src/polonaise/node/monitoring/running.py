@@ -15,15 +15,11 @@ from polonaise.node.monitoring.face import HttpFace, ObservedNode
 from polonaise.node.monitoring.httplistener import HttpListener
 
 _LOOK_S: Final = 1.0
-"""Seconds between two measurements of the event loop's delay."""
 
 
 @asynccontextmanager
 async def serving_http(host: Host, address: str, node: ObservedNode) -> AsyncIterator[str]:
-    """Serve HTTP at `address` during the `async with` block, which gets the address with its port.
-
-    Raises `AddressInUse`, `BadOption` or `TooManyOpenFiles` if the address can't be listened at.
-    """
+    """Serve HTTP at `address` during the `async with` block, which gets the address with its port."""
     delays = Histogram()
     listener = HttpListener(
         host, HttpFace(node, host.clock, Exposition().text, delays, version("polonaise"), host.network).answer
@@ -38,7 +34,7 @@ async def serving_http(host: Host, address: str, node: ObservedNode) -> AsyncIte
 
 
 async def _watch_loop(host: Host, delays: Histogram) -> None:
-    """Measure the event loop's delay for ever: how much later than it should a timer goes off."""
+    """Measure how much later than it should a timer goes off."""
     while True:
         began_s = host.clock.monotonic_s()
         await asyncio.sleep(_LOOK_S)

@@ -1,4 +1,4 @@
-"""Read the figures of one partition from its owner: those that are told one by one or summed up for the server."""
+"""The figures of one partition, which are told one by one or summed up for the server."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from polonaise.server.protocol.owner import PartitionOwner
 from polonaise.terms import NO_TRANSACTION, ClientId, StorageId
 
 STATES: Final = ("ready", "starting", "failing", "blocked", "stopped")
-"""The states of a partition, which are values of the label `state`."""
+"""Values of the label `state`."""
 
 
 class SeenPartition(NamedTuple):
-    """The figures of one partition at one moment, which are told one by one or summed up for the server."""
+    """The figures of one partition at one moment."""
 
     state: str
     waiting: tuple[int, int]
@@ -24,17 +24,17 @@ class SeenPartition(NamedTuple):
     engaged: list[StorageId]
     late: list[StorageId]
     lacks_copies: bool
-    """Whether its session has fewer members than the partition is to have; False between sessions."""
+    """Whether its session has fewer members than the partition is to have."""
     replica_lag: dict[StorageId, int]
     mounts: int
     feed_lag: dict[ClientId, int]
-    """By client the transactions that its mount was not fed; of none, before the owner knows what is committed."""
+    """By client the transactions that its mount was not fed; empty before the owner knows what is committed."""
     reasons: set[Reason]
-    """The kinds of what is wrong with it, as its health has them; what storage nodes found is theirs to tell."""
+    """As its health has them; what storage nodes found is theirs to tell."""
 
 
 def state_of(owner: PartitionOwner, now_s: float) -> str:
-    """Return the state of a partition: one of `STATES`. It is `ready` exactly if the partition's health says so."""
+    """Return one of `STATES`; `ready` exactly if the partition's health says so."""
     if owner.stopped is not None:
         return "stopped"
     if owner.readiness.blocked is not None:
@@ -45,10 +45,7 @@ def state_of(owner: PartitionOwner, now_s: float) -> str:
 
 
 def look_at(owner: PartitionOwner, now_s: float, copies: int, connected: Mapping[StorageId, bool]) -> SeenPartition:
-    """Return the figures of a partition, which is to have so many copies, at this moment.
-
-    `connected` tells whether the server reaches each storage node.
-    """
+    """Return the figures of a partition, which is to have so many copies, at this moment."""
     session = owner.session
     engaged = list(session.engaged) if session is not None else []
     late = [name for name in session.value.members if name not in session.engaged] if session is not None else []

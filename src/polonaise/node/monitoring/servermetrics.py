@@ -22,12 +22,10 @@ from polonaise.terms import NO_SESSION, FailureReason, StorageId
 
 _TURN_PARTITIONS: Final = 100
 _TURN_PARTITIONS_LISTED: Final = 25
-"""The most partitions that are read in one turn of the event loop, without and with metrics of each one: other tasks
-run between these turns."""
+"""The most partitions read in one turn of the event loop, without and with metrics of each one."""
 
 
 async def server_samples(server: AnyServer, clock: Clock, detail: Detail) -> Samples:
-    """Read the metrics of a server."""
     samples = Samples()
     totals, measures = server.past_totals, server.measures()
     partitions = list(server.partitions.values())
@@ -59,7 +57,6 @@ async def server_samples(server: AnyServer, clock: Clock, detail: Detail) -> Sam
 
 
 def _add_reasons(samples: Samples, server: AnyServer, of_partitions: Set[Reason]) -> None:
-    """Add for which reasons the server is not well, given those of its partitions."""
     own = server.own_health()
     scrub = own["fragments_scrub"]
     found = {*of_partitions, *(reason for reason, _ in server_reasons(own))}
@@ -76,7 +73,7 @@ def _add_reasons(samples: Samples, server: AnyServer, of_partitions: Set[Reason]
 
 
 def _add_totals(samples: Samples, server: AnyServer, measures: ServerMeasures, totals: Mapping[str, int]) -> None:
-    """Add the metrics of the server as a whole that are not sums over its present partitions."""
+    """Add the metrics of the server that are not sums over its present partitions."""
     add = samples.add
     add(metrics.TRANSACTIONS, totals["committed_transactions"])
     add(metrics.BATCHES, totals["committed_batches"])
@@ -132,7 +129,6 @@ def _add_totals(samples: Samples, server: AnyServer, measures: ServerMeasures, t
 
 
 def _add_archive(samples: Samples, measures: ServerMeasures, clock: Clock) -> None:
-    """Add the metrics of the fragment store; none without one."""
     add, archive = samples.add, measures.archive
     if archive is not None:
         if archive.transactions is not None:
@@ -162,7 +158,6 @@ class _Sums:
 
     def __init__(self) -> None:
         self.reasons: set[Reason] = set()
-        """The kinds of what is wrong with any of them."""
         self._states: Counter[str] = Counter()
         self._still = 0
         self._under_replicated = self._falling_behind = self._inbox = self._inbox_bytes = self._in_flight = 0
@@ -173,7 +168,6 @@ class _Sums:
         self._cache_bytes = self._locks = self._lock_tables = 0
 
     def add(self, served: ServedPartition, seen: SeenPartition) -> None:
-        """Add the figures of a partition."""
         self.reasons |= seen.reasons
         self._states[seen.state] += 1
         if served.times_stand_still:
@@ -202,7 +196,6 @@ class _Sums:
             self._lock_tables += not table.exact
 
     def add_to(self, samples: Samples) -> None:
-        """Add the sums to samples, and of feed lag and replica lag the maxima."""
         add = samples.add
         for state in STATES:
             add(metrics.PARTITIONS, self._states[state], state)
@@ -227,7 +220,7 @@ class _Sums:
 
 
 def _add_groups(samples: Samples, served: ServedPartition, now_s: float) -> None:
-    """Add the metrics of the groups of workers whose leases are with the owner of this partition."""
+    """Add the metrics of the groups of workers whose leases are with this owner."""
     for name, group in told_groups(served.owner.leases.held(GROUP_LEASES, now_s)).items():
         labels = served.partition, name
         samples.add(metrics.GROUP_MEMBERS, len(group.members), *labels)
@@ -241,7 +234,6 @@ def _add_groups(samples: Samples, served: ServedPartition, now_s: float) -> None
 
 
 def _add_partition(samples: Samples, served: ServedPartition, seen: SeenPartition) -> None:
-    """Add the metrics of one partition."""
     owner, session, number = served.owner, served.owner.session, served.partition
     counts = owner.counts
 

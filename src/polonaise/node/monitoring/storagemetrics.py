@@ -15,11 +15,10 @@ from polonaise.storage.measures import ReplicaMeasures
 from polonaise.storage.node import StorageNode
 
 _TURN_PARTITIONS: Final = 100
-"""The most replicas that are read in one turn of the event loop: other tasks run between these turns."""
+"""The most replicas read in one turn of the event loop."""
 
 
 async def storage_samples(node: StorageNode, space: DiskSpace | None, detail: Detail) -> Samples:
-    """Read the metrics of a storage node. `space` is that of its disk; None if unknown."""
     samples = Samples()
     _add_node(samples, node, space)
     samples.add_reasons({reason for reason, _ in storage_reasons(node.health())}, OF_STORAGE)
@@ -49,7 +48,6 @@ async def storage_samples(node: StorageNode, space: DiskSpace | None, detail: De
 
 
 def _add_node(samples: Samples, node: StorageNode, space: DiskSpace | None) -> None:
-    """Add the metrics of the node as a whole for which its replicas need not be looked at one by one."""
     measures = node.measures()
     totals, scrubbed, add = measures.totals, measures.scrubbed, samples.add
     add(metrics.STORED_TRANSACTIONS, totals.get("transactions", 0))
@@ -79,7 +77,6 @@ def _add_node(samples: Samples, node: StorageNode, space: DiskSpace | None) -> N
 
 
 def _add_replica(samples: Samples, measured: ReplicaMeasures) -> None:
-    """Add the metrics of one replica."""
     number = measured.partition
     samples.add(metrics.REPLICA_USABLE, int(measured.usable), number)
     samples.add(metrics.REPLICA_QUEUE_BYTES, measured.queue_bytes, number)
