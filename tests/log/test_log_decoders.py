@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from polonaise.errors import ControlFileDamaged, PolonaiseError, SegmentDamaged, UnsupportedFormat
 from polonaise.host import Host
 from polonaise.log.batch import Batch
+from polonaise.log.checks import digest
 from polonaise.log.control import decode_header, encode_header
-from polonaise.log.digest import digest
 from polonaise.log.index import Checkpoint, Index
 from polonaise.log.partitionlog import LogSettings
 from polonaise.log.promises import SECTOR_BYTES, Promises, PromiseSector, Slot, SyncEvidence, TrimMark

@@ -11,7 +11,7 @@ import pytest
 from polonaise.errors import DiskFailed, DiskFull, LogForked, OutOfOrder
 from polonaise.host import Host
 from polonaise.log import registers
-from polonaise.log.digest import digest
+from polonaise.log.checks import digest
 from polonaise.log.partitionlog import LogSettings
 from polonaise_proving.stages.simulated.world import Machine
 from rigs.faults import raises_code

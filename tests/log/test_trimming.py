@@ -9,7 +9,7 @@ import pytest
 from polonaise.errors import HistoryTrimmed
 from polonaise.host import Host
 from polonaise.log import registers
-from polonaise.log.digest import digest
+from polonaise.log.checks import digest
 from polonaise.log.partitionlog import LogSettings
 from polonaise.log.promises import NOTHING_TRIMMED
 from polonaise_proving.stages.simulated import Configuration, World

@@ -381,7 +381,7 @@ MUTATIONS: Final[dict[str, Mutation]] = {
         seed=1,
     ),
     "scrub-that-does-not-look": Mutation(
-        "polonaise.log.segmentscrub",
+        "polonaise.log.checks",
         "        batches = await log.read(first, log.last, bytes_max)\n",
         "        batches = await log.read(log.last, log.last, bytes_max)\n",
         "P10: rot that no reader meets stays, until the other replicas have rotted, too",

@@ -36,16 +36,14 @@ VERSION: Final = 1
 FLAG_REGISTERS: Final = 1
 FLAG_EVIDENCE: Final = 2
 FLAG_WITHOUT_DATA: Final = 4
-"""The flag of a batch that was stripped to its columns for a lazy feed; never stored.
-
-Such a batch has a CRC of its own. The CRC of the whole batch is kept at offset 56.
-"""
+"""Of a batch that was stripped to its columns for a lazy feed; never stored. It has a CRC of its own, and that of the
+whole batch at offset 56."""
 _FLAGS: Final = FLAG_REGISTERS | FLAG_EVIDENCE | FLAG_WITHOUT_DATA
 
 HEADER: Final = struct.Struct("<4sIIHHIIqqqIIII")
 HEADER_BYTES: Final = HEADER.size
 _COLUMN_TYPES: Final[tuple[Literal["i", "q", "I"], ...]] = ("i", "i", "q", "i", "I", "I")
-"""The type of each column's values, as `struct` names it."""
+"""As `struct` names them."""
 
 Bytes = bytes | bytearray | memoryview
 
@@ -56,28 +54,24 @@ def padded(length: int) -> int:
 
 
 def _columns_bytes(count: int) -> int:
-    """Return the size in bytes of all columns of `count` transactions, padding included."""
     return 8 * count + 5 * padded(4 * count)
 
 
 @dataclass(init=False, repr=False, eq=False, slots=True)
 class Batch:
-    """A view of one batch's bytes.
+    """A view of one batch's bytes. Columns have one entry per transaction.
 
-    Made by `parse`, which has checked the structure and (unless told otherwise) the CRC; so every column can be read
-    without further checks. Columns have one entry per transaction.
+    Made by `parse`, which has checked the structure and (unless told otherwise) the CRC.
     """
 
     view: memoryview
     """The bytes of the batch, or of its copy without data."""
     length: int
-    """The length of `view` in bytes."""
     crc: int
     """The CRC of the whole batch, also in a copy without data."""
     flags: int
     """The `FLAG_…` bits of the header, which say what sections the batch has."""
     partition: PartitionId
-    """The partition that the batch belongs to."""
     count: int
     """The number of transactions."""
     first: TransactionId
@@ -85,12 +79,8 @@ class Batch:
     session: SessionId
     """The session of the owner that made the batch."""
     commit_time_us: int
-    """When the owner made the batch, in microseconds since 1970 (UTC).
-
-    Never falls from batch to batch: if the clock has gone back, it is the time of the batch before.
-    """
+    """When the owner made the batch, in microseconds since 1970 (UTC); never less than the time of the batch before."""
     generation: Generation
-    """The generation of the owner."""
     data_bytes: int
     """The size of all bodies together, in bytes; the same in a copy without data."""
     registers_bytes: int
@@ -123,10 +113,10 @@ class Batch:
 
     @classmethod
     def parse(cls, buffer: Bytes, offset: int = 0, *, verify: bool = True) -> Batch:
-        """Return the batch that begins at `offset` of `buffer`.
+        """Return the batch that begins at `offset` of `buffer`. `verify=False` leaves the CRC unchecked, not the
+        structure.
 
-        Raises `BatchDamaged` for anything that is not a whole, consistent batch with the right CRC. `verify=False`
-        leaves the CRC unchecked (the structure is still checked): for bytes that are checked elsewhere.
+        Raises `BatchDamaged` for anything that is not a whole, consistent batch with the right CRC.
         """
         view = memoryview(buffer)[offset:]
         if len(view) < HEADER_BYTES:
@@ -145,7 +135,6 @@ class Batch:
         return batch
 
     def _check_structure(self) -> None:
-        """Raise `BatchDamaged` unless every section fits into the batch and is as long as the header says."""
         count = self.count
         if self.flags & ~_FLAGS:
             raise BatchDamaged(f"unknown batch flags {self.flags:#x}")
@@ -171,7 +160,6 @@ class Batch:
             self._check_evidence(evidence_start)
 
     def _check_evidence(self, start: int) -> None:
-        """Raise `BatchDamaged` unless the evidence section, from `start` on, fills the rest of the batch."""
         count = self.count
         fixed = start + 8 * count + padded(4 * count)
         if fixed > self.length:
@@ -182,7 +170,6 @@ class Batch:
 
     @property
     def last(self) -> TransactionId:
-        """The id of the batch's last transaction."""
         return self.first + self.count - 1
 
     def _column(self, position: int) -> memoryview:
@@ -259,7 +246,7 @@ class Batch:
     def transactions(self, after: TransactionId = -1, *, own: bool = False) -> Iterator[Transaction]:
         """Yield the transactions with ids above `after`, each body checked against its own CRC (`DataDamaged`).
 
-        Own transactions of the library are left out unless `own` is set.
+        With `own`, those of the library itself as well.
         """
         data = bytes(self.data)
         partition, time_us = self.partition, self.commit_time_us
@@ -319,7 +306,7 @@ class Batch:
 
 
 class EvidenceColumns(NamedTuple):
-    """The columns of a batch's evidence section: enough to check serializability from the log alone."""
+    """A batch's evidence section: enough to check serializability from the log alone."""
 
     client_high_water_marks: memoryview
     lock_ends: memoryview
@@ -335,11 +322,10 @@ class EvidenceColumns(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Columns:
-    """The transactions of a batch that is being formed, column by column.
+    """The transactions of a batch that is being formed, column by column; `seal` turns them into the batch's bytes.
 
-    Filled by the owner from append frames, or by `fragments.format` from a fragment; `seal` turns them into a batch's
-    bytes. `data` holds views of the frames' or the fragment's bytes, so no body is copied before `seal`. When evidence
-    is not kept, `seal` passes over the evidence columns, and the owner does not fill them for transactions of clients.
+    `data` holds views of the frames' or the fragment's bytes, so that no body is copied before `seal`. The owner fills
+    the evidence columns for transactions of clients only if evidence is kept.
     """
 
     client_ids: array[int] = field(default_factory=lambda: array("i"))
@@ -387,7 +373,6 @@ class Columns:
 
 
 def _pad(length: int) -> bytes:
-    """Return the zeros that pad a section of this length to a multiple of 8."""
     return bytes(padded(length) - length)
 
 
@@ -403,10 +388,10 @@ def seal(
     registers: Bytes = b"",
     evidence: bool = False,
 ) -> bytes:
-    """Return the bytes of a batch of these transactions. `columns` must hold at least one.
+    """Return the bytes of a batch of these transactions, of which there must be at least one.
 
     `registers` is the encoded section of register changes. With `evidence`, what the transactions were judged by is
-    kept, too.
+    kept.
     """
     count = len(columns)
     narrow = _pad(4 * count)
@@ -441,9 +426,8 @@ def seal(
 
 
 def split(buffer: Bytes) -> list[Batch]:
-    """Return the batches that lie one after the other in `buffer`, each checked against its CRC.
-
-    Raises `BatchDamaged` unless they are whole and fill it.
+    """Return the batches that lie one after the other in `buffer`. Raises `BatchDamaged` unless they are whole and fill
+    it.
     """
     batches: list[Batch] = []
     view = memoryview(buffer)

@@ -1,8 +1,7 @@
 """The control file: a storage directory's identity, and what each of its partitions has promised.
 
 Layout: a sector of header, then for partition p three sectors of its own, from offset 512 + p * 1536 on: copy A, copy B
-and the evidence slot. The place of a sector follows from p alone, and no sector's contents depend on another
-partition's. So a crash during a write to one partition's sectors leaves those of all others readable.
+and the evidence slot. So a crash during a write to one partition's sectors leaves those of all others readable.
 """
 
 from __future__ import annotations
@@ -60,14 +59,14 @@ _PUT_RIGHT: Final = {
     LOCK_FILE: "nothing is lost: start the node again, which makes this file anew; no other process may use the "
     "directory meanwhile",
 }
-"""What to do where the directory itself, or of its files this one, is not in its place, for messages. The first counts:
-a directory in which the control file is missing is not put right by a new lock."""
+"""What to do where the directory itself (""), or this file of it, is not in its place, for messages. The first counts.
+"""
 _HEADER: Final = struct.Struct("<4sHHq16s")
 _MAGIC: Final = b"PLNW"
 _CRC_OFFSET: Final = 124
 _EVIDENCE_PAUSE_S: Final = 0.1
-"""About the most seconds that noted evidence waits before it is written. Written after every sync, it would cost each
-append a second trip to the disk's threads."""
+"""The most seconds, or so, that noted evidence waits before it is written: at every sync it would cost a second trip.
+"""
 
 
 def encode_header(cluster_key: bytes, created_us: int) -> bytes:
@@ -77,10 +76,7 @@ def encode_header(cluster_key: bytes, created_us: int) -> bytes:
 
 
 def decode_header(raw: bytes, path: str) -> bytes:
-    """Return the cluster key in a header sector.
-
-    Raises `ControlFileDamaged` or `UnsupportedFormat`, which name `path`.
-    """
+    """Return the cluster key in a header sector. Raises `ControlFileDamaged` or `UnsupportedFormat`."""
     if len(raw) < _CRC_OFFSET + 4 or raw[:4] != _MAGIC:
         raise ControlFileDamaged(f"{path} is not a control file: {WIPE}")
     if crc32(raw[:_CRC_OFFSET]) != int.from_bytes(raw[_CRC_OFFSET : _CRC_OFFSET + 4], "little"):
@@ -99,8 +95,7 @@ def newest_promises(
 ) -> tuple[PromiseSector, int, SyncEvidence] | None:
     """Return the newest valid copy of a partition's promises, its position (0 or 1), and the furthest sync evidence.
 
-    None when neither copy can be read. Raises `ControlFileDamaged`, which names `path`, when a newer copy than the one
-    that can be read is known to have existed.
+    None when neither copy can be read. Raises `ControlFileDamaged` when a newer one is known to have existed.
     """
     raw = [sectors[at : at + SECTOR_BYTES] for at in range(0, PARTITION_BYTES, SECTOR_BYTES)]
     copies = [PromiseSector.decode(sector, partition) for sector in raw[:2]]
@@ -125,10 +120,10 @@ def newest_promises(
 
 
 class ControlSlot:
-    """One partition's sectors in the control file: its promises, and the evidence of sync.
+    """One partition's sectors in the control file: its promises, and the evidence of sync. For one task at a time.
 
-    Used by one task at a time. `save`, `begin_cut` and `begin_trim` are durable on return; if they can't be, the
-    node stops (`Host.fail`): one that can't keep promises must not go on answering.
+    `save`, `begin_cut` and `begin_trim` are durable on return; if they can't be, the node stops (`Host.fail`): one that
+    can't keep promises must not go on answering.
     """
 
     def __init__(self, control: ControlFile, copy: PromiseSector, evidence: SyncEvidence, newest: int) -> None:
@@ -140,12 +135,10 @@ class ControlSlot:
 
     @property
     def partition(self) -> PartitionId:
-        """The partition that this slot belongs to."""
         return self._copy.partition
 
     @property
     def cluster_key(self) -> bytes:
-        """The key of the cluster that the storage directory belongs to."""
         return self._control.cluster_key
 
     @property
@@ -155,7 +148,6 @@ class ControlSlot:
 
     @property
     def cuts(self) -> int:
-        """How often the log has been cut."""
         return self._copy.cuts
 
     @property
@@ -164,7 +156,6 @@ class ControlSlot:
         return self._copy.trimmed
 
     async def save(self, promises: Promises) -> None:
-        """Replace the promises, durably."""
         await self._write(self._copy._replace(promises=promises, evidence=self.evidence))
 
     async def record_loss(self, last: int) -> None:
@@ -191,10 +182,7 @@ class ControlSlot:
         )
 
     async def begin_trim(self, trimmed: TrimMark) -> None:
-        """Record that the log is about to be trimmed: from now on, ids missing below `trimmed` are no loss.
-
-        Trimmed files that a crash leaves on the disk are removed when the log is opened next.
-        """
+        """Record that the log is about to be trimmed: from now on, ids missing below `trimmed` are no loss."""
         await self._write(self._copy._replace(trimmed=trimmed, evidence=self.evidence))
 
     def note(self, evidence: SyncEvidence) -> None:
@@ -203,7 +191,6 @@ class ControlSlot:
         self._control.note(self)
 
     def encode_evidence(self) -> bytes:
-        """Return the bytes of the evidence slot's sector, with the evidence noted last."""
         return Slot(self.partition, self._copy.sequence, self.cuts, self.evidence).encode()
 
     async def _write(self, copy: PromiseSector) -> None:
@@ -249,11 +236,12 @@ class ControlFile:
 
     @classmethod
     async def open(cls, host: Host, directory: str, cluster_key: bytes | None = None) -> ControlFile:
-        """Lock the directory for this process, and read or make its control file.
+        """Lock the directory for this process, and read its control file; an empty one is made for the cluster
+        `cluster_key`.
 
-        An empty directory is made one of the cluster `cluster_key`. Raises `DirectoryInUse`, `control_file_missing`
-        for partitions' directories without a control file, `ControlFileDamaged`, `UnsupportedFormat`,
-        `WrongClusterKey`, and `NotInitialized` for an empty directory when no `cluster_key` is given.
+        Raises `DirectoryInUse`, `control_file_missing` for partitions' directories without a control file,
+        `ControlFileDamaged`, `UnsupportedFormat`, `WrongClusterKey`, and `NotInitialized` for an empty one without a
+        key.
         """
         disk = host.disk
         await _make_directory(disk, directory)
@@ -287,8 +275,8 @@ class ControlFile:
     async def check_in_place(self, others: Sequence[str] = ()) -> bool:
         """Raise `DirectoryGone` unless the directory's name still leads to the files that this process has open.
 
-        The system does not tell by itself: files that were removed can still be written. Returns whether one of the
-        `others`, names in the directory, is missing.
+        Files that were removed can still be written. Returns whether one of the `others`, names in the directory, is
+        missing.
         """
         found = await _identities(self._host.disk, self.directory, others)
         gone = [name for name in _PUT_RIGHT if found[name] != self._identities[name]]
@@ -304,7 +292,6 @@ class ControlFile:
         )
 
     def partition_directory(self, partition: PartitionId) -> str:
-        """Return the path of a partition's directory."""
         return f"{self.directory}/{partition}"
 
     async def partitions(self) -> list[PartitionId]:
@@ -313,9 +300,8 @@ class ControlFile:
         return sorted(int(name) for name in names if name.isdecimal())
 
     async def told_of(self, partition: PartitionId) -> list[int] | None:
-        """Return fence, joined session and confirmed mark of a partition, and 1 if it may have lost something, else 0.
-
-        None if nothing can be read of it.
+        """Return fence, joined session, confirmed mark, and 1 for a possible loss, of a partition; None if they can't
+        be read.
         """
         raw = await self._file.read(offset_of(partition), PARTITION_BYTES)
         try:
@@ -330,12 +316,11 @@ class ControlFile:
     async def load(self, partition: PartitionId) -> ControlSlot | None:
         """Return what this node promised for the partition; None when the partition was never created here.
 
-        The copy is written once more, into the same sector, before it is returned: what reads back may only be in the
-        memory of the machine, left there by a process that died or whose sync failed. Into the same sector, because
-        until it is durable the other one may be the only one that a power loss leaves whole.
+        What reads back may only be in the memory of the machine, left there by a process that died or whose sync
+        failed. So it is written once more, into the same sector: until it is durable, the other one may be the only
+        whole one.
 
-        Raises `ControlFileDamaged` when the partition has a directory and its promises can't be read, or when a newer
-        promise than the one that can be read is known to have existed.
+        Raises `ControlFileDamaged` when a promise can't be read that is known to have existed.
         """
         # The sectors are read from the file: evidence that this process noted and has not written would be missing.
         await self._flush_evidence()
@@ -358,8 +343,8 @@ class ControlFile:
     async def create(self, partition: PartitionId) -> ControlSlot:
         """Make a partition: its promises first, then its directory, so that a directory always has promises.
 
-        The file grows by the write alone, and its length is never set: another partition may be made at the same time,
-        and a length chosen before that one's write would cut its promises off.
+        The file's length is never set: another partition may be made at the same time, and its promises would be cut
+        off.
         """
         disk = self._host.disk
         start = offset_of(partition)
@@ -373,10 +358,7 @@ class ControlFile:
         return ControlSlot(self, copy, NO_EVIDENCE, 0)
 
     async def write_copy(self, partition: PartitionId, position: int, sector: bytes, *, sync: bool) -> None:
-        """Write a copy of a partition's promises into sector `position` (0 or 1).
-
-        A failure stops the node (`Host.fail`), unless the file was closed.
-        """
+        """Write a copy of a partition's promises into sector `position` (0 or 1). A failure stops the node."""
         await self._or_fail(self._file.write(offset_of(partition) + position * SECTOR_BYTES, [sector]))
         if sync:
             await self._sync()
@@ -384,8 +366,7 @@ class ControlFile:
     async def _or_fail(self, work: Awaitable[None], spared: tuple[type[PolonaiseError], ...] = (Closed,)) -> None:
         """Await a write or a sync of the file. A failure stops the node, unless it is one of the `spared`.
 
-        The file may be closed by this process, on its way out: then nothing has failed. A failed sync is not tried
-        again: a later one would not tell what this one has lost.
+        A failed sync is not tried again: a later one would not tell what this one has lost.
         """
         try:
             await work
@@ -396,7 +377,6 @@ class ControlFile:
             raise
 
     def note(self, slot: ControlSlot) -> None:
-        """Remember to write this slot's evidence soon."""
         self._noted[slot.partition] = slot
         self._wake.set()
 
@@ -424,7 +404,6 @@ class ControlFile:
             self._lock.release()
 
     async def _write_evidence(self) -> None:
-        """Write evidence as it is noted, with pauses, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -442,10 +421,7 @@ class ControlFile:
 
 
 async def _identities(disk: Disk, directory: str, others: Sequence[str] = ()) -> dict[str, Identity | None]:
-    """Return the identities of the directory, by an empty name, and of its control file, its lock and `others`.
-
-    The lock file is compared as well: if it were gone, another node could lock the directory.
-    """
+    """Return the identities of the directory, by an empty name, and of its control file, its lock and `others`."""
     names = (*_PUT_RIGHT, *others)
     found = await disk.identities([f"{directory}/{name}".removesuffix("/") for name in names])
     return dict(zip(names, found, strict=True))
@@ -458,7 +434,6 @@ def offset_of(partition: PartitionId) -> int:
 
 
 async def _create(host: Host, directory: str, cluster_key: bytes | None) -> None:
-    """Make the control file of an empty directory, whole or not at all."""
     disk = host.disk
     names = [name for name in await disk.list(directory) if name.isdecimal()]
     if names:

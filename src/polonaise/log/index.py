@@ -1,9 +1,8 @@
 """The index of a segment: where each batch lies, in memory while it is needed, and as a file beside the segment.
 
-The file is a 128-byte header and an entry (first id, file offset, commit time) per batch. It is written at checkpoints
-only, header and entries together, and the header carries a CRC over all entries up to its checkpoint: whatever a crash
-leaves of it is either a whole checkpoint or nothing. An entry is a shortcut and no proof: a read checks that the batch
-is where the entry says. A checkpoint is evidence that the batches it covers had been synced.
+The file is a 128-byte header and an entry (first id, file offset, commit time) per batch, written at checkpoints only.
+The header has a CRC over all entries up to its checkpoint: what a crash leaves is a whole checkpoint or nothing. An
+entry is a shortcut and no proof. A checkpoint is evidence that the batches it covers had been synced.
 """
 
 from __future__ import annotations
@@ -26,15 +25,11 @@ _MAGIC: Final = b"PLNX"
 _CRC_OFFSET: Final = HEADER_BYTES - 4
 
 SegmentIdentity = tuple[bytes, PartitionId, TransactionId]
-"""The cluster key, the partition and the first id of a segment: no other segment of a node has the same three."""
+"""The cluster key, the partition and the first id of a segment: no other one of a node has the same three."""
 
 
 class Index:
-    """The batches of one segment, in order.
-
-    Columns of their first ids, of the offsets of their frames in the segment, and of their commit times (microseconds
-    UTC).
-    """
+    """The batches of one segment, in order: their first ids, frames' offsets, and commit times (microseconds UTC)."""
 
     __slots__ = ("firsts", "offsets", "times")
 
@@ -47,7 +42,6 @@ class Index:
         return len(self.firsts)
 
     def add(self, first: TransactionId, offset: int, time_us: int) -> None:
-        """Append an entry for the next batch."""
         self.firsts.append(first)
         self.offsets.append(offset)
         self.times.append(time_us)
@@ -57,9 +51,8 @@ class Index:
         del self.firsts[count:], self.offsets[count:], self.times[count:]
 
     def position(self, transaction: TransactionId) -> int:
-        """Return the position of the batch that holds this id; -1 when the id is below the segment.
-
-        For an id above the segment, that is the last batch's position.
+        """Return the position of the batch that holds this id: -1 for an id below the segment, the last one for an id
+        above.
         """
         return bisect_right(self.firsts, transaction) - 1
 
@@ -77,7 +70,6 @@ class Index:
 
     @classmethod
     def decode(cls, raw: bytes) -> Index:
-        """Return the index with these entries: the inverse of `encode`."""
         entries = array("q")
         entries.frombytes(raw)
         index = cls()
@@ -91,9 +83,7 @@ class Checkpoint(NamedTuple):
     cluster_key: bytes
     partition: PartitionId
     first: TransactionId
-    """The first id of the segment."""
     batches: int
-    """How many batches the checkpoint covers."""
     end: int
     """The offset in the segment after the last batch of the checkpoint."""
     last: TransactionId
@@ -103,7 +93,6 @@ class Checkpoint(NamedTuple):
     """How many of the batches that the checkpoint covers change registers."""
 
     def encode(self) -> bytes:
-        """Return the header's bytes."""
         raw = _HEADER.pack(_MAGIC, FORMAT_VERSION, 0, *self).ljust(_CRC_OFFSET, b"\0")
         return raw + crc32(raw).to_bytes(4, "little")
 

@@ -1,10 +1,7 @@
 """A disk with a bound on the files that are open at a time, however many are in use one after the other.
 
-A storage node may hold thousands of partitions, each with a segment that is written now and then. Their files stay open
-as long as there is room; the one that was used longest ago is closed first, and opened again when it is needed.
-
-Closing a file forgets nothing: a log syncs all it writes before anybody is told of it, and what a failed sync was to
-cover is cut before anything else is written.
+The file used longest ago is closed first, and opened again when it is needed. That forgets nothing: a log syncs all it
+writes before anybody is told of it, and what a failed sync was to cover is cut before anything else is written.
 """
 
 from __future__ import annotations
@@ -22,9 +19,8 @@ T = TypeVar("T")
 
 
 class SharedSync:
-    """Shares syncs: all callers that come while one sync is under way wait for the same next one.
-
-    The next sync begins after they called, so it covers what they wrote.
+    """Shares syncs: all callers that come while one is under way wait for the same next one, which begins after they
+    called.
     """
 
     def __init__(self, sync: Callable[[], Awaitable[None]]) -> None:
@@ -45,7 +41,7 @@ class SharedSync:
         await asyncio.shield(self._next)  # others wait for the same one: a cancelled caller must not end it
 
     async def _after(self, before: asyncio.Future[None] | None) -> None:
-        """Sync once the sync `before` has ended. Whoever calls after this one has begun waits for another one."""
+        """Sync once the sync `before` has ended. Whoever calls from then on waits for another one."""
         if before is not None and not before.done():
             await asyncio.wait([before])
         self._running, self._next = self._next, None
@@ -53,9 +49,8 @@ class SharedSync:
 
 
 class OpenFiles:
-    """A disk that closes files that are not in use when too many are open.
-
-    Opening a file again waits while as many files as may be open are all in use.
+    """A disk that closes unused files when too many are open; opening one again waits while as many as may be are in
+    use.
     """
 
     def __init__(self, disk: Disk, files_max: int) -> None:
@@ -64,9 +59,7 @@ class OpenFiles:
         self._open: OrderedDict[_KeptFile, None] = OrderedDict()
         """The open files, the one that was used last at the end."""
         self._opening = 0
-        """How many files are just being opened again."""
         self._waiting: deque[asyncio.Future[None]] = deque()
-        """The calls that wait until a file is not in use."""
         self._syncs: dict[str, SharedSync] = {}
         # All else is the disk's own.
         self.load = disk.load
@@ -99,11 +92,10 @@ class OpenFiles:
 
     @property
     def under_way_s(self) -> float:
-        """What it is of the disk below."""
         return self._disk.under_way_s
 
     async def sync_directory(self, path: str) -> None:
-        """Sync the directory, in one sync with all callers that ask for the same directory at the same time."""
+        """Sync the directory, in one sync with all callers that ask for it at the same time."""
         shared = self._syncs.get(path)
         if shared is None:
             shared = self._syncs[path] = SharedSync(lambda: self._disk.sync_directory(path))
@@ -114,10 +106,7 @@ class OpenFiles:
     # ------------------------------------------------------------------ for the files
 
     async def reopened(self, kept: _KeptFile) -> File:
-        """Open the file again, and return it, once fewer than the allowed number are in use.
-
-        Raises `NotFound` if another file is in its place by now.
-        """
+        """Open the file again, once fewer than the allowed number are in use. Raises `NotFound` if it was replaced."""
         while self._opening + sum(1 for other in self._open if other.users) >= self._files_max:
             await self._wait_for_free_file()
         self._opening += 1
@@ -139,7 +128,6 @@ class OpenFiles:
             self._open.move_to_end(kept)
 
     async def _wait_for_free_file(self) -> None:
-        """Wait in line until a file is not in use."""
         free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(free)
         try:
@@ -149,10 +137,7 @@ class OpenFiles:
             raise
 
     def freed(self) -> None:
-        """Let the next waiting call, if there is one, try to open its file.
-
-        A file is not in use any more, an attempt to open one has failed, or a waiting call was cancelled.
-        """
+        """Let the next waiting call, if there is one, try to open its file."""
         while self._waiting:
             free = self._waiting.popleft()
             if not free.done():
@@ -160,7 +145,6 @@ class OpenFiles:
                 return
 
     async def forget(self, kept: _KeptFile) -> None:
-        """Close the file, if it is open."""
         self._open.pop(kept, None)
         file, kept.file = kept.file, None
         if file is not None:
@@ -223,7 +207,6 @@ class _KeptFile:
             self._files.freed()
 
     async def _reopen(self) -> File:
-        """Return the file, opened again. Raises `Closed` when it was closed for good."""
         async with self._opening:
             try:
                 if self.file is None and not self._closed:

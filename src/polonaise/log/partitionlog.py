@@ -3,14 +3,14 @@
 Promises: an append that returned is on the disk; the CRCs of frame and batch are checked before bytes are given out;
 nothing that was synced is cut before the control file says so; bytes that were good once and are not any more are
 reported, never skipped.
-
-`recovery.py` finds the log in its files when it is opened, `tail.py` writes its last segment, `segmentreader.py` reads.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -27,12 +27,12 @@ from polonaise.errors import (
     RegistersFull,
     SegmentDamaged,
     fault,
+    invariant,
 )
 from polonaise.host import Disk, Host
 from polonaise.log import registers, segment
 from polonaise.log.batch import Batch
 from polonaise.log.control import ControlSlot
-from polonaise.log.gate import Gate
 from polonaise.log.index import Index
 from polonaise.log.promises import SyncEvidence, TrimMark
 from polonaise.log.recovery import recover, remove_segment, segments_in
@@ -65,8 +65,8 @@ class PartitionLog:
     """The open log of one partition.
 
     `append`, `cut`, `trim`, `lose_above` and `close` are for one task, one call at a time; reads may run beside them
-    and see only what is synced. After a `cut` or `lose_above` that failed on the way, `broken` says why, and the log
-    has to be opened anew. After a failed write or sync it may have to be cut (`untrusted`).
+    and see only what is synced. After a failed `cut` or `lose_above` the log has to be opened anew (`broken`), after a
+    failed write or sync it may have to be cut (`untrusted`).
     """
 
     def __init__(
@@ -88,15 +88,10 @@ class PartitionLog:
         self.slot = slot
         """The partition's promises in the control file."""
         self.broken: PolonaiseError | None = None
-        """Why the log has to be opened anew: a cut or `lose_above` failed on the way, or the log was closed; else None.
-
-        Also set while a cut or `lose_above` is under way.
-        """
+        """Why the log has to be opened anew, or was closed; else None. Also set while a cut or `lose_above` is under
+        way."""
         self.damage = ""
-        """What damage was found when the log was opened, or by a read since then (`lose_above`); empty for none.
-
-        A cut clears the text.
-        """
+        """What damage was found when the log was opened, or by a read since then; empty for none, and after a cut."""
 
     @classmethod
     async def open(
@@ -112,7 +107,7 @@ class PartitionLog:
 
         A torn tail is cut. Damage is recorded in the control file, and the bytes are left as they are until `cut`. Logs
         of one node share a `cache`, and a `disk` that bounds how many files they have open. Raises what
-        `recovery.recover` does, and `DiskFull` when a new segment finds no room.
+        `recovery.recover` does, and `DiskFull`.
         """
         # Not `disk or host.disk`: both kinds have a length, and one without an open file is false.
         disk = host.disk if disk is None else disk
@@ -129,7 +124,6 @@ class PartitionLog:
         return log
 
     async def _load(self) -> None:
-        """Recover the log from its files, and note what was found."""
         recovered = await recover(self._disk, self._directory, self.slot)
         self._sealed = recovered.sealed
         self._numbers = await self._disk.entries(self._directory)
@@ -158,8 +152,9 @@ class PartitionLog:
 
     @property
     def last(self) -> TransactionId:
-        """The last id that the log holds, synced and believed; `first - 1` when it is empty, -1 when no segment can be
-        used."""
+        """The last id that the log holds, synced and believed; `first - 1` when it is empty, -1 without a usable
+        segment.
+        """
         return self._tail.scanned.last if self._tail else NO_TRANSACTION
 
     @property
@@ -186,12 +181,10 @@ class PartitionLog:
     async def append(self, batches: Sequence[Batch]) -> None:
         """Append the batches with one write and one sync. On return they are durable; after a fault none is in the log.
 
-        Raises `OutOfOrder`, `LogForked` and `BatchDamaged` for batches that do not follow or can't be stored, with
-        nothing changed; `partition_unavailable` while the log has to be cut or opened anew first; `RegistersFull`;
-        `DiskFull`, normally with the partial bytes removed; and `DiskFailed`. After a `DiskFailed`, unless only a new
-        segment could not be made, nothing above `last` is believed and the log takes nothing until it was cut there
-        (`untrusted`), as after a `DiskFull` whose bytes could not be removed. Nothing is lost by that: what was not
-        synced was not acknowledged.
+        Raises `OutOfOrder`, `LogForked` and `BatchDamaged` for batches that do not follow or can't be stored;
+        `partition_unavailable` while the log has to be cut or opened anew first; `RegistersFull`; `DiskFull`, normally
+        with the partial bytes removed; and `DiskFailed`. If the file may hold bytes above `last` then, nothing is taken
+        until these are cut (`untrusted`).
         """
         tail = self._appendable()
         self._check_follow(batches)
@@ -214,7 +207,6 @@ class PartitionLog:
         self._note()
 
     def _check_whole(self) -> None:
-        """Raise `partition_unavailable` when the log has to be opened anew."""
         if self.broken is not None:
             raise fault(
                 "partition_unavailable",
@@ -223,18 +215,13 @@ class PartitionLog:
             )
 
     def _appendable(self) -> Tail:
-        """Return the tail. Raises `partition_unavailable` while the log has to be cut, or opened anew, first."""
         self._check_whole()
         if self._tail is None or self.untrusted:
             raise fault("partition_unavailable", f"bytes above {self.last} are not trusted: cut the log there first")
         return self._tail
 
     def _check_follow(self, batches: Sequence[Batch]) -> None:
-        """Raise unless the batches go on from the log's end and can be read back once they are stored.
-
-        Raises `OutOfOrder` for wrong ids or another partition, `LogForked` for another predecessor, and `BatchDamaged`
-        for what can't be stored.
-        """
+        """Raise unless the batches go on from the log's end and can be read back once they are stored."""
         last, crc = self.last, self.last_crc
         for batch in batches:
             if batch.partition != self.slot.partition or batch.first != last + 1:
@@ -255,7 +242,6 @@ class PartitionLog:
             last, crc = batch.last, batch.crc
 
     async def _room(self, tail: Tail) -> Tail:
-        """Return the segment to write to: the tail, or a new segment when the tail is full."""
         count, settings = len(tail.index), self._settings
         # A segment without batches is never full, whatever its preamble's size: the next one would begin with the same
         # id, and so have the same name.
@@ -301,15 +287,10 @@ class PartitionLog:
         )
 
     async def _begin(self) -> None:
-        """Make the first segment of an empty log."""
         self._adopt(await self._create(self._header(), b""))
 
     async def _renewed(self, tail: Tail) -> Tail:
-        """Return the tail, made anew if it is empty.
-
-        The sync of an empty segment's name may have failed in an earlier life, and no later sync makes up for that.
-        A segment with batches is left as it is: they are written only into one whose name was synced.
-        """
+        """Return the tail, made anew if it is empty: the sync of its name may have failed in an earlier life."""
         if len(tail.index):
             return tail
         try:
@@ -319,7 +300,6 @@ class PartitionLog:
             await tail.file.close()
 
     async def _create(self, header: SegmentHeader, preamble: bytes) -> Tail:
-        """Make the segment durable, and return it as a tail."""
         file = await segment.create(self._disk, self._directory, header, preamble)
         return await Tail.load(self._disk, self._directory, header, file)
 
@@ -330,21 +310,18 @@ class PartitionLog:
         self._cache.put(self._reader.path(tail.segment), self._opened_tail)
 
     def _note(self) -> None:
-        """Note in the control file that the log is synced up to its end."""
         assert self._tail is not None
         self.slot.note(SyncEvidence(self._tail.header.first, self._tail.end, self.last))
 
     # ------------------------------------------------------------------ trimming
 
     def may_trim(self, before: TransactionId) -> bool:
-        """Tell whether the oldest segment is sealed and lies wholly below `before`."""
         return bool(self._sealed) and self._sealed[0].last < before
 
     async def trim(self, before: TransactionId) -> None:
-        """Drop the oldest segment for good, if `may_trim` allows it; otherwise do nothing. Only done on request.
+        """Drop the oldest segment for good, if `may_trim` allows it; one, so that no other user of the log waits long.
 
-        One segment at a time, so that no other user of the log waits long. Raises `partition_unavailable` while the log
-        has to be cut or opened anew first.
+        Raises `partition_unavailable` while the log has to be cut or opened anew first.
         """
         self._check_whole()
         if self.untrusted:
@@ -369,11 +346,10 @@ class PartitionLog:
     async def cut(self, last: TransactionId) -> None:
         """Remove everything above `last`, durably; a crash on the way may leave part of it, but never a gap.
 
-        Of a batch that holds `last` and goes on above it, nothing is left, unless an id in it is confirmed: a batch is
-        committed as a whole, and then all of it stays. A log that ends below `last` loses only what is not believed. A
-        cut at -1, or at an id of which nothing is left as it was trimmed, leaves an empty log that begins anew at 0.
-        Raises `DamageFound` for damaged bytes below; `SegmentDamaged` when a segment's preamble can't be read again;
-        and `partition_unavailable` when the log has to be opened anew.
+        Of a batch that goes on above `last`, nothing is left, unless an id in it is confirmed: then all of it stays. A
+        log that ends below `last` loses only what is not believed. A cut at -1, or below what was trimmed, leaves an
+        empty log that begins anew at 0. Raises `DamageFound` for damaged bytes below; `SegmentDamaged` when a segment's
+        preamble can't be read again; and `partition_unavailable` when the log has to be opened anew.
         """
         self._check_whole()
         last = min(last, self.last)
@@ -404,11 +380,7 @@ class PartitionLog:
             self._note()
 
     async def _cut_at(self, target: Tail | None, count: int, last: TransactionId, crc: int) -> None:
-        """Record the cut, then remove what lies above it from the log's end downwards.
-
-        That order keeps a crash harmless: the control file says first that nothing above is missed, and what is left of
-        the log after each step goes without a gap from its beginning.
-        """
+        """Record the cut, then remove what lies above it from the end downwards, so that a crash leaves no gap."""
         first = target.header.first if target else NO_TRANSACTION
         end = target.offset_at(count) if target else 0
         await self.slot.begin_cut(SyncEvidence(max(first, 0), end, last))
@@ -426,10 +398,10 @@ class PartitionLog:
         self._retake(target)
 
     async def _target(self, last: TransactionId) -> tuple[Tail | None, int, TransactionId, int]:
-        """Return the segment that a cut at `last` makes the tail, how many of its batches stay, and the end of the log.
+        """Return the segment that a cut at `last` makes the tail, how many of its batches stay, the last id, and its
+        batch's CRC.
 
-        The end is the last id that stays, and the CRC of its batch. Changes nothing. The segment is None if none is to
-        stay: the log has none, or all that would stay was trimmed. Raises `DamageFound` as `cut` does.
+        Changes nothing. The segment is None if none is to stay. Raises `DamageFound` as `cut` does.
         """
         segments = self.segments
         if self._tail is None or last < segments[0].first - 1:
@@ -469,19 +441,13 @@ class PartitionLog:
         return tail, len(tail.index), last, tail.scanned.last_crc
 
     async def _end_near(self, chosen: Segment, last: TransactionId) -> TransactionId:
-        """Return where a cut at `last`, an id within a batch of this segment, ends the log: behind or before the batch.
-
-        Raises `DamageFound` if the batch is damaged.
-        """
+        """Return where a cut at `last`, an id within a batch of this segment, ends the log: behind or before it."""
         (batch,) = await self._reader.read(chosen, last, chosen.last, 0)
         # Servers of earlier versions confirmed any id, also within a batch, and had copies cut there.
         return batch.last if batch.first <= self.slot.promises.confirmed else batch.first - 1
 
     async def _remove_above(self, target: Tail | None, first: TransactionId) -> None:
-        """Remove the segments after `target`, the last one first, so that those left always follow each other.
-
-        `first` is the first id of `target`; -1, without a target, removes all segments.
-        """
+        """Remove the segments after `target`, which begins with `first`; the last one first, so that no gap is left."""
         if target is not self._tail:
             await self._forget_tail()
             dropped = [each for each in self._sealed if each.first >= first]
@@ -493,14 +459,12 @@ class PartitionLog:
                 await remove_segment(self._disk, self._directory, other)
 
     def _retake(self, tail: Tail) -> None:
-        """Make the segment that was just cut the tail."""
         if tail is self._tail and self._opened_tail is not None:
             self._opened_tail.index = tail.index
         else:
             self._adopt(tail)
 
     async def _forget_all(self) -> None:
-        """Let go of every file of this log."""
         try:
             await self._cache.drop(self._reader.path(each) for each in self._sealed)
         finally:
@@ -513,9 +477,8 @@ class PartitionLog:
             await self._cache.give_up(opened)
 
     async def lose_above(self, last: TransactionId, why: str) -> None:
-        """Record that a read met damage above `last`, and open the log again, believing nothing above.
-
-        `why` becomes `damage`.
+        """Record that a read met damage above `last`, for the reason `why`, and open the log again, believing nothing
+        above.
         """
         # Durably before anything else: after a crash this copy must not tell that it holds what it can't read.
         await self.slot.record_loss(last)
@@ -544,8 +507,7 @@ class PartitionLog:
 
         At most `bytes_max` bytes, unless the first batch alone is larger. With `after_time_us` (microseconds UTC),
         batches before the first one with that commit time or a later one are left out. With `part_last`, only batches
-        whose first id is between `first` and `part_last`, both included. The list is empty if no batch of the segment
-        qualifies.
+        whose first id is between `first` and `part_last`, both included.
 
         Raises `DamageFound`; `partition_unavailable` when the log has to be opened anew; and `HistoryTrimmed` if
         `first` was trimmed, unless the first batch of the requested time is certainly one that is left.
@@ -577,9 +539,10 @@ class PartitionLog:
                 raise
 
     async def check_beginning(self, first: TransactionId) -> int:
-        """Verify header and preamble of the segment that begins with `first`, and return how many bytes they are.
+        """Verify header and preamble of the segment that begins with `first`, and return their bytes; 0 if none begins
+        there.
 
-        0 if no segment with batches begins there. Raises `DamageFound` and `partition_unavailable`.
+        Raises `DamageFound` and `partition_unavailable`.
         """
         async with self._gate.open():
             self._check_whole()
@@ -595,9 +558,8 @@ class PartitionLog:
     async def check_in_place(self) -> None:
         """Raise `DamageFound` when the file of a segment was removed or replaced: nobody might read it for long.
 
-        A sealed segment that was replaced by one that begins and ends as it did is no damage: nothing is written to
-        it, and reads check what they find. A log that is broken or has no tail is not checked. To be called while
-        nobody changes the log.
+        A sealed segment may be replaced by one that begins and ends as it did: reads check what they find. To be called
+        while nobody changes the log; a broken one is not checked.
         """
         if self._tail is None or self.broken is not None:
             return
@@ -620,10 +582,7 @@ class PartitionLog:
             await self.check_tail_in_place()
 
     async def check_tail_in_place(self) -> None:
-        """Raise `DamageFound` when the file of the tail was removed or replaced: writes to it still succeed.
-
-        A log that is broken or has no tail is not checked. To be called while nobody changes the log.
-        """
+        """Raise `DamageFound` when the file of the tail was removed or replaced: writes to it still succeed."""
         if self._tail is None or self.broken is not None:
             return
         path, first = self._reader.path(self._tail.segment), self._tail.header.first
@@ -631,7 +590,6 @@ class PartitionLog:
             raise removed(path, first, self.slot.cuts)
 
     def _segment_of(self, transaction: TransactionId) -> Segment:
-        """Return the segment that holds this transaction."""
         if self._tail is not None and transaction >= self._tail.header.first:
             return self._tail.segment
         return self._sealed[bisect_right(self._sealed, transaction, key=_first) - 1]
@@ -657,7 +615,7 @@ class PartitionLog:
         return self.last + 1
 
     async def _index_of(self, listed: Segment) -> Index:
-        """Return the index of a segment that was listed a while ago: it may have grown since, or be sealed by now."""
+        """Return the index of a segment that was listed a while ago: it may have grown, or be sealed by now."""
         return await self._reader.index(self._segment_of(listed.first))
 
     async def close(self) -> None:
@@ -670,3 +628,40 @@ class PartitionLog:
             finally:
                 self.broken = Closed("the log was closed")
                 await self._forget_all()
+
+
+class Gate:
+    """A lock for many readers, or for the one task that changes what they read, for which later readers wait."""
+
+    def __init__(self) -> None:
+        self._readers = 0
+        self._no_reader = asyncio.Event()
+        self._no_reader.set()
+        self._no_change = asyncio.Event()
+        self._no_change.set()
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Hold the gate open to read, once no change is under way."""
+        # A loop: between the event and this task's turn another change may have begun.
+        while not self._no_change.is_set():
+            await self._no_change.wait()
+        self._readers += 1
+        self._no_reader.clear()
+        try:
+            yield
+        finally:
+            self._readers -= 1
+            if not self._readers:
+                self._no_reader.set()
+
+    @contextlib.asynccontextmanager
+    async def closed(self) -> AsyncIterator[None]:
+        """Hold the gate closed to change the log, once no reader is under way."""
+        invariant(self._no_change.is_set(), "one task changes a log")
+        self._no_change.clear()
+        try:
+            await self._no_reader.wait()
+            yield
+        finally:
+            self._no_change.set()

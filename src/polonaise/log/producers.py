@@ -1,9 +1,8 @@
 """Idempotent producers: what a partition remembers of one, as the value of a register.
 
-A producer is an application's named writer that numbers its appends 0, 1, 2, … The owner keeps its epoch (how often it
-was opened), its last number, and the ids and digests of its last few appends in the register `producer/<name>`, changed
-in one step with each append. So a repetition after any crash is recognized and answered with the id of the first time,
-and another append under a used number is recognized as one.
+A producer is an application's named writer that numbers its appends 0, 1, 2, … The register `producer/<name>` has its
+epoch, its last number, and the ids and digests of its last few appends, changed in one step with each append. So a
+repetition is answered with the id of the first time, and another append under a used number is recognized as one.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ IDS_KEPT: Final = 16
 """How many of a producer's last ids are kept, and so how many appends it may have in flight."""
 
 NOT_KEPT: Final = 0
-"""Stands in the place of a digest that was not kept."""
 
 _REQUEST: Final = struct.Struct("<qq")
 _HEAD: Final = struct.Struct("<qqI")
@@ -62,7 +60,6 @@ class Produced(NamedTuple):
     """The value of a producer's register; by default, that of a producer that was never opened."""
 
     epoch: int = 0
-    """How often the producer was opened."""
     last_sequence: int = -1
     """The number of the producer's last append; -1 for none."""
     ids: tuple[int, ...] = ()
@@ -85,25 +82,20 @@ class Produced(NamedTuple):
         return self.ids[position] if 0 <= position < len(self.ids) else None
 
     def is_same(self, sequence: int, digest: int) -> bool:
-        """Tell whether an append with this digest may be what was appended under the number `sequence`.
-
-        The number must be one whose id is kept (see `id_of`). True also where its digest was not kept.
+        """Tell whether an append with this digest may be what was appended under the number `sequence`, whose id is
+        kept.
         """
         digest_kept = self.digests[len(self.ids) - 1 - (self.last_sequence - sequence)]
         return digest_kept in (digest, NOT_KEPT)
 
     def pack(self) -> bytes:
-        """Return the bytes of the register."""
         count = len(self.ids)
         head = _HEAD.pack(self.epoch, self.last_sequence, count)
         return head + struct.pack(f"<{count}q{count}Q", *self.ids, *self.digests)
 
     @classmethod
     def parse(cls, value: bytes) -> Produced:
-        """Return the value in a register's bytes; registers without digests are read as well.
-
-        Raises `ProtocolError` for bytes that are not a producer's register.
-        """
+        """Return the value in a register's bytes, with or without digests. Raises `ProtocolError` for other bytes."""
         if len(value) < _HEAD.size:
             raise ProtocolError(f"the register of a producer has {len(value)} bytes, less than its first fields take")
         epoch, last_sequence, count = _HEAD.unpack_from(value)

@@ -24,7 +24,7 @@ _SLOT_MAGIC: Final = b"PLNE"
 class SyncEvidence(NamedTuple):
     """A position up to which the log was synced: all ids up to `last`.
 
-    In files: everything before the segment whose first id is `segment_first`, and the first `offset` bytes of that one.
+    In files: all before the segment whose first id is `segment_first`, and the first `offset` bytes of that one.
     """
 
     segment_first: TransactionId
@@ -59,29 +59,21 @@ class Promises:
     """The largest session that the replica was told of: messages of a smaller one are refused."""
     joined: SessionId = NO_SESSION
     """The last session that the replica was made clean for; or a later one that reset the log's head, if it was cut for
-    that reset."""
+    that."""
     prepared: TransactionId = NO_TRANSACTION
-    """The last id that the copy held when it joined a session last: its prepared mark.
-
-    A cut for a reset of the log's head lowers it to the cut, if it was above.
+    """The last id that the copy held when it joined a session last; a cut for a reset of the head lowers it to the cut.
     """
     confirmed: TransactionId = NO_TRANSACTION
-    """The confirmed mark: up to this id, but for what may be lost (`lost_above`), the copy is certainly the log.
-
-    A batch ends there; or, where a server of an earlier version trimmed, it goes on, and is committed as a whole.
-    Falls only when the log's head is reset, or the copy is emptied.
-    """
+    """Up to this id, but for what may be lost, the copy is certainly the log. Falls only when the head is reset or the
+    copy emptied. A batch ends there; or, where a server of an earlier version trimmed, it goes on, and is committed as
+    a whole."""
     lost_above: TransactionId = UNRESOLVED
-    """The id above which acknowledged ids may have been lost; UNRESOLVED when none were.
-
-    Moved up as ids are confirmed again, and cleared only by joining a session or by emptying the copy.
-    """
+    """The id above which acknowledged ids may have been lost; UNRESOLVED when none were. Moved up as ids are confirmed
+    again, and cleared only by joining a session or by emptying the copy."""
     untrusted_above: TransactionId = UNRESOLVED
-    """The id above which the files may hold bytes that must not be believed; UNRESOLVED when all are believed.
-
-    Up to this id everything is synced. Cleared by a cut there or below. By itself it says nothing of a loss: bytes
-    whose sync failed were never acknowledged.
-    """
+    """The id above which the files may hold bytes that must not be believed; UNRESOLVED when all are believed. Up to
+    this id everything is synced. Cleared by a cut there or below. By itself no loss: what was not synced was not
+    acknowledged."""
 
     @property
     def may_have_lost(self) -> bool:
@@ -100,10 +92,7 @@ class Promises:
         return replace(self.distrusted(last), lost_above=min(lost_before, last))
 
     def distrusted(self, last: TransactionId) -> Promises:
-        """Return these promises with the note that bytes above `last` must not be believed.
-
-        By itself this notes no loss: bytes of which no sync succeeded were never acknowledged.
-        """
+        """Return these promises with the note that bytes above `last` must not be believed; that is no loss."""
         untrusted_before = self.untrusted_above if self.untrusted else last
         return replace(self, untrusted_above=min(untrusted_before, last))
 
@@ -120,7 +109,6 @@ class PromiseSector(NamedTuple):
     trimmed: TrimMark = NOTHING_TRIMMED
 
     def encode(self) -> bytes:
-        """Return the bytes of the control file's sector with these promises, sealed by a CRC."""
         p = self.promises
         return _sealed(
             _COPY.pack(
@@ -145,11 +133,10 @@ class PromiseSector(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """The contents of the evidence slot: rewritten soon after a sync of the log or a change of promises.
+    """The evidence slot, rewritten soon after a sync of the log or a change of promises, and never synced by itself.
 
-    It has no sync of its own. Losing the slot, or finding an old one, makes the node know less and never something
-    false. `cuts` binds the slot to the log since its last cut. `sequence` is that of the newest `PromiseSector` that
-    was durable when the slot was written.
+    Losing it, or finding an old one, makes the node know less and never something false. `cuts` binds it to the log
+    since its last cut; `sequence` is that of the newest `PromiseSector` that was durable when it was written.
     """
 
     partition: PartitionId
@@ -158,7 +145,6 @@ class Slot(NamedTuple):
     evidence: SyncEvidence
 
     def encode(self) -> bytes:
-        """Return the bytes of the evidence slot's sector, sealed by a CRC."""
         return _sealed(_SLOT.pack(_SLOT_MAGIC, 0, self.partition, 0, self.sequence, self.cuts, *self.evidence))
 
     @classmethod
@@ -173,14 +159,12 @@ class Slot(NamedTuple):
 
 
 def _sealed(packed: bytes) -> bytes:
-    """Return the sector with these contents and its CRC."""
     sector = bytearray(packed.ljust(SECTOR_BYTES, b"\0"))
     struct.pack_into("<I", sector, 4, crc32(memoryview(sector)[8:]))
     return bytes(sector)
 
 
 def _intact(sector: bytes, magic: bytes) -> bool:
-    """Tell whether the sector is one of this kind and fits its CRC."""
     if len(sector) != SECTOR_BYTES or sector[:4] != magic:
         return False
     return int.from_bytes(sector[4:8], "little") == crc32(memoryview(sector)[8:])

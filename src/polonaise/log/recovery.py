@@ -1,8 +1,8 @@
 """Find the log in a partition's files, whatever happened to them: which files are the log, and where it ends.
 
-Bad bytes end the log in any case. What differs is what they say of the ids above. Bytes that were never synced were
-never acknowledged: a *torn tail*, which is cut, and the replica says "has not". Bytes below any evidence of a sync may
-have been acknowledged: *damage*, and the replica says "may have lost" until it has been repaired from others.
+Bad bytes end the log in any case. Bytes that were never synced were never acknowledged: a *torn tail*, which is cut,
+and the replica says "has not". Bytes below any evidence of a sync may have been acknowledged: *damage*, and the replica
+says "may have lost" until it has been repaired from others.
 """
 
 from __future__ import annotations
@@ -36,19 +36,17 @@ class Recovered:
     sealed: list[Segment]
     """The segments before the tail, in order."""
     tail: Tail | None
-    """The last segment, open. None without a usable segment: the log is new, or its first segment damaged or gone."""
+    """The last segment, open. None without a usable one: the log is new, or its first segment damaged or gone."""
     damage: str
-    """Why the log may have lost ids above its end, as its files show it; empty if they do not.
-
-    A loss that was recorded earlier need not show: above `untrusted_above` nothing is read.
+    """Why the log may have lost ids above its end, as its files show it; empty if they do not, as for a recorded loss.
     """
 
 
 async def recover(disk: Disk, directory: str, slot: ControlSlot) -> Recovered:
     """Find the log in `directory`. Cut a torn tail; change nothing else that could be part of the log.
 
-    What no evidence proves to be synced is written once more as it is, to be durable from then on. Raises
-    `UnsupportedFormat` and `WrongClusterKey` for files of another version or cluster, and `DiskFailed`.
+    What no evidence proves to be synced is written once more, to be durable from then on. Raises `UnsupportedFormat`
+    and `WrongClusterKey` for files of another version or cluster, and `DiskFailed`.
     """
     promises, evidence = slot.promises, slot.evidence
     # Above the limit nothing is even read: after a failed sync, bytes may read well and not be on the disk.
@@ -90,7 +88,7 @@ async def remove_segment(disk: Disk, directory: str, first: TransactionId) -> No
     """Remove a segment and its index, durably.
 
     The header is overwritten first: if the sync of the removed name fails, the name may come back, and must then name
-    no segment. The index goes before the segment, so that no index ever speaks of a segment that was written later.
+    no segment. The index goes before the segment: none may ever speak of a segment that was written later.
     """
     with contextlib.suppress(NotFound):
         async with opened_file(disk, _path(directory, first)) as file:
@@ -102,7 +100,6 @@ async def remove_segment(disk: Disk, directory: str, first: TransactionId) -> No
 
 
 async def _sweep(disk: Disk, directory: str) -> None:
-    """Remove segments that were never finished, and indexes without a segment."""
     names = await disk.list(directory)
     there = set(names)
     for name in names:
@@ -116,16 +113,12 @@ async def _sweep(disk: Disk, directory: str) -> None:
 async def _chain(
     disk: Disk, directory: str, slot: ControlSlot, firsts: list[TransactionId], limit: TransactionId | None
 ) -> tuple[list[SegmentHeader], str]:
-    """Return the headers of the segments that follow each other from the log's beginning, and what broke the chain.
-
-    The second is empty when nothing did.
-
-    The control file says where the log begins: a segment that is missing from there on is damage. A trimmed segment
-    that still exists is left from a trim that was interrupted; it is removed now.
+    """Return the headers of the segments that follow each other from the log's beginning, and what broke the chain, or
+    "".
 
     A segment belongs to the chain if it begins exactly where the file before it ends, and names the CRC of the last
     batch there. If the place is wrong, the chain ends before the segment. If only the CRC is wrong, either of the two
-    segments may be a leftover of another life of the log, and neither is believed.
+    segments may be a leftover of another life of the log, and neither is believed. What a trim has left is removed.
     """
     chain: list[SegmentHeader] = []
     size = 0
@@ -172,7 +165,6 @@ def begins_log(header: SegmentHeader, trimmed: TrimMark) -> bool:
 
 
 async def _header_of(disk: Disk, directory: str, slot: ControlSlot, first: TransactionId) -> tuple[SegmentHeader, int]:
-    """Return the header of a segment, and the length of its file."""
     path = _path(directory, first)
     async with opened_file(disk, path) as file:
         try:
@@ -201,12 +193,9 @@ def _damage_of(tail: Tail, evidence: SyncEvidence) -> str:
 async def _make_durable(slot: ControlSlot, tail: Tail, *, cut_above: bool) -> None:
     """Make sure that what was read is on the disk, and not only in the memory that a dead process left behind.
 
-    The dead process's sync may have failed before the process could record that. Then a sync by this process would
-    prove nothing. So bytes that no evidence proves to be synced are written once more; and a cut is made once more,
-    even if no bytes are left above it, because bytes that were cut could come back after the copy was told to be clean.
-
-    If the disk fails in the writing, ids that the dead process may have acknowledged are in doubt, and the loss is
-    recorded. After any other failure nothing is lost: the next opening does all of this again.
+    That process's sync may have failed, and then another sync proves nothing. So bytes that no evidence proves to be
+    synced are written once more; and a cut is made once more, because bytes that were cut could come back. If the disk
+    fails in the writing, ids that the dead process may have acknowledged are in doubt, and the loss is recorded.
     """
     evidence = slot.evidence
     proved = max(tail.scanned.synced, evidence.offset if evidence.segment_first == tail.header.first else 0)

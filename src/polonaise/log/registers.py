@@ -1,7 +1,7 @@
 """A partition's registers: a small exact map bytes → bytes, and its changes as they travel in batches.
 
-Changes are as durable as data because they are data: section `registers` of a batch. An encoded section is a run of
-``kind u8 (0 set, 1 delete) · key length u16 · value length u32 · key · value``; a snapshot is the same with sets only.
+An encoded section is a run of ``kind u8 (0 set, 1 delete) · key length u16 · value length u32 · key · value``; a
+snapshot is the same with sets only.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ TOTAL_BYTES_MAX: Final = 1024 * 1024
 PRODUCERS: Final = b"producer/"
 """The prefix of the keys of idempotent producers."""
 SPARK_SINKS: Final = b"spark/"
-"""The prefix of the Spark sink's keys: per application, how far its latest batch is appended, and by which numbers of
-partitions its batches are divided."""
+"""The prefix of the Spark sink's keys: per application, how far its latest batch is appended, and how it is divided."""
 GROUPS: Final = b"group/"
 """The prefix of the keys of worker groups: per group, the epoch of the partition's worker and how far it is."""
 RESERVED: Final = (PRODUCERS, SPARK_SINKS, GROUPS)
@@ -104,10 +103,10 @@ class RegisterPage(NamedTuple):
 def page(
     registers: Mapping[bytes, bytes], keys: Sequence[bytes], prefix: bytes, first: bytes, count_max: int | None = None
 ) -> RegisterPage:
-    """Return a page of the registers whose keys begin with `prefix`, from the key `first` on.
+    """Return a page, never empty while there are any, of the registers with keys that begin with `prefix`, from `first`
+    on.
 
-    A page is never empty while such registers exist. `keys` are all keys in order; `count_max` is `PAGE_COUNT_MAX`
-    unless given.
+    `keys` are all keys in order; `count_max` is `PAGE_COUNT_MAX` unless given.
     """
     count_max = count_max or PAGE_COUNT_MAX
     chosen: list[Change] = []

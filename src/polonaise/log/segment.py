@@ -57,10 +57,7 @@ _IDENTITY: Final = struct.Struct("<16sIq")
 
 
 class SegmentRemoved(SegmentDamaged):
-    """The segment was removed from the log, and a file with its name is left.
-
-    Either a crash broke the removal off, or the sync of the removed name failed and the name came back.
-    """
+    """The segment was removed from the log, and a file with its name is left: a crash or a failed sync broke it off."""
 
 
 class DamageFound(SegmentDamaged):
@@ -91,15 +88,11 @@ class SegmentHeader(NamedTuple):
     previous_last: int
     """The offset, in the segment before this one, of its last batch's frame; 0 for none."""
     previous_end: int
-    """The offset of the end of the segment before this one; 0 for none.
-
-    That segment was sealed and synced up to there before this one was made.
-    """
+    """The offset of the end of the segment before this one, which was synced up to there; 0 for none."""
     preamble_bytes: int
     preamble_crc: int
 
     def encode(self) -> bytes:
-        """Return the 128 bytes of the header."""
         raw = _HEADER.pack(
             _HEADER_MAGIC, FORMAT_VERSION, 0, self.created_us, self.cluster_key, self.partition, self.previous_crc,
             self.first, self.previous_first, self.previous_last, self.previous_end,
@@ -182,7 +175,7 @@ def name(first: TransactionId, suffix: str = "seq") -> str:
 
 
 def frame_header(batch: Batch, *, offset: int, synced: int, seed: int) -> bytes:
-    """Return the header of the batch's frame, which begins at `offset` of its segment; the batch follows it.
+    """Return the header of the batch's frame, which begins at `offset` of its segment.
 
     `synced` is the offset up to which the file was synced before, `seed` the segment's `SegmentHeader.seed`.
     """
@@ -201,10 +194,7 @@ class FrameHeader(NamedTuple):
 
 
 def open_frame(view: Buffer, at: int, *, offset: int, seed: int) -> FrameHeader | None:
-    """Return the frame header at position `at` of `view`; None unless a valid one is there.
-
-    `offset` says where in its segment that position lies, `seed` which segment it is: a valid frame fits both.
-    """
+    """Return the frame header at position `at` of `view`; None unless one is there that fits `offset` and `seed`."""
     raw = bytes(view[at : at + FRAME_BYTES])
     if len(raw) < FRAME_BYTES or raw[:4] != _FRAME_MAGIC:
         return None
@@ -217,10 +207,7 @@ def open_frame(view: Buffer, at: int, *, offset: int, seed: int) -> FrameHeader 
 
 
 def open_batch(view: memoryview, at: int, *, offset: int, seed: int) -> Batch:
-    """Return the batch whose frame begins at position `at` of `view`; `offset` and `seed` as for `open_frame`.
-
-    Raises `BatchDamaged` unless the frame, its batch, and the CRCs of both are right.
-    """
+    """Return the batch whose frame begins at position `at` of `view`. Raises `BatchDamaged` unless all is right."""
     header = open_frame(view, at, offset=offset, seed=seed)
     if header is None:
         raise BatchDamaged(f"no frame at offset {offset}")
@@ -257,11 +244,10 @@ async def read_header(file: File, partition: PartitionId, cluster_key: bytes, fi
 
 
 async def follows(file: SegmentSource, header: SegmentHeader, after: SegmentHeader) -> bool:
-    """Tell whether the segment in `file` ends with the batch that the next segment follows.
+    """Tell whether the segment in `file` ends with the batch that the next segment, of the header `after`, follows.
 
-    `header` is this segment's, `after` the next one's: that names the end and the CRC of the last batch before it. Only
-    the header of that batch's frame is read. Each batch carries the CRC of its predecessor, so with the last one those
-    before it are right as well. Raises `SegmentDamaged` when no frame is where `after` says that the last one was.
+    Only the header of that batch's frame is read: each batch carries the CRC of its predecessor, so those before it are
+    right as well. Raises `SegmentDamaged` when no frame is where `after` says that the last one was.
     """
     offset = after.previous_last
     frame = open_frame(await file.read(offset, FRAME_BYTES), 0, offset=offset, seed=header.seed)
@@ -298,13 +284,9 @@ class Scan:
     bad: str = ""
     """What was bad where the scan ended; empty if it ended at its limit, at zeros or at the end of the bytes."""
     torn: bool = False
-    """Whether the bad bytes may be those of a write that never ended: no frame says that they had been synced.
-
-    False for a good batch that does not follow the one before.
-    """
+    """Whether the bad bytes may be those of a write that never ended: no frame says that they had been synced."""
 
     def add(self, batch: Batch) -> None:
-        """Add the next batch of the segment, which was checked."""
         if batch.registers_bytes:
             self.changed.append(len(self.index))
             registers.apply(self.registers, batch.registers)
@@ -350,8 +332,8 @@ async def walk(
 ) -> AsyncGenerator[tuple[int, Batch], None]:
     """Scan as `scan` does, and yield each batch with its frame's offset, as soon as `scanned` covers the batch.
 
-    A node may be writing to the file meanwhile. Bytes that were read before the node wrote them look damaged if later
-    frames, read after the write, say that these bytes were synced. So what looks like damage is read once more.
+    What looks damaged is read once more: a node may be writing to the file, and later frames vouch for what was not
+    written yet when it was read.
     """
     window, seed = Window(file, stop), header.seed
     read_again = -1
@@ -398,10 +380,10 @@ async def walk(
 async def intact_batches(
     file: SegmentSource, seed: int, start: int, stop: int
 ) -> AsyncGenerator[tuple[int, Batch], None]:
-    """Yield every batch between the offsets `start` and `stop` that is whole, with its frame's offset.
+    """Yield every whole batch between the offsets `start` and `stop`, with its frame's offset: what is left behind
+    damage.
 
-    Bytes between them are passed over, and nothing checks whether one batch follows another: for saving what is left
-    behind damage. A frame says at which offset it lies and in which file, so that nothing else is taken for one.
+    Nothing checks whether one follows another. A frame says at which offset of which file it lies.
     """
     following = start
     async with aclosing(_frames_in(file, seed, start, stop)) as frames:
@@ -420,7 +402,6 @@ async def intact_batches(
 async def _frames_in(
     file: SegmentSource, seed: int, start: int, stop: int
 ) -> AsyncGenerator[tuple[int, FrameHeader], None]:
-    """Yield every frame header that lies anywhere between the offsets `start` and `stop`, with its offset."""
     while start + FRAME_BYTES <= stop:
         chunk = await file.read(start, min(SCAN_BYTES, stop - start))
         if len(chunk) < FRAME_BYTES:
@@ -454,8 +435,7 @@ async def end_of_bytes(file: SegmentSource, start: int, stop: int) -> int:
 async def _judge_bad(file: SegmentSource, header: SegmentHeader, scanned: Scan, stop: int, why: str) -> None:
     """Record the bad bytes at `scanned.end`, and whether later frames say that they had been synced.
 
-    A frame of the same write as the bad bytes says nothing about them: the sync after that write may never have
-    happened.
+    A frame of the same write says nothing about them: the sync after that write may never have happened.
     """
     scanned.bad = f"{why} at offset {scanned.end}"
     # The frame at the end is the bad one. Frames begin at multiples of 8.

@@ -63,15 +63,11 @@ class SegmentCache:
         return opened
 
     def put(self, path: str, opened: Opened) -> None:
-        """Add a segment that was just opened, in use by the caller."""
         self._opened[path] = opened
         opened.path = path
 
     async def release(self, opened: Opened) -> None:
-        """Give back a segment. It stays open, unless the cache has forgotten it and this was its last user.
-
-        Of more than `capacity` segments that are not in use, the one that was used longest ago is closed.
-        """
+        """Give back a segment. It stays open, unless the cache has forgotten it and this was its last user."""
         opened.users -= 1
         if opened.users:
             return
@@ -85,9 +81,8 @@ class SegmentCache:
             await oldest.file.close()
 
     async def drop(self, paths: Iterable[str]) -> None:
-        """Forget these segments: their files are to be changed, or are closed for good.
-
-        Files in use are closed by their last user.
+        """Forget these segments: their files are to be changed, or are closed for good; files in use, by their last
+        user.
         """
         async with AsyncExitStack() as closing:  # one that fails to close, or a cancelled caller, leaves none open
             for path in paths:
@@ -114,7 +109,6 @@ class Reader:
         self._cache = cache
 
     def path(self, segment: Segment) -> str:
-        """Return the path of the segment's file."""
         return f"{self._directory}/{name(segment.first)}"
 
     async def read(
@@ -125,10 +119,8 @@ class Reader:
         bytes_max: int,
         part_last: TransactionId = -1,
     ) -> list[Batch]:
-        """Return the batches of the segment from the one that holds `first` on. None of them ends above `last`.
-
-        With `part_last`, only batches whose first id is between `first` and `part_last`, both included. Not more than
-        `bytes_max` bytes unless a single batch is larger. Raises `DamageFound`.
+        """Return the batches of the segment from the one that holds `first` on, as `PartitionLog.read`. Raises
+        `DamageFound`.
         """
         async with self._in_use(segment) as opened:
             try:
@@ -158,10 +150,7 @@ class Reader:
             return header.data_start
 
     async def fits(self, segment: Segment) -> bool:
-        """Whether the file that has the segment's name now begins and ends as the segment does. It is read from now on.
-
-        So much is looked at as when a log is opened.
-        """
+        """Whether the file of the segment's name now begins and ends as the segment does. It is read from now on."""
         path = self.path(segment)
         await self._cache.drop([path])
         try:
@@ -178,7 +167,6 @@ class Reader:
 
     @asynccontextmanager
     async def _in_use(self, segment: Segment) -> AsyncIterator[Opened]:
-        """Hold the segment open for the block. Raises `DamageFound` when its file is gone."""
         try:
             opened = self._cache.take(self.path(segment)) or await self._open(segment)
             try:
@@ -189,7 +177,6 @@ class Reader:
             raise removed(self.path(segment), segment.first) from error
 
     async def _open(self, segment: Segment) -> Opened:
-        """Open the segment with its index, and put it into the cache; return it in use by the caller."""
         path = self.path(segment)
         file = await self._disk.open(path)
         try:
@@ -227,9 +214,8 @@ class Reader:
                 )
 
     async def _examine(self, segment: Segment, opened: Opened) -> None:
-        """Read the whole segment after no batch was where the index says, to learn which of the two is wrong.
-
-        Raises `DamageFound` when the segment is wrong. Otherwise makes the index anew, unless it is the writer's own.
+        """Read the whole segment after no batch was where the index says. Raises `DamageFound` when the segment is
+        wrong.
         """
         scanned = await _scanned(segment, opened.file)
         if not opened.written:
@@ -272,10 +258,7 @@ async def _read(segment: Segment, opened: Opened, first: int, last: int, bytes_m
 
 
 def _span(segment: Segment, index: Index, first: int, last: int, bytes_max: int, part_last: int) -> tuple[int, int]:
-    """Return where in the index the batches for `Reader.read` begin, and the position after the last one.
-
-    Both positions are equal when no batch qualifies.
-    """
+    """Return where in the index the batches for `Reader.read` begin, and the position after the last one."""
     # Up to the segment's last id and not to the end of the index: the writer's own may have grown meanwhile.
     start = max(index.position(first), 0)
     stop = index.position(last + 1) if last < segment.last else index.position(segment.last) + 1

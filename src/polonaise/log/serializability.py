@@ -1,12 +1,9 @@
 """A check that a log is serializable, from the log's own evidence and without trust in its writer.
 
-Each batch may keep what its transactions were judged by: the client high-water mark and the locks. A transaction is
-built on fresh state iff for each lock that it checks nobody raised that lock between its mark and its id.
-
-The owner judges a group as one: what its own transactions raise is not in their way. Batches do not say which
-transactions form a group, only which may: those of one client with successive sequences and the same mark, one after
-the other in one batch. These are judged as one here, too. So of separate appends of one client that follow each other
-in this way, one that is stale only by another of them is not found.
+A transaction is built on fresh state iff for each lock that it checks nobody raised that lock between its client
+high-water mark and its id. The owner judges a group as one, and batches say only which transactions may form one: those
+of one client with successive sequences and the same mark. So of separate appends that follow each other in this way,
+one that is stale only by another of them is not found.
 """
 
 from __future__ import annotations

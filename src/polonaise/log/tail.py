@@ -30,30 +30,19 @@ from polonaise.terms import TransactionId
 
 CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
 CHECKPOINT_BATCHES: Final = 4_096
-"""How much may be written between two checkpoints of the index, in bytes and in batches.
-
-About so much is scanned after a crash; all of the segment if a batch below the checkpoint changes registers. Batches
-are counted too, because each takes a time to scan, however few bytes it has.
-"""
+"""How much may be written, in bytes and in batches, between two checkpoints of the index: about so much is scanned
+after a crash, or all of the segment if a batch below the checkpoint changes registers."""
 ZEROS_BYTES_MAX: Final = 64 * 1024
-"""How many bytes of zeros are written ahead of the log, at most.
-
-A sync is much quicker when the file has its length already and only contents are written: a longer file has to get its
-new length and blocks through the file system's journal, in which the syncs of all files wait for each other.
-"""
+"""How many bytes of zeros are written ahead of the log, at most: a sync is much quicker when the file keeps its length,
+because a longer one goes through the file system's journal, in which the syncs of all files wait for each other."""
 ZEROS_SHARE: Final = 2
-"""Zeros take at most the bytes written to the segment so far, divided by this: a small log takes little room that it
-does not use."""
+"""Zeros take at most the bytes written so far, divided by this."""
 SMALL_WRITE_BYTES: Final = 16 * 1024
 """The largest write that gets zeros behind it. A larger one would soon have used them up."""
 
 
 class Tail:
-    """The last segment of a log, with its index and registers in memory and its file open.
-
-    Everything up to `end` is synced: writes enter the index after their sync, and `recovery` makes durable what `load`
-    has found.
-    """
+    """The last segment of a log, its index and registers in memory, its file open. Up to `end` all is synced."""
 
     def __init__(self, disk: Disk, directory: str, header: SegmentHeader, file: File, scanned: Scan) -> None:
         self._disk = disk
@@ -61,12 +50,10 @@ class Tail:
         self._index_file = IndexFile(header.identity)
         self._seed = header.seed
         self._checkpoint_end = header.data_start
-        """The offset up to which the checkpoint that was resumed or written last here covers the segment; that of the
-        first frame for none."""
+        """The offset up to which the checkpoint covers the segment; that of the first frame for none."""
         self._zeros_end = 0
         """The offset up to which zeros may have been written ahead; 0 for none."""
         self._zeros_fit = True
-        """Whether the disk has had room for zeros so far."""
         self.header = header
         self.file = file
         self.identity: Identity | None = None
@@ -80,8 +67,7 @@ class Tail:
     ) -> Tail:
         """Read the segment back up to `limit` or the first bad bytes, from its last checkpoint where possible.
 
-        `scanned` tells how the scan went. Raises `SegmentDamaged` when the preamble can't be read. The file is closed
-        when this fails.
+        Raises `SegmentDamaged` when the preamble can't be read. The file is closed when this fails.
         """
         try:
             preamble = await read_preamble(file, header)
@@ -106,7 +92,6 @@ class Tail:
 
     @property
     def index(self) -> Index:
-        """The index of the segment's batches."""
         return self.scanned.index
 
     @property
@@ -116,7 +101,6 @@ class Tail:
 
     @property
     def segment(self) -> Segment:
-        """The segment as it is now, for readers."""
         return Segment(self.header, self.end, self.scanned.last)
 
     async def write(self, batches: Sequence[Batch]) -> None:
@@ -163,9 +147,9 @@ class Tail:
         self._zeros_end = 0
 
     async def seal(self) -> None:
-        """End the file where its last batch ends, durably: the next segment's header will say where that is.
+        """Write the index, and end the file where its last batch ends, durably: the next header will say where that is.
 
-        Writes the index, too. Raises `DiskFull` or `DiskFailed`; the length on the disk is in doubt then.
+        Raises `DiskFull` or `DiskFailed`; the length on the disk is in doubt then.
         """
         if self._zeros_end > self.end:
             await self._cut_zeros()
@@ -173,10 +157,7 @@ class Tail:
         await self.checkpoint()
 
     async def finish(self) -> None:
-        """Cut the zeros and write the index, before the file is closed.
-
-        A failure harms nothing: the next opening makes up for it.
-        """
+        """Cut the zeros and write the index, before the file is closed. A failure harms nothing."""
         if self._zeros_end > self.end:
             with contextlib.suppress(PolonaiseError):
                 await self._cut_zeros()
@@ -197,10 +178,7 @@ class Tail:
             self._index_file.rewrite()
 
     def batches_up_to(self, last: TransactionId) -> int | None:
-        """Return how many batches of the segment are left when the log is cut to end with `last`.
-
-        0 if `last` is the id before the segment's first; else None if no batch ends with it.
-        """
+        """Return how many batches are left when the log is cut to end with `last`; None if no batch ends with it."""
         if last == self.scanned.last:
             return len(self.index)
         position = bisect_left(self.index.firsts, last + 1)
@@ -272,8 +250,8 @@ async def _resume(
 ) -> bool:
     """Take what the checkpoint covers as scanned, and tell whether that could be done.
 
-    It can be done if the last batch of the checkpoint is where the checkpoint says and not above `limit`, and no batch
-    up to there changes registers: those that do have to be read.
+    Its last batch must be where it says and not above `limit`, and no batch up to there may change registers: those
+    have to be read.
     """
     checkpoint, index = loaded
     # A checkpoint that reaches above the limit covers batches that are not believed.

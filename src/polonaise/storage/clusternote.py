@@ -1,10 +1,9 @@
 """What a storage node notes of its cluster's values, in case the coordinator loses them.
 
-A file of one line, `polonaise-cluster 1 <CRC, 8 hexadecimal digits> <JSON>`, replaced whole: `description`, with its
-version; `contradicting`, if there are any, descriptions that can't be of one history with that; `expected`, if there
-are any, the servers that the cluster is to have, likewise; `unique_id`, up to which ids were given out; and by
-partition, as texts, the values of those that the node has copies of. It proves nothing, and no session rests on it:
-what the copies have promised is in the control file.
+A file of one line, `polonaise-cluster 1 <CRC, 8 hexadecimal digits> <JSON>`, replaced whole: `description` and
+`expected` (the servers that the cluster is to have), each with its version; `contradicting`, descriptions that can't be
+of one history with that; `unique_id`, up to which ids were given out; and by partition, as texts, the values of those
+that the node has copies of. It proves nothing, and no session rests on it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ FORMAT: Final = 1
 NOTE_BYTES_MAX: Final = 16 * 1024 * 1024
 """The most bytes of a note. Of thousands of partitions it has a few."""
 CONTRADICTING_MAX: Final = 4
-"""The most descriptions that are kept beside the latest one: one for each older copy that stood in for a while."""
+"""The most descriptions kept beside the latest one: one for each older copy that stood in for a while."""
 _VERSION_STOP: Final = 2**63
 _UNIQUE_ID_STOP: Final = 2**31
 
@@ -36,10 +35,7 @@ _Pair = list[Any]
 
 
 def checked(told: Any, partitions_max: int) -> Note:
-    """Return what was told, if it has a note's form. Raises `ValueError`, which says what has not.
-
-    Only the form is checked: the values may be of a later version than this node, which keeps them for its operator.
-    """
+    """Return what was told, if it has a note's form; the values may be of a later version. Raises `ValueError`."""
     if not isinstance(told, dict):
         raise ValueError("no object")
     for key in ("description", "expected"):
@@ -66,7 +62,7 @@ def checked(told: Any, partitions_max: int) -> Note:
 
 
 def _is_number(value: Any, stop: int) -> bool:
-    """Whether this is a whole number from 0 to `stop - 1`; JSON knows larger ones, and fractions."""
+    """Whether this is a whole number from 0 to `stop - 1`."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < stop
 
 
@@ -94,9 +90,8 @@ def merged(present: Note, told: Note) -> Note:
 
 
 def _contradicting(newest: _Pair, others: Sequence[_Pair | None]) -> list[_Pair]:
-    """Return those of the others that neither the newest nor a later one among them can be after.
-
-    What does not read is none of them: it is of a later version than this node, which can't judge it.
+    """Return those of the others that neither the newest nor a later one among them can be after; none that do not
+    read.
     """
     read: list[tuple[_Pair, ClusterDescription]] = []
     try:
@@ -118,7 +113,7 @@ def noted_version(note: Note) -> int:
 def held_elsewhere(note: Note, name: StorageId | None) -> set[PartitionId]:
     """Return the partitions of which the storage node of this name is to have no copy, by the values in a note.
 
-    Those without a value, or with one that this version does not read, are none of them; without a name there are none.
+    Values that this version does not read count for nothing; without a name there are none.
     """
     found: set[PartitionId] = set()
     if name is None:
@@ -142,7 +137,7 @@ def encode_note(note: Note) -> bytes:
 
 
 def decode_note(raw: bytes) -> Note:
-    """Return the note in the file's contents; an empty one if it is damaged, or of another format."""
+    """Return the note in the file's contents; an empty one if these are damaged, or of another format."""
     try:
         document = raw.split(b" ", 3)[3].removesuffix(b"\n")
         note: Note = json.loads(document)

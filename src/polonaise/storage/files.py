@@ -16,7 +16,6 @@ from polonaise.terms import PartitionId, StorageId, TransactionId
 
 _SUFFIX: Final = ".seq"
 _NAMED_MAX: Final = 7
-"""The most names that an error lists."""
 _LOOKS_MAX: Final = 3
 """The number of looks that must find damage before it is believed: a running node may be writing those very sectors."""
 
@@ -36,9 +35,9 @@ class Files:
     """The segment files of one partition, all or some of them."""
 
     partition: PartitionId | None
-    """The partition; None if only the files' own headers tell which."""
+    """None if only the files' own headers tell."""
     paths: tuple[str, ...]
-    """The paths of the segment files, in the order of their first ids."""
+    """The segment files, in the order of their first ids."""
     whole: bool
     """Whether these are all segments of the partition, and not single files that somebody picked."""
     control: ControlRecord | None = None
@@ -103,10 +102,9 @@ def find(path: str) -> list[Files]:
 
 
 def find_partition(path: str, partition: PartitionId) -> Files | None:
-    """Find the files of one partition below a path, as `find` does; None if the path has no such partition.
+    """Find the files of one partition below a path, as `find` does; None if there are none.
 
-    Where the partition has a directory, no other partition is looked at. A file that does not tell its partition is
-    taken for one of the partition that is sought.
+    A file that does not tell its partition is taken for one of it.
     """
     below = os.path.join(path, str(partition))
     candidates = find(below if os.path.isdir(below) else path)
@@ -114,7 +112,6 @@ def find_partition(path: str, partition: PartitionId) -> Files | None:
 
 
 def _segments(directory: str) -> tuple[str, ...]:
-    """List the segment files of a directory, in the order of their first ids."""
     names = [name for name in names_in(directory) if name.endswith(_SUFFIX) and name[: -len(_SUFFIX)].isdecimal()]
     return tuple(os.path.join(directory, name) for name in sorted(names, key=lambda name: int(name[: -len(_SUFFIX)])))
 

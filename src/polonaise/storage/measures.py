@@ -15,23 +15,23 @@ class ReplicaMeasures(NamedTuple):
 
     partition: PartitionId
     usable: bool
-    """Whether the replica's files are open and can be used. If not, nothing but the queue is measured: ids are -1, and
-    sizes 0."""
+    """Whether the replica's files are open and can be used. If not, only the queue is measured: ids are -1, and sizes
+    0."""
     session: SessionId
     """The session that the replica obeys; -1 for none."""
     last: TransactionId
-    """The last id that the replica holds, synced; if it holds none, the id before its first one, or -1 while no segment
-    can be used."""
+    """The last id that the replica holds, synced; the id before its first one if it holds none, -1 without a usable
+    segment."""
     confirmed: TransactionId
     """The highest id that the replica knows to be committed; -1 for none."""
     segments: int
-    """The number of the replica's segment files."""
+    """The number of segment files."""
     log_bytes: int
-    """The bytes of the replica's segments, each up to the end of its last batch."""
+    """The bytes of the segments, each up to the end of its last batch."""
     queue_entries: int
-    """The number of messages that wait in the replica's queue."""
+    """The number of messages that wait in the queue."""
     queue_bytes: int
-    """The memory that the messages in the replica's queue take, in bytes."""
+    """The memory that these messages take, in bytes."""
 
 
 class StorageMeasures(NamedTuple):
@@ -42,7 +42,7 @@ class StorageMeasures(NamedTuple):
     syncs: Histogram
     """The times to write and sync what arrived for a replica at once: one for each sync."""
     gone: bool
-    """Whether the storage directory does not belong to this node any more, so that nothing is stored."""
+    """Whether the storage directory is not this node's any more, so that nothing is stored."""
     disk_waits_s: float
     """For how many seconds the oldest call to the disk has not returned; 0 if none is under way."""
     partitions_known: int
@@ -54,7 +54,7 @@ class StorageMeasures(NamedTuple):
     reads: int
     """The number of unanswered reads, and of unanswered requests that name the node."""
     open_files: int
-    """The number of files that are open: those of partitions, the control file, and the lock of the directory."""
+    """The number of open files: those of partitions, the control file, and the lock of the directory."""
     open_files_max: int
     """The most files of partitions that stay open."""
     scrub_bytes_per_s: int

@@ -1,7 +1,6 @@
 """The file in which a storage node keeps its name, so that the name stays with the disk, wherever the node is run.
 
-One line: `polonaise-storage-name 1 <CRC, 8 hexadecimal digits> <name>`. The CRC is that of the name in UTF-8. The file
-is replaced whole, and never written in place.
+One line, replaced whole: `polonaise-storage-name 1 <CRC of the name in UTF-8, 8 hexadecimal digits> <name>`.
 """
 
 from __future__ import annotations
@@ -45,12 +44,11 @@ async def read_name(disk: Disk, directory: str) -> StorageId | None:
 
 
 async def write_name(disk: Disk, directory: str, name: StorageId) -> None:
-    """Write a storage directory's name, durably: after a crash the file has its old or its new contents, whole."""
+    """Write a storage directory's name, durably and whole."""
     await write_whole(disk, directory, NAME_FILE, [encode_name(name)])
 
 
 def encode_name(name: StorageId) -> bytes:
-    """Return the contents of the file for a name."""
     encoded = name.encode()
     return f"{NAME_FILE} {FORMAT} {crc32(encoded):08x} ".encode() + encoded + b"\n"
 

@@ -44,14 +44,13 @@ from polonaise.storage.clusternote import (
 )
 from polonaise.storage.measures import StorageMeasures
 from polonaise.storage.namefile import NAME_FILE, check_name, read_name, write_name
-from polonaise.storage.noroom import NoRoom
 from polonaise.storage.partitionreplica import PartitionReplica, ReplicaRead
 from polonaise.storage.presence import Presence
 from polonaise.storage.protocol.scrubschedule import Scrubbed
+from polonaise.storage.recentrefusals import NoRoom, Strangers
 from polonaise.storage.refusing import RefusingConnection
 from polonaise.storage.scrubbing import Scrubbing
 from polonaise.storage.settings import StorageSettings
-from polonaise.storage.strangers import Strangers
 from polonaise.terms import PartitionId, StorageId
 from polonaise.wire.codec import Message
 from polonaise.wire.messages import (
@@ -81,11 +80,9 @@ from polonaise.wire.messages import (
 
 _log = logging.getLogger(__name__)
 _OPENINGS_MAX = 32
-"""The most partitions whose files are opened at the same time: more would close each other's files."""
+"""The most partitions that are opened at the same time: more would close each other's files."""
 _UNAVAILABLE_MAX = 100
-"""The most partitions that `StorageNode.health` names as not usable."""
 _QUEUED = (Store, LastSessionInfo, Truncate, CutForReset, LowerMarks, Copy, Join, Confirm, Trim, EmptyCopy)
-"""The messages that go through a replica's queue."""
 
 
 class StorageNode:
@@ -111,10 +108,9 @@ class StorageNode:
         self._syncs = Histogram()
         self._connections: dict[Connection, _StorageRequests] = {}
         self._operators: set[Connection] = set()
-        """The connections that may ask for the node's health, and for nothing else."""
+        """The connections that may ask only for the node's health and batches."""
         self._strangers_told: set[Connection] = set()
-        """The connections that did not name the cluster, and may ask for what the node has noted, and for nothing else.
-        """
+        """The connections that did not name the cluster, and may ask only for what the node has noted."""
         self._note: Note = {}
         self._elsewhere: set[PartitionId] = set()
         """The partitions of which this node is to have no copy, by the values in the note."""
@@ -154,7 +150,7 @@ class StorageNode:
 
     @property
     def open_files(self) -> int:
-        """The number of files that are open: those of partitions, the control file, and the lock of the directory."""
+        """The number of open files: those of partitions, the control file, and the lock of the directory."""
         return (0 if self._control is None or self._control.closed else 2) + len(self._files)
 
     async def start(self) -> None:
@@ -186,7 +182,6 @@ class StorageNode:
         await asyncio.shield(self._closing)
 
     async def _close_for(self, closed: asyncio.Future[None]) -> None:
-        """Close everything, and settle the future that all callers of `close` wait for."""
         try:
             await self._close()
         except PolonaiseError as error:
@@ -209,13 +204,12 @@ class StorageNode:
                 await self._listener.close()
 
     async def _end_tasks(self) -> None:
-        """Cancel the scrub and the check that the directory is in its place, and wait until both have ended."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _let_go(self, gone: DirectoryGone) -> None:
-        """Give up the directory, which is gone: store and acknowledge nothing more, and tell each server why."""
+        """Store and acknowledge nothing more, and tell each server why: the directory is gone."""
         if self._closing is not None:
             return
         _log.critical("storage node %s stores nothing any more: %s", self._settings.directory, gone)
@@ -230,7 +224,6 @@ class StorageNode:
         await self._give_up_directory()
 
     async def _give_up_directory(self) -> None:
-        """Close the control file, and with it the directory's lock."""
         if self._adopting is not None:
             self._adopting.cancel()
             await asyncio.gather(self._adopting, return_exceptions=True)
@@ -239,9 +232,10 @@ class StorageNode:
                 await self._control.close()
 
     async def _open(self, cluster_key: bytes | None) -> None:
-        """Open the directory, which must belong to the cluster `cluster_key`; a new one is made that cluster's.
+        """Open the directory, which must be of the cluster `cluster_key`, or of any if None; a new one becomes that
+        cluster's.
 
-        With None any cluster will do; raises `NotInitialized` if the directory belongs to none yet.
+        Raises `NotInitialized` for a new one without a key.
         """
         control = await ControlFile.open(self._host, self._settings.directory, cluster_key)
         try:
@@ -255,10 +249,7 @@ class StorageNode:
         self._control, self._cluster_key = control, control.cluster_key
 
     async def _write_small_files_again(self) -> None:
-        """Write the files of the node's name and of its note again, where somebody has removed them.
-
-        Otherwise they would be missed when the node starts the next time.
-        """
+        """Write the files of name and note again where somebody has removed them: the next start would miss them."""
         disk, directory = self._host.disk, self._settings.directory
         async with self._naming:
             if self.name is not None and await disk.identity(f"{directory}/{NAME_FILE}") is None:
@@ -270,10 +261,9 @@ class StorageNode:
                 _log.warning("%s/%s was removed under the running node, and was written again", directory, NOTE_FILE)
 
     async def _opened_name(self) -> StorageId | None:
-        """Return the name in the directory, which has a control file; None if no name is there.
+        """Return the name in the directory, which takes that of the settings if it has none; None if neither has one.
 
-        Where the settings have a name and the directory has none, the directory is given it. Raises
-        `wrong_storage_node` if both have a name and not the same.
+        Raises `wrong_storage_node` if both have a name and not the same.
         """
         directory, given = self._settings.directory, self._settings.name
         found = await read_name(self._host.disk, directory)  # stays: the control file's opening has synced its name
@@ -292,7 +282,6 @@ class StorageNode:
     # ------------------------------------------------------------------ connections
 
     def _accept(self) -> Connection:
-        """Make the connection for a peer that has just connected; one that refuses, if the directory is gone."""
         if self._gone is not None:
             refusal = RefusingConnection(self._host, self._settings, self._gone, self._on_closed)
             self._connections[refusal] = _StorageRequests(0)
@@ -316,7 +305,7 @@ class StorageNode:
         return connection
 
     def _on_greeted(self, connection: Connection) -> None:
-        """Check a server's cluster, or note an operator. A new node takes over the cluster of the first server only."""
+        """Check a server's cluster, or note an operator. A new node takes over the cluster of the first server."""
         assert connection.peer is not None
         if connection.peer.role == ROLE_OPERATOR:
             self._operators.add(connection)
@@ -345,7 +334,6 @@ class StorageNode:
     # ------------------------------------------------------------------ messages
 
     def _on_message(self, connection: Connection, message: Message, request: int, partition: PartitionId) -> None:
-        """Bring a server's message to its replica's queue, or answer it, or an operator's, beside the queue."""
         if self._operators and connection in self._operators and not isinstance(message, Health | FindBatch):
             raise ProtocolError(f"an operator may ask for health and batches only, and sent {type(message).__name__}")
         if self._strangers_told and connection in self._strangers_told and not isinstance(message, TellNoted):
@@ -368,7 +356,6 @@ class StorageNode:
             raise ProtocolError(f"unexpected message from a server: {type(message).__name__}")
 
     async def _answer_name(self, connection: Connection, name: StorageId, request: int) -> None:
-        """Tell a server whether this node is the one that it takes it for."""
         try:
             await self._take_name(name)
             connection.send(Identified(name), request=request)
@@ -378,7 +365,7 @@ class StorageNode:
     async def _take_name(self, name: StorageId) -> None:
         """Return if this is the node's name, which is durable then. A directory without a name takes this one.
 
-        Raises `wrong_storage_node` if the node has another name, and what `_check_serving` and the disk raise.
+        Raises `wrong_storage_node`, and what `_check_serving` and the disk raise.
         """
         # One at a time: of two names that come together, one is taken, and the other refused.
         async with self._naming:
@@ -395,7 +382,6 @@ class StorageNode:
                 _log.info("%s is the directory of storage node %s from now on", self._settings.directory, name)
 
     async def _take_note(self, connection: Connection, document: bytes, request: int) -> None:
-        """Keep what a server tells of the coordinator's values, durably."""
         try:
             async with self._noting:
                 self._check_serving()
@@ -414,9 +400,9 @@ class StorageNode:
             self._refuse(connection, error, request)
 
     def _of_copies(self, told: Note) -> tuple[Note, set[PartitionId]]:
-        """Return what was told but for the values of partitions of which this node has no copy, nor is to have one.
+        """Return what was told but for values of partitions of which this node neither has nor is to have a copy.
 
-        And the partitions among the rest of which it has a copy and is to have none.
+        And the partitions of which it has a copy and is to have none.
         """
         others = held_elsewhere(told, self.name)
         strange = others - self._known
@@ -425,7 +411,6 @@ class StorageNode:
         return {**told, "partitions": kept}, others - strange
 
     async def _tell_noted(self, connection: Connection, request: int) -> None:
-        """Tell an operator what is noted here, and what each copy has promised."""
         try:
             self._check_serving()
             control = await self._opened_control()
@@ -446,9 +431,8 @@ class StorageNode:
         connection.refuse(error, request=request)
 
     def _connected_servers(self) -> dict[str, str]:
-        """Return the servers of the cluster that are connected, by number, each with the address from which.
-
-        Others than servers come in that role as well, such as this very question: they have no number.
+        """Return the addresses of connected servers of the cluster, by number; operators who come in that role have
+        none.
         """
         return {
             str(each.peer.node): each.peer_address
@@ -457,7 +441,6 @@ class StorageNode:
         }
 
     def _check_named(self, name: StorageId) -> None:
-        """Raise `wrong_storage_node` if this node has, or was given, another name than this one."""
         own = self.name or self._settings.name or name
         if own != name:
             raise fault(
@@ -469,17 +452,15 @@ class StorageNode:
             )
 
     def _check_serving(self) -> None:
-        """Raise why nothing is stored any more, if the node is ending or has lost its directory."""
         if self._gone is not None:
             raise fresh(self._gone)
         if not self._serving:
             raise Closed("the storage node is shutting down")
 
     def _replica(self, partition: PartitionId, create: bool) -> PartitionReplica:
-        """Return the partition's replica; with `create`, make it if it was never here.
+        """Return the partition's replica; with `create`, which only a session's first message has, make it if need be.
 
-        Only the first message of a session may create one. Raises `UnknownPartition` for a number that this node does
-        not take, and without `create` for a partition that was never here.
+        Raises `UnknownPartition` for a number that this node does not take, and for a partition that was never here.
         """
         replica = self._partitions.get(partition)
         if replica is not None:
@@ -499,7 +480,6 @@ class StorageNode:
         return replica
 
     async def _open_log(self, partition: PartitionId) -> PartitionLog:
-        """Open a partition's files, and recover them; make them if there are none."""
         control = await self._opened_control()
         async with self._openings:
             slot = await control.load(partition)
@@ -510,7 +490,7 @@ class StorageNode:
             return await PartitionLog.open(self._host, directory, slot, settings, self._cache, self._files)
 
     async def _opened_control(self) -> ControlFile:
-        """Return the control file. A new node makes it now, once, for the cluster of the first server."""
+        """Return the control file. A new node makes it now, for the cluster of the first server."""
         if self._control is None:
             if self._adopting is None or self._adopting.done():
                 # Never tried, or tried in vain: a full disk may have room again.
@@ -520,8 +500,7 @@ class StorageNode:
         return self._control
 
     def _answer(self, connection: Connection, answer: Callable[[], Awaitable[None]]) -> None:
-        """Answer in a task of its own. While a connection has `reads_max` requests without an answer, it is not
-        read."""
+        """Answer in a task. A connection with `reads_max` unanswered requests is not read."""
         requests = self._connections[connection]
         requests.waiting += 1
         if requests.waiting >= self._settings.reads_max:
@@ -543,7 +522,7 @@ class StorageNode:
 
     @property
     def given_up(self) -> set[PartitionId]:
-        """The partitions whose copies here were given up, as far as servers have told: their files are left."""
+        """The partitions whose copies here were given up, as far as servers have told; their files are left."""
         return self._elsewhere & self._known
 
     def measures(self) -> StorageMeasures:
@@ -564,21 +543,17 @@ class StorageNode:
         )
 
     def replicas(self) -> list[PartitionReplica]:
-        """Return the replicas of the partitions that were used since this node started."""
+        """Return the replicas that were used since this node started."""
         return list(self._partitions.values())
 
     def _totals(self) -> Counter[str]:
-        """Return the counts of all replicas, summed."""
         totals: Counter[str] = Counter()
         for replica in self._partitions.values():
             totals.update(replica.counts)
         return totals
 
     def health(self) -> dict[str, Any]:
-        """Return this node's health as a JSON-ready document: directory, disk, scrub, unusable partitions, and counts.
-
-        Of the unusable partitions, the first `_UNAVAILABLE_MAX` are named.
-        """
+        """Return this node's health as a JSON-ready document, with the first `_UNAVAILABLE_MAX` unusable partitions."""
         scrubbed = self.scrubbed
         unavailable = {
             str(partition): str(fault)
@@ -609,7 +584,7 @@ class StorageNode:
         }
 
     def _resent(self) -> dict[str, float]:
-        """Return the share of what was sent to each server lately that had to be sent again; of those with losses."""
+        """Return by server, of those with losses, the share of what was sent lately that had to be sent again."""
         shares: dict[str, float] = {}
         for connection in self._connections:
             share = connection.losses.resent
@@ -620,12 +595,11 @@ class StorageNode:
 
 
 class _StorageRequests:
-    """Counts the requests of one connection that are answered in tasks, and bounds how many at a time."""
+    """The requests of one connection that are answered in tasks."""
 
     __slots__ = ("turn", "waiting")
 
     def __init__(self, answered_max: int) -> None:
         self.turn = asyncio.Semaphore(answered_max)
-        """Limits how many requests are answered at a time: each may have bytes in memory. Others wait for it."""
+        """Limits how many are answered at a time: each may have bytes in memory."""
         self.waiting = 0
-        """The number of these requests that are not answered yet."""

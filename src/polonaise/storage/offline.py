@@ -1,7 +1,6 @@
 """Reading a storage node's segments without the node: what one replica holds, and what it alone can prove.
 
-Nothing is locked or changed, and the node may be running. One replica by itself can't prove what is committed: that
-takes a quorum, which nobody asks here.
+Nothing is locked or changed, and the node may be running. What is committed only a quorum can prove.
 """
 
 from __future__ import annotations
@@ -62,10 +61,10 @@ def caution(partition: PartitionId | None, directory: str, bounds: Bounds, trimm
 
 
 async def header_of(file: ReadOnlyFile, path: str, files: Files) -> SegmentHeader:
-    """Read a segment's header, and check that it belongs to this file.
+    """Read a segment's header. Raises `SegmentDamaged`, also if it is of another file, and what `SegmentHeader.decode`
+    does.
 
-    Raises `SegmentDamaged` if it can't be read or is another file's, `SegmentRemoved`, `WrongClusterKey` and
-    `UnsupportedFormat`.
+    Raises `WrongClusterKey` for a header of another cluster than the control file's.
     """
     try:
         header = SegmentHeader.decode(await file.read(0, HEADER_BYTES))
@@ -86,16 +85,16 @@ class Dumped(NamedTuple):
     """Where its frame begins in the file, in bytes."""
     batch: Batch
     behind_damage: bool
-    """Whether something before the batch in this file is damaged: the batch is whole, but may not follow on the log."""
+    """Whether something before it in this file is damaged, so that the batch, though whole, may not be on the log."""
 
 
 async def dump(files: Files, damaged: Callable[[SegmentDamaged], None] | None = None) -> AsyncGenerator[Dumped, None]:
     """Yield every batch of every file. Each file is read by itself: a missing file between two is not noticed.
 
-    Raises `SegmentDamaged` at the first bytes that are not as they were written; an unfinished write only ends its
-    file. `damaged`, if given, is called with the error instead, and reading goes on with what is intact behind the
-    damage. A file whose beginning is damaged is then read only if the control file beside it says whose it is. Also
-    raises `WrongClusterKey`, `UnsupportedFormat`, and `NotFound` for a file that a running node has removed meanwhile.
+    Raises `SegmentDamaged` at the first damage; an unfinished write only ends its file. `damaged`, if given, is called
+    with the error instead, and reading goes on behind the damage; where a file's beginning is damaged, only if a
+    control file says whose it is. Raises `WrongClusterKey`, `UnsupportedFormat`, and `NotFound` for a file that a
+    running node has removed meanwhile.
     """
     for path in files.paths:
         with ReadOnlyFile(path) as file:
@@ -140,9 +139,8 @@ async def opened(file: ReadOnlyFile, path: str, files: Files) -> tuple[Scan, Seg
 async def batches_of(files: Files, after: TransactionId = NO_TRANSACTION) -> AsyncGenerator[Batch, None]:
     """Yield the batches of one partition that hold anything above `after`, in order and without a gap.
 
-    Raises `SegmentDamaged` at the first batch that can't be read, or is missing between two others or, as far as a
-    control file tells, at the beginning or the end; `WrongClusterKey`, `UnsupportedFormat`, and `NotFound` for a file
-    that a running node has removed meanwhile.
+    Raises `SegmentDamaged` at the first batch that is damaged or, as far as a control file tells, missing; and
+    `WrongClusterKey`, `UnsupportedFormat`, and `NotFound` for a file that a running node has removed meanwhile.
     """
     before: Scan | None = None
     for path in _from(files, after):
@@ -185,15 +183,13 @@ def _check_follows(files: Files, path: str, header: SegmentHeader, before: Scan 
 
 
 def _damaged(path: str, damage: str, first: TransactionId) -> SegmentDamaged:
-    """Return the error for damage in a file, with the first transaction that can't be read."""
     return SegmentDamaged(f"{path}: {damage}; the first transaction that can't be had is {first}")
 
 
 def unwaited(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits, without an event loop, and return its result.
+    """Run a coroutine that never waits, as none in this module does, and return its result.
 
-    Everything in this module that reads a `ReadOnlyFile` is such work. The caller may be inside a loop already, as code
-    in a notebook is, and could not start another one.
+    Without an event loop, because the caller may be in one already, as code in a notebook is.
     """
     try:
         work.send(None)

@@ -13,12 +13,10 @@ from polonaise.histogram import Histogram
 from polonaise.host import Host
 from polonaise.link.connection import Connection
 from polonaise.log.batch import Batch, split
-from polonaise.log.digest import digest
+from polonaise.log.checks import digest, verify_part
 from polonaise.log.partitionlog import PartitionLog
 from polonaise.log.segment import DamageFound
-from polonaise.log.segmentscrub import verify_part
 from polonaise.storage.measures import ReplicaMeasures
-from polonaise.storage.noroom import NoRoom
 from polonaise.storage.protocol.replica import (
     Acknowledge,
     Action,
@@ -33,6 +31,7 @@ from polonaise.storage.protocol.replica import (
     TellEnd,
     TellSession,
 )
+from polonaise.storage.recentrefusals import NoRoom
 from polonaise.storage.settings import StorageSettings
 from polonaise.terms import NO_SESSION, NO_TRANSACTION, PartitionId, TransactionId
 from polonaise.wire.codec import Message, Payload
@@ -73,21 +72,18 @@ ReplicaRead: TypeAlias = ReadBatches | GetRegisters | Digest | FindBatch
 
 
 class _Entry(NamedTuple):
-    """A message in the queue."""
-
     connection: Connection
     message: Message
     request: int
     bytes: int
-    """The bytes that the message counts against the queue's bound."""
+    """Its share of the queue's bound."""
 
 
 class PartitionReplica:
     """Runs one partition's replica on this node.
 
-    Messages that change something, and those that must be ordered with them, go through one queue. Requests that only
-    read are answered beside it. The queue's task itself calls `open_log`, so that messages wait in their order while
-    the files are recovered.
+    Messages that change something, and those that must be ordered with them, go through one queue; reads are answered
+    beside it. The queue's task calls `open_log`, so that messages wait in order while the files are recovered.
     """
 
     def __init__(
@@ -99,9 +95,8 @@ class PartitionReplica:
         syncs: Histogram | None = None,
         no_room: NoRoom | None = None,
     ) -> None:
-        """Begin to open the files. The time of each write with its sync is counted in `syncs`.
-
-        What is refused because the disk is full is noted in `no_room`.
+        """Begin to open the files. `syncs` gets the time of each write with its sync, `no_room` what a full disk
+        refuses.
         """
         self._host = host
         self._partition = partition
@@ -118,21 +113,17 @@ class PartitionReplica:
         self._log: PartitionLog | None = None
         self._replica: Replica | None = None
         self._changing = asyncio.Lock()
-        """Held while the log is changed, checked for its place or closed: one task at a time may do that."""
+        """Held while the log is changed, checked for its place or closed."""
         self.unavailable: PolonaiseError | None = None
-        """Why the files could not be opened, or not again after damage, or that they were closed; else None.
-
-        Why files that were opened have to be opened anew is in `PartitionLog.broken`.
-        """
+        """Why the files could not be opened, or were closed; else None. See also `PartitionLog.broken`."""
         self._damage: DamageFound | None = None
-        """The damage that was found last."""
         self.written = False
         """Whether batches were written since `check_in_place` looked last."""
         self._syncs = syncs or Histogram()
         self._no_room = no_room or NoRoom(host.clock)
         self.counts = {"batches": 0, "transactions": 0, "bytes": 0, "syncs": 0, "refused": 0}
-        """The batches stored with their transactions and bytes, the syncs that this took, and the queued messages
-        refused, since the node first used this replica. Refused reads are not counted."""
+        """What was stored, the syncs that this took, and the queued messages refused, since the replica was first used.
+        """
         self._task = host.spawn(self._run(), f"partition {partition}")
 
     @property
@@ -145,13 +136,11 @@ class PartitionReplica:
 
     @property
     def _fields(self) -> dict[str, int]:
-        """The fields of a line in the node's log (`node.logformat`)."""
         known = {"partition": self._partition}
         fence = NO_SESSION if self._replica is None else self._replica.promises.fence
         return known if fence == NO_SESSION else {**known, "session": fence}
 
     def measures(self) -> ReplicaMeasures:
-        """Return what can be measured of this replica now."""
         log, queue = self._log, (len(self._queue), self._queue_bytes)
         if log is None or self.fault is not None:
             return ReplicaMeasures(self._partition, False, NO_SESSION, NO_TRANSACTION, NO_TRANSACTION, 0, 0, *queue)
@@ -162,10 +151,7 @@ class PartitionReplica:
         )  # fmt: skip
 
     async def close(self, gone: PolonaiseError | None = None) -> None:
-        """Stop taking messages and close the files. What was acknowledged is durable already.
-
-        `gone` says that the directory is not this node's any more: then nothing is written there.
-        """
+        """Stop taking messages and close the files. Nothing is written if the directory is `gone`, for this reason."""
         # The task first, and to its end: it may be in the middle of a write.
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
@@ -178,15 +164,14 @@ class PartitionReplica:
 
     @property
     def busy(self) -> bool:
-        """Whether something is under way that changes the log, or looks for its files anyway."""
+        """Whether something is under way that changes the log."""
         return self._changing.locked()
 
     async def check_in_place(self, *, every_file: bool) -> None:
-        """Record a loss if the file that is being written was removed or replaced. Raises the disk's errors.
+        """Record a loss if the file that is being written was removed or replaced; with `every_file`, also for others.
 
-        With `every_file`, also if that of another segment was.
-        Nobody else would notice: a removed file can be written and read by the process that has it open. A log that is
-        just being opened is left out, because opening looks for the files in any case.
+        Nobody else would notice: the process that has a removed file open can go on writing it. Raises the disk's
+        errors.
         """
         self.written = False
         async with self._changing:
@@ -212,10 +197,7 @@ class PartitionReplica:
             self._paused[connection] = None
 
     def disconnected(self, connection: Connection) -> None:
-        """Drop the waiting messages of a closed connection, and end its part in the session.
-
-        The sender counts only on what was answered, and there is nobody left to answer.
-        """
+        """Drop the waiting messages of a closed connection, and end its part in the session."""
         self._paused.pop(connection, None)
         others = [entry for entry in self._queue if entry.connection is not connection]
         if len(others) < len(self._queue):
@@ -227,11 +209,10 @@ class PartitionReplica:
 
     @property
     def _pause_reason(self) -> str:
-        """The reason under which connections are paused: a connection may fill several partitions' queues."""
+        """The reason under which connections are paused: one may fill several partitions' queues."""
         return f"queue of partition {self._partition}"
 
     async def _run(self) -> None:
-        """Open the files, then obey messages for ever."""
         try:
             await self._open()
         finally:
@@ -259,12 +240,12 @@ class PartitionReplica:
 
     @property
     def _is_shut(self) -> bool:
-        """Whether the files can't be used: they have to be opened anew, or are being cut or read again."""
+        """Whether the files have to be opened anew, or are being cut or read again."""
         return self.unavailable is not None or (self._log is not None and self._log.broken is not None)
 
     @property
     def fault(self) -> PolonaiseError | None:
-        """Why the files can't be used until they are opened anew; None if they can, are not open yet or being cut."""
+        """Why the files have to be opened anew; else None."""
         # While a cut is under way, its log is broken only in case that it is cut short.
         if self.unavailable is not None or self._log is None or self._changing.locked():
             return self.unavailable
@@ -272,13 +253,13 @@ class PartitionReplica:
 
     @property
     def loss(self) -> DamageFound | None:
-        """The damage by which what this copy had acknowledged was lost; None once it has been filled again."""
+        """The damage by which acknowledged batches of this copy were lost; None once it has been filled again."""
         if self._log is None or not self._log.slot.promises.may_have_lost:
             return None
         return self._damage
 
     async def _open(self) -> None:
-        """Open the files, for the first time or again after they could not be used; the cause may have passed."""
+        """Open the files, for the first time or again: the cause of the trouble may have passed."""
         before, self._log, self._replica = self._log, None, None
         try:
             if before is not None:
@@ -296,8 +277,7 @@ class PartitionReplica:
     def _next_run(self) -> list[_Entry]:
         """Take the next message out; if it is a `Store`, with all further ones of its connection right behind it.
 
-        They become one write and one sync: whatever arrived during the last sync goes into the next one. The list is
-        empty if the sender has disconnected meanwhile.
+        They become one write and one sync. The list is empty if the sender has disconnected meanwhile.
         """
         queue = self._queue
         run = [queue.popleft()] if queue else []
@@ -310,7 +290,6 @@ class PartitionReplica:
     # ------------------------------------------------------------------ obeying
 
     async def _obey(self, run: Sequence[_Entry]) -> None:
-        """Decide about a run of messages, and carry out the actions until one fails."""
         first = run[0]
         try:
             log, replica = self._usable()
@@ -338,7 +317,6 @@ class PartitionReplica:
                 return
 
     def _usable(self) -> tuple[PartitionLog, Replica]:
-        """Return the log, and the replica that decides about it. Raises why the files can't be used, if they can't."""
         if self.unavailable is not None:
             raise self.unavailable.with_traceback(None)  # shared by many messages, each of which would add to it
         if self._log is None or self._replica is None:
@@ -353,10 +331,6 @@ class PartitionReplica:
         return self._log, self._replica
 
     def _decide(self, log: PartitionLog, replica: Replica, run: Sequence[_Entry]) -> list[Action]:
-        """Have the replica decide about a run of messages.
-
-        Raises `ProtocolError` for what no server sends, and `BatchDamaged` for batches that arrived damaged.
-        """
         first = run[0]
         message = first.message
         match message:
@@ -412,7 +386,6 @@ class PartitionReplica:
         self._update_decisions(log, replica)
 
     def _count(self, batches: Sequence[Batch]) -> None:
-        """Count batches that one sync has stored."""
         counts = self.counts
         counts["batches"] += len(batches)
         counts["transactions"] += batches[-1].last - batches[0].first + 1
@@ -420,7 +393,7 @@ class PartitionReplica:
         counts["syncs"] += 1
 
     def _update_decisions(self, log: PartitionLog, replica: Replica) -> None:
-        """Tell `replica`, which decides, what is durable by now: promises, and the log's last id with its CRC."""
+        """Tell `replica`, which decides, what is durable by now."""
         replica.promises, replica.last, replica.last_crc = log.slot.promises, log.last, log.last_crc
 
     def _not_stored(self, entry: _Entry) -> None:
@@ -429,11 +402,9 @@ class PartitionReplica:
             self._replica.store_failed(entry.connection)
 
     def _answer(self, entry: _Entry, message: Message) -> None:
-        """Answer a message under its own number."""
         entry.connection.send(message, request=entry.request, partition=self._partition)
 
     def _refuse(self, entry: _Entry, refuse: Refuse) -> None:
-        """Refuse a message, or the `Store` that `refuse` names."""
         self.counts["refused"] += 1
         self._no_room.note(refuse.error)
         number = refuse.number or entry.request
@@ -457,10 +428,8 @@ class PartitionReplica:
             connection.refuse(error, request=request, partition=self._partition, detail=self._detail(error))
 
     async def scrub(self, first: TransactionId, bytes_max: int) -> tuple[int, TransactionId | None]:
-        """Verify up to `bytes_max` bytes of the log from `first` on, as `log.segmentscrub.verify_part` does.
-
-        Returns how many bytes were read, and the id to go on from, None at the end. Raises `DamageFound`, after the
-        damage was recorded, and whatever keeps the files from being used.
+        """Verify a part of the log, as `log.checks.verify_part` does. Damage is recorded before `DamageFound` is
+        raised.
         """
         await self._opened.wait()
         log, replica = self._usable()
@@ -477,7 +446,6 @@ class PartitionReplica:
             raise
 
     async def _read(self, log: PartitionLog, read: ReplicaRead) -> Message:
-        """Read what is asked for, and return it as an answer."""
         match read:
             case ReadBatches():
                 bytes_max = min(read.bytes_max, self._settings.read_bytes_max)
@@ -495,23 +463,19 @@ class PartitionReplica:
                 )
 
     def _detail(self, error: PolonaiseError) -> int:
-        """Return the number that goes with an error.
-
-        That is the session that the replica obeys for `Fenced`, the first id that is held for `HistoryTrimmed`, else 0.
-        """
+        """Return the session obeyed for `Fenced`, the first id held for `HistoryTrimmed`, else 0."""
         if isinstance(error, HistoryTrimmed):
             return error.first
         return self._replica.promises.fence if isinstance(error, Fenced) and self._replica is not None else 0
 
     async def _record_damage(self, log: PartitionLog, replica: Replica, damage: DamageFound) -> None:
-        """Record damage that was met, unless it says nothing about the log as it is: it was cut, or recorded before."""
+        """Record damage, unless it says nothing about the log as it is: it was cut, or recorded before."""
         if damage.cuts == log.slot.cuts and damage.last_good < log.last:
             await self._record_loss(log, replica, damage)
 
     async def _record_loss(self, log: PartitionLog, replica: Replica, damage: DamageFound) -> None:
-        """Record durably that nothing above the last good id is believed from now on, also after a restart.
-
-        Then the owner is told, if this copy was part of its session.
+        """Record durably that nothing above the last good id is believed, then tell the owner if this copy was in its
+        session.
         """
         _log.error("%s: %s", self._name, damage, extra=self._fields)
         self._damage = damage
@@ -547,19 +511,16 @@ def _session_info(log: PartitionLog) -> SessionInfo:
 
 
 def _size(log: PartitionLog) -> int:
-    """Return the bytes of the log's segments, each up to the end of its last batch."""
     return sum(segment.end for segment in log.segments)
 
 
 def _payload_bytes(message: Message) -> int:
-    """Return the size of a message's batches, in bytes."""
     if isinstance(message, Store | Copy):
         return sum(len(part) for part in message.payload)
     return 0
 
 
 def _store_request(entry: _Entry) -> StoreRequest:
-    """Turn a queued `Store` into what the replica decides about."""
     message = entry.message
     assert isinstance(message, Store)
     return StoreRequest(entry.connection, message.session, entry.request, _batches(message.payload))

@@ -17,7 +17,7 @@ from polonaise.storage.settings import StorageSettings
 _log = logging.getLogger(__name__)
 
 _EVERY_FILE_S: Final = 60.0
-"""The seconds within which all files of all partitions are looked for, as long as `_EVERY_FILE_MAX` is enough."""
+"""The seconds within which all files of all partitions are looked for, as far as `_EVERY_FILE_MAX` allows."""
 _EVERY_FILE_MAX: Final = 16
 """The most partitions of which one look checks all files: thousands at rest are to cost next to nothing."""
 
@@ -34,11 +34,8 @@ class Presence:
         small_files: Sequence[str],
         write_again: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
-        """Make the check. `let_go` is called once, when the directory is gone, and `write_again` each time that it is
-        there without one of the `small_files`.
-
-        `control` returns the open control file, None while a new node has none; `replicas` returns the replicas that
-        the node runs.
+        """Make the check. `let_go` is called once, when the directory is gone; `write_again` when a small file is
+        missing.
         """
         self._settings = settings
         self._control = control
@@ -47,14 +44,12 @@ class Presence:
         self._small_files = small_files
         self._write_again = write_again
         self._checked = 0
-        """The number of partitions written to that were checked so far: it says whose turn is next."""
+        """Whose turn is next of the partitions that are written to."""
         self._checked_whole = 0
-        """The same over all partitions, of which a look checks some with all their files: what they hold is read some
-        day."""
+        """Whose turn is next for a look at all files."""
         self._error_logged = ""
         self.space: DiskSpace | None = None
-        """The room on the directory's disk at the last check that did not fail; None before that, while there is no
-        such directory, and once it is gone."""
+        """The room on the directory's disk at the last good check; None before, and once the directory is gone."""
 
     async def run(self, host: Host) -> None:
         """Check once every `presence_s` seconds, until the directory is gone."""
@@ -82,17 +77,13 @@ class Presence:
                     )
 
     async def _look_at_space(self, host: Host) -> DiskSpace | None:
-        """Return the room on the directory's disk; None if there is no such directory yet, as for a new node."""
+        """Return the room on the directory's disk; None if the directory is not made yet."""
         try:
             return await host.disk.space(self._settings.directory)
         except NotFound:
             return None
 
     async def _check_directory(self) -> bool:
-        """Check the directory, and return whether one of the small files in it is missing.
-
-        Raises `DirectoryGone`, and what the disk raises.
-        """
         control = self._control()
         # A new node has no control file yet.
         return control is not None and await control.check_in_place(self._small_files)

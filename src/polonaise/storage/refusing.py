@@ -18,8 +18,7 @@ _NAME: Final = "storage node that is not started"
 class RefusingNode:
     """Refuses every connection with the reason why the storage node of this address did not start.
 
-    Without it, a node that nobody started and one whose directory is damaged would look the same to servers. It touches
-    no disk.
+    Without it, a node that nobody started and one whose directory is damaged would look the same to servers.
     """
 
     def __init__(self, host: Host, settings: StorageSettings, reason: PolonaiseError) -> None:
@@ -41,7 +40,6 @@ class RefusingNode:
             await self._listener.close()
 
     def _accept(self) -> Connection:
-        """Make the connection that refuses a peer."""
         connection = RefusingConnection(
             self._host, self._settings, self._reason, lambda connection, _: self._connections.discard(connection)
         )

@@ -20,7 +20,6 @@ _log = logging.getLogger(__name__)
 _LOOK_BYTES: Final = 256 * 1024
 """The bytes that are read at a time: little enough that other reads do not notice."""
 _REPAIR_S: Final = 2.0
-"""The seconds between two looks whether damage is repaired."""
 
 
 class Scrubbing:
@@ -56,7 +55,6 @@ class Scrubbing:
                 )
 
     async def run(self) -> None:
-        """Scrub until cancelled."""
         scrub, clock = self._scrub, self._clock
         while True:
             step = scrub.next(clock.monotonic_s(), clock.wall_us(), self._partitions())

@@ -8,8 +8,8 @@ from typing import Final
 from polonaise.link.settings import LinkSettings
 
 STOP_S_MAX: Final = 5.0
-"""Seconds in which the process of a storage node stops once it is told to; then it is ended by force. What it
-acknowledged is durable, so nothing rests on a clean end, and a disk that hangs lets it have none."""
+"""Seconds in which a storage node's process stops once told to, before it is ended by force: nothing rests on a clean
+end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,8 @@ class StorageSettings:
     listen: str = "127.0.0.1:0"
     """The address to listen on; port 0 takes a free one."""
     name: str | None = None
-    """The name of the node. A directory without a name takes it, and one with another name is refused. None for that of
-    the directory, which takes the name by which the first server reaches it if it has none."""
+    """The node's name: a directory without one takes it, one with another is refused. None takes the directory's, or
+    that by which the first server reaches the node."""
     cluster_key: bytes | None = None
     """The key of this node's cluster; None takes that of its directory, or of the first server that greets it."""
     link: LinkSettings = field(default_factory=LinkSettings)
@@ -36,8 +36,7 @@ class StorageSettings:
     partitions_max: int = 4_096
     """The number of partitions that the node takes: those whose ids are below this number."""
     files_max: int = 128
-    """The most files of partitions that stay open at a time; more only while all of them are in use. Opening one again
-    takes a fraction of a sync."""
+    """The most files of partitions that stay open at a time; more only while all of them are in use."""
     queue_bytes_max: int = 64 * 1024 * 1024
     """The most bytes of messages of one partition that wait for the disk; above it their connections are not read."""
     reads_max: int = 32
@@ -45,14 +44,13 @@ class StorageSettings:
     read_bytes_max: int = 8 * 1024 * 1024
     """The most bytes in the answer to one read, but for a single batch that is larger."""
     scrub_bytes_per_s: int = 2 * 1024 * 1024
-    """The bytes per second that the scrub reads in the background, to find rot before the bytes are needed; 0 for no
-    scrub. At the default a terabyte takes about six days, and 0.5 % of a core."""
+    """The bytes per second that the scrub reads; 0 for none. The default takes six days for a terabyte, and 0.5 % of a
+    core."""
     scrub_every_s: float = 6 * 3600.0
     """The least seconds between the beginnings of two scrub rounds: a small log need not be read all the time."""
     presence_s: float = 1.0
-    """The seconds between two looks whether the node's directory is still there. Removed files can still be written,
-    and nobody would find what is acknowledged meanwhile."""
+    """The seconds between two looks whether the directory is there: what is acknowledged in removed files is lost."""
     presence_partitions_max: int = 64
     """The most partitions whose files one look checks, among those written to; with thousands, they come in turn."""
     scrub_first_s: float = 60.0
-    """About how many seconds after the start the first scrub round begins: before, the disk has other work."""
+    """About how many seconds after the start the first scrub round begins."""

@@ -1,8 +1,8 @@
 """The decisions of one replica of one partition: what it has promised, and to which session.
 
 Raising the fence shuts out every older session: a server that has lost its partition can still send, but nothing it
-sends is written. Joining makes the copy part of a session; only then does it take appends, and only from the
-connection on which it joined.
+sends is written. A copy takes appends only once it has joined the session, and only from the connection on which it
+joined.
 
 Each message's method returns actions; their order is the promise. The shell carries them out in that order, and stops
 at the first one that fails.
@@ -36,9 +36,8 @@ class StoreBatches:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Remove everything above this id from the log, durably.
-
-    Of a batch that goes on above it, all stays if an id in it is confirmed, and else nothing.
+    """Remove everything above this id, durably; of a batch that goes on above it, all stays if an id in it is
+    confirmed.
     """
 
     last: TransactionId
@@ -46,9 +45,8 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class DropBelow:
-    """Drop the log's oldest segment, durably, if all of it lies below this id.
-
-    Then answer with the first id that is left, and whether further segments lie below this id.
+    """Drop the oldest segment, durably, if all of it lies below this id; then answer with the first id left, and if
+    more is.
     """
 
     before: TransactionId
@@ -59,7 +57,7 @@ class TellSession(NamedTuple):
 
 
 class TellEnd(NamedTuple):
-    """Answer with the log's last id and the CRC of its last batch, as they are once the earlier actions are done."""
+    """Answer with the log's last id and the CRC of its last batch, once the earlier actions are carried out."""
 
 
 class TellEmptied(NamedTuple):
@@ -82,19 +80,16 @@ class Refuse:
 
     error: PolonaiseError
     detail: int = 0
-    """The number that goes with the error: for `Fenced`, the session that the replica obeys; else 0."""
+    """For `Fenced`, the session that the replica obeys; else 0."""
     number: int = 0
-    """The number of the refused message in a run of `Store`s, under which the owner is told.
-
-    0 for the message that the replica was called with.
-    """
+    """The number of the refused `Store` in a run; 0 for the message that the replica was called with."""
 
 
 Action: TypeAlias = Save | StoreBatches | Cut | DropBelow | TellSession | TellEnd | TellEmptied | Acknowledge | Refuse
 
 
 class TellLoss(NamedTuple):
-    """Tell the owner on this connection, which has not asked, that this copy has no part in its session any more."""
+    """Tell the owner on this connection, unasked, that this copy has no part in its session any more."""
 
     connection: Hashable
     error: PolonaiseError
@@ -105,7 +100,6 @@ class StoreRequest(NamedTuple):
     """A `Store`, the numbered message of a session; without batches it is a barrier."""
 
     connection: Hashable
-    """The connection on which this message arrived."""
     session: SessionId
     number: int
     batches: Sequence[Batch]
@@ -114,8 +108,8 @@ class StoreRequest(NamedTuple):
 class Replica:
     """Decides what to do about each message in the replica's queue.
 
-    Before each call the shell sets `promises`, `last` and `last_crc` to what is durable. No decision changes these here
-    in advance: if carrying it out fails, nothing has to be taken back.
+    Before each call the shell sets `promises`, `last` and `last_crc` to what is durable. No decision changes these in
+    advance: if carrying it out fails, nothing has to be taken back.
     """
 
     __slots__ = ("_asked", "_joined_on", "last", "last_crc", "promises")
@@ -126,18 +120,15 @@ class Replica:
         self.last_crc = last_crc
         self._joined_on: Hashable = None
         self._asked: SessionId = NO_SESSION
-        """The session whose `LastSessionInfo` was obeyed last; NO_SESSION for none since this copy was opened.
-
-        See `_unasked`.
-        """
+        """The session whose `LastSessionInfo` was obeyed last since this copy was opened. Only `fence` sets it."""
 
     # ------------------------------------------------------------------ sessions
 
     def fence(self, session: SessionId) -> list[Action]:
-        """Raise the fence to `session`, then tell what this copy can prove. Besides this, only `empty` raises it.
+        """Raise the fence to `session`, then tell what this copy can prove. Refused if the fence is higher already.
 
-        Refused if the fence is higher already. Bytes whose sync failed were never acknowledged and are not told of:
-        they are cut, like a torn tail. Bytes above a loss stay where they are until it is decided what the log is.
+        Bytes whose sync failed were never acknowledged: they are cut, like a torn tail. Bytes above a loss stay until
+        it is decided what the log is.
         """
         promises = self.promises
         # The same session may ask again: its answer may have been lost on the way.
@@ -159,7 +150,7 @@ class Replica:
     def truncate(self, session: SessionId, last: TransactionId) -> list[Action]:
         """Cut everything above `last` on a copy that is being made clean, for a session that it has not joined yet.
 
-        It cuts nothing confirmed, except above a loss: that part is copied anew in any case.
+        Nothing confirmed is cut, except above a loss: that part is copied anew in any case.
         """
         if refusal := self.refusal(session):
             return [refusal]
@@ -176,8 +167,8 @@ class Replica:
     def cut_for_reset(self, session: SessionId, last: TransactionId, since: SessionId) -> list[Action]:
         """Cut everything above `last`, confirmed or not, because an operator has reset the log's head.
 
-        With `since`, the earlier session that carried out the reset, the copy notes that it was cut for it: from then
-        on, what is copied to it and confirmed is of the log after the reset.
+        With `since`, the earlier session that carried out the reset, the copy notes that it was cut for it: what is
+        copied to it and confirmed from then on is of the log after the reset.
         """
         # The marks before the cut: after a crash in between, the tail above them is a dirty one, and is cut next time.
         lowered = self._lowered(session, last, since)
@@ -186,14 +177,13 @@ class Replica:
     def lower_marks(self, session: SessionId, last: TransactionId, since: SessionId) -> list[Action]:
         """Forget that ids above `last` are certainly the log's, and keep them.
 
-        An earlier reset, carried out in the session `since`, has given them up. An operator takes them for the log
-        again, which is certain only once a session is engaged with them.
+        An earlier reset, of the session `since`, has given them up. An operator takes them for the log again, which is
+        certain only once a session is engaged with them.
         """
         lowered = self._lowered(session, last, since)
         return [lowered] if isinstance(lowered, Refuse) else [lowered, TellEnd()]
 
     def _lowered(self, session: SessionId, last: TransactionId, since: SessionId) -> Save | Refuse:
-        """Return how the marks are lowered to `last`, and the reset of `since` is noted; or why they are not."""
         if refusal := self.refusal(session):
             return refusal
         promises = self.promises
@@ -251,11 +241,9 @@ class Replica:
         return [TellEnd()] if joined == promises else [Save(joined), TellEnd()]
 
     def confirm(self, session: SessionId, low_water_mark: TransactionId) -> list[Action]:
-        """Note that ids up to `low_water_mark` are certainly the log's.
+        """Note that ids up to `low_water_mark` are certainly the log's; one above this copy's end is refused.
 
-        A mark above this copy's end is refused, and one below the noted mark does not lower it. On a copy that may have
-        lost, this moves the loss up as well: the confirmed ids are held again, and need not be cut and copied once more
-        in the next session.
+        A noted loss moves up as well: the confirmed ids are held again, and need not be copied once more.
         """
         if refusal := self.refusal(session):
             return [refusal]
@@ -268,12 +256,10 @@ class Replica:
         return [TellEnd()] if confirmed == promises else [Save(confirmed), TellEnd()]
 
     def trim(self, session: SessionId, before: TransactionId) -> list[Action]:
-        """Drop ids below `before`, which the owner knows to be archived.
+        """Drop ids below `before`, which the owner knows to be archived; also on a copy that is only being filled.
 
-        Only ids that are confirmed and held may go: unless an operator resets the head, they are the log's for good.
-        The batch with the confirmed mark stays, because no session can be decided to begin below it.
-        The same rules hold for a copy that has not joined yet and is being filled with a log whose beginning the others
-        have trimmed.
+        Only confirmed ids may go, which are the log's for good. The batch with the confirmed mark stays, because no
+        session can be decided to begin below it.
         """
         if refusal := self.refusal(session):
             return [refusal]
@@ -290,8 +276,8 @@ class Replica:
     def empty(self, session: SessionId, size: int) -> list[Action]:
         """Drop every batch of a copy that is needed no more: by `session` it is no member, and is not to become one.
 
-        `size` is the bytes that its segments take. Refused if the copy obeys a later session, which may have made it a
-        member since the operator looked; no copy is emptied for `NO_SESSION`.
+        `size` is the bytes of its segments. Refused if the copy obeys a later session, which may have made it a member
+        since the operator looked.
         """
         if session < self.promises.fence or session <= NO_SESSION:
             return [self._fenced()]
@@ -311,8 +297,8 @@ class Replica:
     def store(self, requests: Sequence[StoreRequest]) -> list[Action]:
         """Store the messages of one connection that arrived during the last sync: one write, sync and acknowledgement.
 
-        The first message that must be refused is refused, and those behind it are dropped, because they follow on it.
-        The connection then has no part in the present session any more, unless that message was of another session.
+        The first message that must be refused is refused, and those behind it, which follow on it, are dropped. The
+        connection then has no part in the present session any more, unless that message was of another session.
         """
         batches: list[Batch] = []
         last, crc = self.last, self.last_crc
@@ -345,8 +331,8 @@ class Replica:
     def _refused_store(self, request: StoreRequest) -> Refuse | None:
         """Return why this copy may not take a message of the session, or None if it may.
 
-        A copy that has lost something since it joined may not even acknowledge barriers: an acknowledgement says that
-        everything before it is still here. The same goes for a copy that could not sync what it was given last.
+        After a loss or a failed sync it may not even acknowledge barriers: that says that everything before is still
+        here.
         """
         # The fence before everything else: a deposed owner has to learn that it is deposed, not what ails the copy.
         if request.session != self.promises.fence:
@@ -366,35 +352,29 @@ class Replica:
         return self._fenced() if self._is_other(session) else self._unasked()
 
     def store_failed(self, connection: Hashable) -> None:
-        """End the part of a connection in the session, because one of its `Store`s was not carried out.
-
-        An acknowledgement covers all numbers before it. So none may follow on a refused message, not even that of a
-        barrier, or of a batch that would fit.
+        """End a connection's part in the session, because one of its `Store`s failed: an acknowledgement covers all
+        before it.
         """
         self.disconnected(connection)
 
     def lost(self, error: PolonaiseError) -> TellLoss | None:
-        """End this replica's part in the session that it joined, because damage was found in its log; tell its owner.
+        """End this replica's part in its session, because damage was found in its log, and tell the owner.
 
-        An owner of an idle partition sends nothing that could be refused. It would count this copy, and say that
-        another one may be stopped, until its next pulse.
+        The owner of an idle partition sends nothing that could be refused, and would count this copy until its next
+        pulse.
         """
         connection, self._joined_on = self._joined_on, None
         return None if connection is None else TellLoss(connection, error)
 
     def disconnected(self, connection: Hashable) -> None:
-        """End this replica's part in the session that it joined on this connection.
-
-        What was sent on a broken connection may be lost, so nothing on another one can be known to follow on it.
-        """
+        """End this replica's part in the session that it joined on this connection: what was sent there may be lost."""
         if self._joined_on is connection:
             self._joined_on = None
 
     def _unasked(self) -> Refuse | None:
         """Return the refusal for a copy that was opened and not yet asked what it can prove, else None.
 
-        Its disk may have been put back to an earlier day, with the fence of this very session on it. An owner that goes
-        on with it, as if it were still the copy of before, would count what is gone.
+        Its disk may have been put back to an earlier day, with the fence of this very session on it.
         """
         if self._asked == self.promises.fence:
             return None
@@ -407,7 +387,6 @@ class Replica:
         return session != self.promises.fence or session <= NO_SESSION
 
     def _fenced(self) -> Refuse:
-        """Return the refusal that tells which session this replica obeys: the latest one that it was told of."""
         fence = self.promises.fence
         return Refuse(
             Fenced(f"the latest session that this replica was told of is {fence}, and it obeys no other"), detail=fence

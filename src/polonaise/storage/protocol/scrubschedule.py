@@ -1,8 +1,7 @@
 """The schedule of a storage node's scrub: which bytes it reads next, and when.
 
-All segments are read again and again, so that rot is found while other copies can mend it. Each round reads every
-partition from its beginning to its end, one after the other, at a bounded rate; one that is damaged or can't be read is
-left until the next round. A round that ends early is followed by the next one only when that is due.
+Each round reads every partition from beginning to end, one after the other, at a bounded rate; one that is damaged or
+can't be read is left until the next round.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _ROUND_S_MIN: Final = 1.0
 
 
 class ScrubDamage(NamedTuple):
-    """A damage that the scrub has found: bytes that are not as they were written."""
+    """Bytes that the scrub has found not to be as they were written."""
 
     partition: PartitionId
     what: str
@@ -39,13 +38,13 @@ class Scrubbed:
     rounds: int = 0
     """The number of rounds that have ended."""
     partitions: int = 0
-    """The number of partitions that the present round, or the last one, is done with, skipped ones included."""
+    """The number of partitions that this or the last round is done with, skipped ones included."""
     partitions_of: int = 0
-    """The number of partitions that the present round, or the last one, has in all."""
+    """The number of partitions that this or the last round has in all."""
     skipped: int = 0
-    """The number of partitions that the present or last round did not read to their end: unusable, or damaged."""
+    """The number of partitions that this or the last round did not read to their end: unusable, or damaged."""
     bytes: int = 0
-    """The number of bytes that were read in the present or last round, and were good."""
+    """The number of good bytes that this or the last round has read."""
     started_us: int = 0
     """When the present or last round began."""
     finished_us: int = 0
@@ -53,7 +52,7 @@ class Scrubbed:
     found: int = 0
     """The number of damages found since the node started."""
     repaired: int = 0
-    """The number of damages found since the node started after which the copy was whole again."""
+    """The number of these after which the copy was whole again."""
     damages: tuple[ScrubDamage, ...] = ()
     """The latest damages, in the order in which they were found; those that are repaired are forgotten first."""
 
@@ -80,10 +79,10 @@ class Scrub:
     __slots__ = ("_bytes_per_s", "_every_s", "_first", "_forgotten", "_next_s", "_round_s", "_waiting", "scrubbed")
 
     def __init__(self, bytes_per_s: int, every_s: float, first_s: float) -> None:
-        """Make a schedule that reads at most `bytes_per_s` bytes per second.
+        """Make a schedule that reads at most `bytes_per_s` bytes per second, with the first round at `first_s`
+        (monotonic).
 
-        The first round begins at `first_s`, in monotonic seconds. Each further one begins at the earliest `every_s`
-        seconds after the beginning of the round before it.
+        Each further round begins at the earliest `every_s` seconds after the beginning of the one before.
         """
         self._bytes_per_s = bytes_per_s
         self._every_s = max(every_s, _ROUND_S_MIN)
@@ -157,7 +156,6 @@ class Scrub:
         )
 
     def _end_partition(self, wall_us: int) -> None:
-        """Go on with the next partition, or end the round."""
         self._waiting.popleft()
         self._first = 0
         self.scrubbed = replace(self.scrubbed, partitions=self.scrubbed.partitions + 1)
@@ -165,5 +163,4 @@ class Scrub:
             self._end_round(wall_us)
 
     def _end_round(self, wall_us: int) -> None:
-        """Note that a round has ended."""
         self.scrubbed = replace(self.scrubbed, rounds=self.scrubbed.rounds + 1, finished_us=wall_us)

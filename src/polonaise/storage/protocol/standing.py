@@ -14,9 +14,9 @@ class Standing(enum.Enum):
     COMMITTED = "committed"
     """An owner has confirmed the transaction to this replica."""
     UNPROVED = "unproved"
-    """The transaction was written here. Only a quorum of replicas could tell whether it is committed."""
+    """The transaction was written here; only a quorum could tell whether it is committed."""
     UNTRUSTED = "untrusted"
-    """The transaction's sync failed, or the node has found it or one below it damaged: the node would cut it."""
+    """Its sync failed, or damage was found at it or below: the node would cut it."""
 
 
 class Bounds(NamedTuple):
@@ -30,7 +30,6 @@ class Bounds(NamedTuple):
     """The replica may have lost transactions above this id; None if it has lost nothing."""
 
     def standing_of(self, id: TransactionId) -> Standing:
-        """Return the standing of a transaction that this replica holds."""
         if self.trusted is not None and id > self.trusted:
             return Standing.UNTRUSTED
         return Standing.COMMITTED if id <= self.confirmed else Standing.UNPROVED

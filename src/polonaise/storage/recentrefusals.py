@@ -1,17 +1,18 @@
-"""Note the servers of other clusters that a storage node refuses, for its log and its health."""
+"""What a storage node has refused lately, for its log and its health: strangers, and what found no room."""
 
 from __future__ import annotations
 
 import logging
 from typing import Final
 
+from polonaise.errors import DiskFull, PolonaiseError
 from polonaise.host import Clock
 
 _log = logging.getLogger(__name__)
 
 _TOLD_S: Final = 60.0
-"""For how many seconds a refusal counts as present trouble, and the least time between two lines in the log: a server
-tries again every few seconds, and anybody may connect as often as they like."""
+"""For how many seconds a refusal counts as present trouble, as servers try again every few seconds; and the least time
+between two lines about strangers in the log, as anybody may connect as often as they like."""
 
 
 class Strangers:
@@ -25,7 +26,6 @@ class Strangers:
         self._clock = clock
         self._directory = directory
         self._last = ""
-        """The last server that was refused: its name and address."""
         self._last_s = float("-inf")
         self._logged_s = float("-inf")
 
@@ -48,3 +48,25 @@ class Strangers:
             f"one's: stop that server, and bring them back (polonaise cluster recover). Keep the directory: it may "
             "be the only copy of a log"
         )
+
+
+class NoRoom:
+    """The last refusal of a storage node for want of room on its disk.
+
+    The free bytes of the disk don't tell all: a quota may be used up, a file may have reached the limit of its process,
+    or a batch may be larger than what is left.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last = ""
+        self._last_s = float("-inf")
+
+    def note(self, error: PolonaiseError) -> None:
+        """Take note of a refusal, if it is one for want of room."""
+        if isinstance(error, DiskFull):
+            self._last, self._last_s = error.text, self._clock.monotonic_s()
+
+    def __str__(self) -> str:
+        """Return what found no room within the last minute; empty if nothing did."""
+        return self._last if self._clock.monotonic_s() - self._last_s < _TOLD_S else ""
