@@ -1,7 +1,7 @@
 """Whether fragments of one partition are of one log: wherever two of them meet or overlap, both hold the same batch.
 
 Each batch carries the CRC of the one before it. So two fragments that have the same batch at one id have the same ones
-before it, as far as both reach; and at the lower one of their last ids both have to end a batch.
+before it, and at the lower one of their last ids both have to end a batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from polonaise.log.batch import Batch
 from polonaise.terms import TransactionId
 
 MOVE_OUT: Final = "move those that are not of the log out of the store"
-"""What to do about fragments that contradict each other, for messages."""
 
 
 class FragmentFacts(NamedTuple):
@@ -25,13 +24,11 @@ class FragmentFacts(NamedTuple):
     name: FragmentName
     footer: Footer
     ends: Mapping[TransactionId, int | None]
-    """The CRC of the batch that ends at an id of the fragment, None where none ends, for the ids that were asked for.
-    """
+    """The CRC of the batch that ends at an id, None where none ends, for the ids that were asked for."""
 
     def crc_at(self, id: TransactionId) -> int | None:
-        """Return the CRC of the batch that ends at this id, by the fragment; None if none ends there.
-
-        The footer tells that of the fragment's last id, and of the one before its first. Any other has to be in `ends`.
+        """Return the CRC of the batch that ends at this id, which the footer tells or `ends` has; None if none ends
+        there.
         """
         if id == self.footer.last:
             return self.footer.last_crc
@@ -48,10 +45,7 @@ class Disagreement(NamedTuple):
 
 
 def beside_each(names: Iterable[FragmentName]) -> dict[FragmentName, list[FragmentName]]:
-    """Return for each fragment of a partition the others that it has to agree with: those that overlap it or meet it.
-
-    Takes time by the number of fragments and of such pairs.
-    """
+    """Return for each fragment of a partition the others that overlap or meet it, and so have to agree with it."""
     found: dict[FragmentName, list[FragmentName]] = {name: [] for name in sorted(names)}
     reaching: list[FragmentName] = []
     for name, others in found.items():
@@ -64,10 +58,7 @@ def beside_each(names: Iterable[FragmentName]) -> dict[FragmentName, list[Fragme
 
 
 def ids_to_compare(names: Iterable[FragmentName]) -> dict[FragmentName, Collection[TransactionId]]:
-    """Return for each fragment of a partition the ids at which others end within it, to be compared with these.
-
-    Its own last id is left out: the footer has its CRC.
-    """
+    """Return for each fragment of a partition the ids at which others end within it; its last one is in the footer."""
     return {
         name: sorted({other.last for other in others if name.first <= other.last < name.last})
         for name, others in beside_each(names).items()
@@ -81,19 +72,15 @@ def agree(one: FragmentFacts, other: FragmentFacts) -> bool:
 
 
 def ends_told(batch: Batch) -> tuple[BatchEnd, BatchEnd]:
-    """Return the two ends that a log's batch tells: that of the batch before it, and its own.
-
-    A log goes on from a fragment if the batch with the next id, or with the last one of both, tells the fragment's end.
-    """
+    """Return the ends of the batch before this one, and of this one; a log goes on from a fragment that has either."""
     return BatchEnd(batch.first - 1, batch.previous_crc), BatchEnd(batch.last, batch.crc)
 
 
 def contradictions(good: Sequence[FragmentFacts]) -> list[Disagreement]:
     """Return what is wrong between fragments of one partition; `ids_to_compare` says what each has to know.
 
-    That is: a fragment of another cluster than the first one, one whose first batch does not follow the last batch of a
-    fragment that ends right before it, or two that hold different batches of the same ids. Of a fragment that does not
-    agree with several that end before it, one is named.
+    A fragment of another cluster than the first one, one that does not follow the fragment that ends right before it,
+    or two that hold different batches of the same ids. Of several contradictions of one fragment, one is named.
     """
     wrong: list[Disagreement] = []
     own: dict[FragmentName, FragmentFacts] = {}

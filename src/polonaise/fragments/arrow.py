@@ -1,7 +1,4 @@
-"""Batches as Arrow columns: the schema of a fragment, and the conversion of the columns that are asked for.
-
-No row is ever an object on the way: a batch is columnar already, so a column of many batches is their columns, joined.
-"""
+"""Batches as Arrow columns: the schema of a fragment, and the conversion of the columns that are asked for."""
 
 from __future__ import annotations
 
@@ -43,9 +40,8 @@ _BYTES_MAX: Final = 2**31 - 1
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """Return the schema of these columns of `SCHEMA`, in this order.
-
-    Raises `BadOption` for an unknown column, one that is named twice, and none at all.
+    """Return the schema of these columns, in this order. Raises `BadOption` unless they are some of `SCHEMA`, each
+    once.
     """
     unknown = [name for name in columns if name not in SCHEMA.names]
     if unknown or not columns or len(set(columns)) < len(columns):
@@ -57,9 +53,8 @@ def schema_of(columns: Sequence[str]) -> pa.Schema:
 
 
 def bytes_of(column: pa.Array) -> tuple[memoryview, Any]:
-    """Return the bytes of a binary column, and the offsets at which its values begin and end in them.
-
-    There is one offset more than values. A null counts as empty.
+    """Return the bytes of a binary column, and the offsets at which its values begin and end (one more). Nulls are
+    empty.
     """
     _, offsets, data = column.buffers()
     return memoryview(b"" if data is None else data), np.frombuffer(offsets, "<i4", len(column) + 1, 4 * column.offset)
@@ -68,9 +63,8 @@ def bytes_of(column: pa.Array) -> tuple[memoryview, Any]:
 def columns_of(batches: Sequence[Batch], columns: Sequence[str]) -> pa.RecordBatch:
     """Return the transactions of these batches, in their order, as these columns of `SCHEMA`.
 
-    The batches must carry data and have been parsed with their CRCs checked: here nothing is checked again. Raises
-    `BadOption` for columns that `schema_of` refuses, and for a column `data` of 2 GiB or more: convert fewer batches at
-    a time.
+    The batches must carry data and have been parsed with their CRCs checked. Raises `BadOption` for columns that
+    `schema_of` refuses, and for a column `data` of 2 GiB or more: convert fewer batches at a time.
     """
     schema = schema_of(columns)
     if not batches:
@@ -80,15 +74,12 @@ def columns_of(batches: Sequence[Batch], columns: Sequence[str]) -> pa.RecordBat
 
 
 class _BatchRows:
-    """Batches whose rows are to be joined, column by column."""
-
     def __init__(self, batches: Sequence[Batch]) -> None:
         self.batches = batches
         self.counts = np.array([batch.count for batch in batches])
         self.total = int(self.counts.sum())
 
     def starts(self) -> Any:
-        """Return the index of each batch's first row among the joined rows."""
         return np.cumsum(self.counts) - self.counts
 
     def repeated(self, values: list[int], kind: str) -> pa.Array:
@@ -101,10 +92,7 @@ class _BatchRows:
 
 
 def _binary(ends: Any, data: bytes, valid: Any = None) -> pa.Array:
-    """Return a binary column of values that lie one after the other in `data`; `ends` is where each ends.
-
-    `valid` says which rows have a value; None if all have one. The others are null.
-    """
+    """Return a binary column of values that lie one after the other in `data`, up to `ends`; null where not `valid`."""
     offsets = np.zeros(len(ends) + 1, "<i4")
     offsets[1:] = ends
     bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
@@ -154,12 +142,10 @@ def _judged_by(rows: _BatchRows, kind: pa.DataType, column_of: Callable[[Evidenc
 
 
 def _marks_of(evidence: EvidenceColumns) -> pa.Array:
-    """Return the column `client_high_water_mark` of one batch with evidence."""
     return pa.array(np.frombuffer(evidence.client_high_water_marks, "<i8"))
 
 
 def _locks_of(evidence: EvidenceColumns) -> pa.Array:
-    """Return the column `locks` of one batch with evidence."""
     locks = np.empty(len(evidence.lock_hashes), LOCK)
     locks["hash"] = np.frombuffer(evidence.lock_hashes, "<u8")
     locks["mode"] = np.frombuffer(evidence.lock_modes, "u1")

@@ -1,8 +1,7 @@
-"""Fragments as Arrow record batches: the rows and columns that are asked for, and no others.
+"""Fragments as Arrow record batches, for Spark and audits: the rows and columns that are asked for, and no others.
 
-For Spark and audits, which read millions of rows and need no batches. Nothing is decoded row by row; of the file only
-the footer and the columns of the row groups that meet the span are read. The footer and every page that is read are
-checked against the CRCs that were written with them, and the ids against the fragment's name.
+Nothing is decoded row by row, and only the columns of the row groups that meet the span are read. The footer and every
+page are checked against the CRCs that were written with them, and the ids against the fragment's name.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ def columns_in(
     """Yield the transactions of `span` that are in a fragment, in the order of ids, `rows_max` at most at a time.
 
     `source` is a local file's path, which is mapped and not copied, bytes, or a `RangeFile`; `expected` tells which
-    partition and ids the fragment must hold. `columns` are names of `SCHEMA`: the record batches have them in this
-    order. A row group's columns are in memory at a time, and those of the next one while a `RangeFile` fetches it.
+    partition and ids the fragment must hold. `columns` are names of `SCHEMA`, in the order that the record batches
+    have. A row group's columns are in memory at a time, and those of the next one while a `RangeFile` fetches it.
 
     Raises `BadOption` at once for columns that `schema_of` refuses or a `rows_max` below 1; and, while the batches are
     taken, `FragmentDamaged`, `UnsupportedFormat`, `WrongClusterKey`, `NotFound`, and what the store raises. Blocks: do
@@ -61,7 +60,6 @@ def _columns_in(
     rows_max: int,
     cluster_key: bytes | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Do the work of `columns_in`, once its arguments are checked."""
     footer, file = open_fragment(source, cluster_key)
     if (footer.partition, footer.first, footer.last) != (expected.partition, expected.first, expected.last):
         raise FragmentDamaged(
@@ -84,8 +82,6 @@ def _columns_in(
 
 
 class _Group(NamedTuple):
-    """A row group, with its ids."""
-
     number: int
     first: int
     last: int
@@ -109,15 +105,12 @@ def _groups(file: Any, footer: Footer) -> list[_Group]:
 
 
 def _chunks(file: Any, group: _Group, schema: pa.Schema) -> list[Range]:
-    """Return the ranges of the file in which these columns of a row group lie."""
     return [chunk_of_group(file.metadata, group.number, name) for name in schema.names]
 
 
 def _check(table: Any, schema: pa.Schema, group: _Group, partition: PartitionId) -> None:
-    """Raise `FragmentDamaged` unless columns, number of rows, ids and partition are those that the footer says.
-
-    Ids and partition are checked if their columns were read. The CRCs have passed, so only a writer's mistake is left
-    to be found.
+    """Raise `FragmentDamaged` unless columns, number of rows, ids and partition, as far as read, are as the footer
+    says.
     """
     if table.schema.remove_metadata() != schema or table.num_rows != group.last - group.first + 1:
         raise FragmentDamaged(f"row group {group.number} holds other columns, or other rows, than the footer says")

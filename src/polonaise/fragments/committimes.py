@@ -1,7 +1,4 @@
-"""Commit times in fragments: which transactions are not later than a time, and where times stand still.
-
-Of the fragments that are looked at, only two columns are read.
-"""
+"""Commit times in fragments: which transactions are not later than a time, and where times stand still."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ def last_at(
     store: ObstoreStore, pieces: Sequence[FragmentRange], sizes: Mapping[FragmentName, int], time_us: int
 ) -> tuple[TransactionId, StillTime | None]:
     """Return the last id with a commit time of `time_us` (microseconds UTC) or before, -1 for none; and the first time
-    behind it that stands still, None if none does.
+    behind it that several batches have, None if none does.
 
     `pieces` are of one partition, from its first id on, and `sizes` are the bytes of their fragments. Blocks; raises
     `FragmentDamaged`, which names the fragment, and what the store raises.
@@ -69,10 +66,7 @@ def last_at(
 def _later(
     store: ObstoreStore, pieces: Sequence[FragmentRange], sizes: Mapping[FragmentName, int], time_us: int
 ) -> int:
-    """Return the index of the first piece whose last transaction is later than the time, of `len(pieces)` if none is.
-
-    Times never decrease, so that a few looks are enough.
-    """
+    """Return the index of the first piece whose last transaction is later than the time, or `len(pieces)`."""
     low, high = 0, len(pieces)
     while low < high:
         middle = (low + high) // 2

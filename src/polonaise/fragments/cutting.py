@@ -21,10 +21,7 @@ from polonaise.log.batch import Batch
 from polonaise.terms import PartitionId, TransactionId
 
 GIVEN_UP: Final = "_given-up/"
-"""The prefix under which fragments are kept, with their own names behind it, that are of the log no more.
-
-Readers of Parquet pass over what begins with an underscore.
-"""
+"""The prefix under which fragments are kept that are of the log no more. Readers of Parquet pass over it."""
 
 
 class FragmentsCut(NamedTuple):
@@ -37,8 +34,6 @@ class FragmentsCut(NamedTuple):
 
 
 class GivenUp(NamedTuple):
-    """The ids that a cut gives up in a store."""
-
     ids: Span
     everything: bool
     """Whether the store has nothing of the partition after that."""
@@ -57,8 +52,8 @@ async def given_up_by_cut(store: ObjectStore, partition: PartitionId, last: Tran
 async def cut_fragments(store: ObjectStore, partition: PartitionId, last: TransactionId) -> FragmentsCut:
     """End a partition's fragments at `last`: those that reach above it are moved under `GIVEN_UP`.
 
-    What they hold up to `last` is written as fragments of its own first, verified like all that are written. Nothing is
-    deleted of which the store has no other copy. May be killed, and is then to be repeated.
+    What they hold up to `last` is written as fragments of its own first, and verified. Nothing is deleted of which the
+    store has no other copy. May be killed, and is then to be repeated.
 
     Raises, with nothing moved: `BadOption` for an id within a batch, `NotFound` for a store without a mark,
     `FragmentDamaged` or `UnsupportedFormat` for a fragment that can't be read, and whose ids up to `last` no other one
@@ -91,7 +86,6 @@ async def cut_fragments(store: ObjectStore, partition: PartitionId, last: Transa
 
 
 async def _written(store: ObjectStore, name: FragmentName, last: TransactionId) -> ArchivedFragment:
-    """Write what a fragment holds up to `last` as a fragment."""
     raw = await store.get(name.path)
     key = open_bytes(raw, name).cluster_key
     async with aclosing(write_fragments(store, key, _up_to(raw, name, last), fragment_bytes=sys.maxsize)) as writing:

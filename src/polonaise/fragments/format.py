@@ -1,9 +1,8 @@
 """A fragment's bytes: whole batches of one partition as a Parquet file that any reader can read, and back, exactly.
 
-A row is a transaction. Beside what applications want of a transaction, it has what makes the batches again, byte for
-byte: which batch the row was in and its CRC, the register changes that a batch made (in its first row), and the
-evidence where the log keeps it. The footer says whose log it is, which ids it holds, and the CRC of the batch before
-the first one. Columns that hardly change take little space: Parquet compresses them well.
+A row is a transaction, with what makes the batches again, byte for byte: which batch it was in and its CRC, the
+register changes that a batch made (in its first row), and the evidence where the log keeps it. The footer says whose
+log it is, which ids it holds, and the CRC of the batch before the first one.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ from polonaise.terms import PartitionId, TransactionId
 FORMAT: Final = b"1"
 GROUP_ROWS: Final = 131_072
 GROUP_BYTES: Final = 64 * 1024 * 1024
-"""The rows or bytes at which a row group is ended, after a whole batch.
-
-A row group is what readers hold in memory at a time, and the finest that they can leave out.
-"""
+"""The rows or bytes at which a row group is ended, after a whole batch: what readers hold in memory at a time."""
 
 _KEY: Final = b"polonaise."
 _NAMES: Final = ("format", "cluster_key", "partition", "first", "last", "previous_crc", "last_crc", "batches")
@@ -56,24 +52,17 @@ class Footer(NamedTuple):
     previous_crc: int
     """The CRC of the batch before the fragment's first one; 0 if the log begins with the fragment."""
     last_crc: int
-    """The CRC of the fragment's last batch.
-
-    Each batch carries the CRC of the batch before it, so this one proves all batches up to the last.
-    """
+    """The CRC of the fragment's last batch, which proves all batches up to that one."""
     batches: int
-    """How many batches the fragment holds."""
 
     def encode(self) -> dict[bytes, bytes]:
-        """Return the footer as Parquet metadata."""
         values = [FORMAT, self.cluster_key.hex().encode(), *(str(value).encode() for value in self[1:])]
         return {_KEY + name.encode(): value for name, value in zip(_NAMES, values, strict=True)}
 
     @classmethod
     def decode(cls, metadata: dict[bytes, bytes]) -> Footer:
-        """Return the footer in Parquet metadata.
-
-        Raises `FragmentDamaged` for metadata that is no fragment's or does not parse, and `UnsupportedFormat` for
-        another version of the format.
+        """Return the footer in Parquet metadata. Raises `UnsupportedFormat`, and `FragmentDamaged` for any that is no
+        fragment's.
         """
         try:
             values = [metadata[_KEY + name.encode()] for name in _NAMES]
@@ -140,7 +129,6 @@ class FragmentWriter:
         return footer, self._sink.getvalue()
 
     def _write_pending(self) -> None:
-        """Write the pending batches as one row group."""
         if not self._pending:
             return
         if self._parquet is None:
@@ -166,10 +154,7 @@ def seal_footer(raw: memoryview) -> None:
 
 
 def _footer_start(raw: bytes | memoryview) -> int:
-    """Return the index at which the footer begins in bytes that end with it; below 0 if they hold only its end.
-
-    Raises `FragmentDamaged` for bytes that are not the end of a Parquet file.
-    """
+    """Return where the footer begins in bytes that end with it; below 0 if they hold only its end."""
     length, magic = _TRAILER.unpack_from(raw, len(raw) - _TRAILER.size)
     if magic != b"PAR1":
         raise FragmentDamaged("not a Parquet file: it does not end with PAR1")
@@ -182,10 +167,7 @@ _DICTIONARIES: Final = [
 ]  # fmt: skip
 """The columns that are written with dictionaries: those that hardly change from row to row."""
 _STATISTICS: Final = ["partition", "transaction_id", "timestamp", "header"]
-"""The columns whose smallest and largest values are written for each row group: those that readers search by.
-
-Finding the smallest and the largest of a million bodies would cost as much as compressing them.
-"""
+"""The columns whose smallest and largest values are written for each row group: those that readers search by."""
 
 
 # ------------------------------------------------------------------ reading
@@ -193,11 +175,7 @@ Finding the smallest and the largest of a million bodies would cost as much as c
 
 @contextmanager
 def readable(what: str) -> Iterator[None]:
-    """Turn errors of pyarrow and the system into `FragmentDamaged`, and a missing file into `NotFound`.
-
-    A context manager around what reads a fragment; `what` names that in the errors. Errors of a store come through as
-    they are.
-    """
+    """Turn errors of pyarrow and the system about `what` into `FragmentDamaged`, and a missing file into `NotFound`."""
     try:
         yield
     except FileNotFoundError as error:
@@ -209,11 +187,8 @@ def readable(what: str) -> Iterator[None]:
 def open_fragment(source: Any, cluster_key: bytes | None = None) -> tuple[Footer, Any]:
     """Return the footer and the Parquet file of a fragment in bytes, a local file's path, or a file-like object.
 
-    Checks the footer against its CRC; the file checks each page when it is read. A caller with all bytes has to compare
-    their digest with the fragment's name besides.
-
-    Raises `FragmentDamaged`, `UnsupportedFormat`, `NotFound`, and `WrongClusterKey` for a fragment of another log than
-    `cluster_key`.
+    The footer is checked against its CRC, each page when it is read. Raises `FragmentDamaged`, `UnsupportedFormat`,
+    `NotFound`, and `WrongClusterKey` for a fragment of another log than `cluster_key`.
     """
     with readable("the fragment"):
         opened = _opened(source)
@@ -226,17 +201,13 @@ def open_fragment(source: Any, cluster_key: bytes | None = None) -> tuple[Footer
 
 
 def _opened(source: Any) -> Any:
-    """Return the source as a file of pyarrow."""
     if isinstance(source, bytes):
         return pa.BufferReader(source)
     return pa.memory_map(str(source)) if isinstance(source, str | Path) else pa.PythonFile(source, "r")
 
 
 def _check_footer(file: Any) -> None:
-    """Raise `FragmentDamaged` unless the footer fits its CRC.
-
-    Parquet has checksums for pages and none for the footer, which says where they are and what they mean.
-    """
+    """Raise `FragmentDamaged` unless the footer fits its CRC: Parquet has checksums for pages only."""
     size = file.size()
     file.seek(max(0, size - FOOTER_BYTES))
     end = file.read()
@@ -259,10 +230,7 @@ def _check_footer(file: Any) -> None:
 
 
 def opened_by(end: bytes) -> tuple[Footer, Any] | None:
-    """Return the footer and Parquet's metadata in the last bytes of a fragment; None when these do not hold all of it.
-
-    Raises what `open_fragment` does.
-    """
+    """Return the footer and Parquet's metadata in the last bytes of a fragment; None if these do not hold all of it."""
     if len(end) < _TRAILER.size or _footer_start(end) < 0:
         return None
     footer, file = open_fragment(end)
@@ -270,10 +238,9 @@ def opened_by(end: bytes) -> tuple[Footer, Any] | None:
 
 
 def batches_in(source: Any, cluster_key: bytes | None = None) -> Iterator[bytes]:
-    """Yield the fragment's batches, byte for byte as storage nodes kept them.
+    """Yield the fragment's batches, byte for byte as storage nodes kept them, with a row group in memory at a time.
 
-    A row group is in memory at a time. Raises what `open_fragment` does, and `FragmentDamaged` when a batch can't be
-    made again with the CRC that it had.
+    Raises what `open_fragment` does, and `FragmentDamaged` when a batch can't be made again with the CRC that it had.
     """
     footer, file = open_fragment(source, cluster_key)
     crc, following = footer.previous_crc, footer.first
@@ -302,7 +269,7 @@ def row_group(file: Any, number: int) -> pa.RecordBatch:
 def batches_of_group(
     group: pa.RecordBatch, partition: PartitionId, following: TransactionId, previous_crc: int
 ) -> Iterator[bytes]:
-    """Yield the batches of one row group, which holds whole ones, byte for byte as they were.
+    """Yield the batches of one row group, byte for byte as they were.
 
     `following` is the group's first id, `previous_crc` the CRC of the batch before it. Raises `FragmentDamaged` when a
     batch can't be made again with the CRC that it had.
@@ -357,5 +324,4 @@ def batches_of_group(
 
 
 def _numbers(group: pa.RecordBatch, name: str) -> Any:
-    """Return a column of numbers as a numpy array."""
     return group.column(name).to_numpy(zero_copy_only=False)

@@ -19,23 +19,16 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def first_of_group(metadata: Any, number: int) -> TransactionId:
-    """Return the first id in a row group, by the file's metadata.
-
-    Raises `FragmentDamaged` if the metadata is not a fragment's, or lacks statistics of the ids.
-    """
+    """Return the first id in a row group, by the file's metadata. Raises `FragmentDamaged` if that does not tell."""
     return int(_statistics(metadata, number, "transaction_id").min)
 
 
 def last_time_us_of_group(metadata: Any, number: int) -> int:
-    """Return the commit time (microseconds UTC) of a row group's last batch, by the file's metadata.
-
-    Raises `FragmentDamaged` if the metadata is not a fragment's, or lacks statistics of the times.
-    """
+    """Return the commit time (microseconds UTC) of a row group's last batch, by the file's metadata, likewise."""
     return int((_statistics(metadata, number, "timestamp").max - _EPOCH) // timedelta(microseconds=1))
 
 
 def _statistics(metadata: Any, number: int, column: str) -> Any:
-    """Return Parquet's statistics of a column of a row group, with its least and greatest value."""
     if metadata.schema.to_arrow_schema().remove_metadata() != SCHEMA:
         raise FragmentDamaged("the file's columns are not those of a fragment")
     statistics = metadata.row_group(number).column(SCHEMA.get_field_index(column)).statistics
@@ -63,7 +56,7 @@ def parts_for_group(metadata: Any, number: int) -> list[Range]:
 def group_batches(source: Any, metadata: Any, number: int) -> list[bytes]:
     """Return the batches of one row group, made again. Of `source` only the `parts_for_group` are read.
 
-    Raises `FragmentDamaged` for bytes that can't be read, or when a batch can't be made again with the CRC that it had.
+    Raises `FragmentDamaged` for bytes that can't be read, or a batch that does not have the CRC that it had.
     """
     footer = Footer.decode(metadata.metadata or {})
     with readable(f"row group {number}"):
@@ -78,11 +71,11 @@ def group_batches(source: Any, metadata: Any, number: int) -> list[bytes]:
 # ------------------------------------------------------------------ where batches end
 
 _OF_ENDS: Final = ("batch_first", "batch_crc32")
-"""The columns that say where batches end. They hardly change from row to row, and take little space."""
+"""The columns that say where batches end; they take little space."""
 
 
 def groups_of(firsts: list[TransactionId], ids: Iterable[TransactionId]) -> dict[int, list[TransactionId]]:
-    """Return these ids of a fragment by the row groups that hold them; `firsts` are the first ids of its row groups."""
+    """Return these ids of a fragment by the row groups that hold them; `firsts` are the groups' first ids."""
     groups: dict[int, list[TransactionId]] = {}
     for id in ids:
         groups.setdefault(bisect_right(firsts, id) - 1, []).append(id)

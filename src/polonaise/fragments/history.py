@@ -90,7 +90,7 @@ class _Walked(NamedTuple):
     """A range of ids over which fragments were proved to be of the log, one by one, from what the log itself holds."""
 
     top: TransactionId
-    """The last id of the range. What is above it, the log held when it was walked."""
+    """The last id of the range; what is above, the log held when it was walked."""
     follows: BatchEnd
     """The end of the batch in front of the range."""
 
@@ -106,9 +106,8 @@ class _SearchAgain(Exception):
 class FragmentHistory:
     """The fragments of one cluster in one store. Shared by all partitions of a server.
 
-    Keeps the batches of the row groups that were read last in memory, and the bytes of one row group while it is
-    decoded. Each call may raise `AccessDenied`, `StoreUnavailable`, also for a mark that is missing or unreadable, and
-    `WrongClusterKey` for a mark or a fragment of another cluster.
+    Keeps the batches of the row groups that were read last. Each call may raise `AccessDenied`, `StoreUnavailable`,
+    also for a mark that is missing or unreadable, and `WrongClusterKey` for a mark or a fragment of another cluster.
     """
 
     def __init__(self, store: MendableStore, cluster_key: bytes, settings: HistorySettings | None = None) -> None:
@@ -162,17 +161,15 @@ class FragmentHistory:
         return name.last
 
     async def up_to(self, partition: PartitionId) -> TransactionId:
-        """Return the id up to which all of the partition is in fragments, by the last listing; -1 for nothing.
-
-        Lists the partition if there is no listing.
+        """Return the id up to which all of the partition is in fragments, by the last listing or the first; -1 for
+        nothing.
         """
         listing = self._listings.get(partition) or await self._listed(partition)
         return archived_up_to(listing.fragments)
 
     async def covering(self, partition: PartitionId, last: TransactionId) -> tuple[FragmentName, ...]:
-        """Return the fragments that hold everything from 0 up to `last`, by a new listing and without reading them.
-
-        Raises `NotArchived`, which names ids that no fragment holds.
+        """Return the fragments that hold everything from 0 up to `last`, by a new listing. Raises `NotArchived` for a
+        hole.
         """
         listing = await self._listed(partition)
         covered = cover(listing.fragments, Span(0, last))
@@ -190,9 +187,8 @@ class FragmentHistory:
         return holes[0] if holes else None
 
     async def check_opens(self, partition: PartitionId, names: Sequence[FragmentName]) -> None:
-        """Raise `NotArchived`, which names it, for a fragment of the partition that can't be used, by its footer.
-
-        That it has the ids of its name, and the bytes that it must have. Reads the end of each, some at a time.
+        """Raise `NotArchived`, which names it, for a fragment that, by its footer, lacks ids or bytes that it must
+        have.
         """
         refused = self._refused_lately()
         sizes = (self._listings.get(partition) or await self._listed(partition)).fragments
@@ -225,13 +221,13 @@ class FragmentHistory:
     ) -> list[Batch]:
         """Return batches of one row group, beginning with the one that holds `first`. None of them ends above `last`.
 
-        Returns at most `bytes_max` bytes, but the first batch even if it is larger; nothing if that one ends above
-        `last`. With `after_time_us` (microseconds UTC), batches before the first one with that commit time or a later
-        one are left out; the list is empty if the fragments have no such batch.
+        At most `bytes_max` bytes, but the first batch even if it is larger; nothing if that one ends above `last`. With
+        `after_time_us` (microseconds UTC), batches before the first one with that commit time or a later one are left
+        out.
 
-        Raises `FragmentMissing` for an id that no fragment holds; `FragmentDamaged` or `UnsupportedFormat` if every
-        fragment that holds the id is damaged or can't be read by this version: the error names one of them. A mistake
-        of our own is a `StoreUnavailable`, and in `failed`: it would end one owner after the other.
+        Raises `FragmentMissing` for an id that no fragment holds; `FragmentDamaged` or `UnsupportedFormat` if no
+        fragment that holds the id can be read. A mistake of our own is a `StoreUnavailable`, and in `failed`: it would
+        end one owner after the other.
         """
         try:
             batches = await self._read(partition, first, last, bytes_max, after_time_us, follows)
@@ -256,7 +252,6 @@ class FragmentHistory:
         after_time_us: int,
         follows: Follows | None,
     ) -> list[Batch]:
-        """Do what `read` does, but for mistakes of our own."""
         refused = self._refused_lately()
         while True:
             name, size = await self._holding(partition, first, refused)
@@ -285,9 +280,7 @@ class FragmentHistory:
     async def _holding(
         self, partition: PartitionId, transaction: TransactionId, refused: Mapping[FragmentName, PolonaiseError]
     ) -> tuple[FragmentName, int]:
-        """Return the fragment to read an id from, and its size.
-
-        If the listing has no such fragment, it is renewed, unless it is younger than `listing_s`.
+        """Return the fragment to read an id from, and its size; the listing is renewed if it has none.
 
         `refused` are fragments not to read from, each with the error that was met in it. If one of them holds the id,
         and is not merely gone, raises that error; otherwise `FragmentMissing`.
@@ -327,14 +320,12 @@ class FragmentHistory:
         refused: dict[FragmentName, PolonaiseError],
         follows: Follows | None,
     ) -> TransactionId | None:
-        """Return the first id of the first row group from `first` on that has a batch of this commit time or later.
+        """Return the first id of the first row group from `first` on that has a batch of this commit time or later, or
+        None.
 
-        None if there is none. Goes by metadata alone, so that few fragments are read: the row group that is found is
-        checked like every other when its batches are read. Raises `_Refused` if one of them can't be used, and
-        `_SearchAgain`.
-
-        Where a fragment may not be of the log, looks at no ids that the log itself holds, and at those only that the
-        fragments were proved to have of the log: times of another life are before and after these.
+        Goes by metadata alone, so that few fragments are read. Raises `_Refused` if one of them can't be used, and
+        `_SearchAgain`. Where a fragment may not be of the log, looks only at ids that the fragments were proved to have
+        of the log: times of another life are before and after these.
         """
         listing = self._listings[partition]
         good = [name for name in listing.fragments if name not in refused]
@@ -382,8 +373,8 @@ class FragmentHistory:
         """Return the last id up to which a fragment is of the log, which is its own last one unless another says not.
 
         If another one says not, and the log does not go on from its batches from `first` on, adds it to `refused` and
-        raises `_Refused`. Names and footers of one life of a log are not told from those of another one: after a
-        restored backup or a reset, both may have fragments of the same ids, and a mirror may bring the others back.
+        raises `_Refused`. After a restored backup or a reset, fragments of two lives of a log may have the same ids and
+        footers.
         """
         name = opened.name
         listing = self._listings.get(name.partition) or await self._listed(name.partition)
@@ -431,8 +422,7 @@ class FragmentHistory:
     async def _follow_down(self, listing: _Listing, first: TransactionId, follows: Follows) -> None:
         """Go down to `first`, from what the log itself holds, over fragments each of which the one above goes on from.
 
-        Notes up to which id each is of the log; ends at ids that no such fragment holds. Goes on where it ended before,
-        unless that began below `first`.
+        Notes up to which id each is of the log. Goes on where it ended before, unless that began below `first`.
         """
         walked = listing.walked
         if walked is None or walked.top < first:
@@ -457,7 +447,7 @@ class FragmentHistory:
         listing.walked = walked
 
     async def _look_up(self, opened: OpenFragment, last: TransactionId) -> None:
-        """Fetch what tells whether a batch ends at an id of a fragment, unless the footer does, or it is known."""
+        """Fetch whether a batch ends at an id of a fragment, unless the footer tells, or it is known."""
         if last in opened.ends or not opened.footer.first <= last < opened.footer.last:
             return
         number = bisect_right(opened.firsts, last) - 1
@@ -482,8 +472,8 @@ class FragmentHistory:
         """Read a fragment through, a little at a time; `pause` is awaited with the length of each piece.
 
         Raises `FragmentDamaged` when its bytes do not have the digest in its name: then none of them is given out until
-        the fragment was found good again. Raises `NotFound` when it does not exist, and for one that has its digest and
-        still can't be opened what is wrong, such as `UnsupportedFormat`.
+        the fragment was found good again. Raises `NotFound`, and for one that still can't be opened what is wrong, such
+        as `UnsupportedFormat`.
         """
         try:
             await self._check_digest(name, size, _PIECE_BYTES, pause)
@@ -496,8 +486,8 @@ class FragmentHistory:
     async def mend(self, name: FragmentName, batches: AsyncIterable[Batch]) -> int:
         """Write a damaged fragment again from the log's batches, and return how many bytes it has.
 
-        Raises what `made_again` raises, and `StoreUnavailable` for a store without its mark: then nothing was touched.
-        Raises what the store raises, and `StoreUnavailable` after `rewrite_s_max` seconds of writing.
+        Raises what `made_again` and the store raise, and `StoreUnavailable` for a store without its mark, which is not
+        touched, or after `rewrite_s_max` seconds of writing.
         """
         # A store that is not mounted would get the fragment into the directory that is left in its place.
         await self._store.check_mark()
@@ -517,7 +507,6 @@ class FragmentHistory:
     # ------------------------------------------------------------------ fragments
 
     async def _listed(self, partition: PartitionId) -> _Listing:
-        """List the partition's fragments, and keep the listing."""
         listing = self._listings[partition] = _Listing(await self.held(partition), asyncio.get_running_loop().time())
         return listing
 
@@ -532,9 +521,8 @@ class FragmentHistory:
     def _refusing(
         self, name: FragmentName, refused: dict[FragmentName, PolonaiseError], transaction: TransactionId
     ) -> Iterator[None]:
-        """If this fragment can't be used, add it to `refused` with the error, and raise `_Refused`.
-
-        `transaction` is what is to be read from it.
+        """If this fragment can't be used to read `transaction`, add it to `refused` with the error, and raise
+        `_Refused`.
         """
         try:
             yield
@@ -598,7 +586,6 @@ class FragmentHistory:
     async def _check_digest(
         self, name: FragmentName, size: int, piece_bytes: int, pause: Callable[[int], Awaitable[None]] | None = None
     ) -> None:
-        """Read a fragment through, piece by piece. Raises `FragmentDamaged` unless it has the digest in its name."""
         digest = hashlib.sha256()
         for offset in range(0, size, piece_bytes):
             piece = await self._store.get(name, offset, min(piece_bytes, size - offset))
@@ -609,7 +596,6 @@ class FragmentHistory:
             raise FragmentDamaged(f"{name.path}: its SHA-256 is not the one in its name: {MEND}")
 
     async def _group(self, opened: OpenFragment, number: int) -> list[Batch]:
-        """Return the batches of one row group, from memory or from the store."""
         key = opened.name, number
         batches = self._groups.get(key)
         if batches is None:
@@ -620,7 +606,6 @@ class FragmentHistory:
         return batches
 
     async def _decoded(self, opened: OpenFragment, number: int) -> list[Batch]:
-        """Fetch a row group, and make its batches again."""
         parts = {
             part.start: await self._store.get(opened.name, part.start, part.stop - part.start)
             for part in parts_for_group(opened.metadata, number)
@@ -629,7 +614,6 @@ class FragmentHistory:
             return await asyncio.to_thread(decoded_group, opened, number, parts)
 
     def _keep(self, key: tuple[FragmentName, int], batches: list[Batch]) -> None:
-        """Keep the row group's batches, and drop those that were read longest ago when they are too many."""
         if key not in self._groups:
             self._groups_bytes += _bytes(batches)
         self._groups[key] = batches
@@ -643,5 +627,4 @@ def open_history(url: str, cluster_key: bytes) -> FragmentHistory:
 
 
 def _bytes(batches: list[Batch]) -> int:
-    """Return the size of these batches in bytes."""
     return sum(batch.length for batch in batches)

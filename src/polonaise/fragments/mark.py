@@ -1,7 +1,7 @@
 """The mark of a store: one small object that names the cluster whose fragments are kept there.
 
-It is put there before the first fragment. A listing without fragments proves nothing by itself: a directory that is not
-mounted has none, nor has a wrong address. In a store with the mark, such a listing proves that there is no fragment.
+It is there before the first fragment. A directory that is not mounted, or a wrong address, has no fragments either; in
+a store with the mark, a listing proves that there is none.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from polonaise.errors import FragmentDamaged, NotFound, WrongClusterKey
 from polonaise.fragments.store import INIT, ObjectStore, ReadableStore
 
 MARK: Final = "_cluster.json"
-"""The mark's name. Readers of Parquet pass over names that begin with an underscore."""
+"""The mark's name, which readers of Parquet pass over."""
 
 
 def mark_of(cluster_key: bytes) -> bytes:
-    """Return the contents of the mark of this cluster's store."""
     return json.dumps({"cluster_key": cluster_key.hex()}).encode() + b"\n"
 
 
@@ -59,9 +58,8 @@ def unmarked(store: ReadableStore, why: str = "") -> NotFound:
 
 
 async def claim(store: ObjectStore, cluster_key: bytes) -> None:
-    """Mark a store before it is used, unless it may be a directory that is not mounted.
-
-    Raises `NotFound` for a directory that existed before and has no mark, and what `is_marked` does.
+    """Mark a store before it is used. Raises what `is_marked` does, and `NotFound` for a directory that existed
+    unmarked.
     """
     if await is_marked(store, cluster_key):
         return

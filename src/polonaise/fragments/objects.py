@@ -1,6 +1,5 @@
-"""Fragments as objects in a store: listed, looked at, written once, and verified.
-
-Fragments are made, and read through to be verified, in other threads than the event loop's.
+"""Fragments as objects in a store: listed, looked at, written once, and verified, in other threads than the event
+loop's.
 """
 
 from __future__ import annotations
@@ -87,11 +86,7 @@ async def partitions_in(store: ReadableStore) -> list[PartitionId]:
 
 
 async def footer_of(store: ReadableStore, name: FragmentName, size: int) -> Footer:
-    """Return the footer of a fragment of `size` bytes, fetching the whole object only if its end does not suffice.
-
-    Raises `FragmentDamaged`, also when the object holds other ids than its name says, and `UnsupportedFormat`, which
-    name the object, and what the store raises.
-    """
+    """Return the footer of a fragment of `size` bytes. Raises what `looked_at` does."""
     return (await looked_at(store, name, size, ())).footer
 
 
@@ -100,8 +95,9 @@ async def looked_at(
 ) -> FragmentFacts:
     """Return the footer of a fragment of `size` bytes, and the CRCs of the batches that end at these of its ids.
 
-    Fetches the whole object only if its end does not suffice for the footer, and of its rows what tells the CRCs.
-    Raises what `footer_of` does.
+    Fetches the whole object only if its end does not suffice for the footer. Raises `FragmentDamaged`, also when the
+    object holds other ids than its name says, and `UnsupportedFormat`, which name the object, and what the store
+    raises.
     """
     length = min(size, FOOTER_BYTES)
     with of_fragment(name):
@@ -136,10 +132,9 @@ async def write_fragments(
     """Write consecutive batches of one partition as fragments; yield each once it is stored and verified.
 
     A fragment ends with the batch that brings it to `fragment_bytes`, so every writer that is given the same batches
-    writes the same objects. The last one may not reach that size: it is written if `rest`. While a fragment is stored
-    and verified, the next one is made: memory holds two. Raises what `batches`, `is_marked` and the store raise,
-    `NotFound` for a store without a mark, `BatchDamaged` for batches that do not follow each other, and
-    `FragmentDamaged` for an object that does not read back as it was written.
+    writes the same objects. The last one may not reach that size: it is written if `rest`. Memory holds two. Raises
+    what `batches`, `is_marked` and the store raise, `NotFound` for a store without a mark, `BatchDamaged` for batches
+    that do not follow each other, and `FragmentDamaged` for an object that does not read back as it was written.
     """
     making = _Making(cluster_key)
     storing: asyncio.Task[ArchivedFragment] | None = None
@@ -179,7 +174,6 @@ class _Making:
         self._waiting: list[Batch] = []
         self._waiting_bytes = 0
         self.bytes = 0
-        """The size in bytes of all batches added."""
 
     async def add(self, batch: Batch) -> None:
         """Add the next batch. Raises `BatchDamaged`, in this or a later call, if it does not follow the one before."""
@@ -190,7 +184,6 @@ class _Making:
             await asyncio.to_thread(self._write)
 
     def _write(self) -> None:
-        """Give the waiting batches to the writer."""
         for batch in self._waiting:
             self._writer.add(batch)
         self._waiting, self._waiting_bytes = [], 0
@@ -210,8 +203,8 @@ class _Making:
 async def made_again(cluster_key: bytes, name: FragmentName, batches: AsyncIterable[Batch]) -> bytes:
     """Return the object that a fragment's name stands for, made of the batches of its ids, to replace a damaged one.
 
-    The same batches make the same object, byte for byte. The digest in the name decides, whatever the log holds. Raises
-    `FragmentDamaged` where the batches make another object, and what `batches` raise.
+    The digest in the name decides, whatever the log holds. Raises `FragmentDamaged` where the batches make another
+    object, and what `batches` raise.
     """
     making = _Making(cluster_key)
     try:
@@ -230,11 +223,7 @@ async def made_again(cluster_key: bytes, name: FragmentName, batches: AsyncItera
 
 
 async def _put(store: ObjectStore, making: _Making) -> ArchivedFragment:
-    """Store the fragment, verified twice.
-
-    Nothing is stored unless its batches can be made again, and the store has its mark; and the store has to hold these
-    very bytes afterwards.
-    """
+    """Store the fragment, if its batches can be made again and the store has its mark; then read the object back."""
     name, raw = await asyncio.to_thread(making.finish)
     # Each time: an archive takes hours, and another store, or none, may be at the address by now.
     if not await is_marked(store, making.cluster_key):
@@ -253,10 +242,7 @@ async def _put(store: ObjectStore, making: _Making) -> ArchivedFragment:
 
 
 def open_bytes(raw: bytes, name: FragmentName) -> Footer:
-    """Return the footer of an object that was fetched whole, after checking its digest and ids against its name.
-
-    Raises `FragmentDamaged` and `UnsupportedFormat`, which name the object.
-    """
+    """Return the footer of an object that was fetched whole, after checking its digest and ids against its name."""
     if hashlib.sha256(raw).hexdigest() != name.digest:
         raise FragmentDamaged(f"{name.path}: its SHA-256 is not the one in its name: {MEND}")
     try:
@@ -267,7 +253,6 @@ def open_bytes(raw: bytes, name: FragmentName) -> Footer:
 
 
 def _checked(footer: Footer, name: FragmentName) -> Footer:
-    """Return the footer. Raises `FragmentDamaged` unless it says what the name says."""
     if footer[1:4] != name[:3]:
         raise FragmentDamaged(
             f"{name.path} holds other ids than its name says: {footer.first} to {footer.last} of partition "
@@ -279,21 +264,18 @@ def _checked(footer: Footer, name: FragmentName) -> Footer:
 async def verified(store: ReadableStore, name: FragmentName, ids: Collection[TransactionId] = ()) -> FragmentFacts:
     """Fetch a fragment, make every batch of it again, and return its footer, and the batches' CRCs at these ids.
 
-    Raises `FragmentDamaged` and `UnsupportedFormat`, which name the fragment, and what the store raises, such as
-    `NotFound`.
+    Raises `FragmentDamaged` and `UnsupportedFormat`, which name the fragment, and what the store raises, as `NotFound`.
     """
     return await asyncio.to_thread(_verify, await store.get(name.path), name, ids)
 
 
 def _verify(raw: bytes, name: FragmentName, ids: Collection[TransactionId]) -> FragmentFacts:
-    """Check the bytes and every batch in them, and return the facts."""
     facts = _facts(raw, name, ids)
     _check_batches(raw, name)
     return facts
 
 
 def _facts(raw: bytes, name: FragmentName, ids: Collection[TransactionId]) -> FragmentFacts:
-    """Return the footer of an object that was fetched whole, and the CRCs of the batches that end at these ids."""
     footer = open_bytes(raw, name)
     ends: dict[TransactionId, int | None] = {}
     if ids:
@@ -306,7 +288,6 @@ def _facts(raw: bytes, name: FragmentName, ids: Collection[TransactionId]) -> Fr
 
 
 def _check_batches(raw: bytes, name: FragmentName) -> None:
-    """Raise `FragmentDamaged` unless every batch can be made again with the CRC that it had."""
     try:
         for _ in batches_in(raw):
             pass

@@ -27,7 +27,7 @@ class OpenFragment:
     size: int
     """Bytes of the whole fragment."""
     metadata: Any
-    """The metadata of its Parquet file."""
+    """Of its Parquet file."""
     firsts: list[TransactionId]
     """The first id of each row group."""
     footer: Footer
@@ -38,7 +38,6 @@ class OpenFragment:
 
     @property
     def facts(self) -> FragmentFacts:
-        """What is compared of it with others, as far as it was looked up."""
         return FragmentFacts(self.name, self.footer, self.ends)
 
 
@@ -66,7 +65,7 @@ def decoded_group(opened: OpenFragment, number: int, parts: Mapping[int, bytes])
 
 
 def decoded_end(opened: OpenFragment, number: int, parts: Mapping[int, bytes], id: TransactionId) -> int | None:
-    """Return the CRC of the batch that ends at an id of a row group, from parts of the fragment; None if none does."""
+    """Return the CRC of the batch that ends at an id of a row group, from parts of the fragment, or None."""
     source = pa.PythonFile(Parts(parts, opened.size), mode="r")
     return ends_in_group(source, opened.metadata, number, [id])[id]
 

@@ -27,8 +27,6 @@ Fetch: TypeAlias = Callable[[Sequence[Range]], list[bytes]]
 
 
 class _ObjectFile(io.RawIOBase):
-    """A file of a known size to read, with an offset."""
-
     def __init__(self, size: int) -> None:
         super().__init__()
         self._size = size
@@ -41,20 +39,18 @@ class _ObjectFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to an offset, and return it."""
         self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         return self._at
 
     def tell(self) -> int:
-        """Return the present offset."""
         return self._at
 
 
 class RangeFile(_ObjectFile):
     """An object as a file to read. `will_read` announces what will be read next, and fetches it in the background.
 
-    Earlier announcements than the last two are forgotten, so at most two are in memory. A part that is read without
-    being announced is fetched then, and not kept. For one thread at a time; `close` it.
+    The last two announcements are in memory. Other parts are fetched when read, and not kept. For one thread; `close`
+    it.
     """
 
     def __init__(self, fetch: Fetch, size: int, name: str = "an object") -> None:
@@ -126,10 +122,7 @@ class Parts(_ObjectFile):
         self._parts = parts
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next `size` bytes, fewer only at the end of the file; all of the rest if `size` is below 0.
-
-        Raises `OSError` for bytes that were not fetched.
-        """
+        """Return the next `size` bytes, as `RangeFile.read`. Raises `OSError` for bytes that were not fetched."""
         stop = self._size if size < 0 else min(self._at + size, self._size)
         for start, part in self._parts.items():
             if start <= self._at and stop <= start + len(part):

@@ -33,11 +33,10 @@ from polonaise.redaction import has_unescaped_password, redacted, redacted_addre
 T = TypeVar("T")
 
 _LIST_CHUNK: Final = 1_000
-"""The number of objects that are listed at a time."""
 _CHUNK_BYTES: Final = 1024 * 1024
 """How many bytes of a file are compared at a time."""
 _DENIED: Final = ("ermission denied", "403 Forbidden", "401 Unauthorized")
-"""Parts of error texts that mean a refusal; the first one without its letter P, which may be upper or lower case."""
+"""Parts of error texts that mean a refusal; the P of the first one may be upper or lower case."""
 _FOREIGN: Final = (exceptions.BaseError, OSError, ValueError, TypeError, ArithmeticError, LookupError, RuntimeError)
 """What obstore and the system raise; `PolonaiseError` is none of these."""
 _FULL: Final = "No space left on device"
@@ -75,9 +74,8 @@ class MendableStore(ReadableStore, Protocol):
     """An object store for readers that also repair damaged objects."""
 
     async def replace(self, path: str, data: bytes) -> None:
-        """Store an object, durably, in place of the one of this name: readers see the old or the new one, whole.
-
-        May raise `DiskFull`.
+        """Store an object, durably, in place of the one of this name: readers see the old or the new one. Or
+        `DiskFull`.
         """
 
 
@@ -88,8 +86,7 @@ class ObjectStore(MendableStore, Protocol):
     def empty_is_new(self) -> bool:
         """Whether an empty store is certainly one in which nothing was ever put.
 
-        True when this process made the store, and for a kind of store that can't be missing unnoticed. False for a
-        directory that existed before: the file system that belongs there may not be mounted.
+        False for a directory that existed before: the file system that belongs there may not be mounted.
         """
 
     def unmake(self) -> None:
@@ -113,9 +110,8 @@ class ObjectStore(MendableStore, Protocol):
 
 @contextmanager
 def unmade_on_failure(store: ObjectStore) -> Iterator[None]:
-    """Remove the store again if the block fails, this process has made it, and it is empty.
-
-    A directory that was just made, and kept without a mark, would be refused at the next try.
+    """Remove the store again if the block fails, this process has made it, and it is empty: unmarked, it would be
+    refused.
     """
     try:
         yield
@@ -127,14 +123,13 @@ def unmade_on_failure(store: ObjectStore) -> Iterator[None]:
 class ObstoreStore:
     """An object store of the kinds that `obstore` knows. Made by `open_store`.
 
-    Makes the library's blocking calls, in threads of this class, instead of awaiting the library's coroutines. Threads
-    of the library complete those, and one that does so while the interpreter exits aborts the process.
+    Makes the library's blocking calls, in threads of this class: a thread of the library that completes a coroutine
+    while the interpreter exits aborts the process.
     """
 
     def __init__(self, store: Any, url: str, directory: Path | None = None, *, made: bool = False) -> None:
-        """Wrap a store of the library; private: `open_store` makes stores.
-
-        `directory` is the place of a local store, None for others; `made` says that it did not exist before.
+        """Private. `directory` is the place of a local store, None for others; `made` says that it did not exist
+        before.
         """
         self._store = store
         self._url = url
@@ -155,8 +150,6 @@ class ObstoreStore:
                 self._directory.rmdir()
 
     async def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Store an object, durably, and return True; False if one of this name exists, which is then made durable."""
-
         def put() -> bool:
             try:
                 obstore.put(self._store, path, data, mode="create")
@@ -235,7 +228,6 @@ class ObstoreStore:
             raise self._absent()
 
     def _absent(self) -> NotFound:
-        """Return the error for a store that does not exist."""
         return NotFound(f"{self} does not exist: make the bucket or directory, or correct the address")
 
     async def delete(self, path: str) -> None:
@@ -243,17 +235,14 @@ class ObstoreStore:
             await self._asked(path, lambda: obstore.delete(self._store, path))
 
     def source(self, path: str, size: int) -> str | RangeFile:
-        """Return an object of this size (bytes) as a source for `columns_in`.
-
-        Read it in threads, or without an event loop. The source is the file's path in a local store, and a `RangeFile`,
-        which the caller closes, in others.
+        """Return an object of this size (bytes) as a source for `columns_in`: a local path, or a `RangeFile`, to be
+        closed.
         """
         if self._directory is not None:
             return str(self._directory / path)
         return RangeFile(partial(self._get_ranges, path), size, f"{path!r} in {self}")
 
     def _get_ranges(self, path: str, ranges: Sequence[Range]) -> builtins.list[bytes]:
-        """Fetch ranges of an object; blocks."""
         starts, ends = [each.start for each in ranges], [each.stop for each in ranges]
         return self._call(
             path, lambda: [bytes(part) for part in obstore.get_ranges(self._store, path, starts=starts, ends=ends)]
@@ -271,10 +260,7 @@ class ObstoreStore:
             raise self._absent() from error
 
     def _call(self, path: str, call: Callable[[], T]) -> T:
-        """Make a blocking call about the object at `path`; translate the errors of obstore and the system to faults.
-
-        Whatever they are: obstore also raises `ValueError` for a range or a path, and Python for a name.
-        """
+        """Make a blocking call about the object at `path`; translate the errors of obstore and the system to faults."""
         try:
             return call()
         except _FOREIGN as error:
@@ -285,7 +271,6 @@ class ObstoreStore:
         raise fault from cause
 
     def _translated(self, path: str, error: Exception) -> PolonaiseError:
-        """Return the fault for an error of obstore or of the system."""
         reason = redacted_line(error)
         # obstore has no kind of error for a refused listing: only the server's answer in its text tells.
         if isinstance(error, FileNotFoundError | exceptions.NotFoundError) or "404 Not Found" in reason:
@@ -300,9 +285,8 @@ class ObstoreStore:
 
 
 class LateStore:
-    """A store whose directory may be missing: every call raises `StoreUnavailable` while it is.
-
-    For servers, which never make the directory.
+    """A store for servers, which never make its directory: while that is missing, all calls raise
+    `StoreUnavailable`.
     """
 
     def __init__(self, url: str) -> None:
@@ -326,7 +310,6 @@ class LateStore:
         return await asyncio.shield(self._looking)
 
     def _look(self) -> ObstoreStore:
-        """Return the store. Raises `StoreUnavailable` while its directory is missing."""
         try:
             if self._store is None:
                 self._store = open_store(self._url, make=False)
@@ -354,11 +337,9 @@ class LateStore:
 def open_store(url: str, *, make: bool = True, parents: bool = True) -> ObstoreStore:
     """Return the store at this URL or path. A missing directory is made, unless `make` is False.
 
-    Those above it are made, too, unless `parents` is False: then a missing one is refused as `NotFound`.
-
-    Raises `BadOption` for an address that names no store, `NotFound` for a missing directory that is not to be made,
-    and for one that can't be made `AccessDenied`, `DiskFull` or `DiskFailed`. A bucket is not looked for before it is
-    used.
+    Those above it are made, too, unless `parents` is False: then a missing one is refused as `NotFound`. Raises
+    `BadOption` for an address that names no store, `NotFound` for a missing directory that is not to be made, and for
+    one that can't be made `AccessDenied`, `DiskFull` or `DiskFailed`. A bucket is not looked for before it is used.
     """
     shown = redacted_address(url)
     try:
@@ -398,10 +379,7 @@ def open_store(url: str, *, make: bool = True, parents: bool = True) -> ObstoreS
 
 
 def _make_durable(directory: Path, path: str) -> None:
-    """Sync an object of a directory, and the names on the way to it: the library leaves that to the kernel.
-
-    That includes the name of the directory and of those above it, which a process that has died may have made.
-    """
+    """Sync an object of a directory, and all names on the way to it: the library leaves that to the kernel."""
     file = directory / path
     for name in (file, *file.parents):
         above = name != directory and directory.is_relative_to(name)

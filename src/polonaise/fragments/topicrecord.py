@@ -1,7 +1,7 @@
 """The record of a cluster's topics in its fragment store, where fragments are named by the ids of partitions.
 
 It is there before the first fragment of a topic's partition. A cluster that grows gets another object, and none is ever
-changed: topics only grow, so a cluster of a certain size has had the same topics whoever looked.
+changed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from polonaise.fragments.store import ObjectStore, ReadableStore
 from polonaise.topics import ClusterTopics, check_topics
 
 _FOLDER: Final = "_topics/"
-"""The folder of the records. Readers of Parquet pass over names that begin with an underscore."""
+"""The folder of the records, which readers of Parquet pass over."""
 
 
 def _encode(cluster_key: bytes, topics: ClusterTopics) -> bytes:
@@ -26,8 +26,7 @@ def _encode(cluster_key: bytes, topics: ClusterTopics) -> bytes:
 async def recorded_topics(store: ReadableStore, cluster_key: bytes) -> ClusterTopics | None:
     """Return the topics that the store names; None for a store without topics.
 
-    Raises `WrongClusterKey` if they are another cluster's, `FragmentDamaged` if they can't be read, and what the store
-    raises.
+    Raises `WrongClusterKey` for another cluster's, `FragmentDamaged` if they can't be read, and what the store raises.
     """
     paths = [each.path for each in await store.list(_FOLDER) if each.path.endswith(".json")]
     if not paths:

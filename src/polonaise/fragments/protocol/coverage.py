@@ -37,18 +37,11 @@ class Coverage(NamedTuple):
     """The parts of a range of ids that fragments hold, and those that none holds."""
 
     pieces: tuple[FragmentRange, ...]
-    """The parts that fragments hold, in the order of ids."""
     holes: tuple[Span, ...]
-    """The parts that no fragment holds, in order."""
 
 
 def cover(fragments: Iterable[FragmentName], wanted: Span) -> Coverage:
-    """Cover `wanted` with as few fragments of one partition as possible, each id once.
-
-    At each id the fragment is taken that reaches farthest from there, which makes the fewest in all; of several that
-    reach as far, the one that begins first, then the one whose digest sorts first, so that every process chooses the
-    same.
-    """
+    """Cover `wanted` with the fewest fragments of one partition, each id once; every process chooses the same ones."""
     rising = sorted(fragments, key=lambda each: (each.first, -each.last, each.digest))
     pieces: list[FragmentRange] = []
     holes: list[Span] = []

@@ -1,7 +1,4 @@
-"""The names of fragments, which say what is in them: `<partition>/<first id>-<last id>-<sha256>.parquet`.
-
-The SHA-256 is of the whole object.
-"""
+"""The names of fragments, which say what is in them: `<partition>/<first id>-<last id>-<sha256>.parquet`."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ def may_be_only_copy(store: object, partition: PartitionId, first: TransactionId
 
 
 def how_to_keep(store: object) -> str:
-    """Return what keeps the ids that lie in a store, and on no storage node, as a sentence."""
     return (
         f"To keep them, archive what the other partitions hold, once they are open (polonaise archive run LOG {store} "
         "--rest), stop this cluster for good, and make it again from the store (polonaise archive restore "

@@ -12,7 +12,7 @@ from polonaise.log.batch import Batch
 from polonaise.terms import TransactionId
 
 FRAGMENT_BYTES: Final = 256 * 1024 * 1024
-"""The default size of a fragment in bytes of batches, before Parquet makes them smaller: as much as a segment holds."""
+"""The default size of a fragment in bytes of batches, before Parquet makes them smaller: as a segment."""
 
 
 def spans_to_write(
@@ -24,8 +24,8 @@ def spans_to_write(
 ) -> list[Span]:
     """Return the ids up to `committed` that none of a partition's fragments holds, in order.
 
-    With `ids_max` they are cut at the multiples of it: at the same ids in every plan, whatever is archived already.
-    Then the ids after the last multiple, which do not fill a span yet, are left for another time unless `rest`.
+    With `ids_max` they are cut at the multiples of it, the same in every plan; then the ids after the last multiple,
+    which do not fill a span yet, are left for another time unless `rest`.
     """
     invariant(ids_max is None or ids_max > 0, "a span holds at least one id")
     holes = cover(fragments, Span(0, committed)).holes
@@ -38,7 +38,6 @@ def spans_to_write(
 
 
 def _cut(hole: Span, ids_max: int) -> list[Span]:
-    """Cut a hole at the multiples of `ids_max`."""
     edges = range((hole.first // ids_max + 1) * ids_max, hole.last + 1, ids_max)
     firsts = [hole.first, *edges]
     lasts = [*(edge - 1 for edge in edges), hole.last]
@@ -46,8 +45,5 @@ def _cut(hole: Span, ids_max: int) -> list[Span]:
 
 
 def belongs(batch: Batch, span: Span, limit: TransactionId) -> bool:
-    """Tell whether the writer of `span` takes this batch: if it begins in the span and ends at `limit` or below.
-
-    Fragments hold whole batches, and each batch is one writer's, also where it crosses the edge of two spans.
-    """
+    """Tell whether the writer of `span` takes this batch: if it begins in the span and ends at `limit` or below."""
     return span.first <= batch.first <= span.last and batch.last <= limit

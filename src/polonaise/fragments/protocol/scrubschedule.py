@@ -1,8 +1,8 @@
 """The schedule of the scrub of fragments: which one is read through next, and when.
 
-Every fragment is read again and again, in rounds, at a bounded rate, so that what rots in a store is found while the
-log can still mend it. One that was found damaged and could not be repaired is looked at again sooner: an operator may
-have restored it. One that a read could not use counts as damaged at once, and is looked at next.
+Every fragment is read again and again, in rounds, at a bounded rate, while the log can still mend what rots. A damaged
+one that could not be repaired is looked at again sooner: an operator may have restored it. One that a read could not
+use counts as damaged at once, and is looked at next.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FragmentDamage(NamedTuple):
     repaired_us: int = 0
     """When the fragment was found repaired or restored, in wall-clock µs; 0 while it is damaged."""
     why: str = ""
-    """What keeps the fragment from being repaired, and what to do; empty while no obstacle is known."""
+    """What keeps the fragment from being repaired, and what to do; empty while nothing is known to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,7 @@ class ListStore(NamedTuple):
 
 
 class Verify(NamedTuple):
-    """Read this fragment through; then call `good`, `damaged`, `gone`, `unreadable` or `unreachable`.
-
-    The size is the one that it had when it was listed, or else 0; one that was found damaged may have another by now.
-    """
+    """Read this fragment through; then call `good`, `damaged`, `gone`, `unreadable` or `unreachable`."""
 
     name: FragmentName
     size: int
@@ -106,10 +103,8 @@ class FragmentScrub:
     def __init__(self, bytes_per_s: int, every_s: float, first_s: float, again_s: float = 60.0) -> None:
         """Read `bytes_per_s`, in rounds that begin `every_s` seconds after each other or later, the first at `first_s`.
 
-        With 0 bytes per second there are no rounds: only what reads could not use is looked at, at any rate.
-
-        After trouble that may pass, such as a store that does not answer or a partition that is not ready, the scrub
-        tries again in `again_s` seconds.
+        With 0 bytes per second there are no rounds: only what reads could not use is looked at, at any rate. After
+        trouble that may pass, such as a store that does not answer, the scrub tries again in `again_s` seconds.
         """
         self._bytes_per_s = bytes_per_s
         self._every_s = max(every_s, _ROUND_S_MIN)
@@ -138,7 +133,6 @@ class FragmentScrub:
         return len(self._unrepaired)
 
     def is_damaged(self, name: FragmentName) -> bool:
-        """Tell whether the fragment was found damaged, and is not repaired."""
         return name in self._unrepaired
 
     def refused_id(self, name: FragmentName) -> TransactionId | None:
@@ -160,10 +154,7 @@ class FragmentScrub:
         return Pause(min([self._round_s, *(due_s for due_s, _ in self._again.values())]) - now_s)
 
     def listed(self, now_s: float, wall_us: int, fragments: Mapping[FragmentName, int]) -> None:
-        """Begin a round of these fragments, each with its size in bytes.
-
-        Damaged ones that are not among them are forgotten: gone from the store, or no concern of this server's.
-        """
+        """Begin a round of these fragments, each with its size in bytes. Damages of others are forgotten."""
         self._round_s = now_s + self._every_s
         self._waiting = deque(Verify(name, size) for name, size in sorted(fragments.items()))
         paths = {name.path for name in fragments}
@@ -211,9 +202,8 @@ class FragmentScrub:
         self.scrubbed = replace(self.scrubbed, found=self.scrubbed.found + 1, damages=damages)
 
     def refused(self, now_s: float, wall_us: int, name: FragmentName, transaction: TransactionId, what: str) -> None:
-        """Note that a read could not get this id from the fragment. It counts as damaged, and is looked at next.
-
-        A damage that is known is looked at again when it would be anyway, however often it is read.
+        """Note that a read could not get this id from the fragment, which counts as damaged, and if new is looked at
+        next.
         """
         self.damaged(wall_us, name, what)
         self._refused.setdefault(name, transaction)
@@ -222,8 +212,8 @@ class FragmentScrub:
     def not_repaired(self, now_s: float, wall_us: int, verify: Verify, why: str, *, passing: bool) -> None:
         """Note that the fragment could not be written again, and plan to read it again.
 
-        That is in `again_s` seconds if `passing`, as repairing it may succeed later without an operator; otherwise in
-        ten times as long.
+        In `again_s` seconds if `passing`, as repairing it may succeed later without an operator; else in ten times as
+        long.
         """
         name = verify.name
         self._change(name, why=why)
@@ -231,10 +221,7 @@ class FragmentScrub:
         self._again[name] = now_s + self._again_s * (1 if passing else _RESTORED), verify
 
     def unreadable(self, now_s: float, wall_us: int, verify: Verify, why: str) -> None:
-        """Note that the fragment can't be read although the store answers.
-
-        It is read again in `again_s` seconds; the others are read meanwhile.
-        """
+        """Note that the fragment can't be read, though the store answers; it is read again in `again_s` seconds."""
         self.damaged(wall_us, verify.name, f"{verify.name.path} is listed, but can't be read")
         self.not_repaired(now_s, wall_us, verify, why, passing=True)
 
@@ -260,6 +247,5 @@ class FragmentScrub:
             self._end_round(wall_us)
 
     def _end_round(self, wall_us: int) -> None:
-        """Count the round as ended if nothing is left to read."""
         if not self._waiting:
             self.scrubbed = replace(self.scrubbed, rounds=self.scrubbed.rounds + 1, finished_us=wall_us)
