@@ -50,19 +50,18 @@ class HowToArchive:
     partitions: str = "all"
     """Partitions of the log itself to archive, none of topics: `all`, `3` or `0-6,9`."""
     fragment_bytes: int = FRAGMENT_BYTES
-    """Bytes of batches in a fragment, before Parquet makes them smaller. Most fragments have between half of this and
-    all of it. A task holds one or two fragments in memory."""
+    """Bytes of batches in a fragment, before Parquet makes them smaller; most have half of this or more. A task holds
+    one or two fragments in memory."""
     rest: bool = False
     """Whether to archive also what does not fill a fragment yet."""
     until: Mapping[PartitionId, TransactionId] | None = None
-    """The last id to archive of each partition, for exactly the partitions that are archived. A batch that ends above
-    its partition's id is left out whole. None for no such limit."""
+    """The last id to archive of each partition, for exactly those that are archived; None for no limit. A batch that
+    ends above it is left out whole."""
     until_time: datetime | timedelta | None = None
-    """Archive what was committed at this time or before, or so long ago by a server's clock. Of later transactions,
-    only own ones may be archived: those before the next one of an application. Needs a time zone. None for no limit."""
+    """Archive what was committed at this time or before, or so long ago by a server's clock, besides own transactions
+    before the next one of an application. Needs a time zone. None for no limit."""
     delta: bool = False
-    """Whether to keep the fragments also as a Delta table, with a version for each run that adds some: see
-    `deltaarchive`."""
+    """Whether to keep the fragments also as a Delta table, with a version for each run that adds some."""
     timeout_s: float = _TIMEOUT_S
     """Seconds that each request to the log may take."""
 
@@ -78,12 +77,11 @@ class ArchivedPartition(NamedTuple):
     fragments: int
     """Number of fragments that this run wrote, or found as the same objects."""
     transactions: int
-    """Number of transactions in the fragments that this run wrote, or found as the same objects."""
+    """In these fragments."""
     bytes: int
-    """Size in the store of the fragments that this run wrote, or found as the same objects, in bytes."""
+    """Size of these fragments in the store, in bytes."""
     batch_left_out: Span | None = None
-    """The batch that was left out whole because it begins at or below the id in `until` and ends above that id; None
-    for none."""
+    """The batch that was left out whole because it begins at or below the id in `until` and ends above that id."""
     missing: tuple[Span, ...] = ()
     """Ids that were in no fragment before this run, although later ids were. The run has archived them."""
 
@@ -103,8 +101,8 @@ class ArchiveReport:
     store: str
     partitions: tuple[ArchivedPartition, ...]
     fragments: tuple[ArchivedFragment, ...]
-    """The fragments that this run wrote, or found in the store as the same objects; each is verified. Sorted by
-    partition and id."""
+    """The fragments that this run wrote, or found in the store as the same objects, each verified; by partition
+    and id."""
     delta: Registered | None = None
     """The state of the Delta table; None unless the run was to keep one."""
     well: ClassVar = True
@@ -133,15 +131,12 @@ def archive(
     """Archive what is committed and not in the store yet; `progress` counts tasks, most of which write one fragment.
 
     May be killed at any time and run again, also by several at once, and beside `polonaise archive run`: what is
-    written twice is the same object, or overlaps. With `until` or `until_time`, a store that held no later history
-    before holds exactly the history up to there afterwards, except a batch that begins at or below the id in `until`
-    and ends above it.
+    written twice is the same object, or overlaps.
 
     Raises `BadOption` and `UnknownPartition` for invalid options, `BadOption` for the address of a topic, whose
-    partitions only `polonaise archive run` archives, `BeyondLog` for an `until` that is not committed,
-    `NotInitialized` for an embedded log that does not exist, `ExtraMissing` for `delta` without delta-rs, what
-    `check_may_begin` and `own_fragments_of` raise, such as for a store of another log, and what reading, Spark and the
-    store raise.
+    partitions only `polonaise archive run` archives, `BeyondLog` for an `until` that is not committed, `NotInitialized`
+    for an embedded log that does not exist, `ExtraMissing` for `delta` without delta-rs, what `check_may_begin` and
+    `own_fragments_of` raise, such as for a store of another log, and what reading, Spark and the store raise.
     """
     how, progress, url = how or HowToArchive(), progress or Silence(), absolute_store(store)
     if how.delta:
@@ -216,7 +211,6 @@ class _ArchiveTask(NamedTuple):
 
 
 def _limits(log: Log, numbers: list[PartitionId], how: HowToArchive) -> dict[PartitionId, TransactionId]:
-    """Return the last id to archive of each partition. Raises `BadOption`, `BeyondLog`."""
     if how.until is not None and set(how.until) != set(numbers):
         raise BadOption(
             f"until names partitions {sorted(how.until)}, but this job archives partitions {numbers}: give a last id "
@@ -237,10 +231,7 @@ def _limits(log: Log, numbers: list[PartitionId], how: HowToArchive) -> dict[Par
 def _last_at(
     log: Log, number: PartitionId, committed: TransactionId, time: datetime, timeout_s: float
 ) -> TransactionId:
-    """Return the last id before the first application's transaction that was committed after `time`.
-
-    -1 if nothing comes before that transaction; `committed` if there is no such transaction.
-    """
+    """Return the last id before the first application's transaction that was committed after `time`, or `committed`."""
     if time.tzinfo is None:
         raise BadOption(f"{time} has no time zone: give it one, such as datetime(…, tzinfo=UTC)")
     with log.read_time(number, since=microseconds(time) + 1, timeout=timeout_s) as transactions:
@@ -268,9 +259,8 @@ def _plan(
 
 
 def _ids_per_fragment(log: Log, number: PartitionId, new: Span, how: HowToArchive) -> int:
-    """Return roughly how many transactions make a fragment, estimated from a few batches.
-
-    A power of two, so that the next run most likely cuts at the same ids.
+    """Return roughly how many transactions make a fragment: a power of two, so that the next run cuts at the same
+    ids.
     """
     rows = size = 0
     for at in {new.first, (new.first + new.last) // 2, new.last}:

@@ -1,7 +1,4 @@
-"""The job audit: compare a database's or a lake's table with what the log says it should hold.
-
-`polonaise.pipelines.logaudit` checks the log itself.
-"""
+"""The job audit: compare a database's or a lake's table with what the log says it should hold."""
 
 from __future__ import annotations
 
@@ -39,8 +36,7 @@ class AuditReport:
     """Number of committed transactions above `marks`: the table need not have them yet."""
     found: Comparison
     undecodable: Letters = NO_LETTERS
-    """The undecodable bodies up to `marks`, and the rows that the table can't hold. They were left out of the
-    comparison."""
+    """The undecodable bodies up to `marks`, and the rows that the table can't hold, which were left out."""
 
     @property
     def well(self) -> bool:
@@ -81,8 +77,8 @@ def audit_table(
     """Compare a table with what its view makes of the log up to the table's marks.
 
     The table may be made by the job `views`, or kept by an application: a SQL table beside a table of marks
-    (`marks_table`, such as `polonaise_marks`). Rows and marks are read in one snapshot: the table may be written to.
-    A table without marks has to be given `until`, and is compared up to there. `table` is the table's address, see
+    (`marks_table`, such as `polonaise_marks`). Rows and marks are read in one snapshot: the table may be written to. A
+    table without marks has to be given `until`, and is compared up to there. `table` is the table's address, see
     `open_target`; in a database the table has the view's name. Undecodable bodies end the audit, or are left out and
     counted: `on_undecodable` is as in `views.rebuild`.
 

@@ -1,8 +1,7 @@
 """Walk over one copy of a partition's batches: check that each follows the one before it, and sum up their digests.
 
-The digest of many batches is the sum of their SHA-256. So it can be put together from parts that were made anywhere,
-and two copies are equal if their sums are. To find where copies differ, digests are kept by ranges of `BLOCK_IDS` ids,
-which are called blocks here (the blocks of Spark's sink are something else).
+The digest of many batches is the sum of their SHA-256, so that it can be put together from parts. To find where copies
+differ, digests are kept by ranges of `BLOCK_IDS` ids, here called blocks.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from polonaise.log.batch import Batch
 from polonaise.terms import NO_TRANSACTION, SessionId, TransactionId
 
 BLOCK_IDS: Final = 262_144
-"""Number of ids in each range by which copies are compared. A batch belongs to the range in which it begins."""
+"""Number of ids in each range by which copies are compared. A batch belongs to the one in which it begins."""
 _MODULUS: Final = 2**256
 _DAMAGES: Final = (BatchDamaged, DataDamaged, FragmentDamaged, SegmentDamaged, NotFound)
 
@@ -40,7 +39,7 @@ class Walk:
     """The result of walking over consecutive batches in one copy of a partition, or in a part of a copy."""
 
     begin: End | None = None
-    """The first batch; None if there is no batch, or if the first one is bad."""
+    """The first batch; None if there is none, or if it is bad."""
     end: End | None = None
     """The last good batch; None for none."""
     transactions: int = 0
@@ -59,8 +58,7 @@ class Walk:
 def walk(batches: Iterable[Batch]) -> Walk:
     """Walk over batches, and check each by itself and against the one before it. Stops at the first bad one.
 
-    If reading the batches raises an error of damage, or `NotFound`, the walk ends there, too, with the error's text as
-    its `trouble`. Other errors of reading are raised.
+    Errors of damage, and `NotFound`, end the walk, and are its `trouble`; others of reading are raised.
     """
     begin = end = None
     transactions, trouble = 0, ""
@@ -112,14 +110,11 @@ def gap(before: End, after: End) -> str:
 
 
 def suspects(one: Walk, other: Walk) -> list[Span]:
-    """Return the spans in which to look, batch by batch, for a difference of two copies.
+    """Return the spans in which to look, batch by batch, for a difference of two copies; none for equal ones.
 
-    The result is empty for equal copies, and if one of them has no batches: then they share nothing to compare. If both
-    have batches, but no id in common, the spans are empty: their `last` is below `first`.
-
-    Otherwise it is the first range of `BLOCK_IDS` ids that both copies hold whole and in which they differ. If there is
-    none, it is the ranges at the beginning and end of what both hold, where one copy may have less than the other:
-    there, unequal digests prove nothing.
+    That is the first block that both copies hold whole and in which they differ. If there is none, it is the blocks at
+    the beginning and end of what both hold, where unequal digests prove nothing. Without an id in common, `last` of a
+    span is below `first`; if one copy has no batches, there are no spans.
     """
     if one.begin is None or one.end is None or other.begin is None or other.end is None:
         return []
@@ -160,7 +155,7 @@ def _damage(batch: Batch) -> str:
 
 
 def begins_at_the_beginning(walked: Walk) -> str:
-    """Say why a copy does not begin with the log's first batch; empty if it does, or if it has no good batch."""
+    """Say why a copy does not begin with the log's first batch; empty if it does, or is empty."""
     if walked.begin is None:
         return ""
     if walked.begin.first != NO_TRANSACTION + 1:

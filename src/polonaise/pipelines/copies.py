@@ -1,7 +1,7 @@
 """Copies of a partition's batches: the servers', in fragments, and in the directories of storage nodes.
 
-The servers' copy and the fragments are values that travel to Spark's tasks and are read there; the driver reads again
-what may differ. A storage node's directory is read only in the process of the driver, whose machine it is on.
+The first two are values that travel to Spark's tasks and are read there. A storage node's directory is read only in the
+process of the driver, whose machine it is on.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ class PartitionCopy(Protocol):
 
     @property
     def where(self) -> str:
-        """The copy's place, for people to read."""
+        """The copy's place, for people."""
 
     def batches(self, span: Span) -> Iterator[Batch]:
-        """Yield the copy's batches that begin in the span, in order. Raises what reading them raises.
-
-        They are parsed, and verified by some kinds of copies only: the caller verifies them.
+        """Yield the copy's batches that begin in the span, in order, for the caller to verify. Raises what reading them
+        raises.
         """
 
 

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructField
 
 Merge: TypeAlias = Literal["sum", "min", "max"]
-"""The ways to merge two values of one key. The result is the same in any order, and however the log is divided, but for
-the last digits of a sum of floating-point numbers."""
+"""The ways to merge two values of one key: the same in any order, but for the last digits of floating-point sums."""
 
 Query: TypeAlias = "str | Callable[[DataFrame], DataFrame]"
 """SQL in which `{log}` stands for the log, or a function from the log's rows to the view's."""
@@ -59,13 +58,12 @@ class TableView:
     """A table that is computed from the log.
 
     `query` gets the columns of the source `polonaise`, with those of a decoder, for a range of ids of each partition.
-
-    Without a `key` the rows made of one part of the log are added to those made of earlier parts. So the query may look
+    Without a `key` the rows made of one part of the log are added to those made of earlier parts, so the query may look
     at each transaction by itself only. With a `key`, rows of the same key become one: `merge` says how, for each column
     that is not of the key.
 
     A query that has to see everything at once (a distinct count, a window over other rows) is declared with
-    `whole=True`. It is always run over the log from its beginning: such a view can be rebuilt, but not brought up to
+    `whole=True`, and always run over the log from its beginning: such a view can be rebuilt, but not brought up to
     date.
     """
 
@@ -75,8 +73,8 @@ class TableView:
     key: Sequence[str] = ()
     merge: Mapping[str, Merge] = field(default_factory=dict)
     read: Mapping[str, str] = field(default_factory=dict, repr=False)  # an address in it may have a password
-    """Options of the source: `partitions`, `headers`, `decoder`, the decoder's options, and others that the job itself
-    does not set."""
+    """Options of the source that the job does not set: `partitions`, `headers`, `decoder`, the decoder's options, and
+    so on."""
     whole: bool = False
 
     def __post_init__(self) -> None:
@@ -109,10 +107,9 @@ class TableView:
     ) -> DataFrame:
         """Return the rows that the view's query makes of these rows of the log, and of them those that `kept` returns.
 
-        With a key, rows of the same key are merged into one, unless the view is `whole`: its query has to do that.
-        Computing a sum that does not fit its column raises `ViewFailed`, which names the key.
-
-        Raises `BadOption` for a query that Spark refuses, or whose columns do not fit the key and `merge`.
+        With a key, rows of the same key are merged into one, unless the view is `whole`. Computing a sum that does not
+        fit its column raises `ViewFailed`, which names the key. Raises `BadOption` for a query that Spark refuses, or
+        whose columns do not fit the key and `merge`.
         """
         frame = self.queried(spark, log)
         return self._merged(frame if kept is None else kept(frame))
@@ -244,11 +241,9 @@ class Declared:
         self._view: TableView | None = None
 
     def look(self) -> None:
-        """Load the view before Spark starts, if it can be loaded without a session.
+        """Load the view before Spark starts, unless the file asks for a Spark session itself: it has to find the job's.
 
-        Raises `BadOption` for mistakes that have nothing to do with the session: no such file or view, invalid syntax.
-        Other failures may be due to the missing session, and are left to `load`. A file that asks for a Spark session
-        itself is not loaded here either: it has to find the job's.
+        Raises `BadOption` for mistakes that have nothing to do with the session; other failures are left to `load`.
         """
         if _MAKES_SESSION.search(_source(self._text)):
             return
@@ -259,10 +254,7 @@ class Declared:
                 raise
 
     def load(self) -> TableView:
-        """Return the view, loaded now if `look` has not done so. Called while the job's session runs.
-
-        Raises `BadOption`.
-        """
+        """Return the view, loaded now, in the job's session, if `look` has not done so. Raises `BadOption`."""
         if self._view is None:
             self._view = load_view(self._text)
         return self._view
@@ -272,7 +264,7 @@ _MAKES_SESSION: Final = re.compile(r"\bgetOrCreate\b|\bsession\s*\(")
 
 
 def _source(text: str) -> str:
-    """Return the text of the Python file that declares the view; empty if it is not found."""
+    """Return the text of the Python file that declares the view, if it is found."""
     path = Path(_origin_and_name(text)[0])
     if path.suffix != ".py":
         try:

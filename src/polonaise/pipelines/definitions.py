@@ -1,8 +1,8 @@
 """The definition of a view as a short digest that is kept in its table, so that rows of two definitions never mix.
 
-A definition is everything that decides which rows come out of the same log: query, key, merge, `whole`, the options
-of the source that select transactions and make columns, and the resulting columns. How Spark runs the query is no part
-of it. Nor are, where the query is a function, the functions that it calls and the values that it captures.
+A definition is everything that decides which rows come out of the same log: query, key, merge, `whole`, the options of
+the source that select transactions and make columns, and the resulting columns. No part of it are, where the query is a
+function, the functions that it calls and the values that it captures.
 """
 
 from __future__ import annotations
@@ -26,16 +26,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 DIGITS: Final = 15
-"""Hexadecimal digits of a digest: as many as fit the version of a Delta application transaction, a signed 64-bit long.
-"""
+"""Hexadecimal digits of a digest: as many as fit the version of a Delta application transaction, of 64 bits."""
 _HOW: Final = frozenset(
     {
         "fragments", "maxbytespersplit", "maxoffsetspertrigger", "maxtransactionspertrigger", "minpartitions",
         "timeout", "tls.ca", "tls.certificate", "tls.key",
     }
 )  # fmt: skip
-"""Options of the source that do not change the rows: where they are read from, in how many parts, how patiently, and
-with which TLS files."""
+"""Options of the source that do not change the rows, but only how they are read."""
 
 
 class Definition(NamedTuple):
@@ -44,7 +42,7 @@ class Definition(NamedTuple):
     digest: str
     """The digest of the definition, in hexadecimal. Equal digests imply equal columns and keys."""
     columns: Mapping[str, str]
-    """The type of each column, by the column's name, as Spark writes types."""
+    """The type of each column, by name, as Spark writes types."""
     key: tuple[str, ...]
 
     def fields(self) -> dict[str, Any]:
@@ -76,7 +74,6 @@ def _deciding_options(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def columns_of(schema: StructType) -> dict[str, str]:
-    """Return the type of each column, by the column's name, as Spark writes types."""
     return {each.name: each.dataType.simpleString() for each in schema.fields}
 
 
@@ -89,7 +86,7 @@ def kept_in(fields: Mapping[str, Any]) -> Definition | None:
 
 
 def is_same(kept: Definition | None, declared: Definition) -> bool:
-    """Whether rows of the `declared` definition may be added to rows of the `kept` one. False if `kept` is None."""
+    """Whether rows of the `declared` definition may be added to rows of the `kept` one, if there is one."""
     return kept is not None and kept.digest == declared.digest
 
 
@@ -123,7 +120,6 @@ def other_shape(kept: Definition, declared: Definition) -> str | None:
 
 
 def _query_of(view: TableView) -> list[Any]:
-    """Return the view's query as values of JSON. Raises `BadOption` if it is a callable that has no source."""
     if isinstance(view.query, str):
         return ["SQL", view.query]
     try:
@@ -138,8 +134,7 @@ def _query_of(view: TableView) -> list[Any]:
 def _source_of(function: Callable[..., Any]) -> str | list[Any]:
     """Return a function's source text; of a lambda, the lines of its statement; of a partial, also what it gives.
 
-    The file's other text is left out: another view in it may change. Functions that are called, and values that are
-    captured, are left out, too. Raises `OSError`, `TypeError` or `SyntaxError` if there is no source.
+    The file's other text is left out: another view in it may change. Raises `OSError`, `TypeError` or `SyntaxError`.
     """
     if isinstance(function, partial):
         return ["partial", _source_of(function.func), _given(function.args), _given(function.keywords)]

@@ -1,7 +1,6 @@
 """Fragments as a Delta table, by delta-rs: the files stay as they are, and each run that adds some makes a version.
 
-The table's own log, `_delta_log`, lies beside the fragments in their store. Polonaise reads it only here, to add to it:
-it is for engines that read Delta, for their time travel, and for what its statistics let them skip.
+Polonaise reads `_delta_log` only here, to add to it: it is for engines that read Delta.
 """
 
 from __future__ import annotations
@@ -28,28 +27,27 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
 _APP: Final = "polonaise archive"
-"""The application id under which commits to the Delta table are counted. Each commit raises the application's version
-by one, so that of two commits at the same time delta-rs refuses one."""
+"""The application id of commits: each raises its version by one, so that of two at the same time delta-rs refuses
+one."""
 _ATTEMPTS_MAX: Final = 10
 
 
 class Registered(NamedTuple):
-    """The result of `register`: the state of a store's Delta table after the call."""
+    """The state of a store's Delta table after `register`."""
 
     version: int
     """The table's version."""
     added: int
     """Number of fragments that this call has added."""
     overlapping: tuple[FragmentName, ...]
-    """Fragments left out because other fragments in the table have some of their ids: each id is in the table once."""
+    """Fragments left out because others in the table have some of their ids."""
 
 
 def register(url: str, fragments: Mapping[FragmentName, int]) -> Registered:
     """Add a store's fragments that are not in its Delta table yet; `fragments` gives the size of each in bytes.
 
-    All that are added become one version of the table, or none does; `Registered.overlapping` are left out. If killed
-    in between, run it again. Several may do it at the same time. Raises `StoreUnavailable` for what delta-rs can't do,
-    in its words, and if other writers were faster at every attempt.
+    All that are added become one version of the table. May be killed, run again, and run by several at the same time.
+    Raises `StoreUnavailable` for what delta-rs can't do, in its words, and if others were faster at every attempt.
     """
     try:
         for _ in range(_ATTEMPTS_MAX):
@@ -111,10 +109,7 @@ def _registered(table: DeltaTable) -> list[FragmentName]:
 
 
 def _commit(table: DeltaTable, new: Mapping[FragmentName, int]) -> None:
-    """Add fragments to the version of the table that was read.
-
-    Raises `CommitFailedError` if another writer has added fragments since.
-    """
+    """Add fragments to the version of the table that was read. Raises `CommitFailedError` if that is not the last."""
     seen = table.transaction_version(_APP)
     transaction = Transaction(_APP, 0 if seen is None else seen + 1)
     table.create_write_transaction(

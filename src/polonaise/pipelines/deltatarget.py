@@ -1,11 +1,9 @@
 """A view's table as a Delta table, written by delta-rs.
 
-The table's marks, and the digest of its view's definition, are kept as application transactions of Delta. The types of
-the columns are read from Delta's own schema. Every version stays readable until `VACUUM` deletes its files, so this is
-the format for time travel.
-
-Dead letters are a Delta table of their own, in `_undecodable`. An application transaction of the view's table says
-which version of the letters' table counts: what a writer added there before it died is taken back by the next writer.
+The table's marks, and the digest of its view's definition, are kept as application transactions of Delta. Every version
+stays readable until `VACUUM` deletes its files. Dead letters are a Delta table of their own, in `_undecodable`. An
+application transaction of the view's table says which version of that counts: what a writer added there before it died
+is taken back by the next writer.
 """
 
 from __future__ import annotations
@@ -45,16 +43,12 @@ Mode: TypeAlias = Literal["append", "overwrite"]
 _TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
 _STAGING: Final = "_staging-"
 LETTERS: Final = "_undecodable"
-"""The directory of the dead letters' table, below the view's. `VACUUM` of the view's table leaves alone directories
-whose names begin with `_`."""
+"""The directory of the dead letters' table, which `VACUUM` of the view's table leaves alone."""
 
 
 @contextmanager
 def _zones_kept(spark: SparkSession) -> Iterator[None]:
-    """Inside the `with` statement, let Spark write timestamps in a form that other readers, too, take for UTC.
-
-    Timestamps in Spark's default form are read by others as times without a zone.
-    """
+    """Let Spark write timestamps, inside the `with` statement, in a form that other readers, too, take for UTC."""
     before = str(spark.conf.get(_TIMESTAMPS))
     spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
     try:
@@ -66,9 +60,8 @@ def _zones_kept(spark: SparkSession) -> Iterator[None]:
 class DeltaTarget(DirectoryTarget):
     """A Delta table in a directory that Spark's driver and tasks both reach. One run writes at a time.
 
-    The driver looks up the marks and commits on the version that it has seen: of two drivers that write the same range,
-    the second commits nothing. With a key, each commit writes the whole table anew. Raises `ViewUnfit` for the table
-    of another view or log, `DirectoryInUse` while another run, of this process or another, writes to it, and
+    Of two drivers that write the same range, the second commits nothing. With a key, each commit writes the whole table
+    anew. Raises `ViewUnfit` for the table of another view or log, `DirectoryInUse` while another run writes to it, and
     `DiskFailed` if its directory or its `_delta_log` can't be read or written.
     """
 
@@ -140,8 +133,8 @@ class DeltaTarget(DirectoryTarget):
     def _marks_of(self, table: DeltaTable) -> dict[PartitionId, TransactionId]:
         """Return the table's marks. Raises `ViewUnfit` for the table of another view or log.
 
-        The version of the application transaction named for the view is one more than the highest partition that has a
-        mark. Each partition with a mark has an application transaction of its own, whose version is the mark plus one.
+        Each partition with a mark has an application transaction of its own, whose version is the mark plus one. That
+        of the view is one more than the highest such partition.
         """
         partitions = table.transaction_version(self._app)
         if partitions is None:
@@ -153,9 +146,8 @@ class DeltaTarget(DirectoryTarget):
         return {partition: end - 1 for partition, end in ends.items() if end is not None}
 
     def _kept_in(self, table: DeltaTable) -> Definition | None:
-        """Return the definition of the table's rows; None if the table does not name it.
-
-        The columns are those that Delta keeps. Delta keeps no key, so this one is the view's.
+        """Return the definition of the table's rows, if the table names it; Delta keeps no key, so that is the
+        view's.
         """
         number = table.transaction_version(f"{self._app}/definition")
         if number is None:
@@ -164,10 +156,8 @@ class DeltaTarget(DirectoryTarget):
         return Definition(f"{number:0{DIGITS}x}", columns, self._definition.key)
 
     def _transactions(self, marks: Marks, letters: int) -> list[Transaction]:
-        """Return the application transactions of a commit.
-
-        Their versions can't be below 0, and a mark can be -1: so a mark is kept plus one. `letters` is the version of
-        the dead letters' table that belongs to this commit, plus one; 0 for none.
+        """Return the application transactions of a commit; `letters` is the version of the dead letters' table, plus
+        one, or 0.
         """
         ends = [Transaction(f"{self._app}/{partition}", id + 1) for partition, id in sorted(marks.items())]
         definition = Transaction(f"{self._app}/definition", int(self._definition.digest, 16))
@@ -175,7 +165,7 @@ class DeltaTarget(DirectoryTarget):
         return [*ends, Transaction(self._app, max(marks, default=-1) + 1), definition, counts]
 
     def _letters_in(self, table: DeltaTable | None) -> int:
-        """Return the version of the dead letters' table that the view's `table` names, plus one; 0 if it names none."""
+        """Return the version of the dead letters' table that the view's `table` names, plus one; 0 for none."""
         return 0 if table is None else table.transaction_version(f"{self._app}/undecodable") or 0
 
     def _rows_of(self, table: DeltaTable) -> DataFrame:
@@ -216,12 +206,12 @@ class DeltaTarget(DirectoryTarget):
         return True
 
     def _write_letters(self, counts: int, letters: DataFrame | None, *, replaces: bool) -> int:
-        """Add dead letters to their table, or replace all in it. Return the new version of that table, plus one.
+        """Add dead letters to their table, or replace all in it. Return the new version of that table, plus one; 0 for
+        none.
 
-        `counts` is the version of the dead letters' table that the view's table names, plus one; 0 for none. Later
-        versions were left by a writer that died before it committed the view's table, and are taken back first. The
-        result is 0 if there is no table of dead letters. Raises `ViewUnfit` for one that is gone, and would be made
-        anew without the letters of before.
+        `counts` is that of before. Later versions were left by a writer that died before it committed the view's table,
+        and are taken back first. Raises `ViewUnfit` for a table that is gone, and would be made anew without the
+        letters of before.
         """
         directory = self._directory / LETTERS
         table = _opened(directory)
@@ -244,9 +234,8 @@ class DeltaTarget(DirectoryTarget):
         return 0 if written is None else written.version() + 1
 
     def _write(self, table: DeltaTable | Path, rows: DataFrame, mode: Mode, transactions: list[Transaction]) -> None:
-        """Write rows to a Delta table, by way of files that Spark writes.
-
-        So this process has only a part of the rows in memory when it passes them on to delta-rs.
+        """Write rows to a Delta table, by way of files that Spark writes, so that only a part is in this process's
+        memory.
         """
         for leftover in self._directory.glob(f"{_STAGING}*"):
             shutil.rmtree(leftover)
@@ -273,7 +262,7 @@ def _opened(directory: Path) -> DeltaTable | None:
 
 @contextmanager
 def _delta_faults(directory: Path) -> Iterator[None]:
-    """Do what `disk_faults` does, also with errors of delta-rs, such as for a damaged `_delta_log`."""
+    """Do what `disk_faults` does, also with errors of delta-rs."""
     try:
         with disk_faults(directory):
             yield

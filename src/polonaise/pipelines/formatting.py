@@ -46,10 +46,8 @@ def read(value: Any) -> str:
 
 
 def quoted(value: Any) -> str:
-    """Format a value so that no other value of its column looks the same.
-
-    None becomes NULL, bytes hexadecimal after 0x. A text is quoted if it is empty or reads `NULL`, or has spaces,
-    quotes or other characters by which a reader could miss its end.
+    """Format a value so that no other value of its column looks the same: None as NULL, bytes after 0x, odd texts
+    quoted.
     """
     match value:
         case None:
@@ -84,9 +82,8 @@ def number(value: Number) -> str:
 
 
 def short(value: Number) -> str:
-    """Format a number to at most three significant digits, where there is little room: 7, 1.2 M, 123 M.
-
-    From 10**15 on there are more, as trillions are the largest unit. Raises as `finite` does.
+    """Format a number to at most three significant digits, up to trillions: 7, 1.2 M, 123 M. Raises as `finite`
+    does.
     """
     size = abs(finite(value))
     sign = _MINUS if value < 0 else ""
@@ -109,10 +106,7 @@ def finite(value: Any) -> float:
 
 
 def place(value: Any) -> float:
-    """Return a position on a horizontal axis: a number as it is, a date or time as seconds since 1970.
-
-    Raises `BadOption` for any other value.
-    """
+    """Return a position on an axis: a number as it is, a date or time as seconds since 1970. Raises `BadOption`."""
     if isinstance(value, datetime):
         return (_utc(value) - _EPOCH).total_seconds()
     if isinstance(value, date):
@@ -128,10 +122,7 @@ def _utc(value: datetime) -> datetime:
 
 
 def width_of(text: str, size: float) -> float:
-    """Return roughly the width of a text in a sans-serif font of this size, in the unit of `size`.
-
-    The estimate is on the large side, so that the text fits in wider fonts, too.
-    """
+    """Return roughly the width of a text in a sans-serif font of this size, rather too large, in the unit of `size`."""
     return sum(_share(character) for character in text) * size
 
 

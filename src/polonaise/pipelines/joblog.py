@@ -39,9 +39,6 @@ def tasks_address(address: str) -> str:
 
 @contextmanager
 def open_log(address: str) -> Iterator[Log]:
-    """Open the log in the driver, until the `with` statement ends.
-
-    An embedded one that nobody hosts is hosted here, unless its address has `host=no`. Raises what `connect` raises.
-    """
+    """Open the log in the driver, until the `with` statement ends; an embedded one that nobody hosts is hosted here."""
     with polonaise.blocking.connect(address, settings=ClientSettings(name="pipeline")) as log:
         yield log

@@ -15,7 +15,7 @@ from polonaise.spark.sessions import active_session, session
 def job_session(master: str | None, name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
     """Give a session as `polonaise.spark.sessions.session` does, and stop it at the end unless it existed before.
 
-    Raises the same errors. What Spark raises while it starts, and while the job runs, becomes a `PolonaiseError`.
+    What Spark raises, also while the job runs, becomes a `PolonaiseError`.
     """
     existed = active_session() is not None
     with translating():

@@ -49,10 +49,9 @@ class CopyReport(NamedTuple):
     last: TransactionId
     """The last good id; -1 for none."""
     behind: int
-    """Number of committed transactions above `last`: this copy does not have them, or they can't be read. By itself no
-    fault."""
+    """Number of committed transactions above `last`, which this copy lacks or can't read. By itself no fault."""
     digest: str
-    """Digest of the copy's good batches, up to the first bad one: the sum of their SHA-256, in hexadecimal."""
+    """Of the good batches, up to the first bad one: the sum of their SHA-256, in hexadecimal."""
     troubles: tuple[str, ...]
 
 
@@ -119,9 +118,8 @@ def audit_log(
     sessions never go back, and the CRCs of batches and of transactions' data; and that all copies have the same bytes.
     A replica that is still catching up, or that was trimmed, is compared as far as it goes.
 
-    Servers and fragments are read by Spark's tasks, `storage` directories in this process, which also reads again what
-    may differ. `timeout_s` bounds each request to the log; `progress` counts tasks, then the partitions of all
-    directories. Troubles are in the report.
+    Servers and fragments are read by Spark's tasks, `storage` directories in this process. `timeout_s` bounds each
+    request to the log; `progress` counts tasks, then the partitions of all directories. Troubles are in the report.
 
     Raises `BadOption` and `UnknownPartition` for invalid options, `NotInitialized` for an embedded log that does not
     exist, `NotFound` for a store or directory that does not exist, `BadOption` for the address of a topic, for a store
@@ -178,10 +176,8 @@ def audit_log(
 def _archived(
     url: str, partition: PartitionId, committed: TransactionId, cluster_key: bytes
 ) -> tuple[FragmentCopy, list[str]]:
-    """Return the fragments to read of a partition, and what is wrong with or between its fragments.
-
-    Only footers are read here, and what shows whether overlapping fragments agree. Fragments with a bad footer, or of
-    another cluster, are left out.
+    """Return the fragments to read of a partition, and what is wrong with or between its fragments, by their
+    footers.
     """
     store, troubles = clusters.store_at(url), []
     good = []
@@ -218,7 +214,6 @@ def _walked(
     committed: dict[PartitionId, TransactionId],
     progress: JobProgress,
 ) -> dict[PartitionId, list[Walk]]:
-    """Walk over each copy: servers and fragments in Spark's tasks, storage directories in this process."""
     tasks = {
         (number, copy): [_AuditTask(copy, span) for span in _spans(copy, committed[number])]
         for number, of_partition in copies.items()
@@ -238,7 +233,6 @@ def _walked(
 
 
 def _spans(copy: PartitionCopy, committed: TransactionId) -> list[Span]:
-    """Divide a copy into spans, one for each task."""
     if isinstance(copy, FragmentCopy):
         return [piece.span for piece in copy.pieces]
     if isinstance(copy, StorageCopy):

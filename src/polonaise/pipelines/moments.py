@@ -1,6 +1,5 @@
-"""Times on their way from Spark to Python as numbers: Spark's own way leads through the calendar of this process.
-
-There a time in the year 1 or 9999 may be beyond what Python has, and an hour of each autumn is two.
+"""Times on their way from Spark to Python as numbers: Spark's own way leads through the calendar of this process, in
+which a time may be beyond what Python has, and an hour of each autumn is two.
 """
 
 from __future__ import annotations

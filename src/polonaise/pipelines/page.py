@@ -1,8 +1,4 @@
-"""A report as one HTML page: it fetches nothing, runs nothing, and shows every value as text.
-
-It is light or dark as the reader's machine is, can be printed, and has tables of its charts' figures (of long tables,
-only some rows).
-"""
+"""A report as one HTML page: it fetches nothing, runs nothing, and shows every value as text."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from polonaise.pipelines.tables import Table
 
 _STYLE: Final = Markup(Path(__file__).with_name("page.css").read_text())
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-"""Content security policy. If a text were taken for markup after all, it could still load and run nothing."""
+"""Content security policy: if a text were taken for markup after all, it could load and run nothing."""
 
 
 class ReportVerdict(NamedTuple):

@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 
 CURRENT: Final = "current"
 METADATA: Final = "_polonaise.json"
-"""The file with a version's marks and definition. Readers of Parquet ignore names that begin with `_`."""
+"""The file with a version's marks and definition, which readers of Parquet ignore."""
 LETTERS: Final = "_undecodable"
 """The directory of a version's dead letters, which readers of Parquet ignore, too."""
 _MAKING: Final = ".making"
 KEEP_S: Final = 600.0
-"""Seconds that a version is kept after it was replaced, at least, so that whoever is reading it can finish."""
+"""Seconds that a version is kept after it was replaced, at least, for whoever is reading it."""
 
 
 class ParquetTarget(DirectoryTarget):
     """A table in a directory that Spark's driver and tasks both reach. One run writes at a time.
 
-    Raises `DirectoryInUse` while another run, of this process or another, writes to it, `ViewUnfit` for the table of
-    another view or log, and `DiskFailed` if the directory can't be written to.
+    Raises `DirectoryInUse` while another run writes to it, `ViewUnfit` for the table of another view or log, and
+    `DiskFailed` if the directory can't be written to.
     """
 
     kind: ClassVar = "parquet"

@@ -8,9 +8,7 @@ from typing import NoReturn
 
 
 def main(job: str) -> NoReturn:
-    """Become `polonaise pipeline JOB`, with this process's arguments.
-
-    The command line imports the jobs, so it is started here and not imported. The process stays the same one, with the
-    environment by which `spark-submit` passes its settings on.
+    """Become `polonaise pipeline JOB`, with this process's arguments and environment, by which `spark-submit` has
+    settings.
     """
     os.execv(sys.executable, [sys.executable, "-m", "polonaise.cli", "pipeline", job, *sys.argv[1:]])

@@ -9,7 +9,7 @@ class JobProgress(Protocol):
     """Receives the progress of a job, step by step. Each job documents what it counts."""
 
     def begin(self, what: str, total: int) -> None:
-        """Hear that a step of `total` parts begins, and that the step before it is done."""
+        """Hear that a step of `total` parts begins, and that the one before is done."""
 
     def done(self, parts: int) -> None:
         """Hear how many parts of this step are done, in all."""

@@ -45,7 +45,7 @@ class HowToReport:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)  # an address in it may have a password
     """Options of the source `polonaise`, such as `fragments`, `partitions`, ranges by id or time, and a decoder."""
     period: str | None = None
-    """The period that is summed up, one of `summaries.PERIODS`; None for one that fits the length of the history."""
+    """One of `summaries.PERIODS`; None for one that fits the length of the history."""
     keys: Sequence[str] = ()
     """Columns, most often decoded ones, whose most frequent values are shown."""
     top: int = 20
@@ -170,11 +170,7 @@ def _over_time(title: str, periods: Sequence[Mapping[str, Any]], column: str, pe
 
 
 def _by_header(periods: Sequence[Mapping[str, Any]], period: str) -> Chart:
-    """Chart the headers with the most transactions as lines; with fewer than two periods, the headers as bars.
-
-    A period in which a header has no transaction is a zero of its line. Periods in which no header has any are left
-    out.
-    """
+    """Chart the headers with the most transactions as lines; with fewer than two periods, the headers as bars."""
     totals: defaultdict[int, Counter[datetime]] = defaultdict(Counter)
     for row in periods:
         totals[row["header"]][row["period"]] += row["transactions"]

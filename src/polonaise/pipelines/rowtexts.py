@@ -1,6 +1,5 @@
-"""Rows as people read them in messages: Spark makes their texts, which are redacted, and only then cut, here.
-
-What Spark cut to what is shown could end within a password, which is not seen to be one any more.
+"""Rows as people read them in messages: Spark makes their texts, which are redacted, and only then cut, here: what
+Spark cut short could end within a password, which is not seen to be one any more.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 _SHOWN: Final = 200
-"""Letters of a row that are shown, at most."""
 _CARRIED: Final = 10_000
-"""Letters of a row that Spark hands over, at most: so many more that an address which is shown is whole in them."""
+"""Letters of a row that Spark hands over, at most: so many that an address which is shown is whole in them."""
 _BEGIN, _END = "\x02", "\x03"
 """Around a row's text within an error of Spark's. JSON escapes both, so they are never a part of it."""
 _CARRIED_ROW: Final = re.compile(f"{_BEGIN}([^{_END}]*){_END}")

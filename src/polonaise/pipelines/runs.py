@@ -42,7 +42,7 @@ class Run:
 
     @property
     def outcome(self) -> str:
-        """The outcome in words: `well`, `not well` (the job ended, and its report says what is wrong) or `failed`."""
+        """`well`, `not well` (the job ended, and its report says what is wrong) or `failed`."""
         if self.report is None:
             return "failed"
         return "well" if self.report.well else "not well"
@@ -62,10 +62,7 @@ class Run:
 
 
 def run(job: str, work: Callable[[], ReportT], finished: Callable[[Run], None]) -> ReportT:
-    """Do the work, tell `finished` how it ended, and return the report, or raise the `PolonaiseError` of the work.
-
-    `finished` is not told of other errors.
-    """
+    """Do the work, tell `finished` how it ended, and return the report, or raise the `PolonaiseError` of the work."""
     began, began_s = datetime.now(UTC), time.perf_counter()
     try:
         report = work()
@@ -77,10 +74,7 @@ def run(job: str, work: Callable[[], ReportT], finished: Callable[[Run], None]) 
 
 
 class ReportFile:
-    """The file for a run's report, checked before the run, which may take hours.
-
-    Raises `BadOption` for a path that can't be written to.
-    """
+    """The file for a run's report, checked before the run. Raises `BadOption` for a path that can't be written to."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path).absolute()
@@ -88,7 +82,7 @@ class ReportFile:
             raise BadOption(f"the report can't be written to {path}: name a file in a writable directory")
 
     def write(self, run: Run) -> None:
-        """Replace the file as `replaced` does: readers see the report before, or this one. Raises `DiskFailed`."""
+        """Replace the file as `replaced` does. Raises `DiskFailed`."""
         try:
             with replaced(self._path) as file:
                 file.write(json.dumps(run.fields(), indent=2).encode() + b"\n")

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Snapshot:
     """The transactions that options of the source `polonaise` select now, the same however often they are read.
 
-    Reading raises `WrongClusterKey` if another log is at the address by then.
-    Raises what planning a query raises: `BadOption`, `BeyondLog`, `UnknownPartition`, `NotInitialized` and others.
+    Reading raises `WrongClusterKey` if another log is at the address by then. Raises what planning a query raises:
+    `BadOption`, `BeyondLog`, `UnknownPartition`, `NotInitialized` and others.
     """
 
     def __init__(self, spark: SparkSession, cluster: str, options: Mapping[str, str] | None = None) -> None:
@@ -45,9 +45,8 @@ class Snapshot:
         return sum(span.last - span.first + 1 for span in self.spans.values())
 
     def read(self, *, where: str | None = None, schema: str | None = None) -> DataFrame:
-        """Return the transactions for which the condition `where` holds, as `polonaise.spark.read` does.
-
-        `schema` names the wanted columns, in DDL.
+        """Return the transactions for which the condition `where` holds, with the columns of `schema`, as
+        `polonaise.spark.read`.
         """
         options: Mapping[str, object] = self._options
         return read(self.spark, self.cluster, where=where, schema=schema, **options)

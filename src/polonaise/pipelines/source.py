@@ -30,9 +30,8 @@ class Until:
     ids: Marks | None = None
     """The last id to read of each partition that the job reads; None for no such limit."""
     time: datetime | timedelta | None = None
-    """The commit time up to which transactions are read, itself included. Needs a time zone. None for no limit.
-
-    Or how long ago that is, by the clock of a server; of a store alone, by that of this machine."""
+    """The commit time up to which transactions are read, itself included, with its zone; or how long ago that is, by
+    the clock of a server or, of a store alone, of this machine. None for no limit."""
 
     def __post_init__(self) -> None:
         if self.ids is not None and self.time is not None:
@@ -51,11 +50,9 @@ class LogSource(NamedTuple):
     address: str
     """The value of the option `cluster` of queries that tasks run."""
     options: Mapping[str, str]
-    """Other options of these queries: the key that the log has to have, which each query compares, and the store of
-    fragments, if one was given beside a log."""
+    """Other options of these queries: the key that the log has to have, and the store of fragments beside a log."""
     cluster: str
-    """The log's key in hexadecimal: the cluster's key, or that of a topic in it (`Log.log_key`). For a store alone, the
-    cluster's, whichever of its partitions are read."""
+    """The log's key in hexadecimal (`Log.log_key`); for a store alone, the cluster's."""
 
 
 def check_address(address: str) -> None:
@@ -68,9 +65,9 @@ def check_address(address: str) -> None:
 def open_source(address: str, fragments: str | None = None) -> Iterator[LogSource]:
     """Open a log, with or without a store of its fragments, or such a store alone (`fragments:URL`).
 
-    An embedded log that nobody hosts is hosted here meanwhile, unless its address has `host=no`. Raises what
-    `full_address` and `connect` raise, `BadOption` for a store that is given twice, and for a store alone `NotFound` if
-    it does not exist, `BadOption` if it is empty, and what reading the footer of its first fragment raises.
+    An embedded log that nobody hosts is hosted here meanwhile. Raises what `full_address` and `connect` raise,
+    `BadOption` for a store that is given twice, and for a store alone `NotFound` if it does not exist, `BadOption` if
+    it is empty, and what reading its first footer raises.
     """
     if address.startswith(FRAGMENTS):
         if fragments is not None:

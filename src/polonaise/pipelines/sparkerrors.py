@@ -18,13 +18,13 @@ _OURS: Final = re.compile(
     r"(?:^|\[USER_RAISED_EXCEPTION\] )polonaise\.(?:errors|faults)\.\w+: \[(\w+)\] (.*?)(?: SQLSTATE: \w+)?$",
     re.MULTILINE,
 )
-"""The last line of a task's traceback that ends with a `PolonaiseError`, or one that a column raises; its groups are
-code and text."""
+"""The last line of a task's traceback that ends with a `PolonaiseError`, or of one that a column raises: code and
+text."""
 _JAVAS: Final = re.compile(r"^: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
 """The message of a Java exception, after the line that names the call."""
 _JAVA_ENDED: Final = "JAVA_GATEWAY_EXITED"
 _PYTHONS: Final = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)$", re.MULTILINE)
-"""A Python traceback in a Spark error; its group is the last line, which says what the user's function raised."""
+"""A Python traceback in a Spark error; its group is the last line."""
 _NO_ANSWER: Final = re.compile(r"Answer from Java side is empty|error while sending or receiving|Connection refused")
 """Messages of Py4J and Spark when Spark's driver is gone."""
 _WORKER_GONE: Final = re.compile(
@@ -37,8 +37,7 @@ _AGAIN: Final = (
 )
 
 SPARKS: Final = (PySparkException, Py4JError)
-"""Errors of Spark. Py4J's are raised where nothing translates Java's exceptions: while Spark can't start, and when its
-Java process is gone."""
+"""Errors of Spark. Py4J's are raised where nothing translates Java's exceptions."""
 
 
 @contextmanager

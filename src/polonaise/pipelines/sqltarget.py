@@ -37,16 +37,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _ROWS: Final = 5_000
-"""Rows that one statement writes, at most."""
 _ROWS_READ: Final = 50_000
 
 
 class SqlTarget(Target):
     """A table with the view's name, and tables of its marks and definition beside it. Raises what `MarkedTable` raises.
 
-    Columns and key of an existing table are never changed: others may have added indexes, rights or columns to it. If
-    the view declares them differently, `ViewUnfit` says so: an administrator has to drop the table together with those
-    of its marks and definition, and the next run makes all three anew.
+    Columns and key of an existing table are never changed. If the view declares them differently, `ViewUnfit` says so:
+    an administrator has to drop all three tables, and the next run makes them anew.
     """
 
     def __init__(

@@ -30,14 +30,12 @@ class Summaries(NamedTuple):
 
     partitions: pa.Table
     """A row per partition with transactions: `partition`, `transactions`, `bytes` (of bodies), `first_id`, `last_id`,
-    `first_time`, `last_time`, `busiest_second` (transactions in it), `clients` (how many), and `refused`: see
-    `_partitions`."""
+    `first_time`, `last_time`, `busiest_second` (transactions in it), `clients` (how many), and `refused`."""
     period: str
     """The chosen one of `PERIODS`."""
     periods: pa.Table
     """A row per partition, header and period with transactions: `partition`, `header`, `period` (its beginning),
-    `transactions`, `bytes`, `first_id`, `last_id`, `busiest_second` (the number of transactions in the busiest second).
-    """
+    `transactions`, `bytes`, `first_id`, `last_id`, `busiest_second`."""
 
 
 def summed_up(snapshot: Snapshot, period: str | None) -> Summaries:
@@ -63,10 +61,7 @@ def _fitting(partitions: pa.Table) -> str:
 
 @contextmanager
 def _by_second(snapshot: Snapshot) -> Iterator[DataFrame]:
-    """Yield the transactions of the snapshot grouped by partition, header, second and client, a row for each group.
-
-    All summaries are made from these rows. Spark keeps them until the `with` statement ends: the log is read once.
-    """
+    """Yield the transactions grouped by partition, header, second and client; Spark keeps this until the end."""
     grouped = (
         snapshot.read(schema=_COLUMNS)
         .groupBy(
@@ -96,11 +91,9 @@ def _by_second(snapshot: Snapshot) -> Iterator[DataFrame]:
 def _partitions(seconds: DataFrame, *, any_header: bool) -> DataFrame:
     """Return a row per partition that has transactions. Its `refused` counts appends that are not in the log.
 
-    These are conflicts, failed expectations, appends that were given up, and what a producer repeated. Each append has
-    a sequence number of its client's, so one that is not in the log leaves a gap between the client's first and last
-    transaction. Gaps before the first and after the last can't be seen. Own transactions, which are not read, leave
-    gaps and are counted, too.
-    Null unless transactions with any header are read: those with other headers leave gaps, too.
+    One that is not in the log leaves a gap in its client's sequence numbers; gaps before its first transaction and
+    after its last can't be seen. Own transactions, which are not read, are counted, too. Null unless transactions with
+    any header are read.
     """
     refused = F.sum(F.col("made") - F.col("count")) if any_header else F.lit(None).cast("long")
     clients = (
@@ -147,9 +140,9 @@ def _sums() -> list[Column]:
 
 
 def top_values(snapshot: Snapshot, columns: Sequence[str], top: int) -> pa.Table:
-    """Return the most frequent values of columns, as rows of `column`, `value` (as text), `rank` and `transactions`.
+    """Return the `top` most frequent values of columns, as rows of `column`, `value` (text), `rank` and `transactions`.
 
-    `top` is how many values of each column are returned at most. Raises `BadOption` for an unknown column.
+    Raises `BadOption` for an unknown column.
     """
     log = snapshot.read()
     missing = [name for name in columns if name not in log.columns]

@@ -35,8 +35,8 @@ class RowDifference(NamedTuple):
     """A key at which two tables differ."""
 
     kind: str
-    """One of `missing` (the table has the key not at all, or in too few rows), `extra` (the table should not have the
-    key), `repeated` (the table has the key in too many rows) and `different` (other columns than the key's differ)."""
+    """One of `missing` (the table lacks the key, or rows of it), `extra` (it should not have the key), `repeated` (it
+    has too many rows of it) and `different` (other columns than the key's differ)."""
     key: dict[str, Any]
     rows: int
     """Number of the table's rows with this key."""
@@ -75,8 +75,8 @@ class Comparison:
     rows: int
     rows_expected: int
     sums: Mapping[str, tuple[Any, Any]]
-    """Each numeric column outside the key, or each at all if `compare` was given no key, with its sum in the table and
-    the right sum; a sum of no rows is None."""
+    """Each numeric column outside the key, if there is one, with its sum in the table and the right sum; None of no
+    rows."""
     totals: Mapping[str, int]
     """The number of keys that differ, by kind. Kinds that don't occur are left out."""
     differences: tuple[RowDifference, ...]
@@ -90,9 +90,9 @@ class Comparison:
 def compare(table: DataFrame, expected: DataFrame, key: Sequence[str], named_max: int) -> Comparison:
     """Compare a table with what it should hold, key by key, and name up to `named_max` keys that differ.
 
-    Without a `key`, whole rows are compared, as if each column were of the key. Floating-point values outside the key
-    may differ by a billionth of their size. Raises `ViewUnfit` for a table that lacks columns, or has them with other
-    types. A number may be of any numeric type: it is compared by its value, so 1.7 is not 1.
+    Without a `key`, whole rows are compared. Floating-point values outside the key may differ by a billionth of their
+    size. Raises `ViewUnfit` for a table that lacks columns, or has them with other types, but for numbers, which are
+    compared by their values.
     """
     keys = list(key) or expected.columns
     values = [name for name in expected.columns if name not in keys]
@@ -126,7 +126,6 @@ def compare(table: DataFrame, expected: DataFrame, key: Sequence[str], named_max
 
 
 def _fitted(table: DataFrame, schema: StructType) -> DataFrame:
-    """Return the table's columns in the order of the schema. Raises `ViewUnfit`, see `compare`."""
     types = {each.name: each.dataType for each in table.schema}
     for each in schema:
         if each.name not in types:
@@ -204,10 +203,7 @@ def _number(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a value that JSON can hold: times in ISO 8601, bytes in hexadecimal, structs and maps as objects.
-
-    Decimals, and whatever else JSON has no form for, such as `NaN`, become texts.
-    """
+    """Return a value that JSON can hold: times in ISO 8601, bytes in hexadecimal, decimals and the like as texts."""
     match value:
         case None | bool() | int() | str():
             return value

@@ -26,7 +26,7 @@ class Table:
     """The rows, each with one value per column."""
     note: str = ""
     rows_max: int = ROWS_MAX
-    """Number of rows that are shown at most. If there are more, a note says how many."""
+    """Number of rows that are shown at most; a note says how many there are."""
 
     def __post_init__(self) -> None:
         for row in self.rows[: self.rows_max]:

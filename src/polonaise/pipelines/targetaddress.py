@@ -47,8 +47,8 @@ def has_limits(text: str) -> bool:
 def check_target(text: str, *, there: bool) -> None:
     """Check an address that `open_target` will get, as far as that is possible without a session.
 
-    `there` says that the table is only read, so it has to exist. Raises `BadOption`, `ExtraMissing`, `ViewUnfit` for a
-    file that is no SQLite database, and with `there` `NotFound` for a directory or a SQLite file that does not exist.
+    Raises `BadOption`, `ExtraMissing`, `ViewUnfit` for a file that is no SQLite database, and where the table has to be
+    `there` `NotFound` for a directory or a SQLite file that does not exist.
     """
     kind = next((each for each in (_PARQUET, _DELTA) if text.startswith(each)), None)
     if kind is None:

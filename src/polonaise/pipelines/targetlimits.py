@@ -1,8 +1,7 @@
 """What a table can't hold: found in each row before anything is written, by one rule for all runs and for the audit.
 
 A database would refuse such a row and with it the whole commit, or bend it: a text with NUL, a year that it does not
-have, a key that is too long. Here the row has a name, and the policy for bodies that do not decode says what becomes of
-it.
+have, a key that is too long. Here the policy for bodies that do not decode says what becomes of it.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class RefusedRow(NamedTuple):
     column: str
     reason: str
     row: str
-    """The key as JSON, or without a key the row, redacted and cut; see `rowtexts.shown`."""
+    """The key as JSON, or without a key the row, redacted and cut."""
 
     def __str__(self) -> str:
         return f"{_named(self.partition, self.transaction_id)}row {self.row}: {self.column} {self.reason}"
@@ -56,7 +55,7 @@ class NotHeld:
     named: Sequence[RefusedRow] = ()
     """The first of them."""
     kept: DataFrame | None = None
-    """All of them, as rows of a table of refused rows; None if there are none, or if they are not kept."""
+    """All of them, as rows of a table of refused rows, if they are kept."""
 
     def and_then(self, more: NotHeld, named_max: int) -> NotHeld:
         """Add the rows of a later part of the log. `kept` of the result is None."""
@@ -81,8 +80,8 @@ def _first(limits: Sequence[Limit], text: Mapping[int, Column]) -> Column:
 def without_refused(frame: DataFrame, view: TableView, limits: Sequence[Limit], *, skips: bool) -> DataFrame:
     """Return the rows that keep the limits. Computing them raises `ViewFailed` for others, unless it `skips` these.
 
-    If the query makes one row of many transactions, to leave out such a row because of a value would leave out the
-    others' part in it, more or less of it by how the log is divided into commits. So then only a key can be skipped.
+    If the query makes one row of many transactions, to leave it out because of a value would leave out the others' part
+    in it, more or less by how the log is divided into commits. So then only a key can be skipped.
     """
     skipped = _skipped(frame, view, limits) if skips else []
     kept_by = {id(each) for each in skipped}
@@ -98,9 +97,8 @@ def _skipped(frame: DataFrame, view: TableView, limits: Sequence[Limit]) -> list
 
 
 def refused_rows(frame: DataFrame, view: TableView, limits: Sequence[Limit]) -> DataFrame:
-    """Return the rows that `without_refused` skips, as rows of a table of refused rows, with the key as `shown`.
-
-    `rowtexts.shown` makes of the latter what people read.
+    """Return the rows that `without_refused` skips, as rows of a table of refused rows, with what `rowtexts.shown`
+    takes.
     """
     drops = _skipped(frame, view, limits)
     if not drops:
@@ -167,10 +165,7 @@ _ALONE: Final = frozenset(
 
 
 def _rows_are_alone(frame: DataFrame, view: TableView) -> bool:
-    """Whether each of the query's rows is made of one transaction, or always of the same ones.
-
-    Rows without a key are, by their declaration, and those of a view that always sees the whole log.
-    """
+    """Whether each of the query's rows is made of one transaction, or always of the same ones."""
     if not view.key or view.whole:
         return True
     try:

@@ -1,8 +1,8 @@
 """The interface of a view's table, which is kept as Parquet, as a Delta table, or in a SQL database, by the same rules.
 
-A table carries its own position. Beside its rows it keeps its *marks* (the id of each partition up to which they are
-made) and the definition of its view, and all of these change in one step. So no checkpoint can be lost, be older than
-the table or belong to another one, and rows of two definitions never mix.
+Beside its rows a table keeps its *marks* (the id of each partition up to which they are made) and the definition of its
+view, and all of these change in one step. So no checkpoint can be lost, be older than the table or belong to another
+one, and rows of two definitions never mix.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Target(ABC):
     _schema: StructType
     """Columns of the view's rows. Set by `expect`."""
     _definition: Definition
-    """The view's definition, with which the one that the table keeps is compared. Set by `prepare`."""
+    """The view's definition. Set by `prepare`."""
 
     def __init__(self, spark: SparkSession, view: TableView, cluster: str) -> None:
         self._spark = spark
@@ -58,13 +58,12 @@ class Target(ABC):
         self._cluster = cluster
 
     def expect(self, schema: StructType) -> None:
-        """Set the columns of the view's rows. That is enough before `state`, and changes nothing."""
+        """Set the columns of the view's rows, which is enough before `state`."""
         self._schema = schema
 
     def prepare(self, schema: StructType) -> None:
-        """Set the columns of the view's rows, and make ready to write.
-
-        Called before any other method but `expect`, `state` and `close`.
+        """Set the columns of the view's rows, and make ready to write, before other methods but `expect`, `state` and
+        `close`.
 
         Raises `ViewUnfit` if there is no table yet and its directory holds other files, `DiskFailed` if the directory
         can't be read or made, and `BadOption` for a query without a source.
@@ -73,10 +72,7 @@ class Target(ABC):
         self._definition = definition_of(self._view, schema)
 
     def limits(self, schema: StructType) -> Sequence[Limit]:
-        """Return what the table can't hold of rows with these columns. Needs no other call before it.
-
-        Files hold all that Spark has.
-        """
+        """Return what the table can't hold of rows with these columns: files hold all that Spark has."""
         return ()
 
     @abstractmethod
@@ -111,9 +107,8 @@ class Target(ABC):
         letters: DataFrame | None = None,
         refused: DataFrame | None = None,
     ) -> bool:
-        """Replace all rows, letters and refused rows by these, and set the marks to `after`.
-
-        Partitions that are not in `after` begin anew.
+        """Replace all rows, letters and refused rows by these, and set the marks to `after`; other partitions begin
+        anew.
         """
 
     @abstractmethod
@@ -121,8 +116,7 @@ class Target(ABC):
         """Return the location of the dead-letter table, for people to read; None if there is none yet."""
 
     def refused(self) -> str | None:
-        """Return the location of the table of refused rows, for people to read; None if there is none yet, as beside
-        a table without limits."""
+        """Return the location of the table of refused rows, for people to read; None if there is none yet."""
         return None
 
     @abstractmethod
@@ -130,8 +124,7 @@ class Target(ABC):
         """Read the table as it is at one moment, whatever is written to it meanwhile.
 
         Unless `with_marks`, any table can be read, also one that no view has made. Raises `ViewUnfit` for a table that
-        does not exist (`NotFound` if its SQLite file does not) and, with `with_marks`, for the table of another view or
-        log.
+        does not exist (`NotFound` if its SQLite file does not) and, with `with_marks`, for that of another view or log.
         """
 
     def close(self) -> None:
@@ -155,9 +148,8 @@ class DirectoryTarget(Target):
         self._directory = Path(directory).absolute()
 
     def _check_unused(self, *own: str) -> None:
-        """Raise `ViewUnfit` unless a new table's directory is empty, but for the lock and names that match `own`.
-
-        The patterns in `own` match what a run may have left that died before it had made the table.
+        """Raise `ViewUnfit` unless a new table's directory is empty, but for the lock and what dead runs leave
+        (`own`).
         """
         names = sorted(path.name for path in self._directory.iterdir()) if self._directory.is_dir() else ()
         for name in names:

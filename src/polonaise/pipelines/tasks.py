@@ -1,7 +1,4 @@
-"""Divide work among Spark's tasks: call a function for each of many items.
-
-Only DataFrames are used, so it works with any master, and with Spark Connect.
-"""
+"""Divide work among Spark's tasks: call a function for each of many items, by DataFrames, which any master has."""
 
 from __future__ import annotations
 
@@ -25,7 +22,6 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _LOOK_S: Final = 0.25
-"""Seconds between two looks at Spark's progress."""
 
 
 def run_tasks(
@@ -37,11 +33,10 @@ def run_tasks(
 ) -> list[Result]:
     """Return the results of `function(item)`, in the order of the items. Each call is a task of the step `what`.
 
-    `progress` counts ended tasks, with Spark Connect only at the end.
-
-    If a task or its machine fails, Spark repeats the call, perhaps while another one for the same item still runs: so
-    the function must leave the same behind however often it runs. If the last attempt fails, so does this: a
-    `PolonaiseError` comes back as what it was, others as `spark_failed`. Function, items and results are pickled.
+    `progress` counts ended tasks, with Spark Connect only at the end. If a task or its machine fails, Spark repeats the
+    call, perhaps while another one for the same item still runs: the function must leave the same behind however often
+    it runs. If the last attempt fails, so does this: a `PolonaiseError` comes back as what it was, others as
+    `spark_failed`. Function, items and results are pickled.
     """
     progress.begin(what, len(items))
     if not items:

@@ -1,8 +1,8 @@
 """The job views: makes a view's table from the log, anew up to any id or time, or brought up to date from its marks.
 
 There is no checkpoint. The table holds its marks, and each commit is a bounded query over the ids between these marks
-and the next ones. The commit is made only if the marks are still where they were. So a driver that died, one that
-wakes up late, and several at once are one case: the commit that comes second changes nothing.
+and the next ones, made only if the marks are still where they were. So a driver that died, one that wakes up late, and
+several at once are one case: the commit that comes second changes nothing.
 """
 
 from __future__ import annotations
@@ -29,18 +29,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TRANSACTIONS_MAX: Final = 1_000_000
-"""Largest number of transactions in one commit, by default: bounds the work of a commit, and what has to be done again
-if the driver dies during it."""
+"""Largest number of transactions in one commit, by default, and so of what has to be done again if the driver dies."""
 _TRIES: Final = 5
-"""Number of refused commits in a row after which a run gives up. In `update` and `follow`, a refusal counts only if the
-table's marks have not moved."""
+"""Number of refused commits in a row, while the marks stay, after which a run gives up."""
 
 
 class Commit(NamedTuple):
     """A range of the log that this run has added to the table."""
 
     before: dict[PartitionId, TransactionId]
-    """The id above which the range begins, in each partition. In a partition left out the range begins at id 0."""
+    """The id above which the range begins, in each partition; at id 0 in others."""
     after: dict[PartitionId, TransactionId]
     """The last id of the range in each partition to which it adds something; of a rebuild, in each that is read."""
     undecodable: Letters = NO_LETTERS
@@ -67,13 +65,11 @@ class ViewReport:
     transactions: int
     """Number of ids in the ranges of these commits: transactions with any header, and the library's own ones, too."""
     undecodable: Letters = NO_LETTERS
-    """The undecodable bodies in the ranges of these commits, and the rows that the table can't hold. Neither are in it.
-    """
+    """The undecodable bodies in the ranges of these commits, and the rows that the table can't hold."""
     letters: str | None = None
-    """Location of the dead-letter table; None if there is none, as before the first undecodable body, and unless the
-    policy is TABLE."""
+    """Location of the dead-letter table, if there is one and the policy is TABLE."""
     refused: str | None = None
-    """Location of the table of refused rows, likewise; None beside a table that can hold all rows."""
+    """Location of the table of refused rows, likewise."""
     well: ClassVar = True
 
     def fields(self) -> dict[str, Any]:
@@ -103,14 +99,13 @@ def rebuild(
     """Make the view's table anew from the whole log, or from the log up to ids or a time.
 
     `table` is the table's address, see `open_target`. Readers see either the old rows or the new ones, whole, even if
-    this run is killed. `update` may bring the table up to date later. `on_undecodable` says what to do with bodies
-    that the decoder can't read: `fail`, `skip` or `table` (keep them in a table beside the view's); by default what the
+    this run is killed. `update` may bring the table up to date later. `on_undecodable` says what to do with bodies that
+    the decoder can't read: `fail`, `skip` or `table` (keep them in a table beside the view's); by default what the
     view's `read` says, or else `fail`. `progress` counts the one commit.
 
     Raises `BadOption`, `BeyondLog`, `body_undecodable`, `ViewUnfit` for the table of another log or view,
     `ViewUnavailable` if other runs change the table at every attempt, `DirectoryInUse` while another run writes to a
-    table in a directory, and what reading, Spark, the disk and the database raise.
-    Example::
+    table in a directory, and what reading, Spark, the disk and the database raise. Example::
 
         rebuild(spark, "embedded:./bank", balances, "parquet:./balances", until=Until(ids={0: 41}))
     """
@@ -146,10 +141,9 @@ def update(
     """Bring the view's table up to date with what is committed now, from its marks on; a new table from the beginning.
 
     May be killed at any time and run again, also by several at once: each transaction counts once. A commit takes at
-    most `transactions_max` transactions; `progress` counts transactions.
-
-    Raises what `rebuild` raises, `BadOption` for a view that is declared `whole`, `ViewUnfit` for a table that was made
-    by another definition of the view, and `ClientAhead` for a table that holds more than the log.
+    most `transactions_max` transactions; `progress` counts transactions. Raises what `rebuild` raises, `BadOption` for
+    a view that is declared `whole`, `ViewUnfit` for a table that was made by another definition of the view, and
+    `ClientAhead` for a table that holds more than the log.
     """
     progress = progress or Silence()
     with opened(spark, address, view, table, fragments, on_undecodable) as (source, target):
@@ -236,10 +230,7 @@ def _prepare(source: ViewSource, view: TableView, target: Target) -> None:
 def _commits(
     source: ViewSource, view: TableView, target: Target, upto: Marks, transactions_max: int
 ) -> Iterator[Commit]:
-    """Make commits until the table has everything up to `upto`.
-
-    If another run is faster with a range, go on from where that run has got to.
-    """
+    """Make commits until the table has everything up to `upto`, from wherever faster runs have got to."""
     refused, before = 0, target.marks()
     while True:
         # Where the table is ahead of `upto`, other runs have gone on since that was looked up, or the log is not the

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 NAMED_MAX: Final = 20
-"""Number of undecodable bodies that a report names, at most. A dead-letter table has all of them."""
+"""Number of undecodable bodies that a report names, at most."""
 LETTER_COLUMNS: Final = ("partition", "transaction_id", "timestamp", "header", "reason", "data")
 """The columns of a dead-letter table."""
 _WAIT_S: Final = 1.0
@@ -48,10 +48,9 @@ _IN_ROWS: Final = ("column", "only")
 
 
 class UndecodablePolicy(enum.Enum):
-    """What a job does with an undecodable body.
+    """What a job does with an undecodable body, which is in none of the view's rows in any case.
 
-    This is no part of a view's definition: the body is in none of the view's rows, whatever is done with it. A `read`
-    that puts undecodable bodies into the rows is part of the definition, and allows only FAIL.
+    It is no part of a view's definition. A `read` that puts undecodable bodies into the rows is, and allows only FAIL.
     """
 
     FAIL = "fail"
@@ -82,8 +81,7 @@ class Letters:
     named: Sequence[UndecodableBody] = ()
     """The first undecodable bodies, `NAMED_MAX` at most."""
     kept: DataFrame | None = None
-    """All undecodable bodies as rows of a dead-letter table. None if there are none, if they are not kept, and in what
-    `and_then` returns."""
+    """All undecodable bodies as rows of a dead-letter table, if they are kept; None in what `and_then` returns."""
     refused: NotHeld = NONE_REFUSED
     """The rows of this part that the view's table can't hold."""
 
@@ -143,9 +141,8 @@ class ViewSource:
         policy: UndecodablePolicy,
         limits: Callable[[StructType], Sequence[Limit]] | None = None,
     ) -> None:
-        """Take the `policy`, and a function that says what the view's table can't hold of rows with these columns.
-
-        Without that function the table can hold all rows.
+        """Take the `policy`, and what says which rows of these columns the view's table can't hold; None if it can hold
+        all.
         """
         self._spark = spark
         self._limits = limits
@@ -205,9 +202,8 @@ class ViewSource:
                 )
 
     def wait_beyond(self, marks: Marks) -> None:
-        """Wait for transactions above `marks`, `_WAIT_S` at most; for a store alone, wait `_STORE_WAIT_S` in any case.
-
-        The caller looks again then, also for partitions that are not in `marks`, which do not end the wait.
+        """Wait for transactions above `marks`, `_WAIT_S` at most; for a store alone, wait `_STORE_WAIT_S` in any
+        case.
         """
         history = QueryHistory(read_options({"cluster": self._source.address, **self._source.options}))
         if history.log is None:
@@ -233,10 +229,10 @@ class ViewSource:
 
     @contextmanager
     def letters(self, after: Marks, upto: Marks) -> Iterator[Letters]:
-        """Find what the table lacks of the transactions above `after` and up to `upto`: bodies and rows.
+        """Find what the table lacks of the transactions above `after` and up to `upto`: bodies and rows; none with
+        FAIL.
 
-        They are kept on disk until the `with` statement ends, because finding them means decoding all bodies. With the
-        policy FAIL none are looked for.
+        They are kept on disk until the `with` statement ends, because finding them means decoding all bodies.
         """
         with ExitStack() as kept:
             letters = NO_LETTERS

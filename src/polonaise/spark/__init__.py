@@ -1,15 +1,12 @@
 """The Spark data source and sink `polonaise`.
 
-Read `source` first to follow a query, and `sink` to follow a write. `options` checks what the user wrote before
-anything runs, and `clusters` holds a process's connections. Reading: `batchreader` and `streamreader` plan the tasks,
-`taskreader` runs in each of them, `query` is the function `polonaise.spark.read`; `decoders` make columns of bodies.
-Writing: `rows` are checked and divided among partitions, `staging` keeps them, and `publishing` appends them to the
-log, each exactly once. `protocol/` decides, without I/O, what each task reads and what is published. `sessions` makes
-a Spark session without set-up, on a Java that `java` finds.
+Read `source` first to follow a query, and `sink` to follow a write. Reading: `batchreader` and `streamreader` plan the
+tasks, `taskreader` runs in each of them, `query` is the function `polonaise.spark.read`. Writing: `rows` are checked
+and divided among partitions, `staging` keeps them, and `publishing` appends them to the log, each exactly once.
+`protocol/` decides, without I/O, what each task reads and what is published.
 
-Change with care: the layouts of a block, of a plan and of the sink's two registers (`spark/<appId>`, and the one of
-`agreedcount`) outlive a process.
-Beside this package only `pipelines` imports pyspark, which `pip install 'polonaise[spark]'` brings.
+The layouts of a block, of a plan and of the sink's two registers (`spark/<appId>`, and the one of `agreedcount`)
+outlive a process. Beside this package only `pipelines` imports pyspark, which `pip install 'polonaise[spark]'` brings.
 """
 
 from importlib.util import find_spec

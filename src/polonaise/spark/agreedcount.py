@@ -1,9 +1,8 @@
 """The number of partitions by which a sink divides a batch, agreed in the log, so that a repetition divides it alike.
 
-A topic may grow between two attempts at one batch. Divided by another number, rows would go to other partitions than
-those that the first attempt has put there: some would be doubled, and others lost. So in a named write to a topic,
-unless rows name their partitions, the first task that has rows writes the number into a register of partition 0, and
-every other task, of any attempt, takes that one.
+A topic may grow between two attempts at one batch, and divided by another number, some rows would be doubled, and
+others lost. So in a named write to a topic, unless rows name their partitions, the first task that has rows writes the
+number into a register of partition 0, and every other task, of any attempt, takes that one.
 """
 
 from __future__ import annotations
@@ -78,8 +77,7 @@ def counts_key(app: str) -> bytes:
 async def agreed_count(log: Log, app: str, batch: int, timeout_s: float) -> int:
     """Return by how many partitions this batch of an application is divided; agree on the present number if none is.
 
-    Raises `sink_state_damaged`, errors of the log that trying again can't mend, and `DeadlineExceeded` after
-    `timeout_s` seconds.
+    Raises `sink_state_damaged`, errors of the log that trying again can't mend, and `DeadlineExceeded`.
     """
     key = counts_key(app)
     backoff = Backoff(_PAUSE_S_MIN, _PAUSE_S_MAX)

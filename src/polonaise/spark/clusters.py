@@ -1,7 +1,7 @@
 """The connections of one Spark process: logs and object stores, opened once and kept for its next task.
 
-Spark reuses its Python processes for tasks and for planning, and ends them without notice. So nothing here waits to be
-closed, and a forked child opens connections of its own.
+Spark reuses its Python processes, and ends them without notice: nothing here waits to be closed, and a forked child
+opens connections of its own.
 """
 
 from __future__ import annotations
@@ -32,15 +32,13 @@ _guard = threading.Lock()
 _logs: dict[tuple[str, TlsFiles | None], Log] = {}
 _stores: dict[str, ObstoreStore] = {}
 _listings: dict[tuple[str, str], tuple[float, list[Listed]]] = {}
-"""Listings of stores, by URL and prefix, each with the monotonic time at which it was made."""
+"""By URL and prefix, each with the monotonic time at which it was made."""
 _background: Background | None = None
 _pid = os.getpid()
 
 
 def log_at(address: str, tls: TlsFiles | None = None) -> Log:
-    """Return this process's connection to the log at this address; connect if there is none, or if it has failed.
-
-    `tls` are the files to connect with, as for `polonaise.connect`.
+    """Return this process's connection to the log at this address, made with these TLS files if need be.
 
     Raises what `polonaise.blocking.connect` raises, and `NotInitialized` for an embedded log that does not exist:
     reading a log must not make one.
@@ -59,10 +57,7 @@ def log_at(address: str, tls: TlsFiles | None = None) -> Log:
 
 
 def wait_for_partition(log: Log, partition: int, timeout_s: float) -> None:
-    """Wait until this process has learnt that a topic has this partition, which the driver may know before it does.
-
-    Returns after `timeout_s` seconds in any case: the log refuses an unknown partition itself.
-    """
+    """Wait, for up to `timeout_s` seconds, until this process has learnt that a topic has this partition."""
     until_s = time.monotonic() + timeout_s
     while log.topic and partition >= log.partition_count and time.monotonic() < until_s:
         time.sleep(_GROWTH_S)
@@ -71,8 +66,7 @@ def wait_for_partition(log: Log, partition: int, timeout_s: float) -> None:
 def store_at(url: str, *, make: bool = False) -> ObstoreStore:
     """Return the object store at this URL, opened once per process; run its asynchronous methods by `wait`.
 
-    A directory that does not exist is made if `make` is true. Raises what `open_store` raises, such as `NotFound` for
-    a missing directory that is not to be made.
+    A directory that does not exist is made if `make` is true. Raises what `open_store` raises.
     """
     with _guard:
         _forget_parents()
@@ -95,10 +89,7 @@ def listed(url: str, prefix: str, age_s_max: float) -> list[Listed]:
 
 
 def wait(make: Callable[[], Awaitable[T]]) -> T:
-    """Call `make` in a background thread, await what it returns there, and return the result. Blocks until then.
-
-    `make` returns something asynchronous, such as a request to a store.
-    """
+    """Call `make`, await in a background thread what it returns, and return the result. Blocks until then."""
     global _background
     with _guard:
         _forget_parents()

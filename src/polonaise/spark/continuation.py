@@ -1,8 +1,7 @@
 """Whether a log, or a replica of it, goes on from the fragments beside which a query reads it.
 
-Its key does not tell: a copy that was put back has it as well, and so has a log whose head was reset. Each batch
-carries the CRC of the one before it. So fragments that lie side by side, and agree, are of the log if its next batch
-names the CRC of the last batch of the highest one.
+Its key does not tell: a copy that was put back has it as well, and so has a log whose head was reset. Fragments that
+lie side by side, and agree, are of the log if its next batch names the CRC of the last batch of the highest one.
 """
 
 from __future__ import annotations
@@ -41,8 +40,6 @@ _compared: WeakKeyDictionary[Log, dict[FragmentName, float]] = WeakKeyDictionary
 
 
 class LogBatch(NamedTuple):
-    """What is wanted of a batch of the log."""
-
     ends: tuple[BatchEnd, BatchEnd]
     """See `ends_told`."""
     transactions: int
@@ -61,7 +58,7 @@ class Continuation:
         age_s_max: float,
         batch_at: Callable[[PartitionId, TransactionId], LogBatch | None],
     ) -> None:
-        """Take `one`, the partition's fragments; for how many seconds an answer of the log holds; and what asks it.
+        """`one` are the partition's fragments; an answer of the log holds for `age_s_max` seconds.
 
         `batch_at` returns None if the log ends before that id, and raises `HistoryTrimmed`.
         """
@@ -85,8 +82,8 @@ class Continuation:
     def check_below(self, first: TransactionId) -> None:
         """Raise `LogForked` if a log that is read from this id on does not go on from the fragments that end below it.
 
-        A stream has read these perhaps, or a view was made of them. One that can't be read, or that has another cluster
-        key, proves nothing about the log.
+        A stream has read these perhaps. One that can't be read, or has another cluster key, proves nothing about the
+        log.
         """
         last = max((name.last for name in self._one.sizes if name.last < first), default=None)
         for name in sorted(name for name in self._one.sizes if name.last == last):
@@ -160,8 +157,8 @@ def check_replica(
 ) -> None:
     """Raise `LogForked` if a replica and the fragments beside it, which these extents are read from, do not continue.
 
-    Compares them where one is read right behind the other, and where the replica by itself proves that it holds, right
-    behind what is read from fragments, what is committed. What can't be read proves nothing about other bytes.
+    Compares them where one is read right behind the other, or where the replica proves that it holds what is committed
+    right behind. What can't be read proves nothing about other bytes.
     """
     for number, (_, span, name, _, size, _) in enumerate(extents):
         if name is None:
@@ -192,7 +189,7 @@ def _forked(partition: PartitionId, store: ObstoreStore, name: FragmentName, oth
 
 
 def _note(log: Log, name: FragmentName, age_s_max: float) -> None:
-    """Remember that the log goes on from this fragment; forget what was asked too long ago to be used."""
+    """Remember that the log goes on from this fragment; forget what was asked too long ago."""
     now_s = time.monotonic()
     kept = {each: asked_s for each, asked_s in _compared.get(log, {}).items() if now_s - asked_s <= age_s_max}
     _compared[log] = {**kept, name: now_s}

@@ -30,7 +30,7 @@ _ALL: Final[Mapping[type[types.DataType], str]] = {
     types.StructType: "struct",
     types.MapType: "map",
 }
-"""The types that decoders make, with their names in DDL. Columns of Spark's other types are refused."""
+"""The types that decoders make, with their names in DDL."""
 
 _LACKS: Final[Mapping[str, frozenset[type[types.DataType]]]] = {
     "json": frozenset({types.TimeType, types.DayTimeIntervalType}),
@@ -40,20 +40,13 @@ _LACKS: Final[Mapping[str, frozenset[type[types.DataType]]]] = {
         {types.DateType, types.TimestampType, types.TimestampNTZType, types.TimeType, types.DayTimeIntervalType}
     ),
 }
-"""By decoder, the types that it makes no columns of.
-
-A type that is not listed is in the format, or made without loss of a value that is: with JSON, a date of a text.
-"""
+"""By decoder, the types that it makes no columns of; all others are in the format, or made without loss."""
 
 _KEYS_ARE_TEXTS: Final = frozenset({"json", "msgpack", "avro"})
 
 
 def check_types(decoder: str, wanted: types.StructType) -> None:
-    """Raise `BadOption` for a column that no body could fill.
-
-    That is: one that is or holds a type that `decoder` does not make, or a map whose keys are not texts, where
-    `decoder` makes only texts of keys.
-    """
+    """Raise `BadOption` for a column that no body could fill: of a type that `decoder` does not make, or such a map."""
     possible = {kind: name for kind, name in _ALL.items() if kind not in _LACKS.get(decoder, ())}
     for field in wanted.fields:
         for kind in _kinds(field.dataType):
@@ -78,7 +71,6 @@ def _is_or_holds(field: types.StructField, kind: types.DataType) -> str:
 
 
 def _kinds(kind: types.DataType) -> Iterator[types.DataType]:
-    """Yield a type and all types inside it."""
     yield kind
     if isinstance(kind, types.ArrayType):
         yield from _kinds(kind.elementType)
@@ -93,8 +85,7 @@ def _kinds(kind: types.DataType) -> Iterator[types.DataType]:
 def check_json_maps(fields: Sequence[pa.Field]) -> None:
     """Raise `BadOption` if one of these columns, which hold maps, also holds a date, time, decimal or binary.
 
-    JSON has no such values. In other columns they are made of texts or numbers, but a column with a map is decoded row
-    by row, where nothing is converted.
+    A column with a map is decoded row by row, where nothing is converted, and JSON has no such values.
     """
     for field in fields:
         for is_kind in (pa.types.is_temporal, pa.types.is_decimal, pa.types.is_binary):
@@ -108,8 +99,7 @@ def check_json_maps(fields: Sequence[pa.Field]) -> None:
 def check_nulls(schema: pa.Schema, can_hold: bool) -> None:
     """Raise `BadOption` for NOT NULL inside a column, which can't be checked, and for all NOT NULL without `can_hold`.
 
-    `can_hold` says whether a column can be NOT NULL at all: false with `onUndecodable=column`, which makes all columns
-    null for an undecodable body.
+    With `onUndecodable=column` none can hold, as all columns are null for an undecodable body.
     """
     for field in schema:
         if not field.nullable and not can_hold:

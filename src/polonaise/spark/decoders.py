@@ -1,9 +1,8 @@
 """Make columns of bodies: by JSON, MessagePack, Avro, Protocol Buffers, or a function of the user's.
 
-JSON is decoded a batch at a time, except for columns with maps. Those, and the other formats, are decoded row by row;
-`pip install 'polonaise[decoders]'` brings the formats' libraries. A body is undecodable if it does not read as the
-columns' types, or lacks a column that is NOT NULL. A field that is missing is null, and one that no column asks for is
-ignored.
+JSON is decoded a batch at a time, except for columns with maps; these, and the other formats, row by row. `pip install
+'polonaise[decoders]'` brings the formats' libraries. A body is undecodable if it does not read as the columns' types,
+or lacks a column that is NOT NULL. A field that is missing is null, and one that no column asks for is ignored.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ class _Bodies(NamedTuple):
     """Some of a batch's bodies."""
 
     indexes: Sequence[int]
-    """The bodies' indexes in the batch, ascending."""
+    """In the batch, ascending."""
     bodies: Sequence[bytes]
     rows: Sequence[Mapping[str, Any]]
-    """The row decoder's result for each body; empty without a row decoder."""
+    """What the row decoder made of each body; empty without one."""
 
     def cut(self, begin: int, end: int) -> _Bodies:
         return _Bodies(self.indexes[begin:end], self.bodies[begin:end], self.rows[begin:end])
@@ -125,9 +124,10 @@ class Decoder:
         )
 
     def _read(self, bodies: Sequence[bytes], bad: dict[int, str]) -> _Bodies:
-        """Run the row decoder, if there is one, on each body, and return the bodies that it can read.
+        """Run the row decoder, if there is one, on each body; return those that it can read. For the others `bad` gets
+        the reason.
 
-        For the others `bad` gets the reason by index. With `onUndecodable=fail` the first of them ends the work.
+        With `onUndecodable=fail` the first bad one ends the work, here and below.
         """
         if self._row is None:
             return _Bodies(range(len(bodies)), bodies, ())
@@ -149,21 +149,14 @@ class Decoder:
         return _Bodies(indexes, [bodies[index] for index in indexes], rows)
 
     def _parts(self, chosen: _Bodies, bad: dict[int, str]) -> list[_Part]:
-        """Decode these bodies. For each undecodable one `bad` gets the reason, by the body's index in the batch.
-
-        With `onUndecodable=fail` this ends when the first undecodable body is known: later ones may be missing there.
-        """
+        """Decode these bodies. For each undecodable one `bad` gets the reason, by the body's index in the batch."""
         try:
             return [(chosen.indexes, self._decode(chosen))]
         except Exception:  # noqa: BLE001 - one of the bodies is bad, and is looked for below
             return self._halved(self._without_bad_json(chosen, bad), bad)
 
     def _without_bad_json(self, chosen: _Bodies, bad: dict[int, str]) -> _Bodies:
-        """Return the bodies without those that are clearly no JSON; `bad` gets the reason for each of these.
-
-        There may be many of them, and this check is cheaper than halving. With `onUndecodable=fail` the first of them
-        ends the work.
-        """
+        """Return the bodies without those that are clearly no JSON: this check is cheaper than halving."""
         if self._json is None:
             return chosen
         kept: list[int] = []
@@ -179,10 +172,7 @@ class Decoder:
         return _Bodies([chosen.indexes[at] for at in kept], [chosen.bodies[at] for at in kept], rows)
 
     def _halved(self, chosen: _Bodies, bad: dict[int, str]) -> list[_Part]:
-        """Divide bodies that do not decode together, until it is known which of them do not decode alone.
-
-        Returns the parts that decode; for the other bodies `bad` gets the reason.
-        """
+        """Divide bodies that do not decode together, until it is known which of them do not decode alone."""
         count = len(chosen.indexes)
         step = 1 if count <= _FEW else (count + 1) // 2
         return [part for begin in range(0, count, step) for part in self._part(chosen.cut(begin, begin + step), bad)]
@@ -245,8 +235,8 @@ def _in_one_line(error: BaseException) -> str:
 def row_decoder(options: ReadOptions) -> DecodeRow:
     """Return the function that decodes one body.
 
-    Raises `BadOption` for a decoder that is unknown or lacks an option, `ExtraMissing` for one whose library is not
-    installed. Called in the driver as well, so that these errors come before a job starts.
+    Raises `BadOption` for a decoder that is unknown or lacks an option, `ExtraMissing` for one whose library is
+    missing.
     """
     name, decoder_options = options.decoder or "", options.decoder_options
     # JSON is decoded row by row for maps only: Arrow's reader makes all other columns.

@@ -1,6 +1,5 @@
-"""Read fragments in any kind of object store: columns, footers, the transaction at a commit time.
-
-Errors name the fragment.
+"""Read fragments in any kind of object store: columns, footers, the transaction at a commit time. Errors name the
+fragment.
 """
 
 from __future__ import annotations
@@ -75,9 +74,8 @@ def first_at(
 ) -> Span:
     """Return the ids of which one is the first below `end` committed at `time_us` (microseconds UTC) or later.
 
-    That is one id, or `end` if there is none. But it may be among the ids before that one which no fragment holds: then
-    these are in the result as well, because nobody knows their times. `fragments` are those of one partition, with
-    their sizes in bytes. Commit times never decrease, so a few reads are enough.
+    That is one id, or `end` if there is none; and those right before it which no fragment holds, because nobody knows
+    their times. `fragments` are those of one partition, with their sizes in bytes.
     """
 
     def times(piece: FragmentRange, span: Span) -> Any:

@@ -18,7 +18,7 @@ KAFKAS: Final = {
 }
 """By the name, in lower case, that Spark's Kafka source has for an option: our name. It may be given by either."""
 _SPARKS: Final = frozenset({"checkpointlocation", "path", "queryname", "__partition_columns"})
-"""Options that are Spark's own, whether the user gives them or Spark adds them."""
+"""Options that are Spark's own."""
 _TABLES: Final = frozenset({"provider", "owner", "option.cluster"})
 """Options that Spark adds for a table in a catalog."""
 

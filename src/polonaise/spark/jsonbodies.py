@@ -1,7 +1,7 @@
 """Decode JSON bodies, a batch at a time, by Arrow's reader made strict.
 
 Arrow takes NaN and Infinity for numbers, reads a time with or without a zone, and makes infinity of a number too large
-for a float. So times and dates are read as texts and then converted to the column's type, and the rest is checked for.
+for a float. So times and dates are read as texts and then converted, and the rest is checked for.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from polonaise.spark.decodable import fields_inside, holds
 from polonaise.spark.rowvalues import object_of
 
 _ANOTHER: Final = re.compile(rb"}\s*,")
-"""The end of an object and a comma. Only in a body with these may Arrow take what follows the object for a field of the
-object around it, and read one row; several objects without them are refused, or change the number of rows."""
+"""The end of an object and a comma. Only behind these may Arrow take another object for a field of the one around
+it."""
 _NANOSECONDS: Final = re.compile(r"(\.[0-9]{6})[0-9]{1,3}(?![0-9])")
 """The fraction of a second with seven to nine digits; its group has six."""
 _NO_NUMBERS: Final = (b"NaN", b"Inf")
@@ -41,9 +41,7 @@ class JsonBodies:
         """Decode bodies to columns, by name.
 
         Raises `ValueError` or an error of Arrow's if a body is not one JSON object whose fields fit the columns' types.
-
-        Each body is wrapped in an object of its own: so two bodies can't be read as one object, and a body that holds
-        two objects is refused, or changes the number of rows.
+        Each body is wrapped in an object of its own, so that two can't be read as one.
         """
         if {body[:1] for body in bodies} != {b"{"} and any(body.lstrip()[:1] != b"{" for body in bodies):
             raise ValueError("a body that is no JSON object")
@@ -63,11 +61,7 @@ class JsonBodies:
 
 
 def check_body(body: bytes) -> None:
-    """Raise `ValueError` for a body that is clearly no JSON object.
-
-    A body that Arrow might misread is parsed whole. Any other gets a quick look only, which is much faster, and may
-    still turn out to be no JSON when Arrow reads it.
-    """
+    """Raise `ValueError` for a body that is clearly no JSON object: a quick look, unless Arrow might misread it."""
     if body.lstrip()[:1] != b"{":
         raise ValueError("a body that is no JSON object")
     text = str(body, "utf-8")
@@ -107,10 +101,7 @@ def _typed(column: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _with_times(value: Any, kind: pa.DataType) -> Any:
-    """Return a value with times and dates made of its texts. Raises errors of Arrow's for a text that is none.
-
-    Nanoseconds are cut, as MessagePack's times lose theirs: Spark's have microseconds.
-    """
+    """Return a value with times and dates made of its texts. Nanoseconds are cut: Spark's have microseconds."""
     if value is None:
         return None
     if pa.types.is_timestamp(kind):

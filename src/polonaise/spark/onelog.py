@@ -1,7 +1,7 @@
 """Whether a store's fragments of a partition are of one log, for queries: they choose fragments by names alone.
 
 Names do not tell a life of a log that was given up, such as by a reset of its head, from the one that goes on. Where
-two fragments share ids, or one begins where the other ends, the batches in them tell whether both are of one life.
+two fragments share ids, or meet, the batches in them tell.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from polonaise.spark import clusters
 from polonaise.terms import PartitionId
 
 _READING_MAX: Final = 16
-"""How many fragments are looked at at a time."""
 _TOLD_MAX: Final = 3
-"""How many contradictions an error names."""
 
 _KEPT_MAX: Final = 256
 """The number of partitions of stores of which a process keeps what it has compared."""
@@ -54,7 +52,6 @@ class OneLog:
         self.store = store
         self.sizes = sizes
         self.agreeing = {pair for pair in agreeing if pair[0] in sizes and pair[1] in sizes}
-        """The pairs of these fragments that were found to be of one log."""
         self._beside = beside_each(sizes)
         self._overlapping = {
             (name, other)
@@ -66,9 +63,8 @@ class OneLog:
     def check(self, cluster_key: bytes | None, read: Iterable[FragmentName] = ()) -> None:
         """Raise `history_incomplete`, with their names, if fragments are not of one log.
 
-        Compares all that overlap, and those of `read` with what begins or ends right beside them, unless they were
-        compared before; a little of each fragment is read for that. Raises `FragmentDamaged` or `UnsupportedFormat` for
-        one that can't be read and overlaps another: no other may tell which of both is of the log. One that has another
+        Compares all that overlap, and those of `read` with their neighbours, unless they were compared before. Raises
+        `FragmentDamaged` or `UnsupportedFormat` for one that can't be read and overlaps another. One that has another
         cluster key proves nothing about others; a task that is to read it refuses it.
         """
         meeting = ((min(name, other), max(name, other)) for name in read for other in self._beside[name])
@@ -97,7 +93,6 @@ class OneLog:
         self.agreeing = self.agreeing | {each for each in due if good.issuperset(each)}
 
     async def _looked_at(self, names: Iterable[FragmentName]) -> _LookedAt:
-        """Return what is to be compared of these fragments, but for those that are gone."""
         ids = ids_to_compare(names)
         limit = asyncio.Semaphore(_READING_MAX)
         found = _LookedAt([], {})

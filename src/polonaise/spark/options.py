@@ -1,7 +1,7 @@
 """A query's options: parsed from what Spark hands over, and checked before anything runs.
 
-`docs/spark.md` lists them. As everywhere in Spark, upper and lower case are the same in their names. An invalid option
-raises `BadOption`, which names it and says what to write.
+`docs/spark.md` lists them. Case does not matter in their names. An invalid one raises `BadOption`, which names it and
+says what to write.
 """
 
 from __future__ import annotations
@@ -36,18 +36,15 @@ from polonaise.terms import PartitionId, TransactionId
 T = TypeVar("T")
 
 EARLIEST: Final = -2
-"""Used in place of a transaction id for the beginning of a partition: id 0, even if that was trimmed."""
+"""In place of a transaction id: the beginning of a partition, id 0, even if that was trimmed."""
 LATEST: Final = -1
-"""Used in place of a transaction id for the end of a partition, as that is when the query begins."""
+"""In place of a transaction id: the end of a partition when the query begins."""
 
 MIB: Final = 1024 * 1024
 FRAGMENTS: Final = "fragments:"
 """What the option `cluster` begins with to read a fragment store alone, without a log."""
 STORAGE: Final = "storage:"
-"""What the option `cluster` begins with to read one replica, in a storage node's directory.
-
-The replica is read as it is: not all of it need be committed.
-"""
+"""What the option `cluster` begins with to read one replica, not all of which need be committed."""
 
 
 KEY_BYTES: Final = 16
@@ -66,7 +63,7 @@ class Positions(NamedTuple):
     """A place in each partition: a transaction's id, `EARLIEST` or `LATEST`."""
 
     default: TransactionId
-    """The place in every partition that `by_partition` does not name."""
+    """In every partition that `by_partition` does not name."""
     by_partition: Mapping[PartitionId, TransactionId] = {}
 
     def of(self, partition: PartitionId) -> TransactionId:
@@ -157,9 +154,8 @@ class WriteOptions:
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """Parse the options of a read.
-
-    Raises `BadOption` for one that is unknown, invalid, contradicts another, or is missing.
+    """Parse the options of a read. Raises `BadOption` for one that is unknown, invalid, contradicts another, or is
+    missing.
     """
     texts = GivenOptions(given, _READ)
     forms = f"{LOG_FORMS}, fragments:URL, or storage:PATH for what one replica holds"
@@ -203,10 +199,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def write_options(given: Mapping[str, str], *, is_stream: bool) -> WriteOptions:
-    """Parse the options of a write.
-
-    Raises `BadOption` for one that is unknown, invalid, contradicts another, or is missing.
-    """
+    """Parse the options of a write. Raises `BadOption` likewise."""
     texts = GivenOptions(given, _WRITE)
     given_cluster = texts.text("cluster") or ""
     if given_cluster.startswith(FRAGMENTS):
@@ -244,7 +237,6 @@ _WRITE: Final = (
 
 
 def _tls(texts: GivenOptions) -> TlsFiles | None:
-    """Return the TLS files; None without any. Raises `BadOption` for a part of them."""
     return files_of({name: texts.text(f"tls.{name}") for name in VARIABLES})
 
 
@@ -273,10 +265,7 @@ def _where(texts: GivenOptions, forms: str) -> tuple[str, str | None]:
 
 
 def _topic(texts: GivenOptions, cluster: str, fragments: str | None) -> str:
-    """Return the topic that the address or the option `topic` names; empty for none.
-
-    Raises `BadOption` for an invalid name, for two different ones, and where no topic can be read.
-    """
+    """Return the topic that the address or the option `topic` names; empty for none. Raises `BadOption`."""
     named, option = split_topic(cluster)[1], texts.text("topic")
     if option is not None:
         check_topic_name(option)
@@ -381,8 +370,8 @@ def _time_us(text: str) -> int:
 def partitions_among(named: str, existing: Collection[PartitionId], message: str) -> list[PartitionId]:
     """Return the partitions that the option `partitions`, given as `named`, chooses.
 
-    Raises `BadOption` for an invalid text; `UnknownPartition` for a partition that is not among the `existing` ones, of
-    which there is at least one: the error has `message` before their list.
+    Raises `BadOption` for an invalid text; `UnknownPartition`, with `message`, for one that is not among the
+    `existing`.
     """
     try:
         chosen = sorted(existing) if named.strip() == "all" else partitions_named(named, max(existing) + 1)
@@ -452,7 +441,6 @@ def _bytes(text: str) -> int:
 
 
 def _whole(text: str, lowest: int, wanted: str) -> int:
-    """Return a whole number of 64 bits. Raises `ValueError` that says what is wanted for another text."""
     if not text.strip().isdecimal() or not lowest <= int(text) <= INT64_MAX:
         raise ValueError(wanted)
     return int(text)

@@ -1,11 +1,9 @@
-"""Publish a batch: append the rows that tasks have staged.
+"""Publish a batch: append the rows that tasks have staged, each exactly once, however often, by whichever drivers.
 
-Each row of a named batch gets into the log exactly once, however often the batch is published, by whichever drivers.
-
-Each partition is published independently, guarded by its register `spark/<appId>` (`protocol.sinkprogress`). A batch
-of more than one group in a partition follows a plan. The plan is stored before its first group is sent, and the
-register names it from then on. After a crash the next driver may have staged the same rows in other objects and in
-another order; it goes on with the stored plan, so a batch is cut into groups only once.
+Each partition is published independently, guarded by its register `spark/<appId>` (`protocol.sinkprogress`). A batch of
+more than one group in a partition follows a plan, which is stored before its first group is sent, and which the
+register names from then on. After a crash the next driver may have staged the same rows in other objects and in another
+order; it goes on with the stored plan.
 """
 
 from __future__ import annotations
@@ -59,19 +57,13 @@ T = TypeVar("T")
 _log = logging.getLogger("polonaise.spark")
 
 PARTITIONS_AT_ONCE: Final = 8
-"""Number of partitions that are published at the same time. Each holds a few groups in memory."""
+"""Partitions that are published at the same time. Each holds a few groups in memory."""
 READ_AHEAD: Final = 4
-"""Largest number of groups of a partition that are read at a time, from a store that may be far away.
-
-While one group commits, those after it are read: one fewer than this number.
-"""
+"""Largest number of groups of a partition that are read at a time, while one commits."""
 # Longer than any batch takes: a younger object may belong to a batch that is still being written.
 LEFTOVERS_S: Final = 7 * 86_400.0
 PAUSE_S_MIN: Final = 0.05
-"""Seconds, at most, before a partition is tried again after its first fault.
-
-Doubled after each further one, up to `PAUSE_S_MAX`, until there is progress.
-"""
+"""Seconds, at most, before a partition is tried again after its first fault; doubled after each further one."""
 PAUSE_S_MAX: Final = 2.0
 _FULL: Final = (
     "registers are full. It keeps one for each application that ever wrote to it: delete those of applications that "
@@ -80,24 +72,17 @@ _FULL: Final = (
 
 
 class PublicationPort(Protocol):
-    """Everything that `Publication` and `publish_unnamed` ask of the log, the staging store and the clock.
-
-    See `RealPublicationPort`.
-    """
+    """Everything that `Publication` and `publish_unnamed` ask of the log, the staging store and the clock."""
 
     async def register(self, key: bytes, partition: PartitionId) -> bytes | None:
-        """Return a register's value, None if the register is unset.
-
-        The partition's owner proves that the value is not older than this call.
-        """
+        """Return a register's value, not older than this call; None if it is unset."""
 
     async def append(
         self, partition: PartitionId, group: Group, expectations: Sequence[Expectation], changes: Sequence[Change]
     ) -> None:
         """Append one group and wait until it is committed. Raises the append's error.
 
-        After `AppendUnknown` the group may still commit. For a group without rows only the changes are made, in a
-        transaction of the library's own.
+        After `AppendUnknown` the group may still commit. For a group without rows only the changes are made.
         """
 
     async def store_plan(self, plan: Plan) -> str:
@@ -117,7 +102,7 @@ class PublicationPort(Protocol):
         """Wait before the next attempt."""
 
     def chance(self) -> float:
-        """Return a random number from 0 to 1, which keeps drivers from trying again at the same moments."""
+        """Return a random number from 0 to 1."""
 
     def now_s(self) -> float: ...
 
@@ -162,24 +147,22 @@ class Publication:
     ) -> None:
         """Prepare to publish `plan`, which is this driver's own and not stored yet.
 
-        `partitions` is how many partitions the batch has rows for. `patience_s` is how many seconds may pass without
-        progress. `earlier` are the batches known to be whole. `origin` says whose batch it is. If the partition already
-        holds a later batch, `run` does nothing when the batch `may_be_overtaken`; otherwise it raises
-        `batch_overtaken`.
+        `partitions` is how many partitions the batch has rows for, `patience_s` how many seconds may pass without
+        progress. `earlier` are the batches known to be whole. If the partition already holds a later batch, `run` does
+        nothing when the batch `may_be_overtaken`; otherwise it raises `batch_overtaken`.
         """
         self._port = port
         self._own = plan
         self._repeated = (partitions, earlier)
-        """What the register gets with each group if this driver begins the batch: for how many partitions the batch has
-        rows, and which earlier batches are whole."""
+        """What the register gets with each group if this driver begins the batch."""
         self._origin = origin
         self._may_be_overtaken = may_be_overtaken
         self._own_name = ""
         self._patience = Patience(port, patience_s)
         self._loaded: tuple[str, Plan] | None = None
-        """Name and content of the stored plan in use. Cached: a plan never changes, and may be large."""
+        """Name and content of the stored plan in use."""
         self._register: bytes | None = None
-        """The register's value, as last read or set; None if it is unset, and before it is first read."""
+        """The register's value, as last read or set."""
         self._begun = False
         """Whether this driver has begun to send groups."""
         self._missed_at: list[bytes | None] = []
@@ -191,8 +174,8 @@ class Publication:
         """Publish until the whole batch is in the partition.
 
         Raises `batch_unfinished`, `batch_overtaken`, `staging_lost`, `sink_state_damaged`, `RegistersFull`, and other
-        errors of the log and the staging store that trying again can't mend; `DeadlineExceeded` after `patience_s`
-        seconds without progress: the batch may be in the log in part, and running it again finishes it.
+        errors that trying again can't mend; `DeadlineExceeded` after `patience_s` seconds without progress: the batch
+        may be in the log in part, and running it again finishes it.
         """
         self._patience.renew()
         while True:
@@ -292,8 +275,7 @@ class Publication:
     def _check_lost(self, error: NotFound) -> None:
         """Raise `staging_lost` if rows are missing although the register has not changed since they were found missing.
 
-        A driver that finishes the batch deletes its objects. So missing objects may only mean that the batch is done,
-        which the register says when it is read again.
+        A driver that finishes the batch deletes its objects: then the register says that it is done.
         """
         if self._register in self._missed_at:
             raise fault(
@@ -309,8 +291,7 @@ async def publish_unnamed(port: PublicationPort, plan: Plan, patience_s: float) 
     """Append the rows of a write without `txnAppId`: in order, each group whole, without a register.
 
     A group that has certainly failed, by a passing fault, is appended again. Raises `AppendUnknown` if a group's fate
-    is not known: without a register nothing would tell a repetition from a second write. Raises all other errors at
-    once, and `DeadlineExceeded` after `patience_s` seconds without progress.
+    is not known, all other errors at once, and `DeadlineExceeded` after `patience_s` seconds without progress.
     """
     patience = Patience(port, patience_s)
     done = 0
@@ -356,14 +337,11 @@ async def publish(
 ) -> bool:
     """Append what these tasks have staged to every partition that has rows, then delete it from the staging store.
 
-    Partitions are independent: where one fails the others go on, and the first error is raised. `patience_s` is how
-    many seconds a partition may be without progress.
-
-    Without `app` a repeated write may repeat rows. With `app` all partitions are looked at before anything is written:
-    a batch that is already in the log adds nothing, whatever rows come with it now, and a batch without rows is
-    recorded in a register, unless `in_order`. With `in_order` the caller, such as a Spark stream, finishes each batch
-    before it begins the next one. With `is_next` this batch is known to follow the latest one in the log, and the look
-    at all partitions is left out. `origin` says whose batch it is, and which rows it has.
+    Where one partition fails the others go on, and the first error is raised. `patience_s` is how many seconds a
+    partition may be without progress. Without `app` a repeated write may repeat rows. With it, a batch that is already
+    in the log adds nothing, and a batch without rows is recorded in a register, unless `in_order`: then the caller,
+    such as a Spark stream, finishes each batch before it begins the next one. With `is_next` this batch is known to
+    follow the latest one in the log, and the look at all partitions is left out.
 
     Returns whether this batch is the latest of its application; true without `app`. Raises `BadOption` for a batch
     number that is not from 0 to 2^63 - 1, and what `Publication.run` or `publish_unnamed` raises.
@@ -412,7 +390,6 @@ async def publish(
 
 
 async def _progress_in(port: PublicationPort, app: str, partitions: int) -> dict[PartitionId, SinkProgress]:
-    """Return the application's progress in each partition that has any."""
     key = register_key(app)
     values = await asyncio.gather(*(port.register(key, partition) for partition in range(partitions)))
     return {number: SinkProgress.parse(value, app, number) for number, value in enumerate(values) if value is not None}
@@ -421,7 +398,7 @@ async def _progress_in(port: PublicationPort, app: str, partitions: int) -> dict
 async def collect_leftovers(log: Log, store: ObjectStore, older_than_s: float = LEFTOVERS_S) -> Collected:
     """Delete objects older than `older_than_s` seconds from the staging store that nobody can publish any more.
 
-    What the plan of an unfinished batch refers to stays, however old. Choose an age above that of the longest batch.
+    What the plan of an unfinished batch refers to stays. Choose an age above that of the longest batch.
     """
     # A clock that is days ahead would take the objects of the batch that is being written for old ones.
     ahead_s = max(0.0, log.clock_ahead_s or 0.0)
@@ -429,9 +406,8 @@ async def collect_leftovers(log: Log, store: ObjectStore, older_than_s: float = 
 
 
 async def _is_needed(log: Log, plan: Plan, name: str) -> bool:
-    """Whether the application's register names this plan and its batch is unfinished.
-
-    Always true for a plan of another log, whose registers are not known here.
+    """Whether the application's register names this plan and its batch is unfinished; true for a plan of another
+    log.
     """
     if plan.cluster != log.log_key.hex():
         return True

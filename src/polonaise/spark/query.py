@@ -1,8 +1,8 @@
 """`polonaise.spark.read`: a DataFrame of the log that uses a condition's ranges, and Spark's own Parquet reader.
 
-Spark's Parquet reader is faster than anything that passes through Python. So it reads the fragments that a partition's
-range begins with, each wanted whole, if they are local files and neither a replica, a decoder, `headers` nor
-`kafkaColumns` is asked for. The source `polonaise` reads the rest.
+Spark's reader is faster than anything that passes through Python. So it reads the fragments that a partition's range
+begins with, each wanted whole, if they are local files and neither a replica, a decoder, `headers` nor `kafkaColumns`
+is asked for. The source `polonaise` reads the rest.
 """
 
 from __future__ import annotations
@@ -42,9 +42,8 @@ _CHECKED = {"parquet.page.verify-checksum.enabled": "true"}
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format `polonaise` with a session that does not find it by itself.
-
-    Needed if the library was shipped to the session as an archive, or if the session is a Spark Connect client's.
+    """Register the format `polonaise` with a session that does not find it by itself: of Spark Connect, or with an
+    archive.
     """
     from polonaise.spark.source import PolonaiseSource
 
@@ -107,7 +106,7 @@ def _text(value: object) -> str:
 
 
 def _parsed(schema: str) -> StructType:
-    """Parse a schema in DDL. Raises what Spark raises for an invalid one, and `BadOption` for one without columns."""
+    """Parse a schema in DDL. Raises what Spark raises, and `BadOption` for one without columns."""
     parsed: Any = DataType.fromDDL(schema)
     if not isinstance(parsed, StructType):
         raise BadOption(f"schema={schema!r} names one type and no columns: write 'transaction_id long, data binary'")
@@ -115,10 +114,7 @@ def _parsed(schema: str) -> StructType:
 
 
 def _narrowed(history: QueryHistory, partition: PartitionId, span: Span, ranges: Ranges) -> Span:
-    """Return the part of a partition's range that the condition's bounds by id and time allow.
-
-    `last` is below `first` if nothing is left.
-    """
+    """Return the part of a partition's range that the condition's bounds by id and time allow, perhaps empty."""
     first, last = max(span.first, ranges.ids.first), min(span.last, ranges.ids.last)
     if first <= last and ranges.since is not None:
         first = max(first, history.start_at(partition, microseconds(ranges.since), last + 1))
@@ -130,7 +126,6 @@ def _narrowed(history: QueryHistory, partition: PartitionId, span: Span, ranges:
 def _by_place(
     history: QueryHistory, options: ReadOptions, wanted: Mapping[PartitionId, Span]
 ) -> tuple[list[str], dict[PartitionId, Span]]:
-    """Return the files that Spark reads itself, and by partition the range that is left to the source."""
     files: list[str] = []
     rest: dict[PartitionId, Span] = {}
     for partition, span in wanted.items():

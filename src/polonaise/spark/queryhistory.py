@@ -1,7 +1,4 @@
-"""The history that a query can read: a log or one replica of it, with or without a fragment store, or a store alone.
-
-Used while a query is planned, before its tasks run.
-"""
+"""The history that a query can read: a log or one replica of it, with or without a fragment store, or a store alone."""
 
 from __future__ import annotations
 
@@ -90,10 +87,8 @@ class QueryHistory:
         return None if url is None else clusters.store_at(url)
 
     def _away(self, error: PolonaiseError) -> PolonaiseError:
-        """Return the error for a store that is not there, or empty.
-
-        `StoreUnavailable` if it is read alone and the options say the log's key: whoever says it has read there, so the
-        address is right, and the store is away. Otherwise `error` itself.
+        """Return the error for a store that is not there, or empty: `StoreUnavailable` if it was read before, as its
+        key tells.
         """
         alone = self._options.cluster.startswith(FRAGMENTS)
         return StoreUnavailable(error.text) if alone and self._options.log_key is not None else error
@@ -105,10 +100,10 @@ class QueryHistory:
 
     @cached_property
     def cluster_key(self) -> bytes | None:
-        """The key of the log, of the replica, or of the first fragment of a store that is read alone.
+        """The key of the log, of the replica, or of the first fragment of a store that is read alone; None if nothing
+        tells.
 
-        That of a topic is its own (`Log.log_key`). None for an empty store, and for a replica that has neither a
-        control file nor a segment to tell. Raises `WrongClusterKey` if the options say another one, and
+        That of a topic is its own (`Log.log_key`). Raises `WrongClusterKey` if the options say another one, and
         `StoreUnavailable` if they say one and the store is empty.
         """
         key, expected = self._key_there(), self._options.log_key
@@ -177,8 +172,7 @@ class QueryHistory:
     def _in_no_topic(self, archived: set[PartitionId]) -> set[PartitionId]:
         """Return those of a store's partitions that are the log's own, as an address without a topic means them.
 
-        A fragment names its partition by an id and no topic: only the store's record tells which ids are in one. Raises
-        `BadOption` if all are, and what `recorded_topics` raises, such as `FragmentDamaged`.
+        Raises `BadOption` if there are none, and what `recorded_topics` raises, such as `FragmentDamaged`.
         """
         topics = self._topics
         own = archived if topics is None else {partition for partition in archived if partition < topics.partitions}
@@ -236,9 +230,8 @@ class QueryHistory:
         return self._continuations[partition]
 
     def _batch_at(self, partition: PartitionId, id: TransactionId) -> LogBatch | None:
-        """Return what is wanted of the log's batch with this id, read once; None if the log ends before it.
-
-        Raises `HistoryTrimmed`.
+        """Return what is wanted of the log's batch with this id, read once; None if the log ends before. Or
+        `HistoryTrimmed`.
         """
         if (partition, id) not in self._batches:
             assert self.log is not None
@@ -250,10 +243,8 @@ class QueryHistory:
         return self._batches[partition, id]
 
     def ends(self) -> dict[PartitionId, TransactionId]:
-        """Return the next id of each partition that the query reads: the id after all that is committed.
-
-        For a store alone: after all that is archived. For one replica: after all that it holds, or after all that is
-        archived, if that is more. Raises what `cluster_key` raises, if the options say one.
+        """Return the next id of each partition that the query reads, after all that is committed, archived, or in the
+        replica.
         """
         log = self.log
         if self._options.log_key is not None:
@@ -272,8 +263,7 @@ class QueryHistory:
     def wait_beyond(self, ends: Mapping[PartitionId, TransactionId], wait_s: float) -> dict[PartitionId, TransactionId]:
         """Wait until a partition grows beyond its id in `ends`; return the new ends of partitions that did so first.
 
-        The result is empty if none grows within `wait_s` seconds. For each partition one request goes to its owner, who
-        answers it when the partition has grown or the wait is over. If an owner does not answer, the ends of all
+        The result is empty if none grows within `wait_s` seconds. If an owner does not answer, the ends of all
         partitions are requested. A store alone is listed after the wait.
         """
         if self.log is None:
@@ -294,8 +284,8 @@ class QueryHistory:
     ) -> dict[PartitionId, Span]:
         """Return, by partition, the first range from its next id to its end that no fragment holds.
 
-        A stream over a store alone waits for these ids: an archiver at work may write them at any moment. The result is
-        empty if the query reads a log, or if missing ids are to be skipped (`failOnDataLoss` false).
+        A stream over a store alone waits for these ids, which an archiver may write. The result is empty if the query
+        reads a log, or if missing ids are to be skipped (`failOnDataLoss` false).
         """
         if self.log is not None or not self._options.fail_on_data_loss:
             return {}
@@ -347,11 +337,11 @@ class QueryHistory:
         return position
 
     def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> TransactionId:
-        """Return the id at which a range of all transactions before a time (microseconds UTC) ends.
+        """Return the first id committed at a time (microseconds UTC) or later, or `end`: there a range before that time
+        ends.
 
-        That is the first transaction committed at that time or later, or `end` if there is none. Raises
-        `HistoryTrimmed` if the servers have dropped it, and can't read it from fragments, and the query names no store.
-        If it may be among ids that are missing, these are in the range, which `splits` refuses then.
+        Raises `HistoryTrimmed` if it was dropped, and can't be read from fragments. If it may be among ids that are
+        missing, these are in the range, which `splits` refuses then.
         """
         return self._sought(partition, time_us, end).last
 
@@ -360,11 +350,7 @@ class QueryHistory:
         return self._sought(partition, time_us, end).first
 
     def _sought(self, partition: PartitionId, time_us: int, end: TransactionId) -> Span:
-        """Return the ids of which one is the first committed at `time_us` or later. Otherwise as `first_at`.
-
-        Several if it may be missing: one that no fragment holds, and that a replica, if one is read, has trimmed or
-        can't read.
-        """
+        """Return the ids of which one is the first committed at `time_us` or later: several if it may be missing."""
         if self.replica is not None:
             held = self.replica.first_at(partition, time_us, end)
             if held.first <= self.replica.begin(partition):
@@ -402,8 +388,8 @@ class QueryHistory:
 
         Raises `FragmentMissing` if a store is read alone and lacks part of a range, `SegmentDamaged` if a replica does;
         with `failOnDataLoss` false that part is left out with a warning. Raises `HistoryTrimmed` for a range that is
-        archived in a place not known here: nothing of it is lost, so it is never left out. Raises `BeyondLog` if the
-        log ends before a range, `WrongClusterKey` for fragments of another log, and what `check_read` raises.
+        archived in a place not known here: it is not lost, and never left out. Raises `BeyondLog` if the log ends
+        before a range, `WrongClusterKey` for fragments of another log, and what `check_read` raises.
         """
         extents = [each for partition, span in sorted(spans.items()) for each in self._extents(partition, span)]
         splits = divide(extents, self._options.split_bytes_max, self._options.partitions_min)
@@ -431,8 +417,8 @@ class QueryHistory:
     ) -> list[Extent]:
         """Return the archived extents, and the rest from one storage node's files.
 
-        Raises `HistoryTrimmed` for ids that the node has trimmed and the archive lacks, `SegmentDamaged` for others
-        that neither holds, unless `failOnDataLoss` is false, and `LogForked` if the two do not continue each other.
+        Raises `HistoryTrimmed` or `SegmentDamaged` for ids that neither holds, and `LogForked` if the two do not
+        continue.
         """
         extents += [each for rest in rest_of(extents, span) for each in replica.extents(partition, rest, self.store)]
         for lacking in rest_of(extents, span):
@@ -453,8 +439,7 @@ class QueryHistory:
     def _hot_extent(self, log: Log, partition: PartitionId, span: Span) -> Extent:
         """Return the extent of a range that is read from the servers.
 
-        Reads the range's first batch, to estimate its size and to see whether the servers have it at all. This takes a
-        millisecond or two; starting the range's task takes ten times as long.
+        Reads its first batch, to estimate its size and to see whether the servers have it at all: a millisecond or two.
         """
         count = span.last - span.first + 1
         try:

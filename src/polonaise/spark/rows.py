@@ -1,8 +1,7 @@
 """Check the Arrow batches of a DataFrame, and divide their rows among the log's partitions.
 
-A row's partition is a function of the row and the number of partitions, never of its position or its task. A batch that
-is written again after a crash may be divided into tasks in another way, and each partition must still get the same
-rows.
+A row's partition is a function of the row and the number of partitions, never of its position or its task: a batch that
+is written again may be divided into tasks in another way, and each partition must still get the same rows.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ NO_ROWS: Final = RowDigest()
 def sink_columns(schema: types.StructType, partition_by: str | None) -> SinkColumns:
     """Return which columns a DataFrame has. Raises `bad_columns`, before any job starts.
 
-    As in Spark, names that differ in case only are one, so `DATA` is `data`. A DataFrame that has both was made with
+    As in Spark, names that differ in case only are one. A DataFrame that has both was made with
     `spark.sql.caseSensitive`: then each name is taken as it is.
     """
     known = _COLUMNS if partition_by is None else (*_COLUMNS, partition_by)
@@ -186,8 +185,7 @@ def divided(
 ) -> Iterator[tuple[PartitionId, RowColumns]]:
     """Yield each partition that rows of `batch` go to, with these rows in their order.
 
-    Raises `bad_row`, `BodyTooLarge`, `TooManyLocks` or `UnknownPartition` if a row can't be appended; nothing is
-    yielded then.
+    Raises `bad_row`, `BodyTooLarge`, `TooManyLocks` or `UnknownPartition` before anything, if a row can't be appended.
     """
     count = batch.num_rows
     if not count:

@@ -1,8 +1,8 @@
-"""Check values that were decoded row by row, before Arrow makes columns of them.
+"""Check values that were decoded row by row, before Arrow makes columns of them and silently converts what does not
+fit.
 
-Arrow converts silently what does not fit: a fraction to its whole part, true to 1.0, a moment to its date, a time
-without a zone to UTC, a number to microseconds, a text to a list of its letters. Nobody has asked for that; here it is
-an error.
+A fraction to its whole part, true to 1.0, a moment to its date, a time without a zone to UTC, a number to microseconds,
+a text to a list of its letters: here it is an error.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ def object_of(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_rows(rows: Sequence[Mapping[str, Any]], fields: Iterable[pa.Field], *, infinite: bool) -> None:
-    """Raise `ValueError` if a row does not fit these fields of a schema without conversion.
-
-    `infinite` says whether the rows' format has infinity. If it has not, an infinite value was a number too large.
+    """Raise `ValueError` if a row does not fit these fields without conversion. `infinite`: their format has
+    infinity.
     """
     repeated: set[str] = set()
     if Repeated in set(map(type, rows)):
@@ -112,10 +111,7 @@ def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
 
 
 class _Rule(NamedTuple):
-    """The Python types whose values fit a kind of column: those in `wanted`, except for those in `but`.
-
-    `words` names them in errors, and `check` is a further check of the values.
-    """
+    """The Python types whose values fit a kind of column: those in `wanted`, except for those in `but`."""
 
     is_kind: Callable[[pa.DataType], bool]
     wanted: tuple[type, ...]
@@ -135,8 +131,5 @@ _RULES: Final = (
     _Rule(pa.types.is_list, (Iterable,), "a list", but=(str, bytes, bytearray, memoryview, Mapping), check=_check_list),
     _Rule(pa.types.is_struct, (Mapping,), "an object with named fields", check=_check_struct),
 )
-"""The rule for each kind of type.
-
-Texts, bytes, booleans and decimals need none: Arrow refuses what does not fit them. It takes a text for its bytes in
-UTF-8 and such bytes for a text, and whole numbers for decimals, all of which lose nothing.
-"""
+"""The rule for each kind of type. Texts, bytes, booleans and decimals need none: Arrow refuses what does not fit them,
+and takes a text for its bytes in UTF-8, such bytes for a text, and whole numbers for decimals, which loses nothing."""

@@ -1,8 +1,4 @@
-"""The columns of a query, and how each is made of the log's columns.
-
-`columns_of` tells which of the log's columns each column of a query needs, but for those of a decoder. A query that
-names fewer columns (`.schema("transaction_id long, data binary")`) has only those built.
-"""
+"""The columns of a query, and how each is made of the log's columns; only those that a query names are built."""
 
 from __future__ import annotations
 
@@ -22,10 +18,8 @@ CORRUPT: Final = "_corrupt"
 REASON: Final = "_reason"
 """Column of the reason why a body could not be decoded, with `onUndecodable=column` or `only`."""
 DECODED: Final = "_decoded"
-"""Column that says what bodies have to decode to, with `onUndecodable=only`.
-
-A struct of the decoder's columns, null in every row: it carries their types, which only Spark can parse.
-"""
+"""Column that says what bodies have to decode to, with `onUndecodable=only`: a struct of the decoder's columns, null in
+every row, which carries their types, as only Spark can parse them."""
 
 
 class Column(NamedTuple):
@@ -35,7 +29,7 @@ class Column(NamedTuple):
     needs: tuple[str, ...]
     """Names of columns of `fragments.arrow.SCHEMA`, or `STANDING`."""
     make: Callable[..., pa.Array]
-    """Makes this column from the columns that `needs` names, given as positional arguments in the order of `needs`."""
+    """Makes this column of those that `needs` names, given in that order."""
 
 
 def _as_it_is(column: pa.Array) -> pa.Array:
@@ -77,8 +71,8 @@ KAFKA_COLUMNS: Final[Mapping[str, Column]] = {
     "timestamp": Column("timestamp", ("timestamp",), _as_it_is),
     "timestampType": Column("int", ("partition",), _log_append_time),
 }
-"""The columns of Spark's Kafka source. `key` is null, as a transaction has none, and so is `topic`: of which topic the
-rows are, the query's address says."""
+"""The columns of Spark's Kafka source. `key` and `topic` are null: the query's address says of which topic the rows
+are."""
 
 STANDING: Final = "standing"
 """Column of a row's standing, in the words of `storage.protocol.standing`, when one replica is read."""
@@ -184,10 +178,7 @@ def _struct(kind: DataType) -> StructType:
 
 
 def _check_names(names: Sequence[str], known: Mapping[str, Column]) -> None:
-    """Raise `BadOption` for no names, a repeated name, or one of the log's own in another case.
-
-    Upper and lower case count as the same in names, as in Spark.
-    """
+    """Raise `BadOption` for no names, a repeated name, or one of the log's own in another case."""
     if not names:
         raise BadOption("a query of no columns: name at least one column, or leave the schema out")
     seen: set[str] = set()

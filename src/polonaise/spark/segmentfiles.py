@@ -1,7 +1,7 @@
 """Read a storage node's directory without asking the node: find what it holds, and yield its batches by range.
 
-Files are the unit: a task reads one segment from its beginning to the end of the task's range, so that every CRC up to
-there is checked. A running node may cut or trim files after the query was planned and before its tasks read them.
+A task reads one segment from its beginning to the end of the task's range, so that every CRC up to there is checked. A
+running node may cut or trim files after the query was planned and before its tasks read them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 _log = logging.getLogger("polonaise.spark")
 
 _ATTEMPTS: Final = 3
-"""Attempts to open files that a trim under way may have removed since they were listed."""
+"""To open files that a trim may have removed since they were listed."""
 
 
 class SegmentFile(NamedTuple):
@@ -44,11 +44,8 @@ class SegmentFile(NamedTuple):
 
     path: str
     span: Span
-    """The ids that the segment holds.
-
-    The last one is that before the next segment's first, if that segment's header says that it continues this one.
-    Otherwise it is the last one that can be read.
-    """
+    """The ids that it holds: up to the next segment's first, if that continues this one, else to the last that can be
+    read."""
     bytes: int
     """Size of the file."""
 
@@ -61,7 +58,7 @@ class PartitionFiles(NamedTuple):
     bounds: Bounds
     segments: tuple[SegmentFile, ...]
     end: TransactionId
-    """The id after the last one that the partition holds, or that it should hold by its own evidence of sync.
+    """The id after the last one that the partition holds, or should hold by its own evidence of sync.
 
     Damaged bytes after the last readable transaction count as one more.
     """
@@ -97,9 +94,8 @@ class SegmentFiles:
         return {_partition_of(files): files for files in find(self._path)}
 
     def _examined(self, partition: PartitionId) -> PartitionFiles:
-        """Return what the directory holds of a partition, examining its files at the first call.
-
-        Files that a trim has removed meanwhile are looked for again. Raises `NotFound` if that does not help.
+        """Return what the directory holds of a partition, examined once; what a trim has removed is looked for
+        again.
         """
         files = self._files[partition]
         for look in range(_ATTEMPTS):
@@ -115,20 +111,13 @@ class SegmentFiles:
 
     @property
     def cluster_key(self) -> bytes | None:
-        """The cluster key in the control file or in a segment of the first partition.
-
-        None if neither has one, or if there is no partition.
-        """
+        """The cluster key in the control file or in a segment of the first partition; None if nothing tells."""
         for partition, files in self._files.items():
             return self._examined(partition).cluster_key if files.control is None else files.control.cluster_key
         return None
 
     def partitions(self, named: str) -> list[PartitionId]:
-        """Return the partitions that a query names.
-
-        Raises `UnknownPartition`, `BadOption` for an invalid text or a directory without partitions, and what `_files`
-        raises.
-        """
+        """Return the partitions that a query names. Raises `UnknownPartition`, `BadOption`, and what `find` raises."""
         if not self._files:
             raise BadOption(f"{self} has no partitions yet: check the path")
         return partitions_among(named, self._files, f"{self} has the partitions")
@@ -144,9 +133,8 @@ class SegmentFiles:
     def extents(self, partition: PartitionId, span: Span, archive: object | None) -> list[Extent]:
         """Return the parts of a range that are in files, in order. What is in no file is missing from the result.
 
-        `archive` is the store that the query names, which lacks the range; None if it names none. The first call for a
-        partition logs a warning of what one replica alone can't prove. Raises `HistoryTrimmed` if the range begins with
-        ids that were trimmed.
+        `archive` is the store that the query names, which lacks the range, or None. The first call for a partition logs
+        a warning of what one replica alone can't prove. Raises `HistoryTrimmed` if the range begins with trimmed ids.
         """
         examined = self._examined(partition)
         if span.first < examined.begin:
@@ -203,9 +191,8 @@ class SegmentFiles:
     def first_at(self, partition: PartitionId, time_us: int, end: TransactionId) -> Span:
         """Return the ids of which one is the first below `end` committed at `time_us` (microseconds UTC) or later.
 
-        That is one id, or `end` if there is none. But it may be among the ids before that one which are in no file, or
-        can't be read: then these are in the result as well, because nobody knows their times. Raises `SegmentDamaged`
-        for damage before what it looks for, in the segment that it reads.
+        That is one id, or `end` if there is none; and those right before it which can't be read, because nobody knows
+        their times. Raises `SegmentDamaged` for damage before what it looks for, in the segment that it reads.
         """
         examined = self._examined(partition)
         segments = examined.segments
@@ -261,10 +248,7 @@ def read_segments(path: str, split: Split, *, fail_on_data_loss: bool) -> Iterat
 
 
 def standings(ids: pa.Array, bounds: Bounds | None) -> pa.Array:
-    """Return a column of the standing of each id, as `Bounds.standing_of` tells.
-
-    Without `bounds` the ids are from fragments, and all are committed.
-    """
+    """Return a column of the standing of each id, as `Bounds.standing_of` tells; all are committed without bounds."""
     if bounds is None:
         return pa.repeat(pa.scalar(Standing.COMMITTED.value), len(ids))
     values = ids.to_numpy()
@@ -288,10 +272,7 @@ def _partition_of(files: Files) -> PartitionId:
 
 
 def _examine(files: Files) -> PartitionFiles:
-    """Examine a partition: read the headers of all segments, and the whole of each that the next does not continue.
-
-    That is at least the last segment. Raises `NotFound` for a file that is gone.
-    """
+    """Examine a partition: read the headers of all segments, and the whole of each that the next does not continue."""
     key: bytes | None = None if files.control is None else files.control.cluster_key
     segments: list[SegmentFile] = []
     end = trimmed_in(files).first
@@ -350,10 +331,10 @@ def _first_time(path: str, files: Files) -> int:
 
 
 def _walked(path: str, files: Files, span: Span, key: bytes | None = None) -> Iterator[Batch]:
-    """Yield the batches of one segment that hold this range.
+    """Yield the batches of one segment that hold this range. Ends at an unfinished write.
 
-    Raises `SegmentDamaged` for damage before the range's end, `NotFound` if the file is gone, or its node is
-    removing it, and `WrongClusterKey` if it has another cluster key than `key`. Ends at an unfinished write.
+    Raises `SegmentDamaged` for damage before the range's end, `NotFound` if the file is gone, or its node is removing
+    it, and `WrongClusterKey` if it has another cluster key than `key`.
     """
     return each_unwaited(_batches(path, files, span, key))
 

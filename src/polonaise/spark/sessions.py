@@ -23,10 +23,8 @@ from polonaise.spark.source import PolonaiseSource
 DEFAULT_MASTER: Final = "local[*]"
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 QUICK_START: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""Java options for small amounts of data, for use as `session(conf={JAVA_OPTIONS: QUICK_START})`.
-
-A session starts in three quarters of the time; large jobs take twice as long.
-"""
+"""Java options for small amounts of data, for use as `session(conf={JAVA_OPTIONS: QUICK_START})`: a session starts in
+three quarters of the time; large jobs take twice as long."""
 
 _RUNTIME: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -54,17 +52,16 @@ def session(
 
     `conf` overrides our settings of a new session: UTC and Arrow; unless it is one of Spark Connect, no web interface
     and only errors on the console (without `SPARK_CONF_DIR`); in local sessions, one shuffle partition per core and no
-    port that other machines can reach. Java options are added to ours.
+    port that other machines can reach. Java options are added to ours. TLS files that the environment names are also
+    named to the executors, whose machines need them at the same paths.
 
-    TLS files that the environment names are also named to the executors of an application that is launched here, whose
-    machines need them at the same paths.
-    Environment variables are set only while Spark is launched: `JAVA_HOME`, by `find_java`, and `PYSPARK_PYTHON` and
-    `PYSPARK_DRIVER_PYTHON` (this interpreter) where the user has not set them. Workers of a cluster need the
-    interpreter at the same path, or `PYSPARK_PYTHON` set to its path there.
+    `JAVA_HOME`, `PYSPARK_PYTHON` and `PYSPARK_DRIVER_PYTHON` (this interpreter) are set only while Spark is launched,
+    where the user has not set them. Workers of a cluster need the interpreter at the same path, or `PYSPARK_PYTHON` set
+    to its path there.
 
     Raises `JavaMissing`; `ExtraMissing` for `sc://` without the client's libraries; `BadOption` for a `conf` that an
-    existing session can't change; `spark_failed` for a master of a kind that Spark does not know. What Spark raises,
-    such as for a master that it can't reach, is passed on. Example::
+    existing session can't change; `spark_failed` for a master of a kind that Spark does not know; and what Spark
+    raises. Example::
 
         spark = session("local[2]", conf={"spark.sql.session.timeZone": "Europe/Vienna"})
     """

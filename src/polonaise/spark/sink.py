@@ -30,10 +30,9 @@ _log = logging.getLogger("polonaise.spark")
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 _latest: dict[tuple[str, str, str], int] = {}
-"""Latest batch that this process has published, by cluster, stream and query; absent if the log may hold a later one.
-"""
+"""Latest batch that this process has published, by cluster, stream and query, unless the log may hold a later one."""
 _swept: set[str] = set()
-"""Staging stores whose leftovers this process has collected, or has tried to: once per process is enough."""
+"""Staging stores whose leftovers this process has collected, or has tried to."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +41,8 @@ class Written(WriterCommitMessage):
 
     staged: Staged
     app: str | None
-    """Id of the stream's query, which names the application if the options do not. Batch writes do not use it.
-
-    None where no stream runs the task, and where Spark does not tell.
-    """
+    """Id of the stream's query, which names the application if the options do not; None where Spark tells of none."""
     digest: RowDigest = NO_ROWS
-    """The digest of the task's rows."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +61,7 @@ class Sink:
         """Check a write in the driver, before any job starts, and return its settings.
 
         Connects to the log, and makes the staging directory if it is missing. Raises `BadOption`, `bad_columns`, and
-        what `clusters.log_at` and `clusters.store_at` raise, such as `NotInitialized` if there is no such log.
+        what `clusters.log_at` and `clusters.store_at` raise.
         """
         if overwrite:
             raise BadOption("a log is never overwritten: write with mode('append'), and streams in output mode append")
@@ -103,11 +98,10 @@ class Sink:
         return Written(stage.finish(), context.getLocalProperty(_QUERY_ID) if context is not None else None, digest)
 
     def _count(self, context: TaskContext | None) -> int:
-        """Return the number of partitions by which this attempt at a batch divides rows.
+        """Return the number of partitions by which this attempt at a batch divides rows: agreed in the log, for a
+        topic.
 
-        A topic may grow between two attempts. So where rows do not name their partition, the number is agreed in the
-        log, unless the batch has no name either (a batch write without `txnAppId`). Raises `BadOption` where Spark does
-        not tell which batch of a stream this is, and what `agreed_count` raises.
+        Raises `BadOption` where Spark does not tell which batch of a stream this is, and what `agreed_count` raises.
         """
         options = self.options
         if not split_topic(options.cluster)[1] or self.columns.partition:
@@ -163,9 +157,8 @@ class Sink:
 
 
 class BatchSink(DataSourceArrowWriter):
-    """The writer of `df.write.format("polonaise")`.
-
-    Exactly once under (`txnAppId`, `txnVersion`). Without these options, a write that is repeated repeats its rows.
+    """The writer of `df.write.format("polonaise")`: exactly once under (`txnAppId`, `txnVersion`), if they are
+    given.
     """
 
     def __init__(self, sink: Sink) -> None:
@@ -179,10 +172,7 @@ class BatchSink(DataSourceArrowWriter):
         self._sink.publish(messages, options.app_id, options.app_version or 0, in_order=False)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing: a commit whose answer was lost, or is still on its way, needs the staged rows.
-
-        What nobody publishes is deleted later, by `publishing.collect_leftovers`.
-        """
+        """Do nothing: a commit whose answer was lost, or is still on its way, needs the staged rows."""
 
 
 class StreamSink(DataSourceStreamArrowWriter):
@@ -199,10 +189,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             self._sink.publish(messages, self._app(messages), batchId, in_order=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing: a commit whose answer was lost, or is still on its way, needs the staged rows.
-
-        What nobody publishes is deleted later, by `publishing.collect_leftovers`.
-        """
+        """Do nothing, as `BatchSink.abort`."""
 
     def _app(self, messages: Sequence[WriterCommitMessage | None]) -> str:
         if self._sink.options.app_id is not None:

@@ -40,20 +40,17 @@ _log = logging.getLogger("polonaise.spark")
 _EMBEDDED: Final = "embedded:"
 _STAGING: Final = "staging"
 OPEN_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Most bytes of rows, of all partitions together, that a task keeps in blocks that are not full yet.
-
-When there are more, all blocks are closed as they are.
-"""
+"""Most bytes of rows, of all partitions together, that a task keeps in blocks that are not full yet."""
 OBJECT_BYTES: Final = 8 * 1024 * 1024
 """Bytes, roughly, that a task collects before it uploads them as one object."""
 _TIME: Final = "%Y%m%dT%H%M%SZ"
 
 
 def staging_of(cluster: str) -> str:
-    """Return the path of the default staging store, a directory.
+    """Return the path of the default staging store, in the directory of an embedded log, or beside that of a
+    coordinator.
 
-    It is in the directory of an embedded log, or beside that of a coordinator. Raises `BadOption` for an address that
-    names no directory: Spark's driver and its tasks need a store that all of them reach.
+    Raises `BadOption` for an address that names no directory: Spark's driver and its tasks need a store that all reach.
     """
     if "://" in cluster:
         raise BadOption(
@@ -95,10 +92,10 @@ class _OpenBlock:
 
 
 class Stage:
-    """Stages the rows of one attempt of one task, as blocks that can be published.
+    """Stages the rows of one attempt of one task, as blocks that can be published, with bounded memory.
 
-    The rows that it holds in memory are bounded. A block is at most as large as a group may be. What remains at the end
-    travels inline, in the task's message, if nothing was uploaded before and it has at most `inline_bytes_max` bytes.
+    A block is at most as large as a group may be. What remains at the end travels inline, in the task's message, if
+    nothing was uploaded before and it has at most `inline_bytes_max` bytes.
     """
 
     def __init__(
@@ -212,9 +209,8 @@ async def within(seconds: float, answer: Awaitable[T]) -> T:
 
 
 async def discard(store: ObjectStore, names: Iterable[str], patience_s: float) -> None:
-    """Delete objects that nobody needs any more, in the order of their names.
-
-    Stops at the first that can't be deleted; that one and the rest are left to `collect`.
+    """Delete objects that nobody needs any more, up to the first that can't be deleted; the rest is left to
+    `collect`.
     """
     for name in sorted(set(names)):
         try:
@@ -241,9 +237,8 @@ async def collect(
 ) -> Collected:
     """Delete objects older than `older_than_s` seconds, except plans that may still be published and their objects.
 
-    `is_needed(plan, name)` is awaited for each old plan; `publishing.collect_leftovers` asks the log. A plan that is
-    not needed is deleted, with the objects that only such plans name. Raises `sink_state_damaged` for a plan that can't
-    be read, before anything is deleted: nothing tells which objects it needs.
+    `is_needed(plan, name)` is awaited for each old plan. Raises `sink_state_damaged` for a plan that can't be read,
+    before anything is deleted: nothing tells which objects it needs.
     """
     oldest = datetime.now(UTC).timestamp() - older_than_s
     listed = [*await store.list(PLANS), *await store.list(STAGED)]
@@ -265,10 +260,7 @@ async def collect(
 
 
 def _made_s(path: str) -> float:
-    """Return when an object was made, according to its name, in seconds since 1970 UTC.
-
-    Infinity for a name that is not ours: `collect` then never deletes the object.
-    """
+    """Return when an object was made, by its name, in seconds since 1970 UTC; infinity for a name that is not ours."""
     parts = path.rpartition("/")[2].split("-")
     try:
         time = parts[0 if path.startswith(STAGED) else 1]

@@ -1,8 +1,8 @@
 """A stream over the log: where it starts, what is new, and what one micro-batch reads.
 
 An offset is JSON: the next id of each partition. While nothing happens Spark asks for the latest offset every few
-milliseconds, and it never tells this reader to stop. So the servers hold the answer back until there is something new.
-Each request delays a micro-batch: where that answer tells the ends of all partitions, no further one is sent.
+milliseconds. So the servers hold the answer back until there is something new. Each request delays a micro-batch: where
+that answer tells the ends of all partitions, no further one is sent.
 """
 
 from __future__ import annotations
@@ -31,10 +31,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("polonaise.spark")
 
 _WAIT_S: Final = 1.0
-"""Seconds for which one request for the latest offset waits for something new.
-
-Long enough to be cheap. A store that is read alone is listed after each wait: so late may its new fragments be seen.
-"""
+"""Seconds for which one request for the latest offset waits for something new, or until a store alone is listed
+again."""
 
 _LOG: Final = "log"
 """Key of the entry of an offset that names its log, by the log's key (`Log.log_key`) in hexadecimal."""
@@ -46,7 +44,7 @@ Offset: TypeAlias = dict[str, Any]
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of `spark.readStream.format("polonaise")`: each transaction once per query, in order per partition.
 
-    Promises that an offset, once planned, always reads the same transactions, whatever happens to the cluster, unless
+    An offset, once planned, always reads the same transactions, whatever happens to the cluster, unless
     `failOnDataLoss` is false. Passing faults are waited out; one that outlasts the option `timeout` ends the query with
     its reason.
     """
@@ -59,12 +57,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The ends at which the query stops, with the trigger AvailableNow; None without it."""
         self._initial: Offset | None = None
         self._ends: Mapping[PartitionId, TransactionId] = {}
-        """The ids up to which partitions can be read, exclusive, as of the last request; empty before the first.
-
-        Each is the partition's end, or the first missing id of a store that is read alone.
-        """
+        """The ids up to which partitions can be read, exclusive, as of the last request: their ends, or the first
+        missing ids."""
         self._warned_holes: Mapping[PartitionId, Span] = {}
-        """By partition, the ids in no fragment that the last poll found: the next poll does not warn of them again."""
+        """By partition, the ids in no fragment that the last poll found."""
         self._key: bytes | None = None
         """The key of the log with which this stream began, for offsets that do not have it; None until it is known."""
 
@@ -106,10 +102,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends_after(
         self, next_ids: Mapping[PartitionId, TransactionId], history: QueryHistory
     ) -> Mapping[PartitionId, TransactionId]:
-        """Return the partitions' ends.
-
-        If `next_ids` are at all the ends of the last request, first waits up to `_WAIT_S` seconds for more.
-        """
+        """Return the partitions' ends. If `next_ids` are all of these, first waits up to `_WAIT_S` seconds for more."""
         known = bool(self._ends) and not self._has_grown(history)
         if known and all(next_ids.get(partition) == end for partition, end in self._ends.items()):
             grown = history.wait_beyond(self._ends, _WAIT_S)
@@ -157,8 +150,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _history(self, offset: Offset, *, in_a_hurry: bool = False) -> QueryHistory:
         """Return the history at the address, for the log with which the query began: the offset's.
 
-        Its `cluster_key` raises `WrongClusterKey` if another log is there now, or a topic that is not the one that is
-        read. Raises that error itself if the option `logKey` names another log than the offset.
+        Its `cluster_key` raises `WrongClusterKey` if another log is there now. Raises that error itself if the option
+        `logKey` names another log than the offset.
         """
         key = _key_in(offset) or self._key or self._options.log_key
         if key is not None and self._options.log_key not in (None, key):
@@ -176,7 +169,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _offset(next_ids: Mapping[PartitionId, TransactionId], key: bytes | None) -> Offset:
-    """Return the offset of these ids, with the log's key if it is known."""
     offset: Offset = {str(partition): next_id for partition, next_id in sorted(next_ids.items())}
     return offset if key is None else {**offset, _LOG: key.hex()}
 
@@ -204,10 +196,7 @@ def _check_grown(next_ids: Mapping[PartitionId, TransactionId], ends: Mapping[Pa
 
 
 def _check_endless(options: ReadOptions) -> None:
-    """Raise `BadOption` for options that no stream can have: an end, and a single replica as `cluster`.
-
-    A stream reads on for ever, or to the trigger AvailableNow's end.
-    """
+    """Raise `BadOption` for options that no stream can have: an end, and a single replica as `cluster`."""
     if options.cluster.startswith(STORAGE):
         raise BadOption(
             "cluster: one replica can't be followed: what it holds may be cut again; read it with spark.read, or "

@@ -1,6 +1,5 @@
-"""The work of a reading task: read its part of history, and make the query's columns of it.
-
-Only decoders may look at single rows; all else is done by columns.
+"""The work of a reading task: read its part of history, and make the query's columns of it, by columns but for
+decoders.
 """
 
 from __future__ import annotations
@@ -39,11 +38,7 @@ def input_partitions(splits: Sequence[Split]) -> list[InputPartition]:
 
 
 def projection_of(options: ReadOptions, schema: StructType) -> Projection:
-    """Return the columns that a query wants.
-
-    Raises `BadOption` or `ExtraMissing` if the columns, or the decoder that is to make them, are wrong: tasks would
-    raise the same, but only once a job runs.
-    """
+    """Return the columns that a query wants. Raises `BadOption` or `ExtraMissing` here, before a job runs."""
     projection = Projection(options, schema)
     if options.decoder is not None:
         row_decoder(options)
@@ -84,9 +79,8 @@ def _without_own(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _columns(
     options: ReadOptions, split: Split, needs: Sequence[str], *, with_standing: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the log's columns of a split, read from a replica's files, the servers or a fragment.
-
-    With `with_standing` a column of each row's standing is added as the last one.
+    """Yield the log's columns of a split, read from a replica's files, the servers or a fragment, perhaps with
+    standings.
     """
     wanted = [*needs, "transaction_id"] if with_standing and "transaction_id" not in needs else needs
     if split.bounds is not None:
@@ -144,7 +138,6 @@ def _cut(batches: Iterable[Batch], split: Split, needs: Sequence[str]) -> Iterat
 
 
 def _runs(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
-    """Group batches, so that each group makes an Arrow batch of a good size."""
     run: list[Batch] = []
     rows = size = 0
     for batch in batches:

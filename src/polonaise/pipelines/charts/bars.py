@@ -17,7 +17,7 @@ Label: TypeAlias = str | date
 
 _ROWS_MAX: Final = 30
 _UPRIGHT_MAX: Final = 365
-"""Largest number of upright bars: more of them would be too narrow to be told apart."""
+"""Largest number of upright bars: more would be too narrow."""
 _LABELLED_MAX: Final = 14
 
 
@@ -25,9 +25,9 @@ _LABELLED_MAX: Final = 14
 class Bars(Chart):
     """One bar for each value: upright over time where labels are dates, lying below each other where they are texts.
 
-    Dates that are all the first of a month stand for months. Days and months without a value are left free; over more
-    than 365 of them, several share a bar. Of texts, the first thirty are drawn. Raises `BadOption` for labels of both
-    kinds or with a time of day, for values that are no finite numbers, and for marks at no label.
+    Dates that are all the first of a month stand for months. Over more than 365 days or months, several share a bar. Of
+    texts, the first thirty are drawn. Raises `BadOption` for labels of both kinds or with a time of day, for values
+    that are no finite numbers, and for marks at no label.
     """
 
     values: Sequence[tuple[Label, Number]]
@@ -41,7 +41,6 @@ class Bars(Chart):
             self.check(mark.at in labels, f"a mark is at {mark.at!r}, where nothing is drawn")
 
     def months(self) -> bool:
-        """Whether the labels stand for months."""
         return bool(self.values) and all(isinstance(label, date) and label.day == 1 for label, _ in self.values)
 
     def drawn(self) -> Drawing | None:
@@ -60,7 +59,6 @@ class Bars(Chart):
 
 
 def _upright(chart: Bars) -> tuple[Axes, list[str]]:
-    """Draw bars over time; return the drawing, and remarks on what is not drawn."""
     months, values = chart.months(), [(day, value) for day, value in chart.values if isinstance(day, date)]
     counts = {day: day.year * 12 + day.month - 1 if months else round(place(day) / 86400) for day, _ in values}
     first, last = min(counts.values()), max(counts.values())
@@ -95,7 +93,6 @@ def _upright(chart: Bars) -> tuple[Axes, list[str]]:
 
 
 def _lying(chart: Bars) -> tuple[Axes, list[str]]:
-    """Draw bars below each other; return the drawing, and remarks on what is not drawn."""
     shown, count = chart.values[:_ROWS_MAX], len(chart.values)
     names, texts = [read(name) for name, _ in shown], [read(value) for _, value in shown]
     sizes = [finite(value) for _, value in shown]

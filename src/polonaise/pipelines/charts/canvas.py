@@ -39,20 +39,17 @@ TEXT: Final = 12.0
 SMALL: Final = 11.0
 """Font size of values that stand beside their bars, and of sums."""
 COLOURS: Final = 7
-"""Number of colours for lines. `page.css` defines them, so that people with any kind of colour vision can tell them
-apart."""
+"""Number of colours for lines, which `page.css` defines for any kind of colour vision."""
 
 _NAMES: Final = ("text", "soft", "rule", "zero", "page", "bad", "heat", "other", *(f"s{n}" for n in range(COLOURS)))
 COLOUR: Final = {name: f"#0000{place:02x}" for place, name in enumerate(_NAMES)}
-"""For each colour of the page, by name, the colour that stands for it while matplotlib draws; `svg` puts the page's in
-its place."""
+"""For each colour of the page, by name, what stands for it while matplotlib draws, until `svg`."""
 _SCALES: Final = ((1e12, "trillions"), (1e9, "billions"), (1e6, "millions"))
 
 
 def area(height: float, left: float, right: float, top: float, bottom: float, heading: str) -> Axes:
-    """Make an empty area with these margins around it, and a heading above. All sizes are in units of the drawing.
-
-    `height` is that of the whole drawing.
+    """Make an empty area with these margins in a drawing of this height, and a heading above. Sizes are in its
+    units.
     """
     figure = Figure((WIDTH / 72, height / 72), dpi=72, frameon=False)
     width, inner = WIDTH - left - right, height - top - bottom
@@ -65,9 +62,8 @@ def area(height: float, left: float, right: float, top: float, bottom: float, he
 
 
 def upright_area(values: Sequence[Number], unit: str, *, right: float = 16, top: float = 30) -> Axes:
-    """Make an area for these values, with round numbers on its left that reach from the lowest to the highest.
-
-    The numbers include zero, unless the values differ and all lie far from it on one side.
+    """Make an area for these values, with round numbers on its left, which include zero unless all values lie far from
+    it.
     """
     low, high = finite(min(values)), finite(max(values))
     near, far = sorted((abs(low), abs(high)))
@@ -103,9 +99,8 @@ def _read_numbers(numbers: Sequence[float]) -> tuple[list[str], str]:
 
 
 def time_axis(axes: Axes, low: float, high: float, *, least: int = 5) -> None:
-    """Let the axis below go from `low` to `high`, days since 1970, and label where days or other periods begin.
-
-    These are the longest periods (years, months, days, hours, …) of which the range has at least `least`.
+    """Let the axis below go from `low` to `high`, days since 1970, with labels where the longest periods that fit
+    begin.
     """
     axes.set_xlim(low, high)
     locator = AutoDateLocator(tz=UTC, minticks=least, maxticks=10)
@@ -182,9 +177,8 @@ class _Renderer(RendererSVG):
 
 
 def svg(axes: Axes, label: str, summary: str) -> Markup:
-    """Return the drawing as an SVG element, which screen readers take for one picture.
-
-    The picture is named by the element of the page with the id `label`, and described by `summary`.
+    """Return the drawing as an SVG element, one picture to screen readers, which `label` names and `summary`
+    describes.
     """
     figure = axes.figure
     assert isinstance(figure, Figure)

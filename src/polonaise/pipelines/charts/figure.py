@@ -22,7 +22,7 @@ class Mark(NamedTuple):
     at: Any
     """A label of `Bars`; (name of a series, place) of `Lines`; (from, to) of `Flows`."""
     text: str
-    """The reason. It stands in a numbered list below the chart; the mark in the chart shows its number."""
+    """The reason, which stands in a numbered list below the chart."""
 
 
 class Drawing(NamedTuple):
@@ -30,9 +30,9 @@ class Drawing(NamedTuple):
 
     axes: Axes
     summary: str
-    """Description of the chart for a reader who can't see it."""
+    """For a reader who can't see the chart."""
     remarks: Sequence[str]
-    """Notes for the reader on values that are not drawn, or not named."""
+    """Notes on values that are not drawn, or not named."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,8 @@ class Chart(ABC):
         return enumerate(self.marks[:_MARKS_MAX], start=1)
 
     def figure(self, identity: str) -> Markup:
-        """Return the chart with its title, marks, notes and table; without data, only title and notes.
-
-        `identity` is the title's id, unique on the page.
+        """Return the chart with its title, of the id `identity`, marks, notes and table; without data, only title and
+        notes.
         """
         title, drawing = element("figcaption", self.title, id=identity), self.drawn()
         if drawing is None:

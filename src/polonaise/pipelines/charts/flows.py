@@ -14,8 +14,7 @@ from polonaise.pipelines.formatting import Number, cut, finite, number, read, sh
 from polonaise.pipelines.tables import Table
 
 _SIDE_MAX: Final = 16
-"""The most rows of the chart, and the most columns, without those of the sums: in smaller cells a number would not
-fit."""
+"""The most rows of the chart, and the most columns, without sums: smaller cells hold no number."""
 _ROW: Final = 30.0
 _HEADING_MAX: Final = 150.0
 
@@ -24,9 +23,9 @@ _HEADING_MAX: Final = 150.0
 class Flows(Chart):
     """Values by (from, to), none of them negative; the cells of other pairs are left empty.
 
-    Rows and columns are in one order of names: by the sum of all that goes out from a name and comes in to it, largest
-    first. If there are more than sixteen, the smallest are taken together as `others`. Raises `BadOption` for negative
-    values, for values that are no finite numbers, and for marks at pairs without a value.
+    Rows and columns are ordered by the sum of all that goes out from a name and comes in to it. If there are more than
+    sixteen, the smallest are taken together as `others`. Raises `BadOption` for negative values, for values that are no
+    finite numbers, and for marks at pairs without a value.
     """
 
     values: Mapping[tuple[str, str], Number]
@@ -64,9 +63,8 @@ class Flows(Chart):
 
 
 def _places(values: Mapping[tuple[str, str], Number], side: int) -> dict[str, int]:
-    """Return the row (`side` 0) or column (1) of each name, counted from 0, the largest first.
-
-    If there are more than `_SIDE_MAX`, all the smallest are in the last one.
+    """Return the row (`side` 0) or column (1) of each name, counted from 0, the largest first, all small ones in the
+    last.
     """
     sizes: dict[str, float] = defaultdict(float)
     for pair, value in values.items():

@@ -23,7 +23,6 @@ _GAP: Final = 15.0
 _ROWS_MAX: Final = 200
 
 _Points: TypeAlias = list[tuple[float, float]]
-"""The points of a line, from left to right."""
 
 
 class Series(NamedTuple):
@@ -37,9 +36,8 @@ class Series(NamedTuple):
 class Lines(Chart):
     """A line for each series. The first seven are coloured, with their names at their ends; others are grey, unnamed.
 
-    Places are all times or all numbers. A mark is at (name of the series, place): at this place, and as high as the
-    series' last point up to there. Raises `BadOption` for places of both kinds, for values that are no finite numbers,
-    for two series of one name, and for marks that are at no line.
+    Places are all times or all numbers. A mark is at (name of the series, place). Raises `BadOption` for places of both
+    kinds, for values that are no finite numbers, for two series of one name, and for marks that are at no line.
     """
 
     series: Sequence[Series]
@@ -62,7 +60,7 @@ class Lines(Chart):
         return {series.name: [(x, y) for x, y in _points(series) if not math.isnan(y)] for series in self.series}
 
     def marked(self, mark: Mark) -> tuple[float, float] | None:
-        """Return where to draw a mark; None if it names no series, or one that has no point up to the mark's place."""
+        """Return where to draw a mark, as high as its series' last point up to there; None if there is none."""
         if not isinstance(mark.at, tuple) or len(mark.at) != 2 or mark.at[0] not in self.lines:
             return None
         line, x = self.lines[mark.at[0]], _across(mark.at[1])
@@ -152,9 +150,8 @@ def _name(axes: Axes, ends: Mapping[str, tuple[float, float]], colours: Mapping[
 
 
 def spread(wanted: Sequence[float], low: float, high: float) -> list[float]:
-    """Move heights of names, given in ascending order, apart so that no name covers another.
-
-    None is above `high`; where there is too little room, some are below `low`.
+    """Move heights of names, given in ascending order, apart so that no name covers another, and none is above
+    `high`.
     """
     placed: list[float] = []
     for height in wanted:  # first all of them upwards, then those that are too high back down

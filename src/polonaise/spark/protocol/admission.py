@@ -12,10 +12,9 @@ def admitted(
 ) -> dict[PartitionId, TransactionId]:
     """Return the id before which to stop in each partition, for `rows_max` transactions in all (None: no limit).
 
-    Partitions are read from their id in `starts`; `ends` holds the id after each one's last transaction.
-
-    Every partition with something new gives at least one transaction if `rows_max` allows, so that none waits for the
-    others. Beyond that, each gives in proportion to what it has. All of `rows_max` is used if there is that much.
+    Partitions are read from their id in `starts`; `ends` holds the id after each one's last transaction. Every
+    partition with something new gives at least one transaction if `rows_max` allows, so that none waits for the others.
+    Beyond that, each gives in proportion to what it has. All of `rows_max` is used if there is that much.
     """
     waiting = {partition: end - starts[partition] for partition, end in ends.items() if end > starts[partition]}
     total = sum(waiting.values())

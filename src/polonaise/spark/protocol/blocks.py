@@ -35,7 +35,7 @@ def encode(
 ) -> bytes:
     """Encode a block from its rows' headers, the CRCs and lengths of their bodies, and the bodies in any pieces.
 
-    `locks` holds the encoded locks of each row, in the layout of `Lock`; None for a block without columns of locks.
+    `locks` holds the encoded locks of each row, in the layout of `Lock`; None for a block without them.
     """
     parts: list[Buffer] = [
         headers.astype("<i4", copy=False).tobytes(),

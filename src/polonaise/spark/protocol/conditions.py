@@ -1,8 +1,7 @@
 """Find ranges in a condition: `partition = 0 and transaction_id >= 100` becomes options of the source.
 
 Only what is certain is used: comparisons of one column with a literal, and `in` with a list of literals, joined by
-`and`. Spark applies the whole condition in any case. So a range that is missed here costs time, and a range that is too
-narrow would lose rows.
+`and`. Spark applies the whole condition in any case: a range that is missed costs time, one that is too narrow rows.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Ranges(NamedTuple):
     headers: frozenset[int] | None = None
     """The headers that may match; None for all."""
     ids: Span = Span(0, INT64_MAX)
-    """The transaction ids that may match, in every partition."""
+    """In every partition."""
     since: datetime | None = None
     """Beginning of the range of commit times, inclusive; None for the log's beginning."""
     until: datetime | None = None

@@ -1,7 +1,4 @@
-"""Check columns that the user wrote as Spark DDL, before Spark parses them.
-
-Spark is given a longer text, which the user did not write: the positions in its error messages would refer to that.
-"""
+"""Check columns that the user wrote as Spark DDL, before Spark parses a longer text, which the user did not write."""
 
 from __future__ import annotations
 
@@ -21,9 +18,8 @@ _NAME: Final = re.compile(r"`.*`|\w+", re.DOTALL)
 
 
 def checked_columns(text: str) -> str:
-    """Return `text` if each of its columns has a name and a known type, with all types inside of it.
-
-    Raises `ValueError`, which names the column unless that is missing. Other mistakes are left to Spark.
+    """Return `text` if each of its columns has a name and a known type, with all types inside of it. Or raise
+    `ValueError`.
     """
     for field in _parts(_TOKEN.findall(text)):
         _check_field(field, "column")

@@ -48,7 +48,7 @@ class Staged(NamedTuple):
     """Names of the task's objects in the staging store."""
     blocks: Sequence[BlockRef]
     inline: bytes
-    """The bytes of the blocks that travel in this message instead of in an object, one block after the other."""
+    """The blocks that travel in this message instead of in an object, one after the other."""
 
 
 class Plan(NamedTuple):
@@ -60,7 +60,7 @@ class Plan(NamedTuple):
     objects: Sequence[str]
     groups: Sequence[Sequence[BlockRef]]
     inline: bytes
-    """The bytes of the blocks that lie in the plan itself, one block after the other."""
+    """The blocks that lie in the plan itself, one after the other."""
     cluster: str = ""
     """The log's key (`Log.log_key`), hexadecimal: several logs, or topics, may share a staging store."""
 
@@ -96,9 +96,8 @@ class Plan(NamedTuple):
 
 
 def plans_of(app: str, batch: int, staged: Iterable[Staged], limits: Limits, cluster: str = "") -> list[Plan]:
-    """Return a plan for each partition that has rows: blocks in the order of tasks, in as few groups as possible.
-
-    Blocks are never divided.
+    """Return a plan for each partition that has rows: blocks in the order of tasks, undivided, in as few groups as
+    possible.
     """
     drafts: dict[PartitionId, _Draft] = {}
     for task in sorted(staged, key=lambda each: each.task):
@@ -154,9 +153,8 @@ def _grouped(refs: Iterable[BlockRef], limits: Limits) -> list[list[BlockRef]]:
 
 
 def plans_prefix(app: str, batch: int) -> str:
-    """Return the prefix of the names of a batch's plans.
-
-    It ends within a name: with a folder for each batch, deleting plans would leave empty folders behind.
+    """Return the prefix of the names of a batch's plans; with a folder for each, deleting would leave empty ones
+    behind.
     """
     # Hashed: an application's name may not be a valid file name.
     return f"{PLANS}{sha256(app.encode()).hexdigest()[:32]}/{batch:020d}-"

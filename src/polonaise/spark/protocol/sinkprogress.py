@@ -47,9 +47,9 @@ class Origin(NamedTuple):
     """The origin of a batch: whose it is, and which rows it has."""
 
     query: str = ""
-    """The id of the stream's query, which its checkpoint holds; `BATCH_WRITES`; empty if it is not known."""
+    """The id of the stream's query, which its checkpoint holds; `BATCH_WRITES`; empty if unknown."""
     digest: str = ""
-    """The digest of the batch's rows in any order, see `rows.RowDigest`; empty if it is not known."""
+    """Of the batch's rows in any order, see `rows.RowDigest`; empty if unknown."""
 
 
 UNKNOWN: Final = Origin()
@@ -97,10 +97,7 @@ class SinkProgress(NamedTuple):
 
     @classmethod
     def parse(cls, value: bytes, app: str, partition: PartitionId) -> SinkProgress:
-        """Decode the value of an application's register in a partition.
-
-        Raises `sink_state_damaged`, which names both, for bytes that no sink has written.
-        """
+        """Decode the value of an application's register in a partition. Raises `sink_state_damaged` for other bytes."""
         try:
             batch, done, total, partitions, runs = _FIXED.unpack_from(value)
             name_at = _FIXED.size + runs * _RUN.size
@@ -119,10 +116,7 @@ class SinkProgress(NamedTuple):
 
 
 def register_key(app: str) -> bytes:
-    """Return the key of an application's register.
-
-    Raises `BadOption` for a name that is empty, too long, or has no form in UTF-8.
-    """
+    """Return the key of an application's register. Raises `BadOption` for a name that can't be one."""
     name = encoded("txnAppId", app)
     bytes_max = registers.KEY_BYTES_MAX - len(KEY_PREFIX)
     if not 0 < len(name) <= bytes_max:
@@ -218,7 +212,7 @@ def latest_of(by_partition: Mapping[PartitionId, SinkProgress]) -> int:
 
 
 def check_query(progress: SinkProgress, query: str, app: str) -> None:
-    """Raise `BadOption` if another query has written under this name. A query that is not known is not compared."""
+    """Raise `BadOption` if another query, as far as both are known, has written under this name."""
     before = progress.origin.query
     if before and query and before != query:
         who, now = ("batch writes have" if each == BATCH_WRITES else f"query {each} has" for each in (before, query))
@@ -251,9 +245,8 @@ def _check_same_rows(latest: SinkProgress, origin: Origin, app: str, *, whole: b
 def _check_same_partitions(
     by_partition: Mapping[PartitionId, SinkProgress], batch: int, partitions: Collection[PartitionId], app: str
 ) -> None:
-    """Raise `batch_unfinished` if the batch has rows for other partitions now than when it was begun.
-
-    The registers tell how many partitions these were, and which of them the batch has reached: more can't be checked.
+    """Raise `batch_unfinished` if the batch has rows for other partitions now than when it was begun, as far as
+    known.
     """
     begun = {partition: progress for partition, progress in by_partition.items() if progress.batch == batch}
     parts = next(iter(begun.values())).partitions

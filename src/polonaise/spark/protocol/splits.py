@@ -21,8 +21,7 @@ class Split(NamedTuple):
     fragment_bytes: int = 0
     """Size of the whole fragment, in bytes; 0 without one."""
     cluster_key: bytes | None = None
-    """The key that the fragment or the log must have: the cluster's, or that of a topic (`Log.log_key`); None if
-    unknown."""
+    """The key that the fragment or the log must have (`Log.log_key`); None if unknown."""
     bounds: Bounds | None = None
     """What the replica whose files are read proves of its transactions; None to read from servers or a fragment."""
 
@@ -36,10 +35,7 @@ class Extent(NamedTuple):
     bytes: int
     fragment_bytes: int = 0
     bounds: Bounds | None = None
-    """What the replica whose files are read proves of its transactions; None to read from servers or a fragment.
-
-    An extent of files is never divided: each file is read from its beginning.
-    """
+    """As in `Split`. An extent of files is never divided: each file is read from its beginning."""
 
 
 def cold_extents(fragments: Mapping[FragmentName, int], partition: PartitionId, wanted: Span) -> list[Extent]:
