@@ -166,11 +166,13 @@ class FragmentScrub:
             self.scrubbed, fragments=0, fragments_of=len(fragments), bytes=0, started_us=wall_us, damages=damages,
             trouble="",
         )  # fmt: skip
+        # A round without fragments is over at once.
         self._end_round(wall_us)
 
     def pace(self, now_s: float, bytes_read: int) -> float:
         """Note that so many bytes were read, and return how many seconds to wait before more are read."""
         self.scrubbed = replace(self.scrubbed, bytes=self.scrubbed.bytes + bytes_read, trouble="")
+        # Not from when it might have read: what it could not read in time is no credit for a burst.
         self._next_s = max(self._next_s, now_s)
         if self._bytes_per_s:
             self._next_s += bytes_read / self._bytes_per_s
@@ -227,11 +229,13 @@ class FragmentScrub:
 
     def unreachable(self, now_s: float, why: str) -> None:
         """Note that the store can't be read, which says nothing of any fragment. Rests for `again_s` seconds."""
+        # Everything waits, repairs too: they are written to the same store.
         self.scrubbed = replace(self.scrubbed, trouble=why)
         self._next_s = now_s + self._again_s
 
     def _change(self, name: FragmentName, *, why: str, repaired_us: int = 0) -> None:
         """Record why the damage of a fragment is not repaired, or when it was."""
+        # Only of its last damage: earlier ones have been repaired, at their own times.
         damages = tuple(
             each._replace(why=why, repaired_us=repaired_us) if each.path == name.path and not each.repaired_us else each
             for each in self.scrubbed.damages

@@ -119,6 +119,7 @@ class Replica:
         self.last = last
         self.last_crc = last_crc
         self._joined_on: Hashable = None
+        """The connection from which appends are taken; None for none. Only `join` sets it."""
         self._asked: SessionId = NO_SESSION
         """The session whose `LastSessionInfo` was obeyed last since this copy was opened. Only `fence` sets it."""
 
@@ -334,7 +335,7 @@ class Replica:
         After a loss or a failed sync it may not even acknowledge barriers: that says that everything before is still
         here.
         """
-        # The fence before everything else: a deposed owner has to learn that it is deposed, not what ails the copy.
+        # The fence before everything else: a deposed owner has to learn that it is deposed, not of a trouble here.
         if request.session != self.promises.fence:
             return self._fenced()
         if self.promises.may_have_lost:

@@ -93,6 +93,7 @@ class Scrub:
         self._waiting: deque[PartitionId] = deque()
         """The partitions that this round still has to read; the first one is being read."""
         self._first: TransactionId = 0
+        """Where to go on in the partition that is being read."""
         self._forgotten: Counter[PartitionId] = Counter()
         """By partition: the number of damages that are in `Scrubbed.damages` no more, though not repaired yet."""
         self.scrubbed = Scrubbed()
@@ -118,6 +119,7 @@ class Scrub:
     def looked(self, now_s: float, wall_us: int, bytes_read: int, following: TransactionId | None) -> None:
         """Note that `bytes_read` bytes were good, and go on from the id `following`; None: the partition is done."""
         self.scrubbed = replace(self.scrubbed, bytes=self.scrubbed.bytes + bytes_read)
+        # Not from when it might have read: what it could not read in time is no credit for a burst.
         self._next_s = max(self._next_s, now_s) + bytes_read / self._bytes_per_s
         if following is None:
             self._end_partition(wall_us)
